@@ -1,0 +1,56 @@
+//! The FedSpan device client: `no_std`, no allocation, no HAL.
+//!
+//! A device keeps its samples and its personal head `W` (k x C). In a round it receives the shared
+//! representation `B` (d x k, orthonormal columns), fits the head on its own samples, takes one gradient
+//! step on `B` and sends that step. The caller owns every buffer: `size_of::<Workspace<D, K, C>>()` is
+//! the RAM of the model, one frame in and one frame out is the RAM of the link.
+//!
+//! ```
+//! use fedspan_client::{Linear, Recording, Task, Workspace};
+//! use fedspan_protocol::message::HeadSolve;
+//!
+//! // Four samples with three features, one target each: y = 2 x0.
+//! let x = [1.0, 0.0, 0.5, -1.0, 0.25, 0.0, 2.0, 1.0, -1.0, 0.5, 0.5, 0.5];
+//! let y = [2.0, -2.0, 4.0, 1.0];
+//! let mut samples = Recording::regression(&x, &y, 3, 1);
+//!
+//! // d = 3, k = 1: all the memory that training takes, in bytes.
+//! let mut client = Linear::new(Workspace::<3, 1>::new());
+//! assert_eq!(size_of::<Workspace<3, 1>>(), 48);
+//!
+//! // The first column of the identity spans the right space, so the head fits exactly.
+//! client.set_representation(&[1.0, 0.0, 0.0])?;
+//! client.fit_head(HeadSolve::LeastSquares { ridge: 0.0 }, &mut samples)?;
+//! let mut out = [0.0];
+//! client.predict(&[3.0, 0.0, 0.0], &mut out)?;
+//! assert!((out[0] - 6.0).abs() < 1e-5);
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
+//! Files, from the inside out: [`kernel`] is arithmetic on slices; [`memory`] holds the buffers;
+//! [`source`] is where samples come from; [`task`] is what a device computes in a round; [`session`] is
+//! the sans-IO state machine that speaks the protocol; [`link`] drives it over `embedded-io` and
+//! `embedded-io-async`; [`store`] is what survives a reset; [`features`] turns inertial windows into
+//! samples.
+//!
+//! **Not supported**: networks and adapters (linear models only, for now), several connections at once,
+//! authentication and encryption of the link (frames carry a CRC-32C: use a trusted link).
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod features;
+pub mod kernel;
+pub mod link;
+pub mod memory;
+pub mod session;
+pub mod source;
+pub mod store;
+pub mod task;
+
+pub use error::{NotReady, ShapeMismatch, SourceError};
+pub use memory::{Memory, Shape, Workspace};
+pub use session::{Event, Progress, Session};
+pub use source::{Recording, SampleSource, Samples, Targets};
+pub use task::{Linear, Task};

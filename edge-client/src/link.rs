@@ -1,0 +1,205 @@
+//! Drives a [`Session`] over a byte stream: blocking ([`run`], `embedded-io`) and asynchronous
+//! ([`run_async`], `embedded-io-async`). Both return when the link is gone; connecting anew, at the time
+//! they return, is the caller's, who alone knows what a link is.
+
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
+
+use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+
+use crate::session::{Event, Millis, Progress, Session};
+use crate::source::SampleSource;
+use crate::store::Store;
+use crate::task::Task;
+
+/// Bytes read at once.
+const READ: usize = 64;
+
+/// The link is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed<E> {
+    /// When to connect again, on the caller's clock.
+    pub retry_at: Millis,
+    /// What the link reported; `None` if the peer closed it, or the session did.
+    pub error: Option<E>,
+    /// Frames accepted and thrown away on this link.
+    pub frames: FrameCounters,
+}
+
+/// The two buffers of a link, owned by the caller.
+#[derive(Debug)]
+pub struct Buffers<'a> {
+    /// Receives frames: as long as the session's frame limit.
+    pub receive: &'a mut [u8],
+    /// Holds one outgoing frame: [`crate::session::Config::transmit_capacity`] bytes.
+    pub transmit: &'a mut [u8],
+}
+
+/// Runs `session` over a link that just came up, until it goes down.
+///
+/// `clock` tells the time; `wait` is called when there is nothing to do until the given time and may
+/// return early (an interrupt, a byte): `|_| cortex_m::asm::wfi()` will do.
+///
+/// End of file (a read of 0 bytes) and errors end the link. A frame is written whole before the next is
+/// made, so a slow link slows the session down and nothing is queued.
+pub fn run<T, S, P, R, IO>(
+    session: &mut Session<T, S, P, R>,
+    io: &mut IO,
+    buffers: Buffers<'_>,
+    mut clock: impl FnMut() -> Millis,
+    mut wait: impl FnMut(Millis),
+) -> Closed<IO::Error>
+where
+    T: Task,
+    S: SampleSource,
+    P: Store,
+    R: rand_core::Rng,
+    IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady,
+{
+    let Buffers { receive, transmit } = buffers;
+    let mut decoder = Decoder::new(receive);
+    let mut bytes = [0u8; READ];
+    let mut step = || -> Result<(), IO::Error> {
+        let mut progress = send(session, io, Event::LinkUp, &mut clock, transmit)?;
+        while !progress.close {
+            if progress.again || (!io.read_ready()? && clock() >= progress.wake) {
+                progress = send(session, io, Event::Tick, &mut clock, transmit)?;
+            } else if io.read_ready()? {
+                let n = io.read(&mut bytes)?;
+                if n == 0 {
+                    break;
+                }
+                let mut input = bytes.get(..n).unwrap_or_default();
+                loop {
+                    match decoder.feed(&mut input) {
+                        Fed::NeedMore => break,
+                        Fed::Dropped(_) => {}
+                        Fed::Message(message) => {
+                            let event = Event::Message(message);
+                            progress = send(session, io, event, &mut clock, transmit)?;
+                        }
+                    }
+                }
+            } else {
+                wait(progress.wake);
+            }
+        }
+        Ok(())
+    };
+    let error = step().err();
+    let last = session.handle(clock(), Event::LinkDown, transmit);
+    Closed { retry_at: last.wake, error, frames: decoder.counters() }
+}
+
+fn send<T, S, P, R, IO>(
+    session: &mut Session<T, S, P, R>,
+    io: &mut IO,
+    event: Event<'_>,
+    clock: &mut impl FnMut() -> Millis,
+    out: &mut [u8],
+) -> Result<Progress, IO::Error>
+where
+    T: Task,
+    S: SampleSource,
+    P: Store,
+    R: rand_core::Rng,
+    IO: embedded_io::Write,
+{
+    let progress = session.handle(clock(), event, out);
+    if progress.sent > 0 {
+        io.write_all(out.get(..progress.sent).unwrap_or_default())?;
+        io.flush()?;
+    }
+    Ok(progress)
+}
+
+/// Like [`run`], for an asynchronous link. `sleep_until` completes at the given time.
+///
+/// Reads are cancelled when the wake-up time comes first: `read` of the link must be cancel-safe, as
+/// `embedded-io-async` asks for. Dropping the future is safe; the session then has to be told
+/// [`Event::LinkDown`].
+pub async fn run_async<T, S, P, R, IO, F>(
+    session: &mut Session<T, S, P, R>,
+    io: &mut IO,
+    buffers: Buffers<'_>,
+    mut clock: impl FnMut() -> Millis,
+    mut sleep_until: impl FnMut(Millis) -> F,
+) -> Closed<IO::Error>
+where
+    T: Task,
+    S: SampleSource,
+    P: Store,
+    R: rand_core::Rng,
+    IO: embedded_io_async::Read + embedded_io_async::Write,
+    F: Future<Output = ()>,
+{
+    let Buffers { receive, transmit } = buffers;
+    let mut decoder = Decoder::new(receive);
+    let mut bytes = [0u8; READ];
+    let mut error = None;
+    let mut progress = session.handle(clock(), Event::LinkUp, transmit);
+    'link: loop {
+        if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {
+            error = Some(e);
+            break;
+        }
+        if progress.close {
+            break;
+        }
+        if progress.again {
+            progress = session.handle(clock(), Event::Tick, transmit);
+            continue;
+        }
+        let read = match first(io.read(&mut bytes), sleep_until(progress.wake)).await {
+            Some(Ok(0)) => break,
+            Some(Ok(n)) => n,
+            Some(Err(e)) => {
+                error = Some(e);
+                break;
+            }
+            None => {
+                progress = session.handle(clock(), Event::Tick, transmit);
+                continue;
+            }
+        };
+        progress.sent = 0;
+        let mut input = bytes.get(..read).unwrap_or_default();
+        loop {
+            match decoder.feed(&mut input) {
+                Fed::NeedMore => break,
+                Fed::Dropped(_) => {}
+                Fed::Message(message) => {
+                    progress = session.handle(clock(), Event::Message(message), transmit);
+                    if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {
+                        error = Some(e);
+                        break 'link;
+                    }
+                    progress.sent = 0;
+                }
+            }
+        }
+    }
+    let last = session.handle(clock(), Event::LinkDown, transmit);
+    Closed { retry_at: last.wake, error, frames: decoder.counters() }
+}
+
+async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Result<(), IO::Error> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    io.write_all(bytes).await?;
+    io.flush().await
+}
+
+/// The output of `work`, or `None` if `limit` completes first.
+async fn first<A>(work: impl Future<Output = A>, limit: impl Future<Output = ()>) -> Option<A> {
+    let (mut work, mut limit) = (pin!(work), pin!(limit));
+    poll_fn(|context| {
+        if let Poll::Ready(output) = work.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        limit.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}

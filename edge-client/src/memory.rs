@@ -1,0 +1,174 @@
+//! The buffers of a linear model, owned by the caller.
+//!
+//! [`Workspace`] gives their sizes at compile time. What works on them takes [`Parts`], a view without
+//! sizes in its type, so that the code exists once, in this crate.
+
+/// Sizes of a linear model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// `d`, length of a sample.
+    pub features: usize,
+    /// `k`, columns of the representation.
+    pub width: usize,
+    /// `C`, outputs of the head.
+    pub outputs: usize,
+}
+
+impl Shape {
+    /// The least that the arithmetic of one update needs, in bytes, when samples can be read twice:
+    /// `B`, the head, `X^T R`, the triangle of `Z^T Z`, `Z^T Y`, and one `z` and `y`.
+    #[must_use]
+    pub const fn arithmetic_minimum(&self) -> usize {
+        let (d, k, c) = (self.features, self.width, self.outputs);
+        4 * (d * k + k * c + d * c + k * (k + 1) / 2 + k * c + k + c)
+    }
+}
+
+/// All buffers of one linear model; what is in them is the business of [`crate::task`].
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// Sizes of all that follows.
+    pub shape: Shape,
+    /// `B`, d x k.
+    pub representation: &'a mut [f32],
+    /// `W`, k x C.
+    pub head: &'a mut [f32],
+    /// k x k: `Z^T Z`, its Cholesky factor, or the triangular factor.
+    pub factor: &'a mut [f32],
+    /// k x C: `Z^T Y`, `Q^T Y`, then the solution.
+    pub rhs: &'a mut [f32],
+    /// `S = X^T R`, d x C.
+    pub residual: &'a mut [f32],
+    /// `X^T Z`, d x k; only there for streaming.
+    pub cross: Option<&'a mut [f32]>,
+    /// k values.
+    pub z: &'a mut [f32],
+    /// C values.
+    pub y: &'a mut [f32],
+    /// k indices.
+    pub order: &'a mut [u16],
+}
+
+/// The same, to read.
+#[derive(Clone, Copy, Debug)]
+pub struct PartsRef<'a> {
+    /// Sizes of all that follows.
+    pub shape: Shape,
+    /// `B`, d x k.
+    pub representation: &'a [f32],
+    /// `W`, k x C.
+    pub head: &'a [f32],
+    /// `S = X^T R`, d x C.
+    pub residual: &'a [f32],
+}
+
+/// Memory for one linear model.
+pub trait Memory {
+    /// All buffers. Their lengths must be those of the shape.
+    fn parts(&mut self) -> Parts<'_>;
+
+    /// The buffers that are read without changing anything.
+    fn parts_ref(&self) -> PartsRef<'_>;
+}
+
+/// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the whole RAM of
+/// the model: `4 (2 K C + D K + D C + K^2 + K + C) + 2 K` bytes.
+#[derive(Clone, Debug)]
+pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
+    representation: [[f32; K]; D],
+    head: [[f32; C]; K],
+    factor: [[f32; K]; K],
+    rhs: [[f32; C]; K],
+    residual: [[f32; C]; D],
+    z: [f32; K],
+    y: [f32; C],
+    order: [u16; K],
+}
+
+impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
+    /// All zero; fit for a `static`.
+    #[must_use]
+    pub const fn new() -> Self {
+        const { assert!(K >= 1 && K <= D && C >= 1 && D <= u16::MAX as usize && C <= 256) };
+        Self {
+            representation: [[0.0; K]; D],
+            head: [[0.0; C]; K],
+            factor: [[0.0; K]; K],
+            rhs: [[0.0; C]; K],
+            residual: [[0.0; C]; D],
+            z: [0.0; K],
+            y: [0.0; C],
+            order: [0; K],
+        }
+    }
+
+    fn view<'a>(&'a mut self, cross: Option<&'a mut [f32]>) -> Parts<'a> {
+        Parts {
+            shape: Shape { features: D, width: K, outputs: C },
+            representation: self.representation.as_flattened_mut(),
+            head: self.head.as_flattened_mut(),
+            factor: self.factor.as_flattened_mut(),
+            rhs: self.rhs.as_flattened_mut(),
+            residual: self.residual.as_flattened_mut(),
+            cross,
+            z: &mut self.z,
+            y: &mut self.y,
+            order: &mut self.order,
+        }
+    }
+}
+
+impl<const D: usize, const K: usize, const C: usize> Default for Workspace<D, K, C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, C> {
+    fn parts(&mut self) -> Parts<'_> {
+        self.view(None)
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        PartsRef {
+            shape: Shape { features: D, width: K, outputs: C },
+            representation: self.representation.as_flattened(),
+            head: self.head.as_flattened(),
+            residual: self.residual.as_flattened(),
+        }
+    }
+}
+
+/// A [`Workspace`] for samples that are seen once: `4 D K` bytes more, and still nothing of length m.
+#[derive(Clone, Debug, Default)]
+pub struct StreamingWorkspace<const D: usize, const K: usize, const C: usize = 1> {
+    workspace: Workspace<D, K, C>,
+    cross: Matrix<D, K>,
+}
+
+#[derive(Clone, Debug)]
+struct Matrix<const D: usize, const K: usize>([[f32; K]; D]);
+
+impl<const D: usize, const K: usize> Default for Matrix<D, K> {
+    fn default() -> Self {
+        Self([[0.0; K]; D])
+    }
+}
+
+impl<const D: usize, const K: usize, const C: usize> StreamingWorkspace<D, K, C> {
+    /// All zero; fit for a `static`.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { workspace: Workspace::new(), cross: Matrix([[0.0; K]; D]) }
+    }
+}
+
+impl<const D: usize, const K: usize, const C: usize> Memory for StreamingWorkspace<D, K, C> {
+    fn parts(&mut self) -> Parts<'_> {
+        self.workspace.view(Some(self.cross.0.as_flattened_mut()))
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        self.workspace.parts_ref()
+    }
+}

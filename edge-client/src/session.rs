@@ -1,0 +1,701 @@
+//! The device's side of the protocol as a state machine: events and time go in, at most one frame and
+//! the next wake-up come out. It never sleeps, reads a clock, or touches a link.
+//!
+//! ```text
+//!            LinkUp            Welcome          RoundOpen, tensors        computed
+//!  Offline ----------> Greeting ------> Idle ----------------> Receiving ---------> Sending
+//!     ^                                  ^  \--(streaming: Collecting)--/               |
+//!     | LinkDown, from anywhere          |                 Ack, RoundClosed             v
+//!     +----------------------------------+-------------------------------------- AwaitingAck
+//! ```
+//!
+//! A finished update survives a lost link: when the server opens the same round again, the same bytes
+//! are sent again. Head, counters and storage change only once a round has been computed.
+
+use fedspan_protocol::assembly::{Assembly, plan, split_body};
+use fedspan_protocol::frame::encode;
+use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Hello, Missing, Refusal, RoundId, RoundOpen,
+    ToDevice, ToServer, Update, decode,
+};
+use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
+use rand_core::Rng;
+
+use crate::source::{SampleSource, Targets};
+use crate::store::{Loaded, Record, Store};
+use crate::task::{Task, Usage};
+
+/// Milliseconds on a clock that never goes back. Where it starts does not matter.
+pub type Millis = u64;
+
+/// Silence after hello, or between chunks, after which the device asks again.
+const ASK_AGAIN: Millis = 2_000;
+/// Silence after an update before it is sent again.
+const RESEND_AFTER: Millis = 10_000;
+/// Reconnect delays: the first, and the longest.
+const RECONNECT_FIRST: Millis = 500;
+const RECONNECT_LONGEST: Millis = 60_000;
+
+/// How a session behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The device's identity, unique in the fleet.
+    pub device: u64,
+    /// Largest decoded frame, 128 to 4096 bytes: the length of the receive buffer.
+    pub frame_limit: u16,
+    /// Where samples come from.
+    pub sampling: Sampling,
+}
+
+impl Config {
+    /// A device with a replayable source and the default frame limit.
+    #[must_use]
+    pub const fn new(device: u64) -> Self {
+        #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
+        let frame_limit = FRAME_LIMIT_DEFAULT as u16;
+        Self { device, frame_limit, sampling: Sampling::Replay }
+    }
+
+    /// Bytes that the buffer for outgoing frames must have.
+    #[must_use]
+    pub const fn transmit_capacity(&self) -> usize {
+        wire_capacity(self.limit())
+    }
+
+    const fn limit(&self) -> usize {
+        let limit = self.frame_limit as usize;
+        if limit < FRAME_LIMIT_MIN {
+            FRAME_LIMIT_MIN
+        } else if limit > FRAME_LIMIT_MAX {
+            FRAME_LIMIT_MAX
+        } else {
+            limit
+        }
+    }
+}
+
+/// Where a round's samples come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampling {
+    /// From the source, which can be read twice.
+    Replay,
+    /// From [`Event::Sample`]: a round is computed after this many usable samples.
+    Stream {
+        /// How many.
+        samples: u32,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The link to the server stands (again).
+    LinkUp,
+    /// The link is gone.
+    LinkDown,
+    /// A checked frame came: the bytes of its message and body.
+    Message(&'a [u8]),
+    /// The wake-up time has come, or there is room for another frame.
+    Tick,
+    /// A sensor delivered a sample (d values) and its target.
+    Sample(&'a [f32], Targets<'a>),
+}
+
+/// What to do next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of `out` to send now.
+    pub sent: usize,
+    /// There is more to send: call again with [`Event::Tick`] when there is room.
+    pub again: bool,
+    /// Close the link.
+    pub close: bool,
+    /// Call again with [`Event::Tick`] (offline: try to connect) at this time, if nothing happens before.
+    pub wake: Millis,
+}
+
+/// Everything that happened and left no other trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Rounds whose update was counted.
+    pub counted: u32,
+    /// Rounds whose update came too late.
+    pub late: u32,
+    /// Rounds whose update was rejected.
+    pub rejected: u32,
+    /// Rounds that this device declined.
+    pub declined: u32,
+    /// Rounds that were closed before this device had answered.
+    pub closed: u32,
+    /// Messages that could not be decoded.
+    pub malformed: u32,
+    /// Messages, chunks or samples that had no place when they came.
+    pub unexpected: u32,
+    /// Chunks asked for again.
+    pub asked_again: u32,
+    /// Frames that did not fit the buffer for outgoing frames.
+    pub unsent: u32,
+    /// Failures of the storage.
+    pub storage: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Offline { retry: Millis },
+    Greeting { hello_at: Option<Millis> },
+    Idle,
+    Receiving { since: Millis, ask: bool },
+    Collecting,
+    Sending { next: Outgoing },
+    AwaitingAck { since: Millis },
+}
+
+/// Position in the outgoing update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outgoing {
+    Head,
+    Chunk { tensor: u8, index: u16 },
+}
+
+/// One device: a task, its samples, its storage, its randomness.
+#[derive(Clone, Debug)]
+pub struct Session<T, S, P, R> {
+    config: Config,
+    task: T,
+    source: S,
+    store: P,
+    random: R,
+    state: State,
+    /// The open round, or the last one that was computed.
+    round: RoundId,
+    assembly: Assembly,
+    upload: Descriptors,
+    usage: Usage,
+    /// The update in the task's buffers belongs to `round` and may be sent (again).
+    update_ready: bool,
+    decline: Option<Decline>,
+    resend: Option<Missing>,
+    campaign: u64,
+    last_round: u32,
+    idle_limit: Millis,
+    last_sent: Millis,
+    attempts: u32,
+    close: bool,
+    refusal: Option<Refusal>,
+    counters: Counters,
+}
+
+impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
+    /// A session, offline. Restores the head from `store`.
+    pub fn new(config: Config, mut task: T, source: S, mut store: P, random: R) -> Self {
+        let mut counters = Counters::default();
+        let loaded = match store.load(task.head_mut()) {
+            Ok(Some(loaded)) => {
+                task.restore_head(loaded.representation);
+                loaded
+            }
+            Ok(None) => Loaded::default(),
+            Err(_) => {
+                counters.storage += 1;
+                Loaded::default()
+            }
+        };
+        let nothing = Assembly::nothing();
+        Self {
+            config,
+            task,
+            source,
+            store,
+            random,
+            state: State::Offline { retry: 0 },
+            round: RoundId::default(),
+            assembly: nothing,
+            upload: Descriptors::new(),
+            usage: Usage::default(),
+            update_ready: false,
+            decline: None,
+            resend: None,
+            campaign: loaded.campaign,
+            last_round: loaded.round,
+            idle_limit: Millis::MAX,
+            last_sent: 0,
+            attempts: 0,
+            close: false,
+            refusal: None,
+            counters,
+        }
+    }
+
+    /// The task, to predict with.
+    pub fn task_mut(&mut self) -> &mut T {
+        &mut self.task
+    }
+
+    /// The task.
+    pub fn task(&self) -> &T {
+        &self.task
+    }
+
+    /// The sample source.
+    pub fn source_mut(&mut self) -> &mut S {
+        &mut self.source
+    }
+
+    /// Everything that happened and left no other trace.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Why the server refused this device, if it did. Retrying will not help; the firmware must change.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.refusal
+    }
+
+    /// The last round that this device finished.
+    pub fn last_round(&self) -> u32 {
+        self.last_round
+    }
+
+    /// Takes one event and writes at most one frame into `out`, which holds
+    /// [`Config::transmit_capacity`] bytes. `now` never goes back.
+    pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
+        match event {
+            Event::LinkUp => {
+                self.state = State::Greeting { hello_at: None };
+                self.close = false;
+            }
+            Event::LinkDown => self.link_down(now),
+            Event::Message(bytes) => self.message(now, bytes),
+            Event::Sample(x, target) => self.sample(x, target),
+            Event::Tick => self.tick(now),
+        }
+        let sent = self.transmit(now, out);
+        Progress { sent, again: self.has_more(), close: self.close, wake: self.wake() }
+    }
+
+    fn link_down(&mut self, now: Millis) {
+        if let State::Offline { .. } = self.state {
+            // A failed attempt to connect; `tick` has scheduled the next one.
+        } else {
+            self.attempts = 0;
+        }
+        self.close = false;
+        self.decline = None;
+        self.resend = None;
+        let retry = now.saturating_add(self.reconnect_delay());
+        self.state = State::Offline { retry };
+    }
+
+    /// Doubles from attempt to attempt; the upper half is random, so that a fleet does not come back at once.
+    fn reconnect_delay(&mut self) -> Millis {
+        let ceiling = RECONNECT_FIRST
+            .checked_shl(self.attempts.min(16))
+            .unwrap_or(RECONNECT_LONGEST)
+            .min(RECONNECT_LONGEST);
+        self.attempts = self.attempts.saturating_add(1);
+        let half = ceiling / 2;
+        half + u64::from(self.random.next_u32()) * half / u64::from(u32::MAX)
+    }
+
+    fn tick(&mut self, now: Millis) {
+        match self.state {
+            State::Greeting { hello_at: Some(at) } if now >= at.saturating_add(ASK_AGAIN) => {
+                self.state = State::Greeting { hello_at: None };
+            }
+            State::Receiving { since, .. } if now >= since.saturating_add(ASK_AGAIN) => {
+                self.counters.asked_again = self.counters.asked_again.saturating_add(1);
+                self.state = State::Receiving { since: now, ask: true };
+            }
+            State::AwaitingAck { since } if now >= since.saturating_add(RESEND_AFTER) => {
+                self.state = State::Sending { next: Outgoing::Head };
+            }
+            _ => {}
+        }
+    }
+
+    fn message(&mut self, now: Millis, bytes: &[u8]) {
+        let Ok((message, body)) = decode::<ToDevice>(bytes) else {
+            self.counters.malformed = self.counters.malformed.saturating_add(1);
+            return;
+        };
+        let takes_body = matches!(message, ToDevice::RoundOpen(_) | ToDevice::Chunk(_));
+        if !takes_body && !body.is_empty() {
+            self.counters.malformed = self.counters.malformed.saturating_add(1);
+            return;
+        }
+        match (message, self.state) {
+            (ToDevice::Welcome(welcome), State::Greeting { .. }) => {
+                if welcome.campaign != self.campaign {
+                    self.campaign = welcome.campaign;
+                    self.last_round = 0;
+                    self.update_ready = false;
+                }
+                self.idle_limit = Millis::from(welcome.idle_milliseconds);
+                self.attempts = 0;
+                self.last_sent = now;
+                self.state = State::Idle;
+            }
+            (ToDevice::Refused(refusal), State::Greeting { .. }) => {
+                self.refusal = Some(refusal);
+                self.close = true;
+            }
+            (ToDevice::RetryAfter { milliseconds }, _) => {
+                self.state = State::Offline { retry: now.saturating_add(milliseconds.into()) };
+                self.close = true;
+            }
+            (_, State::Offline { .. } | State::Greeting { .. }) => self.unexpected(),
+            (ToDevice::RoundOpen(open), _) => self.round_open(now, &open, body),
+            (ToDevice::Chunk(chunk), State::Receiving { .. }) => self.chunk(now, &chunk, body),
+            (ToDevice::Missing(missing), State::AwaitingAck { .. } | State::Sending { .. })
+                if missing.id == self.round =>
+            {
+                self.resend = Some(missing);
+            }
+            (ToDevice::Ack(ack), _) => self.acknowledged(&ack),
+            (ToDevice::RoundClosed(id), _) => self.round_closed(id),
+            (ToDevice::Fault(_), _) => self.unexpected(),
+            // A chunk of a round that is not being received: left over from before a reconnect.
+            _ => self.unexpected(),
+        }
+    }
+
+    fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
+        if open.id == self.round && self.update_ready {
+            self.state = State::Sending { next: Outgoing::Head };
+            return;
+        }
+        if open.id.round <= self.last_round {
+            let last = self.last_round;
+            self.decline_round(open.id, DeclineReason::RoundRepeated { last });
+            return;
+        }
+        let accepted = self
+            .task
+            .open(open)
+            .and_then(|()| Assembly::new(&open.tensors).map_err(|_| DeclineReason::Tensors));
+        let assembly = match accepted {
+            Ok(assembly) => assembly,
+            Err(reason) => return self.decline_round(open.id, reason),
+        };
+        self.update_ready = false;
+        self.resend = None;
+        self.round = open.id;
+        self.assembly = assembly;
+        self.state = State::Receiving { since: now, ask: false };
+        if self.assembly.is_complete() {
+            match self.take_body(&open.tensors, body) {
+                Ok(()) => self.tensors_complete(),
+                Err(reason) => self.decline_round(open.id, reason),
+            }
+        }
+    }
+
+    fn take_body(&mut self, tensors: &Descriptors, body: &[u8]) -> Result<(), DeclineReason> {
+        let parts = split_body(tensors, body).map_err(|_| DeclineReason::Tensors)?;
+        for (index, descriptor, bytes) in parts {
+            let place = self.task.tensor_mut(index).ok_or(DeclineReason::Tensors)?;
+            descriptor.encoding.decode(bytes, place).map_err(|_| DeclineReason::Tensors)?;
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, now: Millis, chunk: &Chunk, body: &[u8]) {
+        if chunk.id != self.round {
+            return self.unexpected();
+        }
+        match self.assembly.accept(chunk, body.len()) {
+            Ok(Some(place)) => {
+                let encoding = self.assembly.tensors().get(place.tensor).map(|t| t.encoding);
+                let buffer = self.task.tensor_mut(place.tensor);
+                if let (Some(encoding), Some(buffer)) =
+                    (encoding, buffer.and_then(|b| b.get_mut(place.elements)))
+                    && encoding.decode(body, buffer).is_err()
+                {
+                    return self.unexpected();
+                }
+                self.state = State::Receiving { since: now, ask: false };
+                if self.assembly.is_complete() {
+                    self.tensors_complete();
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.unexpected(),
+        }
+    }
+
+    fn tensors_complete(&mut self) {
+        let id = self.round;
+        if let Err(reason) = self.task.verify() {
+            return self.decline_round(id, reason);
+        }
+        match self.config.sampling {
+            Sampling::Replay => {
+                let result = self.task.run(id, &mut self.source);
+                self.computed(result);
+            }
+            Sampling::Stream { .. } => match self.task.begin() {
+                Ok(()) => self.state = State::Collecting,
+                Err(reason) => self.decline_round(id, reason),
+            },
+        }
+    }
+
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) {
+        let (State::Collecting, Sampling::Stream { samples }) = (self.state, self.config.sampling) else {
+            return self.unexpected();
+        };
+        if self.task.sample(x, target) >= samples {
+            let result = self.task.finish();
+            self.computed(result);
+        }
+    }
+
+    fn computed(&mut self, result: Result<Usage, DeclineReason>) {
+        let id = self.round;
+        match result {
+            Ok(usage) => self.usage = usage,
+            Err(reason) => return self.decline_round(id, reason),
+        }
+        let mut upload = self.task.upload();
+        if plan(&mut upload, self.config.limit()).is_err() {
+            return self.decline_round(id, DeclineReason::Tensors);
+        }
+        self.upload = upload;
+        let record = Record {
+            campaign: self.campaign,
+            round: id.round,
+            representation: self.task.head_fitted_on().unwrap_or_default(),
+            head: self.task.head(),
+        };
+        if self.store.save(&record).is_err() {
+            self.counters.storage = self.counters.storage.saturating_add(1);
+            return self.decline_round(id, DeclineReason::Device);
+        }
+        self.update_ready = true;
+        self.state = State::Sending { next: Outgoing::Head };
+    }
+
+    fn acknowledged(&mut self, ack: &Ack) {
+        let waiting = matches!(self.state, State::AwaitingAck { .. } | State::Sending { .. });
+        if !waiting || ack.id != self.round {
+            return self.unexpected();
+        }
+        let counter = match ack.outcome {
+            AckOutcome::Counted | AckOutcome::Duplicate => &mut self.counters.counted,
+            AckOutcome::Late => &mut self.counters.late,
+            _ => &mut self.counters.rejected,
+        };
+        *counter = counter.saturating_add(1);
+        self.finish_round();
+    }
+
+    fn round_closed(&mut self, id: RoundId) {
+        let working = !matches!(self.state, State::Idle);
+        if working && id == self.round {
+            self.counters.closed = self.counters.closed.saturating_add(1);
+            self.finish_round();
+        }
+    }
+
+    fn finish_round(&mut self) {
+        self.last_round = self.round.round;
+        self.update_ready = false;
+        self.resend = None;
+        self.state = State::Idle;
+    }
+
+    fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
+        self.counters.declined = self.counters.declined.saturating_add(1);
+        self.decline = Some(Decline { id, reason });
+        if id == self.round {
+            self.update_ready = false;
+            self.state = State::Idle;
+        }
+    }
+
+    fn unexpected(&mut self) {
+        self.counters.unexpected = self.counters.unexpected.saturating_add(1);
+    }
+
+    fn has_more(&self) -> bool {
+        match self.state {
+            State::Offline { .. } => false,
+            _ if self.close => false,
+            State::Greeting { hello_at } => hello_at.is_none(),
+            State::Sending { .. } | State::Receiving { ask: true, .. } => true,
+            _ => self.decline.is_some() || self.resend.is_some(),
+        }
+    }
+
+    fn wake(&self) -> Millis {
+        match self.state {
+            State::Offline { retry } => retry,
+            State::Greeting { hello_at } => hello_at.unwrap_or(0).saturating_add(ASK_AGAIN),
+            State::Receiving { since, .. } => since.saturating_add(ASK_AGAIN),
+            State::AwaitingAck { since } => since.saturating_add(RESEND_AFTER).min(self.alive_at()),
+            _ => self.alive_at(),
+        }
+    }
+
+    fn alive_at(&self) -> Millis {
+        self.last_sent.saturating_add(self.idle_limit / 3)
+    }
+
+    fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
+        if self.close {
+            return 0;
+        }
+        let none = |_: &mut [u8]| {};
+        let encoded = match self.state {
+            State::Offline { .. } => return 0,
+            State::Greeting { hello_at: None } => {
+                let mut capabilities = self.task.capabilities();
+                capabilities.frame_limit = self.config.frame_limit;
+                self.state = State::Greeting { hello_at: Some(now) };
+                encode(&ToServer::Hello(Hello::new(self.config.device, capabilities)), 0, none, out)
+            }
+            State::Greeting { .. } => return 0,
+            _ if self.decline.is_some() => match self.decline.take() {
+                Some(decline) => encode(&ToServer::Decline(decline), 0, none, out),
+                None => return 0,
+            },
+            State::Receiving { since, ask: true } => {
+                self.state = State::Receiving { since, ask: false };
+                match self.assembly.missing(self.round) {
+                    Some(missing) => encode(&ToServer::Missing(missing), 0, none, out),
+                    None => return 0,
+                }
+            }
+            _ if self.resend.is_some() => return self.send_missing_chunk(now, out),
+            State::Sending { next } => return self.send_update(now, next, out),
+            _ if now >= self.alive_at() => encode(&ToServer::Alive, 0, none, out),
+            _ => return 0,
+        };
+        self.sent(now, encoded.ok())
+    }
+
+    fn sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
+        match encoded {
+            Some(bytes) => {
+                self.last_sent = now;
+                bytes
+            }
+            None => {
+                self.counters.unsent = self.counters.unsent.saturating_add(1);
+                0
+            }
+        }
+    }
+
+    fn send_update(&mut self, now: Millis, next: Outgoing, out: &mut [u8]) -> usize {
+        match next {
+            Outgoing::Head => {
+                let inline: usize =
+                    self.upload.iter().filter(|t| t.chunk == 0).map(TensorDescriptor::byte_len).sum();
+                let update = Update {
+                    id: self.round,
+                    samples: self.usage.samples,
+                    skipped: self.usage.skipped,
+                    tensors: self.upload.clone(),
+                };
+                let mut finite = true;
+                let fill = |mut body: &mut [u8]| {
+                    for (index, tensor) in self.upload.iter().enumerate().filter(|(_, t)| t.chunk == 0) {
+                        let (own, rest) = body.split_at_mut_checked(tensor.byte_len()).unwrap_or_default();
+                        finite &= write_elements(&self.task, index, tensor, 0..tensor.elements(), own);
+                        body = rest;
+                    }
+                };
+                let encoded = encode(&ToServer::Update(update), inline, fill, out);
+                let first = self.upload.iter().position(|t| t.chunk > 0).and_then(|t| u8::try_from(t).ok());
+                self.state = match first {
+                    Some(tensor) => State::Sending { next: Outgoing::Chunk { tensor, index: 0 } },
+                    None => State::AwaitingAck { since: now },
+                };
+                self.sent_if_finite(now, finite, encoded.ok(), out)
+            }
+            Outgoing::Chunk { tensor, index } => {
+                let sent = self.send_chunk(now, tensor, index, out);
+                if let State::Sending { .. } = self.state {
+                    self.state = match self.following(tensor, index) {
+                        Some(next) => State::Sending { next },
+                        None => State::AwaitingAck { since: now },
+                    };
+                }
+                sent
+            }
+        }
+    }
+
+    fn following(&self, tensor: u8, index: u16) -> Option<Outgoing> {
+        let chunks = self.upload.get(usize::from(tensor)).map_or(0, TensorDescriptor::chunks);
+        if usize::from(index) + 1 < chunks {
+            return Some(Outgoing::Chunk { tensor, index: index + 1 });
+        }
+        (usize::from(tensor) + 1 < self.upload.len())
+            .then_some(Outgoing::Chunk { tensor: tensor + 1, index: 0 })
+    }
+
+    fn send_missing_chunk(&mut self, now: Millis, out: &mut [u8]) -> usize {
+        let Some(mut missing) = self.resend.take() else { return 0 };
+        if missing.chunks.is_empty() {
+            return 0;
+        }
+        let index = missing.chunks.remove(0);
+        let tensor = missing.tensor;
+        if !missing.chunks.is_empty() {
+            self.resend = Some(missing);
+        }
+        self.send_chunk(now, tensor, index, out)
+    }
+
+    fn send_chunk(&mut self, now: Millis, tensor: u8, index: u16, out: &mut [u8]) -> usize {
+        let descriptor = self.upload.get(usize::from(tensor)).copied();
+        let range = descriptor.and_then(|d| d.chunk_range(usize::from(index)));
+        let (Some(descriptor), Some(range)) = (descriptor, range) else {
+            self.unexpected();
+            return 0;
+        };
+        let Ok(offset) = u32::try_from(range.start) else { return 0 };
+        let chunk = Chunk { id: self.round, tensor, offset };
+        let body = descriptor.encoding.byte_len(range.len());
+        let mut finite = true;
+        let fill = |body: &mut [u8]| {
+            finite = write_elements(&self.task, usize::from(tensor), &descriptor, range, body);
+        };
+        let encoded = encode(&ToServer::Chunk(chunk), body, fill, out);
+        self.sent_if_finite(now, finite, encoded.ok(), out)
+    }
+
+    /// Nothing that is not finite leaves: the round is declined instead.
+    fn sent_if_finite(&mut self, now: Millis, finite: bool, encoded: Option<usize>, out: &mut [u8]) -> usize {
+        if finite {
+            return self.sent(now, encoded);
+        }
+        self.decline_round(self.round, DeclineReason::UpdateNonFinite);
+        self.transmit(now, out)
+    }
+}
+
+/// Writes elements `range` of an outgoing tensor, encoded, through a buffer of one encoding block. False
+/// if a value is not finite.
+fn write_elements(
+    task: &impl Task,
+    index: usize,
+    descriptor: &TensorDescriptor,
+    range: core::ops::Range<usize>,
+    out: &mut [u8],
+) -> bool {
+    let mut block = [0.0f32; I8_BLOCK];
+    let stride = descriptor.encoding.byte_len(I8_BLOCK);
+    for (bytes, first) in out.chunks_mut(stride).zip(range.clone().step_by(I8_BLOCK)) {
+        let values = block.get_mut(..I8_BLOCK.min(range.end - first)).unwrap_or_default();
+        task.emit(index, first, values);
+        if descriptor.encoding.encode(values, bytes).is_err() {
+            return false;
+        }
+    }
+    true
+}

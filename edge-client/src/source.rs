@@ -1,0 +1,136 @@
+//! Where samples come from.
+//!
+//! A *replayable* source can be read twice in a round: a recording in flash or RAM. It implements
+//! [`SampleSource`]. A sensor whose samples are seen once and dropped needs no source: each sample is
+//! handed to the session as an event (see [`crate::session::Event::Sample`]), and nothing of length `m`
+//! exists anywhere.
+
+use fedspan_protocol::message::RoundId;
+
+use crate::error::SourceError;
+
+/// Samples that can be read more than once. How a label reaches the device (a button, a schedule, a
+/// message over the same serial line) is the implementor's: see `examples/own_sensor.rs`.
+pub trait SampleSource {
+    /// Starts a pass over the samples of `id`. All passes of one round must give the same samples in the
+    /// same order; another round may bring others.
+    ///
+    /// # Errors
+    /// [`SourceError`] where the storage fails. The round is then declined.
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError>;
+
+    /// The next few samples, at least one; `None` at the end of the pass. How many come at once has no
+    /// influence on the result, not even on its last bit.
+    fn next(&mut self) -> Option<Samples<'_>>;
+}
+
+/// A few samples with their targets.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples<'a> {
+    /// Row-major, n x d.
+    pub x: &'a [f32],
+    /// n targets.
+    pub targets: Targets<'a>,
+}
+
+/// What the head should answer.
+#[derive(Clone, Copy, Debug)]
+pub enum Targets<'a> {
+    /// Regression: row-major, n x C.
+    Values(&'a [f32]),
+    /// Classification: n class numbers below C, fitted as one-hot vectors.
+    Classes(&'a [u8]),
+}
+
+impl Targets<'_> {
+    /// Writes target `index` into `y` (C values). False if there is none, or its class is C or more.
+    #[must_use]
+    pub(crate) fn write(&self, index: usize, y: &mut [f32]) -> bool {
+        match *self {
+            Self::Values(values) => {
+                let start = index * y.len();
+                match values.get(start..start + y.len()) {
+                    Some(row) => {
+                        for (place, &value) in y.iter_mut().zip(row) {
+                            *place = value;
+                        }
+                        true
+                    }
+                    None => false,
+                }
+            }
+            Self::Classes(classes) => {
+                y.fill(0.0);
+                let class = classes.get(index).map(|&class| usize::from(class));
+                match class.and_then(|class| y.get_mut(class)) {
+                    Some(place) => {
+                        *place = 1.0;
+                        true
+                    }
+                    None => false,
+                }
+            }
+        }
+    }
+}
+
+/// A replayable source over slices: samples that are in RAM, or linked into flash.
+#[derive(Clone, Copy, Debug)]
+pub struct Recording<'a> {
+    x: &'a [f32],
+    targets: Targets<'a>,
+    done: bool,
+}
+
+impl<'a> Recording<'a> {
+    /// Regression: `x` is n x `features`, `y` is n x `outputs`. Surplus values at the end are ignored.
+    #[must_use]
+    pub fn regression(x: &'a [f32], y: &'a [f32], features: usize, outputs: usize) -> Self {
+        let n = x.len().checked_div(features).unwrap_or(0).min(y.len().checked_div(outputs).unwrap_or(0));
+        Self {
+            x: x.get(..n * features).unwrap_or_default(),
+            targets: Targets::Values(y.get(..n * outputs).unwrap_or_default()),
+            done: false,
+        }
+    }
+
+    /// Classification: `x` is n x `features`, `classes` holds n class numbers.
+    #[must_use]
+    pub fn classification(x: &'a [f32], classes: &'a [u8], features: usize) -> Self {
+        let n = x.len().checked_div(features).unwrap_or(0).min(classes.len());
+        Self {
+            x: x.get(..n * features).unwrap_or_default(),
+            targets: Targets::Classes(classes.get(..n).unwrap_or_default()),
+            done: false,
+        }
+    }
+}
+
+impl SampleSource for Recording<'_> {
+    fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
+        self.done = self.x.is_empty();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        if self.done {
+            return None;
+        }
+        self.done = true;
+        Some(Samples { x: self.x, targets: self.targets })
+    }
+}
+
+/// The source of a device that streams: it has nothing to replay.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRecording;
+
+impl SampleSource for NoRecording {
+    fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
+        Err(SourceError::NotReplayable)
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        None
+    }
+}

@@ -1,0 +1,66 @@
+//! What survives a reset: one small record a round, written before the update leaves.
+
+/// The personal head with all that says whether it may be used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Record<'a> {
+    /// The campaign that `round` belongs to.
+    pub campaign: u64,
+    /// The last round that the device finished.
+    pub round: u32,
+    /// Hash of the representation that the head was fitted on.
+    pub representation: u32,
+    /// The head, k x C.
+    pub head: &'a [f32],
+}
+
+/// What [`Store::load`] gives back beside the head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The campaign that `round` belongs to.
+    pub campaign: u64,
+    /// The last round that the device finished.
+    pub round: u32,
+    /// Hash of the representation that the head was fitted on.
+    pub representation: u32,
+}
+
+/// The storage failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreError;
+
+impl core::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the device's storage failed")
+    }
+}
+
+impl core::error::Error for StoreError {}
+
+/// Non-volatile memory for one [`Record`].
+pub trait Store {
+    /// Writes the record; it is durable when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the round is then declined, so that nothing leaves that could be forgotten.
+    fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError>;
+
+    /// Reads the last record; the head goes into `head`. `None` if there is none of this length.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the storage cannot be read.
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError>;
+}
+
+/// Forgets everything: for devices without flash, and for simulations.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoStore;
+
+impl Store for NoStore {
+    fn save(&mut self, _record: &Record<'_>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn load(&mut self, _head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+        Ok(None)
+    }
+}

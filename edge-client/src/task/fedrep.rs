@@ -1,0 +1,143 @@
+//! FedRep on one device (Collins et al. 2021, Algorithm 2): the head that fits best on the current
+//! representation, then one gradient step on the representation. `fit-head` is the first half alone.
+//!
+//! Loss: `1/(2m) |X B W - Y|^2`, a mean over samples. With the exact head the residual is orthogonal to
+//! `X B`, so `B^T G = 0`: the step leaves the span at a right angle.
+
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
+use libm::sqrtf;
+
+use super::Usage;
+use super::pass::{self, project_sample};
+use crate::kernel::gradient::{accumulate, finish_one_pass};
+use crate::kernel::least_squares::{add_normal, gradient_steps, rotate_in, solve_normal};
+use crate::kernel::rank::minimum_norm;
+use crate::memory::Parts;
+use crate::source::{SampleSource, Targets};
+
+/// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted. Without a
+/// single usable sample the head is zero.
+pub fn solve_head(
+    parts: &mut Parts<'_>,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let usage = pass::normal_equations(parts, id, source)?;
+    match head {
+        HeadSolve::Gradient { steps, step_size } => descend(parts, steps, step_size, usage),
+        HeadSolve::LeastSquares { ridge } => {
+            if !solve_by_normal_equations(parts, ridge, usage) {
+                pass::triangular(parts, id, source)?;
+                solve_triangular(parts, ridge, usage);
+            }
+        }
+        _ => return Err(DeclineReason::Parameter),
+    }
+    Ok(usage)
+}
+
+/// A whole FedRep round: the head, then `S`.
+pub fn run(
+    parts: &mut Parts<'_>,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    solve_head(parts, head, id, source)?;
+    pass::residual(parts, id, source)
+}
+
+/// Starts the one-pass form.
+pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
+    let cross = parts.cross.as_deref_mut().ok_or(DeclineReason::Task)?;
+    cross.fill(0.0);
+    parts.factor.fill(0.0);
+    parts.rhs.fill(0.0);
+    parts.residual.fill(0.0);
+    Ok(())
+}
+
+/// Takes one sample of the one-pass form; false if it cannot be used.
+pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, x: &[f32], target: Targets<'_>) -> bool {
+    if !project_sample(parts, x, target, 0) {
+        return false;
+    }
+    if let Some(cross) = parts.cross.as_deref_mut() {
+        accumulate(cross, x, parts.z);
+    }
+    accumulate(parts.residual, x, parts.y);
+    match head {
+        HeadSolve::Gradient { .. } => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
+        _ => rotate_in(parts.factor, parts.rhs, parts.z, parts.y),
+    }
+    true
+}
+
+/// Ends the one-pass form: the head, then `S`.
+pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<(), DeclineReason> {
+    match head {
+        HeadSolve::Gradient { steps, step_size } => descend(parts, steps, step_size, usage),
+        HeadSolve::LeastSquares { ridge } => solve_triangular(parts, ridge, usage),
+        _ => return Err(DeclineReason::Parameter),
+    }
+    let shape = parts.shape;
+    if let Some(cross) = parts.cross.as_deref() {
+        finish_one_pass(parts.residual, cross, parts.head, shape.width, shape.outputs);
+    }
+    Ok(())
+}
+
+fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) -> bool {
+    let (k, c) = (parts.shape.width, parts.shape.outputs);
+    let fewer = usize::try_from(usage.samples).is_ok_and(|m| m < k);
+    if fewer && ridge == 0.0 {
+        return false;
+    }
+    let extra = ridge * count(usage);
+    for diagonal in parts.factor.iter_mut().step_by(k + 1) {
+        *diagonal += extra;
+    }
+    if !solve_normal(parts.factor, parts.rhs, k, c) || parts.rhs.iter().any(|w| !w.is_finite()) {
+        return false;
+    }
+    keep_head(parts);
+    true
+}
+
+fn solve_triangular(parts: &mut Parts<'_>, ridge: f32, usage: Usage) {
+    if ridge > 0.0 {
+        // sqrt(m ridge) I below Z, zeros below Y: the same normal equations.
+        let weight = sqrtf(ridge * count(usage));
+        for row in 0..parts.shape.width {
+            parts.z.fill(0.0);
+            parts.y.fill(0.0);
+            if let Some(value) = parts.z.get_mut(row) {
+                *value = weight;
+            }
+            rotate_in(parts.factor, parts.rhs, parts.z, parts.y);
+        }
+    }
+    minimum_norm(parts.factor, parts.rhs, parts.order, parts.z);
+    keep_head(parts);
+}
+
+fn descend(parts: &mut Parts<'_>, steps: u16, step_size: f32, usage: Usage) {
+    if usage.samples > 0 {
+        let step = step_size / count(usage);
+        gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step);
+    }
+}
+
+fn keep_head(parts: &mut Parts<'_>) {
+    for (place, &value) in parts.head.iter_mut().zip(parts.rhs.iter()) {
+        *place = value;
+    }
+}
+
+/// The number of samples as the arithmetic sees it; exact up to 2^24.
+pub fn count(usage: Usage) -> f32 {
+    #[allow(clippy::cast_precision_loss, reason = "a mean over 16 million samples may round")]
+    let m = usage.samples as f32;
+    m
+}

@@ -1,0 +1,92 @@
+//! What a device computes in a round.
+//!
+//! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
+//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg behind a feature.
+
+mod fedrep;
+mod linear;
+mod pass;
+#[cfg(feature = "shared-head")]
+mod shared;
+mod start;
+
+use fedspan_protocol::message::{Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
+
+use crate::source::{SampleSource, Targets};
+
+pub use linear::Linear;
+
+/// How many samples a round used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Samples that entered the sums.
+    pub samples: u32,
+    /// Samples that were skipped: not finite, out of range, or of an unknown class.
+    pub skipped: u32,
+}
+
+/// One device's part of the algorithms it can take part in.
+///
+/// A round is `open`, the tensors through `tensor_mut`, `verify`, then either `run` (samples that can be
+/// read twice) or `begin`, `sample`..., `finish` (samples that are seen once), then the upload through
+/// `upload` and `emit`. An error at any point leaves the head as it was before the round.
+pub trait Task {
+    /// What this device can do; the session fills in the frame limit.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Checks a round before any of its tensors is taken: task, parameters, roles, shapes.
+    ///
+    /// # Errors
+    /// The reason to decline; nothing has changed then.
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason>;
+
+    /// The buffer of incoming tensor `index` of the open round. From the first call until `verify` the
+    /// representation is invalid.
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]>;
+
+    /// Checks the tensors when all have come: finite, orthonormal where that is promised.
+    ///
+    /// # Errors
+    /// The reason to decline; the representation stays invalid.
+    fn verify(&mut self) -> Result<(), DeclineReason>;
+
+    /// Computes the round from samples that can be read twice.
+    ///
+    /// # Errors
+    /// The reason to decline.
+    fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason>;
+
+    /// Starts a round whose samples will be seen once.
+    ///
+    /// # Errors
+    /// [`DeclineReason::Task`] if the task or the memory cannot do that.
+    fn begin(&mut self) -> Result<(), DeclineReason>;
+
+    /// Takes one sample (d values, one target) and returns how many have been used so far.
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32;
+
+    /// Ends a round whose samples were seen once.
+    ///
+    /// # Errors
+    /// The reason to decline.
+    fn finish(&mut self) -> Result<Usage, DeclineReason>;
+
+    /// The tensors that leave, without chunk lengths. Empty if the task uploads nothing.
+    fn upload(&self) -> Descriptors;
+
+    /// Elements `first..` of outgoing tensor `index`, as many as `out` holds. Always the same values
+    /// until the next round opens, so that a retry sends the same bytes.
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]);
+
+    /// The head in use.
+    fn head(&self) -> &[f32];
+
+    /// Where a stored head is read into.
+    fn head_mut(&mut self) -> &mut [f32];
+
+    /// Hash of the representation that the head was fitted on, if it was fitted.
+    fn head_fitted_on(&self) -> Option<u32>;
+
+    /// States that the head in memory was fitted on the representation with this hash.
+    fn restore_head(&mut self, representation: u32);
+}

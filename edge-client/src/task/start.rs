@@ -1,0 +1,91 @@
+//! The starts that learn from data, in the buffers that the rounds use anyway.
+//!
+//! Power: one step of `(1/m) sum |y|^2 x x^T` applied to a basis, column by column, because there is no
+//! room for a second d x k. Moments: rows of that matrix itself (Collins et al. 2021, appendix B.4); its
+//! leading direction can equal a record, so sending it needs the feature `reveal-moments`.
+
+use fedspan_protocol::message::{DeclineReason, RoundId};
+
+use super::Usage;
+use super::fedrep::count;
+use super::pass::for_each;
+use crate::kernel::gradient::accumulate;
+use crate::memory::Parts;
+use crate::source::SampleSource;
+
+/// Replaces each column `q` of the representation buffer by `(1/m) sum |y|^2 x (x^T q)`.
+pub fn power(
+    parts: &mut Parts<'_>,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let (d, k) = (parts.shape.features, parts.shape.width);
+    let mut usage = Usage::default();
+    for column in 0..k {
+        // The residual buffer is d x C; its first d values serve as one column.
+        let sum = parts.residual.get_mut(..d).unwrap_or_default();
+        sum.fill(0.0);
+        usage = for_each(id, source, d, |x, targets, index| {
+            let q = parts.representation.iter().skip(column).step_by(k);
+            let dot = x.iter().zip(q).fold(0.0f32, |s, (a, b)| s + a * b);
+            if !targets.write(index, parts.y) || !dot.is_finite() {
+                return false;
+            }
+            let weight = dot * squared_norm(parts.y);
+            accumulate(sum, x, &[weight]);
+            weight.is_finite()
+        })?;
+        if usage.samples == 0 {
+            break;
+        }
+        let scale = 1.0 / count(usage);
+        for (q, s) in parts.representation.iter_mut().skip(column).step_by(k).zip(sum.iter()) {
+            *q = s * scale;
+        }
+    }
+    Ok(usage)
+}
+
+/// Rows `first..first + rows` of the upper half of `(1/m) sum |y|^2 x x^T`, row after row, into the front
+/// of the representation buffer.
+pub fn moment_rows(
+    parts: &mut Parts<'_>,
+    first: usize,
+    rows: usize,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let d = parts.shape.features;
+    parts.representation.fill(0.0);
+    let usage = for_each(id, source, d, |x, targets, index| {
+        if !targets.write(index, parts.y) || x.iter().any(|v| !v.is_finite()) {
+            return false;
+        }
+        let weight = squared_norm(parts.y);
+        let mut rest = &mut *parts.representation;
+        for row in first..first + rows {
+            let tail = x.get(row..).unwrap_or_default();
+            let Some((own, below)) = rest.split_at_mut_checked(tail.len()) else { break };
+            accumulate(own, tail, &[weight * x.get(row).copied().unwrap_or(0.0)]);
+            rest = below;
+        }
+        true
+    })?;
+    if usage.samples > 0 {
+        let scale = 1.0 / count(usage);
+        for value in parts.representation.iter_mut() {
+            *value *= scale;
+        }
+    }
+    Ok(usage)
+}
+
+/// Elements in `rows` rows of the upper half of a d x d matrix, from row `first`.
+pub fn moment_elements(d: usize, first: usize, rows: usize) -> Option<usize> {
+    let end = first.checked_add(rows).filter(|&end| end <= d)?;
+    Some((first..end).map(|row| d - row).sum())
+}
+
+fn squared_norm(y: &[f32]) -> f32 {
+    y.iter().fold(0.0, |sum, v| sum + v * v)
+}

@@ -1,0 +1,165 @@
+//! The receiver's books on a set of tensors: which chunks have come, where they belong, which to ask for.
+//! Holds no tensor bytes; both sides use it.
+
+use core::ops::Range;
+
+use heapless::Vec;
+
+use crate::Error;
+use crate::limits::{CHUNKS_MAX, DESCRIPTOR_MAX, HEADER, OPEN_HEAD_MAX, SEAL_MAX};
+use crate::message::{Chunk, Descriptors, Missing, RoundId};
+use crate::tensor::TensorDescriptor;
+
+const WORDS: usize = CHUNKS_MAX / 32;
+
+/// What has come of the tensors of one direction of one round.
+#[derive(Clone, Debug)]
+pub struct Assembly {
+    tensors: Descriptors,
+    /// One bit a chunk, tensors one after the other.
+    received: [u32; WORDS],
+    outstanding: usize,
+}
+
+/// Where a body belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the tensor.
+    pub tensor: usize,
+    /// Its elements.
+    pub elements: Range<usize>,
+}
+
+impl Assembly {
+    /// No tensors: complete.
+    #[must_use]
+    pub const fn nothing() -> Self {
+        Self { tensors: Descriptors::new(), received: [0; WORDS], outstanding: 0 }
+    }
+
+    /// Checks the descriptors and starts with nothing received. Tensors that travel in the body are not
+    /// waited for.
+    ///
+    /// # Errors
+    /// [`Error::BadDescriptor`] if a descriptor is impossible, if some travel in the body and others in
+    /// chunks, or if there are more than [`CHUNKS_MAX`] chunks in all.
+    pub fn new(tensors: &Descriptors) -> Result<Self, Error> {
+        let mut outstanding = 0;
+        for tensor in tensors {
+            tensor.validate()?;
+            outstanding += tensor.chunks();
+        }
+        let inline = tensors.iter().filter(|t| t.chunk == 0).count();
+        if outstanding > CHUNKS_MAX || (inline != 0 && inline != tensors.len()) {
+            return Err(Error::BadDescriptor);
+        }
+        Ok(Self { tensors: tensors.clone(), received: [0; WORDS], outstanding })
+    }
+
+    /// The descriptors.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorDescriptor] {
+        &self.tensors
+    }
+
+    /// Every chunk has come.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.outstanding == 0
+    }
+
+    /// Where the body of `chunk` belongs, or `None` if it has come before.
+    ///
+    /// # Errors
+    /// [`Error::BadDescriptor`] if no such chunk was announced, [`Error::LengthMismatch`] if the body
+    /// has another length.
+    pub fn accept(&mut self, chunk: &Chunk, body: usize) -> Result<Option<Place>, Error> {
+        let tensor = usize::from(chunk.tensor);
+        let descriptor = self.tensors.get(tensor).filter(|d| d.chunk > 0).ok_or(Error::BadDescriptor)?;
+        let offset = usize::try_from(chunk.offset).map_err(|_| Error::BadDescriptor)?;
+        if !offset.is_multiple_of(usize::from(descriptor.chunk)) {
+            return Err(Error::BadDescriptor);
+        }
+        let index = offset / usize::from(descriptor.chunk);
+        let elements = descriptor.chunk_range(index).ok_or(Error::BadDescriptor)?;
+        let expected = descriptor.encoding.byte_len(elements.len());
+        if body != expected {
+            return Err(Error::LengthMismatch { expected, got: body });
+        }
+        let bit = self.first_bit(tensor) + index;
+        let word = self.received.get_mut(bit / 32).ok_or(Error::BadDescriptor)?;
+        let mask = 1u32 << (bit % 32);
+        if *word & mask != 0 {
+            return Ok(None);
+        }
+        *word |= mask;
+        self.outstanding -= 1;
+        Ok(Some(Place { tensor, elements }))
+    }
+
+    /// The request for what has not come, tensor by tensor; `None` when all is here.
+    #[must_use]
+    pub fn missing(&self, id: RoundId) -> Option<Missing> {
+        for (tensor, descriptor) in self.tensors.iter().enumerate() {
+            let first = self.first_bit(tensor);
+            let mut chunks = Vec::new();
+            for index in 0..descriptor.chunks() {
+                let bit = first + index;
+                let word = self.received.get(bit / 32).copied().unwrap_or(u32::MAX);
+                if word & (1 << (bit % 32)) == 0
+                    && let Ok(number) = u16::try_from(index)
+                    && chunks.push(number).is_err()
+                {
+                    break;
+                }
+            }
+            if !chunks.is_empty()
+                && let Ok(tensor) = u8::try_from(tensor)
+            {
+                return Some(Missing { id, tensor, chunks });
+            }
+        }
+        None
+    }
+
+    fn first_bit(&self, tensor: usize) -> usize {
+        self.tensors.iter().take(tensor).map(TensorDescriptor::chunks).sum()
+    }
+}
+
+/// Decides how tensors travel under a frame limit: all in the body where they fit beside the longest head
+/// (and the authenticated frames to come), otherwise all in chunks of the greatest length that fits.
+///
+/// # Errors
+/// [`Error::BadDescriptor`] if a descriptor is impossible, or needs more than [`CHUNKS_MAX`] chunks.
+pub fn plan(tensors: &mut Descriptors, frame_limit: usize) -> Result<(), Error> {
+    let bytes: usize = tensors.iter().map(TensorDescriptor::byte_len).sum();
+    let head = HEADER + OPEN_HEAD_MAX + tensors.len() * DESCRIPTOR_MAX + SEAL_MAX;
+    let fits = bytes + head <= frame_limit;
+    for tensor in tensors.iter_mut() {
+        let longest = tensor.encoding.chunk_elements(frame_limit);
+        tensor.chunk = if fits { 0 } else { u16::try_from(longest).unwrap_or(u16::MAX) };
+    }
+    Assembly::new(tensors).map(drop)
+}
+
+/// The bytes of each tensor in a body that holds them all, in order, with their index.
+///
+/// # Errors
+/// [`Error::LengthMismatch`] if `body` is not exactly as long as the tensors.
+pub fn split_body<'a>(
+    tensors: &'a [TensorDescriptor],
+    body: &'a [u8],
+) -> Result<impl Iterator<Item = (usize, &'a TensorDescriptor, &'a [u8])>, Error> {
+    let inline = move || tensors.iter().filter(|t| t.chunk == 0);
+    let expected = inline().map(TensorDescriptor::byte_len).sum();
+    if body.len() != expected {
+        return Err(Error::LengthMismatch { expected, got: body.len() });
+    }
+    let mut rest = body;
+    Ok(tensors.iter().enumerate().filter(|(_, t)| t.chunk == 0).map(move |(index, tensor)| {
+        let (bytes, tail) = rest.split_at_checked(tensor.byte_len()).unwrap_or((rest, &[]));
+        rest = tail;
+        (index, tensor, bytes)
+    }))
+}

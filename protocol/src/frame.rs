@@ -1,0 +1,282 @@
+//! Frames on a byte stream: COBS, a length limit and a check.
+//!
+//! A frame is `header | message | check`, COBS-encoded and ended by one zero byte. The header's low
+//! nibble names the protection: 0 is CRC-32C (Castagnoli), 1 is reserved for authenticated
+//! encryption; the high nibble is the frame format, 1.
+//!
+//! After *any* error (overflow, bad COBS, bad check, unknown header) everything up to and including
+//! the next zero byte is thrown away, and counted. A frame can therefore not hide in the tail of an
+//! oversized one, however the stream is cut into reads.
+//!
+//! COBS is written here by hand, in about forty lines, because the decoders at hand either panic on
+//! some inputs or accept exactly such a hidden frame; the `cobs` crate is the oracle in the tests.
+
+use crc::Crc;
+use serde::Serialize;
+
+use crate::Error;
+use crate::limits::{CHECK, HEADER, cobs_overhead};
+
+/// Header of a frame that is protected by CRC-32C.
+pub const HEADER_CRC32C: u8 = 0x10;
+
+#[cfg(feature = "fast-checksum")]
+static CRC32C: Crc<u32, crc::Table<16>> = Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
+#[cfg(not(feature = "fast-checksum"))]
+static CRC32C: Crc<u32, crc::Table<1>> = Crc::<u32, crc::Table<1>>::new(&crc::CRC_32_ISCSI);
+
+/// CRC-32C (Castagnoli) of `bytes`.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    CRC32C.checksum(bytes)
+}
+
+/// CRC-32C of a sequence of `f32` in little-endian byte order: the hash that ties a head to the
+/// representation it was fitted on.
+#[must_use]
+pub fn crc32c_f32(values: &[f32]) -> u32 {
+    let mut digest = CRC32C.digest();
+    for value in values {
+        digest.update(&value.to_le_bytes());
+    }
+    digest.finalize()
+}
+
+/// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`.
+/// Returns the number of bytes on the wire, delimiter included.
+///
+/// The frame is built and COBS-encoded in place: `out` is all the memory this takes. It must hold
+/// [`wire_capacity`](crate::limits::wire_capacity) bytes of the frame.
+///
+/// # Errors
+/// [`Error::BufferTooSmall`] if the frame does not fit; nothing useful is in `out` then.
+pub fn encode<M: Serialize>(
+    message: &M,
+    body_len: usize,
+    fill: impl FnOnce(&mut [u8]),
+    out: &mut [u8],
+) -> Result<usize, Error> {
+    // The plain frame starts far enough in that the encoder, which runs ahead of it, never overtakes.
+    let start = cobs_overhead(out.len());
+    let got = out.len();
+    let small = |needed: usize| Error::BufferTooSmall { needed, got };
+    let plain = out.get_mut(start..).ok_or(small(start))?;
+    let (header, rest) = plain.split_first_mut().ok_or(small(start + HEADER))?;
+    *header = HEADER_CRC32C;
+    let head_len = postcard::to_slice(message, rest).map_err(|_| small(got + 1))?.len();
+    let body_end = head_len + body_len;
+    let needed = start + HEADER + body_end + CHECK;
+    let body = rest.get_mut(head_len..body_end).ok_or(small(needed))?;
+    fill(body);
+    let checked = plain.get(..HEADER + body_end).ok_or(small(needed))?;
+    let check = crc32c(checked).to_le_bytes();
+    let tail = plain.get_mut(HEADER + body_end..HEADER + body_end + CHECK).ok_or(small(needed))?;
+    tail.copy_from_slice(&check);
+    cobs_encode_in_place(out, start, needed).ok_or(small(needed))
+}
+
+/// Encodes `out[start..end]` to the front of `out`, ends it with a zero, returns the length.
+/// `start` must be at least the overhead of `end - start` bytes; the write position then never
+/// passes the read position.
+fn cobs_encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
+    let mut code_at = 0;
+    let mut write = 1;
+    let mut code = 1u8;
+    for read in start..end {
+        let byte = *out.get(read)?;
+        if byte != 0 {
+            *out.get_mut(write)? = byte;
+            write += 1;
+            code += 1;
+        }
+        if byte == 0 || code == 0xff {
+            *out.get_mut(code_at)? = code;
+            code_at = write;
+            write += 1;
+            code = 1;
+        }
+    }
+    *out.get_mut(code_at)? = code;
+    *out.get_mut(write)? = 0;
+    Some(write + 1)
+}
+
+/// Why a frame was thrown away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Dropped {
+    /// Longer than the receiver's buffer.
+    Oversize,
+    /// Not COBS: a zero where a block should go on, or too short to hold header and check.
+    Framing,
+    /// The check does not match.
+    Check,
+    /// A header of another frame format or protection.
+    Header(u8),
+}
+
+/// How many frames were accepted and thrown away, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameCounters {
+    /// Frames whose check matched.
+    pub accepted: u32,
+    /// Frames longer than the buffer.
+    pub oversize: u32,
+    /// Sequences that are not COBS.
+    pub framing: u32,
+    /// Frames with a wrong check.
+    pub check: u32,
+    /// Frames with an unknown header.
+    pub header: u32,
+}
+
+/// What [`Decoder::feed`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Fed<'a> {
+    /// The input is used up; no frame is complete.
+    NeedMore,
+    /// The message (and body) of one checked frame.
+    Message(&'a [u8]),
+    /// A frame was thrown away (reported when its end is seen).
+    Dropped(Dropped),
+}
+
+/// Takes a byte stream apart into frames, in a buffer that the caller gives: its length is the frame
+/// limit. End of stream needs no call: an unfinished frame is simply never reported.
+#[derive(Debug)]
+pub struct Decoder<B> {
+    buffer: B,
+    len: usize,
+    /// Bytes of the current COBS block still to come; 0 means that a code byte is next.
+    block: u8,
+    /// The current block ends with an implied zero.
+    zero_after: bool,
+    /// Nothing but delimiters since the last frame.
+    empty: bool,
+    discard: Option<Dropped>,
+    counters: FrameCounters,
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
+    /// A decoder whose frame limit is the length of `buffer`.
+    pub fn new(buffer: B) -> Self {
+        Self {
+            buffer,
+            len: 0,
+            block: 0,
+            zero_after: false,
+            empty: true,
+            discard: None,
+            counters: FrameCounters::default(),
+        }
+    }
+
+    /// Counters since creation.
+    #[must_use]
+    pub fn counters(&self) -> FrameCounters {
+        self.counters
+    }
+
+    /// Forgets an unfinished frame: for a link that went down and came up again.
+    pub fn reset(&mut self) {
+        self.len = 0;
+        self.block = 0;
+        self.zero_after = false;
+        self.empty = true;
+        self.discard = None;
+    }
+
+    /// Exchanges the buffer, and with it the frame limit, between frames; what is unfinished is lost.
+    pub fn set_buffer(&mut self, buffer: B) {
+        self.buffer = buffer;
+        self.reset();
+    }
+
+    /// Consumes bytes from `input` up to the end of at most one frame and moves `input` on.
+    pub fn feed(&mut self, input: &mut &[u8]) -> Fed<'_> {
+        while let Some((&byte, rest)) = input.split_first() {
+            if byte == 0 {
+                *input = rest;
+                match self.finish() {
+                    Ok(Some(end)) => {
+                        let message = self.buffer.as_ref().get(HEADER..end).unwrap_or_default();
+                        return Fed::Message(message);
+                    }
+                    Ok(None) => continue,
+                    Err(reason) => return Fed::Dropped(reason),
+                }
+            }
+            self.empty = false;
+            if self.discard.is_some() {
+                let skip = input.iter().position(|&b| b == 0).unwrap_or(input.len());
+                *input = input.get(skip..).unwrap_or_default();
+                continue;
+            }
+            if self.block == 0 {
+                *input = rest;
+                if self.zero_after {
+                    self.push(&[0]);
+                }
+                self.block = byte - 1;
+                self.zero_after = byte != 0xff;
+                continue;
+            }
+            let run = input.len().min(usize::from(self.block));
+            let chunk = input.get(..run).unwrap_or_default();
+            let chunk = match chunk.iter().position(|&b| b == 0) {
+                Some(zero) => chunk.get(..zero).unwrap_or_default(),
+                None => chunk,
+            };
+            self.push(chunk);
+            // `chunk` is at most `block` bytes long, which is at most 254.
+            self.block -= u8::try_from(chunk.len()).unwrap_or(self.block);
+            *input = input.get(chunk.len()..).unwrap_or_default();
+        }
+        Fed::NeedMore
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        match self.buffer.as_mut().get_mut(self.len..self.len + bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            None => self.discard = Some(Dropped::Oversize),
+        }
+    }
+
+    /// At a delimiter: the end of the message in the buffer, `None` for an empty frame.
+    fn finish(&mut self) -> Result<Option<usize>, Dropped> {
+        let (len, block, empty, discard) = (self.len, self.block, self.empty, self.discard);
+        self.reset();
+        if empty {
+            return Ok(None);
+        }
+        let judged = match discard {
+            Some(reason) => Err(reason),
+            None if block != 0 => Err(Dropped::Framing),
+            None => check(self.buffer.as_ref().get(..len).unwrap_or_default()),
+        };
+        let counter = match judged {
+            Ok(_) => &mut self.counters.accepted,
+            Err(Dropped::Oversize) => &mut self.counters.oversize,
+            Err(Dropped::Framing) => &mut self.counters.framing,
+            Err(Dropped::Check) => &mut self.counters.check,
+            Err(Dropped::Header(_)) => &mut self.counters.header,
+        };
+        *counter = counter.saturating_add(1);
+        judged.map(Some)
+    }
+}
+
+/// Verifies a decoded frame and returns where its message ends.
+fn check(frame: &[u8]) -> Result<usize, Dropped> {
+    let end = frame.len().checked_sub(CHECK).filter(|&end| end >= HEADER).ok_or(Dropped::Framing)?;
+    let (checked, tail) = frame.split_at_checked(end).ok_or(Dropped::Framing)?;
+    match checked.first() {
+        Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == tail => Ok(end),
+        Some(&HEADER_CRC32C) => Err(Dropped::Check),
+        Some(&other) => Err(Dropped::Header(other)),
+        None => Err(Dropped::Framing),
+    }
+}

@@ -1,0 +1,62 @@
+//! Every number that bounds memory or time on the wire, with its reason.
+
+/// Version of the wire described by `SPEC.md`. A server refuses any other with a typed reason.
+pub const WIRE_VERSION: u16 = 1;
+
+/// CRC-32C over the golden messages of this version (`vectors/`, hello excepted, since its layout never
+/// changes). A test computes it anew, so a change of any message that forgets this constant fails.
+pub const SCHEMA_HASH: u32 = 0;
+
+/// Smallest frame limit a device may ask for, in bytes of the decoded frame: hello fits.
+pub const FRAME_LIMIT_MIN: usize = 128;
+
+/// Frame limit where a device does not say otherwise: a (20, 2) representation fits one frame.
+pub const FRAME_LIMIT_DEFAULT: usize = 256;
+
+/// Largest frame limit a device may ask for.
+pub const FRAME_LIMIT_MAX: usize = 4096;
+
+/// Bytes before the message in a decoded frame: the header.
+pub const HEADER: usize = 1;
+
+/// Bytes after the message in a decoded frame: CRC-32C, little endian.
+pub const CHECK: usize = 4;
+
+/// Bytes that the authenticated frames to come need in place of the check: an 8-byte counter and a
+/// 16-byte tag. Reserved now, so that sizes do not change then.
+pub const SEAL_MAX: usize = 24;
+
+/// Bytes that a decoded frame must leave free beside a chunk's body: header, message tag, round,
+/// stage, tensor index, offset (all varints at their longest), and [`SEAL_MAX`].
+pub const CHUNK_OVERHEAD: usize = HEADER + 1 + 5 + 3 + 1 + 5 + SEAL_MAX;
+
+/// Tensors that one round may carry in one direction.
+pub const TENSORS_MAX: usize = 4;
+
+/// Chunks that one tensor may be cut into. Bounds the receiver's record of what has come (32 bytes).
+pub const CHUNKS_MAX: usize = 256;
+
+/// Chunk numbers that one `Missing` message may name.
+pub const MISSING_MAX: usize = 16;
+
+/// Largest frame that is read from a peer that has not been welcomed yet.
+pub const HELLO_FRAME_MAX: usize = 128;
+
+/// Most bytes that COBS adds to `n` bytes, the delimiter included.
+#[must_use]
+pub const fn cobs_overhead(n: usize) -> usize {
+    1 + n.div_ceil(254) + 1
+}
+
+/// Bytes of the buffer that holds any encoded frame under the limit `frame_limit`.
+#[must_use]
+pub const fn wire_capacity(frame_limit: usize) -> usize {
+    frame_limit + cobs_overhead(frame_limit)
+}
+
+/// Bytes of the longest `RoundOpen` or `Update` head without its descriptors: tag, round, stage, and the
+/// longest task (or the sample counts), and the number of descriptors.
+pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 18 + 1;
+
+/// Bytes of the longest descriptor.
+pub const DESCRIPTOR_MAX: usize = 1 + 1 + 3 + 3 + 3;

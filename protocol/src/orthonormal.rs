@@ -1,0 +1,69 @@
+//! Orthonormal columns: the check, and the one f32 QR that both sides of the wire run.
+//!
+//! A representation sent as i8 is not orthonormal any more. What the round's `B` *is* must be the same
+//! on both sides to the last bit, so decoding includes this factorisation, and the specification too.
+//!
+//! Only `+ - * /` and a correctly rounded square root in a fixed order: the same bits on every core.
+
+use crate::Error;
+
+/// `max |B^T B - I|` over all pairs of columns. `b` is row-major, rows x `cols`. Not finite if `b` is not.
+#[must_use]
+pub fn orthonormality_error(b: &[f32], cols: usize) -> f32 {
+    let mut worst = 0.0f32;
+    for i in 0..cols {
+        for j in 0..=i {
+            let target = if i == j { 1.0 } else { 0.0 };
+            let error = (column_dot(b, cols, i, j) - target).abs();
+            // `max` would lose a NaN.
+            if error.is_nan() {
+                return error;
+            }
+            worst = worst.max(error);
+        }
+    }
+    worst
+}
+
+/// Replaces `b` (row-major, rows x `cols`, rows >= `cols`) by the orthonormal factor of its thin QR
+/// factorisation with a positive diagonal of R: modified Gram-Schmidt, run twice, which is orthonormal to
+/// rounding (Giraud, Langou and Rozloznik 2005).
+///
+/// # Errors
+/// [`Error::RankDeficient`] where a column keeps less than 1e-6 of its norm, or nothing finite is left;
+/// `b` is then partly overwritten.
+pub fn orthonormalise(b: &mut [f32], cols: usize) -> Result<(), Error> {
+    for j in 0..cols {
+        let before = column_dot(b, cols, j, j);
+        for _ in 0..2 {
+            for i in 0..j {
+                let r = column_dot(b, cols, i, j);
+                for row in b.chunks_exact_mut(cols) {
+                    let q = row.get(i).copied().unwrap_or(0.0);
+                    if let Some(v) = row.get_mut(j) {
+                        *v -= r * q;
+                    }
+                }
+            }
+        }
+        let after = column_dot(b, cols, j, j);
+        // Written so that a NaN fails too. 1e-12 is the square of 1e-6.
+        if !(after > before * 1e-12 && after.is_finite() && after >= f32::MIN_POSITIVE) {
+            return Err(Error::RankDeficient { column: j });
+        }
+        let norm = libm::sqrtf(after);
+        for row in b.chunks_exact_mut(cols) {
+            if let Some(v) = row.get_mut(j) {
+                *v /= norm;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn column_dot(b: &[f32], cols: usize, i: usize, j: usize) -> f32 {
+    b.chunks_exact(cols.max(1)).fold(0.0, |sum, row| match (row.get(i), row.get(j)) {
+        (Some(p), Some(q)) => sum + p * q,
+        _ => sum,
+    })
+}

@@ -1,0 +1,76 @@
+//! What the typed reasons say to a person.
+
+use core::fmt;
+
+use crate::message::{DeclineReason, Model, Need, Refusal, Rejection};
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Linear { features, width, outputs } => {
+                write!(f, "linear, d = {features}, k = {width}, outputs = {outputs}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Tasks(set) => write!(f, "tasks {set:#07b}"),
+            Self::Roles(set) => write!(f, "tensor roles {set:#010b}"),
+            Self::Encodings(set) => write!(f, "encodings {set:#05b}"),
+            Self::Numeric(numeric) => write!(f, "arithmetic {numeric:?}"),
+            Self::TensorElements(count) => write!(f, "tensors of {count} elements"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::WireVersion { served } => write!(f, "wire version {served} is spoken here"),
+            Self::Schema { served } => write!(f, "messages of schema {served:08x} are spoken here"),
+            Self::Model { expected } => write!(f, "the model trained here is {expected}"),
+            Self::Capability(need) => write!(f, "the campaign needs {need}"),
+            Self::UnknownDevice => f.write_str("this device is not on the allow-list"),
+            Self::FrameLimit { least, most } => write!(f, "frame limits are {least} to {most} bytes"),
+        }
+    }
+}
+
+impl fmt::Display for DeclineReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Task => f.write_str("the task is not available on this device"),
+            Self::Tensors => f.write_str("the tensors do not suit the task or the device"),
+            Self::Parameter => f.write_str("a hyper-parameter is out of range"),
+            Self::RoundRepeated { last } => write!(f, "the device has finished round {last} already"),
+            Self::NonFinite => f.write_str("the representation is not finite"),
+            Self::NotOrthonormal { error } => {
+                write!(f, "the representation is not orthonormal: |B^T B - I| = {error:e}")
+            }
+            Self::NoSamples => f.write_str("the device has no usable sample"),
+            Self::UpdateNonFinite => f.write_str("the update would not be finite"),
+            Self::Device => f.write_str("the device's samples or storage failed"),
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NotAsked => f.write_str("the device was not asked in this round"),
+            Self::WrongRound => f.write_str("no such round is open"),
+            Self::Tensors => f.write_str("roles, shapes or encodings are not what was asked for"),
+            Self::NonFinite => f.write_str("a value is not finite"),
+            Self::NormOverBound { norm, bound } => write!(f, "norm {norm:e} is over the bound {bound:e}"),
+            Self::ContentChanged => f.write_str("another update of this device counts already"),
+            Self::NoSamples => f.write_str("no sample was used"),
+        }
+    }
+}
+
+impl core::error::Error for Refusal {}
+impl core::error::Error for DeclineReason {}
+impl core::error::Error for Rejection {}

@@ -1,0 +1,264 @@
+//! Matrices on the wire: what they are (role), how their numbers are written (encoding), how they are
+//! described and cut into chunks.
+//!
+//! All matrices are row-major. A tensor that fits one frame travels in the body of `RoundOpen` or
+//! `Update`; a larger one in `Chunk`s of a fixed number of elements, each a whole number of encoding
+//! blocks, so that a receiver decodes every chunk straight into place, in any order.
+
+use half::f16;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::limits::{CHUNK_OVERHEAD, CHUNKS_MAX};
+
+/// What a tensor *is*. A device's session is compiled with the roles that may leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Role {
+    /// The shared representation `B`, d x k: as broadcast, or a device's new `B_i`.
+    Representation,
+    /// The gradient of a device's loss with respect to `B`, d x k.
+    Gradient,
+    /// Rows of the symmetric moment matrix `mean of y^2 x x^T`, upper half.
+    Moment,
+    /// A basis of a subspace, d x r, as power methods pass it on.
+    Subspace,
+    /// LoRA's down-projection `A`.
+    AdapterDown,
+    /// LoRA's up-projection `B`.
+    AdapterUp,
+    /// The head of a single model that everyone shares, k x C.
+    SharedHead,
+    /// The factors of a gradient, of which one is a personal head.
+    FactoredHead,
+}
+
+impl Role {
+    /// This role's bit in a set of roles.
+    #[must_use]
+    pub const fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+/// How the numbers of a tensor are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Encoding {
+    /// IEEE 754 binary32, little endian.
+    #[default]
+    F32,
+    /// IEEE 754 binary16, little endian, rounded to nearest even.
+    F16,
+    /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte an
+    /// element; the value is `scale * byte`, the scale the largest magnitude over 127.
+    I8,
+}
+
+/// Elements that share one scale in [`Encoding::I8`].
+pub const I8_BLOCK: usize = 32;
+
+impl Encoding {
+    /// This encoding's bit in a set of encodings.
+    #[must_use]
+    pub const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// Bytes of `elements` elements.
+    #[must_use]
+    pub const fn byte_len(self, elements: usize) -> usize {
+        match self {
+            Self::F32 => elements * 4,
+            Self::F16 => elements * 2,
+            Self::I8 => elements + elements.div_ceil(I8_BLOCK) * 4,
+        }
+    }
+
+    /// Chunks are a multiple of this many elements.
+    #[must_use]
+    pub const fn granularity(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 => 1,
+            Self::I8 => I8_BLOCK,
+        }
+    }
+
+    /// Elements of the longest chunk that a frame limit allows.
+    #[must_use]
+    pub const fn chunk_elements(self, frame_limit: usize) -> usize {
+        let room = frame_limit.saturating_sub(CHUNK_OVERHEAD);
+        match self {
+            Self::F32 => room / 4,
+            Self::F16 => room / 2,
+            Self::I8 => room / (I8_BLOCK + 4) * I8_BLOCK,
+        }
+    }
+
+    /// Largest deviation from orthonormality that a received representation may have,
+    /// `max |B^T B - I|`: rounding for f32 and f16, quantisation for i8.
+    #[must_use]
+    pub const fn orthonormality_tolerance(self) -> f32 {
+        match self {
+            Self::F32 | Self::F16 => 1e-3,
+            Self::I8 => 2e-2,
+        }
+    }
+
+    /// Writes `values` into `out`.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a
+    /// value is not finite (or not finite once it is written as f16).
+    pub fn encode(self, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
+        let expected = self.byte_len(values.len());
+        if out.len() != expected {
+            return Err(Error::LengthMismatch { expected, got: out.len() });
+        }
+        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+            return Err(Error::NonFinite { index });
+        }
+        match self {
+            Self::F32 => {
+                for (place, value) in out.chunks_exact_mut(4).zip(values) {
+                    place.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+            Self::F16 => {
+                for (index, (place, value)) in out.chunks_exact_mut(2).zip(values).enumerate() {
+                    let half = f16::from_f32(*value);
+                    if !half.is_finite() {
+                        return Err(Error::NonFinite { index });
+                    }
+                    place.copy_from_slice(&half.to_le_bytes());
+                }
+            }
+            Self::I8 => {
+                for (place, block) in out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)) {
+                    encode_i8_block(block, place);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads `bytes` into `out`. Every bit pattern is accepted; finiteness is the receiver's check.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`] unless `bytes` has [`Self::byte_len`] of `out`'s length.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
+        let expected = self.byte_len(out.len());
+        if bytes.len() != expected {
+            return Err(Error::LengthMismatch { expected, got: bytes.len() });
+        }
+        match self {
+            Self::F32 => {
+                for (place, raw) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+                    *place = le_f32(raw);
+                }
+            }
+            Self::F16 => {
+                for (place, raw) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                    if let [low, high] = *raw {
+                        *place = f16::from_le_bytes([low, high]).to_f32();
+                    }
+                }
+            }
+            Self::I8 => {
+                for (block, raw) in out.chunks_mut(I8_BLOCK).zip(bytes.chunks(I8_BLOCK + 4)) {
+                    if let Some((scale, quanta)) = raw.split_at_checked(4) {
+                        let scale = le_f32(scale);
+                        for (place, quantum) in block.iter_mut().zip(quanta) {
+                            *place = scale * f32::from(quantum.cast_signed());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn le_f32(raw: &[u8]) -> f32 {
+    match *raw {
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+        _ => f32::NAN,
+    }
+}
+
+fn encode_i8_block(block: &[f32], place: &mut [u8]) {
+    let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let scale = largest / 127.0;
+    let Some((head, quanta)) = place.split_at_mut_checked(4) else { return };
+    head.copy_from_slice(&scale.to_le_bytes());
+    for (quantum, value) in quanta.iter_mut().zip(block) {
+        // A scale that underflowed to zero means that the block is zero at this precision.
+        let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
+        let rounded = libm::rintf(steps);
+        #[allow(clippy::cast_possible_truncation, reason = "clamped to -127..=127 above")]
+        let byte = rounded as i8;
+        *quantum = byte.cast_unsigned();
+    }
+}
+
+/// Describes one tensor of a round, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorDescriptor {
+    /// What it is.
+    pub role: Role,
+    /// How its numbers are written.
+    pub encoding: Encoding,
+    /// Rows.
+    pub rows: u16,
+    /// Columns.
+    pub cols: u16,
+    /// Elements per chunk; 0 where the tensor travels in the body beside this descriptor.
+    pub chunk: u16,
+}
+
+impl TensorDescriptor {
+    /// A descriptor of a tensor that travels in the body.
+    #[must_use]
+    pub const fn inline(role: Role, encoding: Encoding, rows: u16, cols: u16) -> Self {
+        Self { role, encoding, rows, cols, chunk: 0 }
+    }
+
+    /// Rows times columns.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        usize::from(self.rows) * usize::from(self.cols)
+    }
+
+    /// Bytes of the whole tensor.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        self.encoding.byte_len(self.elements())
+    }
+
+    /// Number of chunks; 0 where the tensor travels in the body.
+    #[must_use]
+    pub fn chunks(&self) -> usize {
+        if self.chunk == 0 { 0 } else { self.elements().div_ceil(usize::from(self.chunk)) }
+    }
+
+    /// The elements of chunk `index`, or `None` beyond the end.
+    #[must_use]
+    pub fn chunk_range(&self, index: usize) -> Option<core::ops::Range<usize>> {
+        let first = index.checked_mul(usize::from(self.chunk))?;
+        let end = self.elements().min(first + usize::from(self.chunk));
+        (first < end).then_some(first..end)
+    }
+
+    /// Checks what holds for every descriptor, whoever sent it.
+    ///
+    /// # Errors
+    /// [`Error::BadDescriptor`] for a side of zero, a chunk that cuts an encoding block, or more than
+    /// [`CHUNKS_MAX`] chunks.
+    pub fn validate(&self) -> Result<(), Error> {
+        let whole_blocks = usize::from(self.chunk).is_multiple_of(self.encoding.granularity());
+        if self.elements() == 0 || !whole_blocks || self.chunks() > CHUNKS_MAX {
+            return Err(Error::BadDescriptor);
+        }
+        Ok(())
+    }
+}

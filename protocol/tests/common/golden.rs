@@ -1,0 +1,454 @@
+//! The canonical instances whose bytes are pinned in `vectors/`.
+
+use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
+    Missing, Model, Need, Numeric, Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Update,
+    Upload, Welcome,
+};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::Random;
+
+/// A message of either direction.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)]
+pub enum Message {
+    Up(ToServer),
+    Down(ToDevice),
+}
+
+/// One pinned message.
+#[derive(Clone, Debug)]
+pub struct Golden {
+    /// File name without extension, and name of the C array.
+    pub name: &'static str,
+    /// What a reader of the C header is told.
+    pub meaning: &'static str,
+    pub message: Message,
+    pub body: Vec<u8>,
+}
+
+impl Golden {
+    /// The message bytes and the body.
+    pub fn payload(&self) -> Vec<u8> {
+        let mut bytes = match &self.message {
+            Message::Up(m) => super::head(m),
+            Message::Down(m) => super::head(m),
+        };
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+
+    /// The complete wire frame.
+    pub fn frame(&self) -> Vec<u8> {
+        match &self.message {
+            Message::Up(m) => super::wire(m, &self.body),
+            Message::Down(m) => super::wire(m, &self.body),
+        }
+    }
+}
+
+const ID: RoundId = RoundId { round: 7, stage: 1 };
+const LAST: RoundId = RoundId { round: u32::MAX, stage: u16::MAX };
+const LEAST_SQUARES: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+
+/// The representation of the vectors: 20 x 2 with orthonormal columns, row-major.
+pub fn representation() -> Vec<f32> {
+    let mut b = Random(1).matrix(20, 2);
+    orthonormalise(&mut b, 2).unwrap();
+    b
+}
+
+/// The gradient of the vectors: 20 x 2, small.
+pub fn gradient() -> Vec<f32> {
+    Random(2).matrix(20, 2).iter().map(|v| v * 0.125).collect()
+}
+
+/// A tall representation, 64 x 8, that needs chunks.
+pub fn tall() -> Vec<f32> {
+    let mut b = Random(3).matrix(64, 8);
+    orthonormalise(&mut b, 8).unwrap();
+    b
+}
+
+/// Values none of whose bytes is zero: COBS blocks of full length.
+fn no_zero_byte(count: usize) -> Vec<f32> {
+    let mut random = Random(4);
+    std::iter::repeat_with(|| random.unit())
+        .filter(|v| v.to_le_bytes().iter().all(|b| *b != 0))
+        .take(count)
+        .collect()
+}
+
+pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; encoding.byte_len(values.len())];
+    encoding.encode(values, &mut bytes).unwrap();
+    bytes
+}
+
+fn list(tensors: &[TensorDescriptor]) -> Descriptors {
+    tensors.iter().copied().collect()
+}
+
+fn inline(role: Role, encoding: Encoding, rows: u16, cols: u16) -> TensorDescriptor {
+    TensorDescriptor::inline(role, encoding, rows, cols)
+}
+
+fn fed_rep(upload: Upload, encoding: Encoding) -> Task {
+    Task::FedRep { step_size: 0.25, head: LEAST_SQUARES, upload, encoding }
+}
+
+/// Every golden message, in the order of their file names.
+pub fn all() -> Vec<Golden> {
+    let mut all = up();
+    all.extend(down());
+    all.sort_by_key(|golden| golden.name);
+    all
+}
+
+fn up() -> Vec<Golden> {
+    let mut all = Vec::new();
+    let mut add = |name, meaning, message, body| {
+        all.push(Golden { name, meaning, message: Message::Up(message), body });
+    };
+    let none = Vec::new;
+
+    let capabilities = Capabilities {
+        frame_limit: FRAME_LIMIT_DEFAULT as u16,
+        model: Model::Linear { features: 20, width: 2, outputs: 1 },
+        tasks: fed_rep(Upload::Gradient, Encoding::F32).bit() | Task::FitHead { head: LEAST_SQUARES }.bit(),
+        roles: Role::Gradient.bit() | Role::Representation.bit(),
+        encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
+        numeric: Numeric::F32,
+        tensors: 1,
+        tensor_elements: 40,
+        total_elements: 40,
+    };
+    add(
+        "to_server_hello",
+        "Hello of device 0x0123456789abcdef: linear model d=20 k=2 C=1, frame limit 256, \
+         tasks FedRep and FitHead, roles Representation and Gradient, all encodings, F32",
+        ToServer::Hello(Hello::new(0x0123_4567_89AB_CDEF, capabilities)),
+        none(),
+    );
+    add(
+        "to_server_hello_largest",
+        "Hello of wire version 65535 with every number at its largest: the longest hello there is",
+        ToServer::Hello(Hello {
+            wire_version: u16::MAX,
+            schema_hash: u32::MAX,
+            device: u64::MAX,
+            capabilities: Capabilities {
+                frame_limit: u16::MAX,
+                model: Model::Linear { features: u16::MAX, width: u16::MAX, outputs: u16::MAX },
+                tasks: u16::MAX,
+                roles: u16::MAX,
+                encodings: u8::MAX,
+                numeric: Numeric::I16,
+                tensors: u8::MAX,
+                tensor_elements: u32::MAX,
+                total_elements: u32::MAX,
+            },
+        }),
+        none(),
+    );
+
+    let update = |samples, skipped, tensors: &[TensorDescriptor]| {
+        ToServer::Update(Update { id: ID, samples, skipped, tensors: list(tensors) })
+    };
+    for (name, meaning, encoding) in [
+        (
+            "to_server_update_gradient_f32",
+            "Update of round 7, stage 1: 20 samples, the 20 x 2 gradient as f32 in the body",
+            Encoding::F32,
+        ),
+        (
+            "to_server_update_gradient_f16",
+            "Update of round 7, stage 1: 20 samples, the 20 x 2 gradient as f16 in the body",
+            Encoding::F16,
+        ),
+        (
+            "to_server_update_gradient_i8",
+            "Update of round 7, stage 1: 20 samples, the 20 x 2 gradient as i8 in the body \
+             (a block of 32 and one of 8)",
+            Encoding::I8,
+        ),
+    ] {
+        let tensor = inline(Role::Gradient, encoding, 20, 2);
+        add(name, meaning, update(20, 0, &[tensor]), encoded(encoding, &gradient()));
+    }
+    add(
+        "to_server_update_representation",
+        "Update of round 7, stage 1: 300 samples, 2 skipped, a new 20 x 2 representation as f32 \
+         in the body",
+        update(300, 2, &[inline(Role::Representation, Encoding::F32, 20, 2)]),
+        encoded(Encoding::F32, &representation()),
+    );
+    add(
+        "to_server_update_chunked",
+        "Update of round 7, stage 1: announces a 64 x 8 gradient as f32 in chunks of 54 elements",
+        update(1000, 0, &[TensorDescriptor { chunk: 54, ..inline(Role::Gradient, Encoding::F32, 64, 8) }]),
+        none(),
+    );
+    let adapters = [
+        inline(Role::AdapterDown, Encoding::F16, 2, 6),
+        inline(Role::AdapterUp, Encoding::F16, 5, 2),
+        inline(Role::FactoredHead, Encoding::F16, 2, 1),
+        inline(Role::Moment, Encoding::F16, 1, 4),
+    ];
+    assert_eq!(adapters.len(), TENSORS_MAX);
+    add(
+        "to_server_update_four_tensors",
+        "Update of round 7, stage 1: four f16 tensors in one body: AdapterDown 2 x 6, \
+         AdapterUp 5 x 2, FactoredHead 2 x 1, Moment 1 x 4",
+        update(64, 0, &adapters),
+        encoded(Encoding::F16, &Random(5).matrix(28, 1)),
+    );
+    add(
+        "to_server_chunk",
+        "Chunk of the update: tensor 0, elements 54..108, as f32",
+        ToServer::Chunk(Chunk { id: ID, tensor: 0, offset: 54 }),
+        encoded(Encoding::F32, &Random(6).matrix(54, 1)),
+    );
+    add(
+        "to_server_missing",
+        "Missing: the device asks for chunks 1, 3 and 200 of tensor 0",
+        ToServer::Missing(Missing { id: ID, tensor: 0, chunks: [1, 3, 200].into_iter().collect() }),
+        none(),
+    );
+    add("to_server_alive", "Alive", ToServer::Alive, none());
+    for (name, meaning, reason) in [
+        ("to_server_decline_device", "Decline: Device", DeclineReason::Device),
+        ("to_server_decline_no_samples", "Decline: NoSamples", DeclineReason::NoSamples),
+        ("to_server_decline_non_finite", "Decline: NonFinite", DeclineReason::NonFinite),
+        (
+            "to_server_decline_not_orthonormal",
+            "Decline: NotOrthonormal, error 0.5",
+            DeclineReason::NotOrthonormal { error: 0.5 },
+        ),
+        ("to_server_decline_parameter", "Decline: Parameter", DeclineReason::Parameter),
+        (
+            "to_server_decline_round_repeated",
+            "Decline: RoundRepeated, last finished round 300",
+            DeclineReason::RoundRepeated { last: 300 },
+        ),
+        ("to_server_decline_task", "Decline: Task", DeclineReason::Task),
+        ("to_server_decline_tensors", "Decline: Tensors", DeclineReason::Tensors),
+        ("to_server_decline_update_non_finite", "Decline: UpdateNonFinite", DeclineReason::UpdateNonFinite),
+    ] {
+        add(name, meaning, ToServer::Decline(Decline { id: ID, reason }), none());
+    }
+    all
+}
+
+fn down() -> Vec<Golden> {
+    let mut all = Vec::new();
+    let mut add = |name, meaning, message, body| {
+        all.push(Golden { name, meaning, message: Message::Down(message), body });
+    };
+    let none = Vec::new;
+
+    add(
+        "to_device_welcome",
+        "Welcome to campaign 0x00000000deadbeef, idle limit 60000 ms",
+        ToDevice::Welcome(Welcome { campaign: 0xDEAD_BEEF, idle_milliseconds: 60_000 }),
+        none(),
+    );
+    for (name, meaning, refusal) in [
+        (
+            "to_device_refused_wire_version",
+            "Refused: version 1 is served here",
+            Refusal::WireVersion { served: 1 },
+        ),
+        (
+            "to_device_refused_schema",
+            "Refused: schema 0x01020304 is served here (an example value)",
+            Refusal::Schema { served: 0x0102_0304 },
+        ),
+        (
+            "to_device_refused_model",
+            "Refused: the model trained here is linear, d=57 k=8 C=7",
+            Refusal::Model { expected: Model::Linear { features: 57, width: 8, outputs: 7 } },
+        ),
+        (
+            "to_device_refused_tasks",
+            "Refused: the campaign needs the tasks FedRep and FitHead (0x0003)",
+            Refusal::Capability(Need::Tasks(3)),
+        ),
+        (
+            "to_device_refused_roles",
+            "Refused: the campaign needs the role Gradient (0x0002)",
+            Refusal::Capability(Need::Roles(2)),
+        ),
+        (
+            "to_device_refused_encodings",
+            "Refused: the campaign needs the encoding I8 (0x04)",
+            Refusal::Capability(Need::Encodings(4)),
+        ),
+        (
+            "to_device_refused_numeric",
+            "Refused: the campaign needs the arithmetic I16",
+            Refusal::Capability(Need::Numeric(Numeric::I16)),
+        ),
+        (
+            "to_device_refused_tensor_elements",
+            "Refused: the campaign needs 6272 elements in one tensor",
+            Refusal::Capability(Need::TensorElements(6272)),
+        ),
+        ("to_device_refused_device", "Refused: UnknownDevice", Refusal::UnknownDevice),
+        (
+            "to_device_refused_frame_limit",
+            "Refused: the frame limit must be 128 to 4096",
+            Refusal::FrameLimit { least: FRAME_LIMIT_MIN as u16, most: FRAME_LIMIT_MAX as u16 },
+        ),
+    ] {
+        add(name, meaning, ToDevice::Refused(refusal), none());
+    }
+
+    let open = |task, tensors: &[TensorDescriptor]| {
+        ToDevice::RoundOpen(RoundOpen { id: ID, task, tensors: list(tensors) })
+    };
+    add(
+        "to_device_round_open_f32",
+        "RoundOpen of round 7, stage 1: FedRep, step 0.25, least squares without ridge, gradient \
+         as f32; the 20 x 2 representation as f32 in the body",
+        open(fed_rep(Upload::Gradient, Encoding::F32), &[inline(Role::Representation, Encoding::F32, 20, 2)]),
+        encoded(Encoding::F32, &representation()),
+    );
+    add(
+        "to_device_round_open_f16",
+        "RoundOpen of round 7, stage 1: FedRep, step 0.25, least squares without ridge, new \
+         representation as f16; the 20 x 2 representation as f16 in the body",
+        open(
+            fed_rep(Upload::Representation, Encoding::F16),
+            &[inline(Role::Representation, Encoding::F16, 20, 2)],
+        ),
+        encoded(Encoding::F16, &representation()),
+    );
+    add(
+        "to_device_round_open_i8",
+        "RoundOpen of round 7, stage 1: FitHead by 10 gradient steps of size 0.5; the 20 x 2 \
+         representation as i8 in the body (after the QR it is representation_i8_orthonormal)",
+        open(
+            Task::FitHead { head: HeadSolve::Gradient { steps: 10, step_size: 0.5 } },
+            &[inline(Role::Representation, Encoding::I8, 20, 2)],
+        ),
+        encoded(Encoding::I8, &representation()),
+    );
+    add(
+        "to_device_round_open_chunked",
+        "RoundOpen of round 7, stage 1: FedRep, step 0.25, least squares without ridge, gradient \
+         as i8; announces a 64 x 8 representation as f32 in chunks of 54 elements",
+        open(
+            fed_rep(Upload::Gradient, Encoding::I8),
+            &[TensorDescriptor { chunk: 54, ..inline(Role::Representation, Encoding::F32, 64, 8) }],
+        ),
+        none(),
+    );
+    let mut pair = encoded(Encoding::F32, &representation());
+    pair.extend(encoded(Encoding::F32, &[0.5, -1.5]));
+    add(
+        "to_device_round_open_fed_avg",
+        "RoundOpen of round 7, stage 1: FedAvg, steps 0.25 and 0.125, 5 local steps, upload as \
+         f32; the 20 x 2 representation and the 2 x 1 shared head as f32 in one body",
+        open(
+            Task::FedAvg { step_size: 0.25, head_step_size: 0.125, local_steps: 5, encoding: Encoding::F32 },
+            &[
+                inline(Role::Representation, Encoding::F32, 20, 2),
+                inline(Role::SharedHead, Encoding::F32, 2, 1),
+            ],
+        ),
+        pair,
+    );
+    add(
+        "to_device_round_open_power_start",
+        "RoundOpen of round 7, stage 1: PowerStart; a 20 x 2 subspace as f32 in the body",
+        open(Task::PowerStart, &[inline(Role::Subspace, Encoding::F32, 20, 2)]),
+        encoded(Encoding::F32, &representation()),
+    );
+    add(
+        "to_device_round_open_moment_rows",
+        "RoundOpen of round 7, stage 1: MomentRows, 5 rows from row 10; no tensors",
+        open(Task::MomentRows { first: 10, count: 5 }, &[]),
+        none(),
+    );
+    add(
+        "to_device_chunk",
+        "Chunk of the round: tensor 0, elements 0..54, as f32",
+        ToDevice::Chunk(Chunk { id: ID, tensor: 0, offset: 0 }),
+        encoded(Encoding::F32, &tall()[..54]),
+    );
+    add(
+        "to_device_chunk_last",
+        "Chunk of the round: tensor 0, elements 486..512, as f32: the last and shorter one",
+        ToDevice::Chunk(Chunk { id: ID, tensor: 0, offset: 486 }),
+        encoded(Encoding::F32, &tall()[486..]),
+    );
+    add(
+        "to_device_chunk_long",
+        "Chunk at the last possible round and offset: 150 f32 without a zero byte, so that COBS \
+         blocks are full (code 0xff)",
+        ToDevice::Chunk(Chunk { id: LAST, tensor: 3, offset: u32::MAX }),
+        encoded(Encoding::F32, &no_zero_byte(150)),
+    );
+    add(
+        "to_device_missing",
+        "Missing: the server asks for chunk 9 of tensor 0",
+        ToDevice::Missing(Missing { id: ID, tensor: 0, chunks: [9].into_iter().collect() }),
+        none(),
+    );
+    for (name, meaning, outcome) in [
+        ("to_device_ack_counted", "Ack of round 7, stage 1: Counted", AckOutcome::Counted),
+        ("to_device_ack_duplicate", "Ack of round 7, stage 1: Duplicate", AckOutcome::Duplicate),
+        ("to_device_ack_late", "Ack of round 7, stage 1: Late", AckOutcome::Late),
+        (
+            "to_device_ack_rejected_content_changed",
+            "Ack of round 7, stage 1: Rejected, ContentChanged",
+            AckOutcome::Rejected(Rejection::ContentChanged),
+        ),
+        (
+            "to_device_ack_rejected_no_samples",
+            "Ack of round 7, stage 1: Rejected, NoSamples",
+            AckOutcome::Rejected(Rejection::NoSamples),
+        ),
+        (
+            "to_device_ack_rejected_non_finite",
+            "Ack of round 7, stage 1: Rejected, NonFinite",
+            AckOutcome::Rejected(Rejection::NonFinite),
+        ),
+        (
+            "to_device_ack_rejected_norm",
+            "Ack of round 7, stage 1: Rejected, NormOverBound, norm 12.5, bound 10",
+            AckOutcome::Rejected(Rejection::NormOverBound { norm: 12.5, bound: 10.0 }),
+        ),
+        (
+            "to_device_ack_rejected_not_asked",
+            "Ack of round 7, stage 1: Rejected, NotAsked",
+            AckOutcome::Rejected(Rejection::NotAsked),
+        ),
+        (
+            "to_device_ack_rejected_tensors",
+            "Ack of round 7, stage 1: Rejected, Tensors",
+            AckOutcome::Rejected(Rejection::Tensors),
+        ),
+        (
+            "to_device_ack_rejected_wrong_round",
+            "Ack of round 7, stage 1: Rejected, WrongRound",
+            AckOutcome::Rejected(Rejection::WrongRound),
+        ),
+    ] {
+        add(name, meaning, ToDevice::Ack(Ack { id: ID, outcome }), none());
+    }
+    add("to_device_round_closed", "RoundClosed: round 7, stage 1", ToDevice::RoundClosed(ID), none());
+    add("to_device_retry_after", "RetryAfter: 2500 ms", ToDevice::RetryAfter { milliseconds: 2500 }, none());
+    for (name, meaning, fault) in [
+        ("to_device_fault_malformed", "Fault: Malformed", Fault::Malformed),
+        ("to_device_fault_tensors", "Fault: Tensors", Fault::Tensors),
+        ("to_device_fault_unexpected", "Fault: Unexpected", Fault::Unexpected),
+    ] {
+        add(name, meaning, ToDevice::Fault(fault), none());
+    }
+    all
+}

@@ -1,0 +1,121 @@
+//! What several test files share: framing by other means, a decoder's events, a small random source.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+pub mod golden;
+pub mod strategies;
+
+use fedspan_protocol::frame::{self, Decoder, Dropped, Fed, FrameCounters, HEADER_CRC32C};
+use fedspan_protocol::limits::{CHECK, HEADER, wire_capacity};
+use serde::Serialize;
+
+/// The bytes of a message without its body.
+pub fn head<M: Serialize>(message: &M) -> Vec<u8> {
+    postcard::to_slice(message, &mut [0; 256]).unwrap().to_vec()
+}
+
+/// The frame of a message and its body, as `frame::encode` writes it.
+pub fn wire<M: Serialize>(message: &M, body: &[u8]) -> Vec<u8> {
+    let plain = HEADER + head(message).len() + body.len() + CHECK;
+    let mut out = vec![0xAA; wire_capacity(plain)];
+    let n = frame::encode(message, body.len(), |b| b.copy_from_slice(body), &mut out).unwrap();
+    out.truncate(n);
+    out
+}
+
+/// Bitwise CRC-32C, straight from the parameters in SPEC.md.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+/// Header, message, check: a frame before COBS.
+pub fn plain(message: &[u8]) -> Vec<u8> {
+    let mut plain = vec![HEADER_CRC32C];
+    plain.extend_from_slice(message);
+    plain.extend_from_slice(&crc32c(&plain).to_le_bytes());
+    plain
+}
+
+/// COBS and the delimiter, by the `cobs` crate.
+pub fn stuff(plain: &[u8]) -> Vec<u8> {
+    let mut wire = vec![0; cobs::max_encoding_length(plain.len()) + 2];
+    let n = cobs::encode(plain, &mut wire);
+    wire.truncate(n);
+    wire.push(0);
+    wire
+}
+
+/// The frame of any message bytes, made without the crate under test.
+pub fn seal(message: &[u8]) -> Vec<u8> {
+    stuff(&plain(message))
+}
+
+/// What a decoder reports, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Message(Vec<u8>),
+    Dropped(Dropped),
+}
+
+/// Feeds one read to the end and hands every event to `sink`. Each call of `feed` must move on.
+pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
+    decoder: &mut Decoder<B>,
+    mut read: &[u8],
+    mut sink: impl FnMut(Event),
+) {
+    loop {
+        let before = read.len();
+        match decoder.feed(&mut read) {
+            Fed::NeedMore => {
+                assert!(read.is_empty(), "input left although more is wanted");
+                return;
+            }
+            Fed::Message(m) => sink(Event::Message(m.to_vec())),
+            Fed::Dropped(why) => sink(Event::Dropped(why)),
+        }
+        assert!(read.len() < before, "an event without progress would hang");
+    }
+}
+
+/// The events of a stream that comes in reads of the given lengths (cycled), and the final counters.
+pub fn events(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, FrameCounters) {
+    let mut decoder = Decoder::new(vec![0; limit]);
+    let mut events = Vec::new();
+    let mut rest = stream;
+    for &length in reads.iter().cycle() {
+        let (read, tail) = rest.split_at(length.clamp(1, rest.len().max(1)).min(rest.len()));
+        feed(&mut decoder, read, |event| events.push(event));
+        rest = tail;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    (events, decoder.counters())
+}
+
+/// SplitMix64: test data that is the same everywhere.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Uniform in -1..1, a multiple of 2^-23: exact in f32.
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
+    }
+
+    pub fn matrix(&mut self, rows: usize, cols: usize) -> Vec<f32> {
+        (0..rows * cols).map(|_| self.unit()).collect()
+    }
+}

@@ -1,0 +1,219 @@
+//! Strategies for every message: any variant, any bits, extremes included.
+
+use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
+    Missing, Model, Need, Numeric, Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Update,
+    Upload, Welcome,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// Any bits: infinities, every NaN, subnormals.
+pub fn float() -> impl Strategy<Value = f32> {
+    any::<u32>().prop_map(f32::from_bits)
+}
+
+pub fn round_id() -> impl Strategy<Value = RoundId> {
+    any::<(u32, u16)>().prop_map(|(round, stage)| RoundId { round, stage })
+}
+
+pub fn encoding() -> impl Strategy<Value = Encoding> {
+    select(vec![Encoding::F32, Encoding::F16, Encoding::I8])
+}
+
+pub fn role() -> impl Strategy<Value = Role> {
+    select(vec![
+        Role::Representation,
+        Role::Gradient,
+        Role::Moment,
+        Role::Subspace,
+        Role::AdapterDown,
+        Role::AdapterUp,
+        Role::SharedHead,
+        Role::FactoredHead,
+    ])
+}
+
+pub fn descriptors() -> impl Strategy<Value = Descriptors> {
+    let one = (role(), encoding(), any::<(u16, u16, u16)>());
+    prop::collection::vec(one, 0..=TENSORS_MAX).prop_map(|list| {
+        list.into_iter()
+            .map(|(role, encoding, (rows, cols, chunk))| TensorDescriptor {
+                role,
+                encoding,
+                rows,
+                cols,
+                chunk,
+            })
+            .collect()
+    })
+}
+
+/// Descriptors that a receiver accepts: small tensors, all in chunks.
+pub fn chunked() -> impl Strategy<Value = Descriptors> {
+    let one = (role(), encoding(), 1..60u16, 1..9u16, 1..9u16);
+    prop::collection::vec(one, 1..=TENSORS_MAX)
+        .prop_map(|list| {
+            let descriptor = |(role, encoding, rows, cols, blocks): (_, Encoding, _, _, u16)| {
+                let chunk = blocks * 7 * u16::try_from(encoding.granularity()).unwrap();
+                TensorDescriptor { role, encoding, rows, cols, chunk }
+            };
+            list.into_iter().map(descriptor).collect::<Descriptors>()
+        })
+        .prop_filter("at most CHUNKS_MAX", |list| fedspan_protocol::assembly::Assembly::new(list).is_ok())
+}
+
+pub fn head_solve() -> impl Strategy<Value = HeadSolve> {
+    prop_oneof![
+        float().prop_map(|ridge| HeadSolve::LeastSquares { ridge }),
+        (any::<u16>(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
+    ]
+}
+
+pub fn task() -> impl Strategy<Value = Task> {
+    let upload = select(vec![Upload::Gradient, Upload::Representation]);
+    prop_oneof![
+        (float(), head_solve(), upload, encoding()).prop_map(|(step_size, head, upload, encoding)| {
+            Task::FedRep { step_size, head, upload, encoding }
+        }),
+        head_solve().prop_map(|head| Task::FitHead { head }),
+        (float(), float(), any::<u16>(), encoding()).prop_map(
+            |(step_size, head_step_size, local_steps, encoding)| Task::FedAvg {
+                step_size,
+                head_step_size,
+                local_steps,
+                encoding
+            }
+        ),
+        Just(Task::PowerStart),
+        any::<(u16, u16)>().prop_map(|(first, count)| Task::MomentRows { first, count }),
+    ]
+}
+
+pub fn model() -> impl Strategy<Value = Model> {
+    any::<(u16, u16, u16)>().prop_map(|(features, width, outputs)| Model::Linear { features, width, outputs })
+}
+
+pub fn numeric() -> impl Strategy<Value = Numeric> {
+    select(vec![Numeric::F32, Numeric::I16])
+}
+
+pub fn hello() -> impl Strategy<Value = Hello> {
+    let who = any::<(u16, u32, u64)>();
+    let sizes = any::<(u16, u16, u16, u8, u8, u32, u32)>();
+    (who, model(), numeric(), sizes).prop_map(|(who, model, numeric, sizes)| Hello {
+        wire_version: who.0,
+        schema_hash: who.1,
+        device: who.2,
+        capabilities: Capabilities {
+            frame_limit: sizes.0,
+            model,
+            tasks: sizes.1,
+            roles: sizes.2,
+            encodings: sizes.3,
+            numeric,
+            tensors: sizes.4,
+            tensor_elements: sizes.5,
+            total_elements: sizes.6,
+        },
+    })
+}
+
+pub fn chunk() -> impl Strategy<Value = Chunk> {
+    (round_id(), any::<(u8, u32)>()).prop_map(|(id, (tensor, offset))| Chunk { id, tensor, offset })
+}
+
+pub fn missing() -> impl Strategy<Value = Missing> {
+    (round_id(), any::<u8>(), prop::collection::vec(any::<u16>(), 0..=MISSING_MAX))
+        .prop_map(|(id, tensor, chunks)| Missing { id, tensor, chunks: chunks.into_iter().collect() })
+}
+
+pub fn decline() -> impl Strategy<Value = Decline> {
+    let reason = prop_oneof![
+        select(vec![
+            DeclineReason::Task,
+            DeclineReason::Tensors,
+            DeclineReason::Parameter,
+            DeclineReason::NonFinite,
+            DeclineReason::NoSamples,
+            DeclineReason::UpdateNonFinite,
+            DeclineReason::Device,
+        ]),
+        any::<u32>().prop_map(|last| DeclineReason::RoundRepeated { last }),
+        float().prop_map(|error| DeclineReason::NotOrthonormal { error }),
+    ];
+    (round_id(), reason).prop_map(|(id, reason)| Decline { id, reason })
+}
+
+pub fn ack() -> impl Strategy<Value = Ack> {
+    let rejection = prop_oneof![
+        select(vec![
+            Rejection::NotAsked,
+            Rejection::WrongRound,
+            Rejection::Tensors,
+            Rejection::NonFinite,
+            Rejection::ContentChanged,
+            Rejection::NoSamples,
+        ]),
+        (float(), float()).prop_map(|(norm, bound)| Rejection::NormOverBound { norm, bound }),
+    ];
+    let outcome = prop_oneof![
+        select(vec![AckOutcome::Counted, AckOutcome::Duplicate, AckOutcome::Late]),
+        rejection.prop_map(AckOutcome::Rejected),
+    ];
+    (round_id(), outcome).prop_map(|(id, outcome)| Ack { id, outcome })
+}
+
+pub fn refusal() -> impl Strategy<Value = Refusal> {
+    let need = prop_oneof![
+        any::<u16>().prop_map(Need::Tasks),
+        any::<u16>().prop_map(Need::Roles),
+        any::<u8>().prop_map(Need::Encodings),
+        numeric().prop_map(Need::Numeric),
+        any::<u32>().prop_map(Need::TensorElements),
+    ];
+    prop_oneof![
+        any::<u16>().prop_map(|served| Refusal::WireVersion { served }),
+        any::<u32>().prop_map(|served| Refusal::Schema { served }),
+        model().prop_map(|expected| Refusal::Model { expected }),
+        need.prop_map(Refusal::Capability),
+        Just(Refusal::UnknownDevice),
+        any::<(u16, u16)>().prop_map(|(least, most)| Refusal::FrameLimit { least, most }),
+    ]
+}
+
+pub fn to_server() -> impl Strategy<Value = ToServer> {
+    prop_oneof![
+        hello().prop_map(ToServer::Hello),
+        (round_id(), any::<(u32, u32)>(), descriptors()).prop_map(|(id, (samples, skipped), tensors)| {
+            ToServer::Update(Update { id, samples, skipped, tensors })
+        }),
+        chunk().prop_map(ToServer::Chunk),
+        missing().prop_map(ToServer::Missing),
+        decline().prop_map(ToServer::Decline),
+        Just(ToServer::Alive),
+    ]
+}
+
+pub fn to_device() -> impl Strategy<Value = ToDevice> {
+    prop_oneof![
+        any::<(u64, u32)>().prop_map(|(campaign, idle_milliseconds)| ToDevice::Welcome(Welcome {
+            campaign,
+            idle_milliseconds
+        })),
+        refusal().prop_map(ToDevice::Refused),
+        (round_id(), task(), descriptors()).prop_map(|(id, task, tensors)| ToDevice::RoundOpen(RoundOpen {
+            id,
+            task,
+            tensors
+        })),
+        chunk().prop_map(ToDevice::Chunk),
+        missing().prop_map(ToDevice::Missing),
+        ack().prop_map(ToDevice::Ack),
+        round_id().prop_map(ToDevice::RoundClosed),
+        any::<u32>().prop_map(|milliseconds| ToDevice::RetryAfter { milliseconds }),
+        select(vec![Fault::Malformed, Fault::Unexpected, Fault::Tensors]).prop_map(ToDevice::Fault),
+    ]
+}

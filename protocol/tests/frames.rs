@@ -1,0 +1,302 @@
+//! Laws of the frame layer: the encoder equals an oracle, the decoder inverts it at any cut of the
+//! stream, buffers have exact sizes, errors end at the next delimiter and are all counted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{Event, Random, events, feed, plain, seal, stuff, wire};
+use fedspan_protocol::Error;
+use fedspan_protocol::frame::{Decoder, Dropped, crc32c, crc32c_f32, encode};
+use fedspan_protocol::limits::{CHECK, HEADER, cobs_overhead, wire_capacity};
+use fedspan_protocol::message::{RoundId, ToDevice, ToServer};
+use proptest::prelude::*;
+
+/// The lengths at which COBS blocks fill up.
+fn near_block_edges() -> impl Iterator<Item = usize> {
+    (0..=5usize).flat_map(|blocks| (blocks * 254).saturating_sub(12)..=blocks * 254 + 12)
+}
+
+/// Pieces of zeros and of non-zeros, of lengths around a COBS block.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let length = prop_oneof![3 => 0..20usize, 3 => 240..=260usize, 1 => 500..=520usize];
+    let piece = (length, any::<u64>(), 0..4u8).prop_map(|(length, seed, kind)| {
+        let mut random = Random(seed);
+        let byte = |_| match kind {
+            0 => 0,
+            1 => random.next() as u8,
+            _ => 1 + random.below(255) as u8,
+        };
+        (0..length).map(byte).collect::<Vec<u8>>()
+    });
+    prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn encoder_equals_the_cobs_crate(body in bytes()) {
+        let message = [&[5u8][..], &body].concat();
+        prop_assert_eq!(wire(&ToServer::Alive, &body), seal(&message));
+    }
+
+    #[test]
+    fn decoder_inverts_the_encoder_at_any_cut(
+        messages in prop::collection::vec(bytes(), 1..4),
+        reads in prop::collection::vec(1..400usize, 1..8),
+    ) {
+        let limit = messages.iter().map(Vec::len).max().unwrap() + HEADER + CHECK;
+        let stream: Vec<u8> = messages.iter().flat_map(|m| seal(m)).collect();
+        let (events, counters) = events(limit, &stream, &reads);
+        prop_assert_eq!(counters.accepted as usize, messages.len());
+        prop_assert_eq!(events, messages.into_iter().map(Event::Message).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_a_stream_holds_does_not_depend_on_the_cuts(
+        stream in prop::collection::vec(prop_oneof![Just(0u8), 1..4u8, any::<u8>()], 0..600),
+        reads in prop::collection::vec(1..60usize, 1..8),
+        limit in 0..80usize,
+    ) {
+        prop_assert_eq!(events(limit, &stream, &reads), events(limit, &stream, &[usize::MAX]));
+    }
+
+    #[test]
+    fn every_delimited_sequence_is_one_event_and_one_count(
+        stream in prop::collection::vec(prop_oneof![Just(0u8), 1..4u8, any::<u8>()], 0..600),
+        limit in 0..80usize,
+    ) {
+        let sequences = stream.split(|b| *b == 0).rev().skip(1).filter(|s| !s.is_empty()).count();
+        let (events, c) = events(limit, &stream, &[7]);
+        prop_assert_eq!(events.len(), sequences);
+        prop_assert_eq!((c.accepted + c.oversize + c.framing + c.check + c.header) as usize, sequences);
+        let count = |f: fn(&Event) -> bool| events.iter().filter(|e| f(e)).count() as u32;
+        prop_assert_eq!(c.accepted, count(|e| matches!(e, Event::Message(_))));
+        prop_assert_eq!(c.oversize, count(|e| *e == Event::Dropped(Dropped::Oversize)));
+        prop_assert_eq!(c.framing, count(|e| *e == Event::Dropped(Dropped::Framing)));
+        prop_assert_eq!(c.check, count(|e| *e == Event::Dropped(Dropped::Check)));
+        prop_assert_eq!(c.header, count(|e| matches!(e, Event::Dropped(Dropped::Header(_)))));
+    }
+
+    /// `feed` in `events` asserts that every call moves on.
+    #[test]
+    fn garbage_is_never_a_message(
+        garbage in prop::collection::vec(any::<u8>(), 0..3000),
+        reads in prop::collection::vec(1..200usize, 1..4),
+    ) {
+        let (events, counters) = events(256, &garbage, &reads);
+        prop_assert_eq!(counters.accepted, 0);
+        prop_assert!(events.iter().all(|e| matches!(e, Event::Dropped(_))));
+    }
+
+    #[test]
+    fn after_any_sequence_the_next_frame_is_read(
+        garbage in prop::collection::vec(any::<u8>(), 0..600),
+        limit in 8..64usize,
+    ) {
+        let stream = [&garbage[..], &[0], &seal(b"sentinel"[..3].as_ref())].concat();
+        let (events, _) = events(limit, &stream, &[11]);
+        prop_assert_eq!(events.last(), Some(&Event::Message(b"sen".to_vec())));
+    }
+}
+
+#[test]
+fn crc_has_its_check_value_and_equals_the_bitwise_definition() {
+    assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    let mut random = Random(1);
+    for length in 0..300 {
+        let bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
+        assert_eq!(crc32c(&bytes), common::crc32c(&bytes));
+    }
+    let values = random.matrix(20, 2);
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    assert_eq!(crc32c_f32(&values), common::crc32c(&bytes));
+}
+
+#[test]
+fn every_run_length_around_a_block_equals_the_oracle() {
+    let mut random = Random(2);
+    for run in 240..=260 {
+        for lead in 0..4 {
+            for tail in [&[][..], &[0], &[0, 0], &[1], &[0, 1]] {
+                let mut body = vec![0; lead];
+                body.extend((0..run).map(|_| 1 + random.below(255) as u8));
+                body.extend_from_slice(tail);
+                let message = [&[5u8][..], &body].concat();
+                assert_eq!(wire(&ToServer::Alive, &body), seal(&message), "{lead} {run} {tail:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wire_capacity_is_the_length_of_the_longest_frame() {
+    for length in near_block_edges().filter(|n| *n > 0) {
+        assert_eq!(stuff(&vec![1; length]).len(), wire_capacity(length), "{length}");
+        assert_eq!(wire_capacity(length), length + cobs_overhead(length));
+    }
+}
+
+#[test]
+fn encode_takes_wire_capacity_and_not_a_byte_less() {
+    let message = ToDevice::RoundClosed(RoundId { round: 7, stage: 1 });
+    let head = common::head(&message);
+    for body in near_block_edges() {
+        for fill in [0, 1] {
+            let plain = HEADER + head.len() + body + CHECK;
+            let needed = wire_capacity(plain);
+            let expected = seal(&[&head[..], &vec![fill; body]].concat());
+            for got in (0..needed).rev().take(20).chain(0..20).filter(|got| *got < needed) {
+                let small = encode(&message, body, |b| b.fill(fill), &mut vec![0; got]);
+                let Err(Error::BufferTooSmall { needed: least, got: reported }) = small else {
+                    panic!("{body} bytes of body in a buffer of {got}: {small:?}");
+                };
+                assert_eq!(reported, got);
+                assert!(got < least && least <= needed, "{got} < {least} <= {needed}");
+                if got >= wire_capacity(HEADER + head.len()) {
+                    assert_eq!(least, needed, "the message fits, so the body's need is known");
+                }
+            }
+            for got in needed..needed + 300 {
+                let mut out = vec![0xAA; got];
+                let n = encode(&message, body, |b| b.fill(fill), &mut out);
+                assert_eq!(n, Ok(expected.len()), "{body} bytes of body in a buffer of {got}");
+                assert_eq!(out[..expected.len()], expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn encode_refuses_an_impossible_body_length() {
+    let mut out = [0; 64];
+    for body in [usize::MAX, usize::MAX - 1, usize::MAX - 64, usize::MAX / 2] {
+        let refused = encode(&ToServer::Alive, body, |_| unreachable!(), &mut out);
+        assert!(matches!(refused, Err(Error::BufferTooSmall { got: 64, .. })));
+    }
+}
+
+#[test]
+fn the_limit_is_exact() {
+    for length in 1..600 {
+        let stream = seal(&vec![1; length]);
+        let limit = HEADER + length + CHECK;
+        let (whole, _) = events(limit, &stream, &[64]);
+        assert_eq!(whole, [Event::Message(vec![1; length])]);
+        let (short, counters) = events(limit - 1, &stream, &[64]);
+        assert_eq!(short, [Event::Dropped(Dropped::Oversize)]);
+        assert_eq!(counters.oversize, 1);
+    }
+}
+
+/// The tail of an oversized frame holds a whole valid one, without the delimiter before it.
+#[test]
+fn nothing_hides_in_the_tail_of_an_oversized_frame() {
+    const N: usize = 128;
+    let hidden = wire(&ToDevice::RoundClosed(RoundId { round: 7, stage: 1 }), &[]);
+    let sentinel = seal(b"sentinel");
+    let mut random = Random(3);
+    for offset in 1..=2 * N {
+        for filler in [Some(0x01), Some(0x02), Some(0xFF), None] {
+            let mut stream: Vec<u8> =
+                (0..offset).map(|_| filler.unwrap_or_else(|| 1 + random.below(255) as u8)).collect();
+            stream.extend_from_slice(&hidden);
+            stream.extend_from_slice(&sentinel);
+            for read in 1..=2 * N {
+                let mut decoder = Decoder::new([0; N]);
+                let mut messages = Vec::new();
+                for part in stream.chunks(read) {
+                    feed(&mut decoder, part, |event| match event {
+                        Event::Message(message) => messages.push(message),
+                        Event::Dropped(_) => {}
+                    });
+                }
+                assert_eq!(messages, [b"sentinel"], "offset {offset}, reads of {read}");
+            }
+        }
+    }
+}
+
+#[test]
+fn delimiters_may_be_doubled_but_not_lost() {
+    let (a, b) = (seal(b"a"), seal(b"b"));
+    let doubled = [&[0, 0][..], &a, &[0, 0, 0], &b, &[0]].concat();
+    let (read, counters) = events(16, &doubled, &[1]);
+    assert_eq!(read, [Event::Message(b"a".to_vec()), Event::Message(b"b".to_vec())]);
+    assert_eq!((counters.accepted, counters.framing), (2, 0));
+
+    let lost = [&a[..a.len() - 1], &b, &b].concat();
+    let (read, counters) = events(16, &lost, &[1]);
+    assert_eq!(read.len(), 2);
+    assert!(matches!(read[0], Event::Dropped(_)));
+    assert_eq!(read[1], Event::Message(b"b".to_vec()));
+    assert_eq!(counters.accepted, 1);
+}
+
+#[test]
+fn a_truncated_frame_is_one_drop_and_the_next_is_read() {
+    let (a, b) = (seal(b"some message with a few\0zeros\0"), seal(b"b"));
+    for cut in 1..a.len() - 1 {
+        for stream in [[&a[..cut], &[0], &b].concat(), [&a[cut..], &b].concat()] {
+            let (read, counters) = events(64, &stream, &[5]);
+            assert_eq!(read.len(), 2, "cut at {cut}");
+            assert!(matches!(read[0], Event::Dropped(_)), "cut at {cut}");
+            assert_eq!(read[1], Event::Message(b"b".to_vec()));
+            assert_eq!(counters.accepted, 1);
+        }
+    }
+}
+
+#[test]
+fn each_reason_has_its_case() {
+    let with_header = |header: u8| {
+        let mut frame = plain(b"x");
+        frame[0] = header;
+        let end = frame.len() - CHECK;
+        let check = common::crc32c(&frame[..end]).to_le_bytes();
+        frame[end..].copy_from_slice(&check);
+        stuff(&frame)
+    };
+    let mut wrong_check = plain(b"x");
+    wrong_check[1] ^= 1;
+    for (stream, why) in [
+        (vec![3, 1, 0], Dropped::Framing),
+        (stuff(&[0x10, 0, 0, 0]), Dropped::Framing),
+        (stuff(&wrong_check), Dropped::Check),
+        (with_header(0x11), Dropped::Header(0x11)),
+        (with_header(0x20), Dropped::Header(0x20)),
+        (seal(&[1; 64]), Dropped::Oversize),
+    ] {
+        assert_eq!(events(16, &stream, &[64]).0, [Event::Dropped(why)]);
+    }
+}
+
+/// Some encoders end a message of full blocks with an empty one; it decodes to the same bytes.
+#[test]
+fn an_empty_last_block_after_a_full_one_is_accepted() {
+    let message = (0u64..).find_map(|seed| {
+        let mut random = Random(seed);
+        let message: Vec<u8> = (0..254 - HEADER - CHECK).map(|_| 1 + random.below(255) as u8).collect();
+        plain(&message).iter().all(|b| *b != 0).then_some(message)
+    });
+    let message = message.unwrap();
+    let short = seal(&message);
+    assert_eq!(short.len(), 256);
+    let long = [&short[..255], &[1, 0]].concat();
+    for stream in [short, long] {
+        assert_eq!(events(254, &stream, &[9]).0, [Event::Message(message.clone())]);
+    }
+}
+
+#[test]
+fn a_reset_forgets_the_unfinished_frame_only() {
+    let frame = seal(b"whole");
+    for cut in 1..frame.len() {
+        let mut decoder = Decoder::new([0; 64]);
+        feed(&mut decoder, &frame[..cut], |_| {});
+        let before = decoder.counters();
+        decoder.reset();
+        assert_eq!(decoder.counters(), before);
+        let mut read = Vec::new();
+        feed(&mut decoder, &frame, |event| read.push(event));
+        assert_eq!(read, [Event::Message(b"whole".to_vec())]);
+    }
+}
