@@ -1,1 +1,28 @@
-//! Under construction.
+//! The FedSpan aggregator: a deterministic round engine and a tokio server around it.
+//!
+//! ```text
+//!  bytes -> Connection -> Event -> Engine -> Action -> Connection -> bytes
+//!                                    |
+//!                     participation: who is asked, who counts
+//!                     algorithm:     what is broadcast, absorbed, finished
+//!                     aggregate:     order-free sums
+//! ```
+//!
+//! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
+//! cannot matter, [`linalg`] holds the factorisations; [`connection`] is one device's side of the protocol
+//! without a socket; [`config`] reads files; [`store`] keeps what was committed; [`server`] adds tokio.
+//! The simulator uses everything but [`server`]: what is simulated is what is served.
+//!
+//! What does *not* live here: anything of the device, except through `fedspan-protocol`.
+
+#![forbid(unsafe_code)]
+
+pub mod aggregate;
+pub mod algorithm;
+pub mod config;
+pub mod connection;
+pub mod engine;
+pub mod linalg;
+pub mod random;
+pub mod server;
+pub mod store;

@@ -19,6 +19,16 @@ pub trait SampleSource {
     /// [`SourceError`] where the storage fails. The round is then declined.
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError>;
 
+    /// Starts a pass over the samples that a training round's *head* is fitted on: all of them, unless a
+    /// source overrides this. A source that hands out a small part here (a few windows a class, drawn anew
+    /// each round) trains a representation on which a head can be fitted from few samples.
+    ///
+    /// # Errors
+    /// As [`Self::rewind`].
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.rewind(id)
+    }
+
     /// The next few samples, at least one; `None` at the end of the pass. How many come at once has no
     /// influence on the result, not even on its last bit.
     fn next(&mut self) -> Option<Samples<'_>>;

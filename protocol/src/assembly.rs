@@ -131,13 +131,16 @@ impl Assembly {
 /// (and the authenticated frames to come), otherwise all in chunks of the greatest length that fits.
 ///
 /// # Errors
-/// [`Error::BadDescriptor`] if a descriptor is impossible, or needs more than [`CHUNKS_MAX`] chunks.
+/// [`Error::BadDescriptor`] if a descriptor is impossible, needs more than [`CHUNKS_MAX`] chunks, or if the
+/// frame limit has no room for any chunk.
 pub fn plan(tensors: &mut Descriptors, frame_limit: usize) -> Result<(), Error> {
-    let bytes: usize = tensors.iter().map(TensorDescriptor::byte_len).sum();
     let head = HEADER + OPEN_HEAD_MAX + tensors.len() * DESCRIPTOR_MAX + SEAL_MAX;
-    let fits = bytes + head <= frame_limit;
+    let fits = byte_len(tensors.iter()).saturating_add(head) <= frame_limit;
     for tensor in tensors.iter_mut() {
         let longest = tensor.encoding.chunk_elements(frame_limit);
+        if !fits && longest == 0 {
+            return Err(Error::BadDescriptor);
+        }
         tensor.chunk = if fits { 0 } else { u16::try_from(longest).unwrap_or(u16::MAX) };
     }
     Assembly::new(tensors).map(drop)
@@ -151,8 +154,7 @@ pub fn split_body<'a>(
     tensors: &'a [TensorDescriptor],
     body: &'a [u8],
 ) -> Result<impl Iterator<Item = (usize, &'a TensorDescriptor, &'a [u8])>, Error> {
-    let inline = move || tensors.iter().filter(|t| t.chunk == 0);
-    let expected = inline().map(TensorDescriptor::byte_len).sum();
+    let expected = byte_len(tensors.iter().filter(|t| t.chunk == 0));
     if body.len() != expected {
         return Err(Error::LengthMismatch { expected, got: body.len() });
     }
@@ -162,4 +164,8 @@ pub fn split_body<'a>(
         rest = tail;
         (index, tensor, bytes)
     }))
+}
+
+fn byte_len<'a>(tensors: impl Iterator<Item = &'a TensorDescriptor>) -> usize {
+    tensors.map(TensorDescriptor::byte_len).fold(0, usize::saturating_add)
 }

@@ -15,7 +15,7 @@ use crc::Crc;
 use serde::Serialize;
 
 use crate::Error;
-use crate::limits::{CHECK, HEADER, cobs_overhead};
+use crate::limits::{CHECK, HEADER, wire_capacity};
 
 /// Header of a frame that is protected by CRC-32C.
 pub const HEADER_CRC32C: u8 = 0x10;
@@ -46,55 +46,60 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
 /// Returns the number of bytes on the wire, delimiter included.
 ///
 /// The frame is built and COBS-encoded in place: `out` is all the memory this takes. It must hold
-/// [`wire_capacity`](crate::limits::wire_capacity) bytes of the frame.
+/// [`wire_capacity`] bytes of the frame, and that is enough.
 ///
 /// # Errors
-/// [`Error::BufferTooSmall`] if the frame does not fit; nothing useful is in `out` then.
+/// [`Error::BufferTooSmall`] if the frame does not fit; nothing useful is in `out` then. Where not even
+/// the message without its body fits, `needed` is only known to be more than there is.
 pub fn encode<M: Serialize>(
     message: &M,
     body_len: usize,
     fill: impl FnOnce(&mut [u8]),
     out: &mut [u8],
 ) -> Result<usize, Error> {
-    // The plain frame starts far enough in that the encoder, which runs ahead of it, never overtakes.
-    let start = cobs_overhead(out.len());
     let got = out.len();
     let small = |needed: usize| Error::BufferTooSmall { needed, got };
-    let plain = out.get_mut(start..).ok_or(small(start))?;
-    let (header, rest) = plain.split_first_mut().ok_or(small(start + HEADER))?;
+    // The last byte is the delimiter's. The plain frame starts so far in that the encoder, which moves it
+    // to the front and adds at most one byte in 254, never overtakes what it has still to read.
+    let end = got.saturating_sub(1);
+    let start = end.div_ceil(255);
+    let plain = out.get_mut(start..end).unwrap_or_default();
+    let (header, rest) = plain.split_first_mut().ok_or(small(got + 1))?;
     *header = HEADER_CRC32C;
     let head_len = postcard::to_slice(message, rest).map_err(|_| small(got + 1))?.len();
-    let body_end = head_len + body_len;
-    let needed = start + HEADER + body_end + CHECK;
-    let body = rest.get_mut(head_len..body_end).ok_or(small(needed))?;
-    fill(body);
-    let checked = plain.get(..HEADER + body_end).ok_or(small(needed))?;
-    let check = crc32c(checked).to_le_bytes();
-    let tail = plain.get_mut(HEADER + body_end..HEADER + body_end + CHECK).ok_or(small(needed))?;
-    tail.copy_from_slice(&check);
-    cobs_encode_in_place(out, start, needed).ok_or(small(needed))
+    let len = (HEADER + head_len + CHECK).saturating_add(body_len);
+    let frame = plain.get_mut(..len).ok_or(small(wire_capacity(len)))?;
+    let (checked, check) = frame.split_last_chunk_mut::<CHECK>().ok_or(small(wire_capacity(len)))?;
+    fill(checked.get_mut(HEADER + head_len..).unwrap_or_default());
+    *check = crc32c(checked).to_le_bytes();
+    cobs_encode_in_place(out, start, start + len).ok_or(small(wire_capacity(len)))
 }
 
 /// Encodes `out[start..end]` to the front of `out`, ends it with a zero, returns the length.
-/// `start` must be at least the overhead of `end - start` bytes; the write position then never
-/// passes the read position.
+/// `start` must be at least one in 254 of `end - start`, rounded up, and one byte must follow `end`; the
+/// write position then never passes the read position.
 fn cobs_encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
     let mut code_at = 0;
     let mut write = 1;
     let mut code = 1u8;
     for read in start..end {
-        let byte = *out.get(read)?;
-        if byte != 0 {
-            *out.get_mut(write)? = byte;
-            write += 1;
-            code += 1;
-        }
-        if byte == 0 || code == 0xff {
+        // A full block stands for no zero. It is closed when a byte follows, so that none ends empty.
+        if code == 0xff {
             *out.get_mut(code_at)? = code;
             code_at = write;
             write += 1;
             code = 1;
         }
+        let byte = *out.get(read)?;
+        if byte == 0 {
+            *out.get_mut(code_at)? = code;
+            code_at = write;
+            code = 1;
+        } else {
+            *out.get_mut(write)? = byte;
+            code += 1;
+        }
+        write += 1;
     }
     *out.get_mut(code_at)? = code;
     *out.get_mut(write)? = 0;

@@ -15,12 +15,35 @@ use crate::tensor::{Encoding, Role, TensorDescriptor};
 /// The descriptors of one direction of one round.
 pub type Descriptors = Vec<TensorDescriptor, TENSORS_MAX>;
 
+/// A message of one direction.
+pub trait Message: Serialize + DeserializeOwned {
+    /// Bytes after the message are its body, not an error.
+    fn has_body(&self) -> bool;
+}
+
+impl Message for ToServer {
+    fn has_body(&self) -> bool {
+        matches!(self, Self::Update(_) | Self::Chunk(_))
+    }
+}
+
+impl Message for ToDevice {
+    fn has_body(&self) -> bool {
+        matches!(self, Self::RoundOpen(_) | Self::Chunk(_))
+    }
+}
+
 /// Reads one message and returns it with its body.
 ///
 /// # Errors
-/// [`Error::Malformed`] if `bytes` do not start with a message of type `M`.
-pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(M, &[u8]), Error> {
-    postcard::take_from_bytes(bytes).map_err(|_| Error::Malformed)
+/// [`Error::Malformed`] if `bytes` do not start with a message of type `M`; [`Error::TrailingBytes`] if
+/// something follows a message that has no body.
+pub fn decode<M: Message>(bytes: &[u8]) -> Result<(M, &[u8]), Error> {
+    let (message, body) = postcard::take_from_bytes::<M>(bytes).map_err(|_| Error::Malformed)?;
+    if !message.has_body() && !body.is_empty() {
+        return Err(Error::TrailingBytes { count: body.len() });
+    }
+    Ok((message, body))
 }
 
 /// Which exchange of a campaign.
@@ -100,6 +123,34 @@ impl Hello {
         Self { wire_version: WIRE_VERSION, schema_hash: SCHEMA_HASH, device, capabilities }
     }
 }
+
+/// The fields of a hello that never change. A server reads them first: a hello of another wire version may
+/// go on differently, so that [`decode`] would call it malformed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Introduction {
+    /// [`Hello::wire_version`].
+    pub wire_version: u16,
+    /// [`Hello::schema_hash`].
+    pub schema_hash: u32,
+    /// [`Hello::device`].
+    pub device: u64,
+}
+
+impl Introduction {
+    /// Reads the start of a hello of any wire version.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if `bytes` do not start like a hello.
+    pub fn read(bytes: &[u8]) -> Result<Self, Error> {
+        match postcard::take_from_bytes(bytes) {
+            Ok(((HELLO_TAG, introduction), _)) => Ok(introduction),
+            _ => Err(Error::Malformed),
+        }
+    }
+}
+
+/// Number of [`ToServer::Hello`].
+const HELLO_TAG: u32 = 0;
 
 /// What a device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::limits::{CHUNK_OVERHEAD, CHUNKS_MAX};
+use crate::limits::{CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX};
 
 /// What a tensor *is*. A device's session is compiled with the roles that may leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,13 +65,14 @@ impl Encoding {
         1 << self as u8
     }
 
-    /// Bytes of `elements` elements.
+    /// Bytes of `elements` elements. The largest number where that many cannot be counted, which a peer
+    /// can provoke on a 32-bit device.
     #[must_use]
     pub const fn byte_len(self, elements: usize) -> usize {
         match self {
-            Self::F32 => elements * 4,
-            Self::F16 => elements * 2,
-            Self::I8 => elements + elements.div_ceil(I8_BLOCK) * 4,
+            Self::F32 => elements.saturating_mul(4),
+            Self::F16 => elements.saturating_mul(2),
+            Self::I8 => elements.saturating_add(elements.div_ceil(I8_BLOCK).saturating_mul(4)),
         }
     }
 
@@ -109,7 +110,8 @@ impl Encoding {
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a
-    /// value is not finite (or not finite once it is written as f16).
+    /// value is not finite, or would not be once it is decoded (over 65519 in f16; within rounding of the
+    /// largest f32 in i8).
     pub fn encode(self, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
         let expected = self.byte_len(values.len());
         if out.len() != expected {
@@ -134,8 +136,11 @@ impl Encoding {
                 }
             }
             Self::I8 => {
-                for (place, block) in out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)) {
-                    encode_i8_block(block, place);
+                for (number, (place, block)) in
+                    out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)).enumerate()
+                {
+                    encode_i8_block(block, place)
+                        .map_err(|index| Error::NonFinite { index: number * I8_BLOCK + index })?;
                 }
             }
         }
@@ -186,10 +191,14 @@ fn le_f32(raw: &[u8]) -> f32 {
     }
 }
 
-fn encode_i8_block(block: &[f32], place: &mut [u8]) {
+/// Writes scale and quanta of one block, or returns the index of a value that would decode as infinite.
+fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let scale = largest / 127.0;
-    let Some((head, quanta)) = place.split_at_mut_checked(4) else { return };
+    if !(scale * 127.0).is_finite() {
+        return Err(block.iter().position(|v| v.abs() == largest).unwrap_or(0));
+    }
+    let Some((head, quanta)) = place.split_at_mut_checked(4) else { return Ok(()) };
     head.copy_from_slice(&scale.to_le_bytes());
     for (quantum, value) in quanta.iter_mut().zip(block) {
         // A scale that underflowed to zero means that the block is zero at this precision.
@@ -199,6 +208,7 @@ fn encode_i8_block(block: &[f32], place: &mut [u8]) {
         let byte = rounded as i8;
         *quantum = byte.cast_unsigned();
     }
+    Ok(())
 }
 
 /// Describes one tensor of a round, in one direction.
@@ -245,18 +255,23 @@ impl TensorDescriptor {
     #[must_use]
     pub fn chunk_range(&self, index: usize) -> Option<core::ops::Range<usize>> {
         let first = index.checked_mul(usize::from(self.chunk))?;
-        let end = self.elements().min(first + usize::from(self.chunk));
+        let end = self.elements().min(first.saturating_add(usize::from(self.chunk)));
         (first < end).then_some(first..end)
     }
 
     /// Checks what holds for every descriptor, whoever sent it.
     ///
     /// # Errors
-    /// [`Error::BadDescriptor`] for a side of zero, a chunk that cuts an encoding block, or more than
-    /// [`CHUNKS_MAX`] chunks.
+    /// [`Error::BadDescriptor`] for a side of zero, a chunk that cuts an encoding block, more than
+    /// [`CHUNKS_MAX`] chunks, or more bytes in one frame than [`FRAME_LIMIT_MAX`].
     pub fn validate(&self) -> Result<(), Error> {
         let whole_blocks = usize::from(self.chunk).is_multiple_of(self.encoding.granularity());
-        if self.elements() == 0 || !whole_blocks || self.chunks() > CHUNKS_MAX {
+        let together = match usize::from(self.chunk) {
+            0 => self.elements(),
+            chunk => chunk.min(self.elements()),
+        };
+        let fits = self.encoding.byte_len(together) <= FRAME_LIMIT_MAX;
+        if self.elements() == 0 || !whole_blocks || !fits || self.chunks() > CHUNKS_MAX {
             return Err(Error::BadDescriptor);
         }
         Ok(())

@@ -32,6 +32,8 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
     #[test]
     fn encoder_equals_the_cobs_crate(body in bytes()) {
         let message = [&[5u8][..], &body].concat();

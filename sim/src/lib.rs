@@ -1,1 +1,20 @@
-//! Under construction.
+//! The FedSpan simulator: whole fleets in one process, under a virtual clock.
+//!
+//! Every simulated device runs the client crate's own session, every round goes through the aggregator's
+//! own engine and connections, byte for byte through the encoded protocol. Only the clock and the wire are
+//! virtual: what is simulated is what is flashed.
+//!
+//! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
+//! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
+//! [`device`] is one virtual device for a real server.
+
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod demo;
+pub mod device;
+pub mod evaluate;
+pub mod fleet;
+pub mod report;
+pub mod run;
+pub mod scenario;

@@ -8,32 +8,24 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
 use super::Usage;
-use super::pass::{self, project_sample};
+use super::pass::{self, Over, project_sample};
 use crate::kernel::gradient::{accumulate, finish_one_pass};
 use crate::kernel::least_squares::{add_normal, gradient_steps, rotate_in, solve_normal};
 use crate::kernel::rank::minimum_norm;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
-/// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted. Without a
-/// single usable sample the head is zero.
+/// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted. The head
+/// changes only if all went well.
 pub fn solve_head(
     parts: &mut Parts<'_>,
     head: HeadSolve,
     id: RoundId,
+    over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = pass::normal_equations(parts, id, source)?;
-    match head {
-        HeadSolve::Gradient { steps, step_size } => descend(parts, steps, step_size, usage),
-        HeadSolve::LeastSquares { ridge } => {
-            if !solve_by_normal_equations(parts, ridge, usage) {
-                pass::triangular(parts, id, source)?;
-                solve_triangular(parts, ridge, usage);
-            }
-        }
-        _ => return Err(DeclineReason::Parameter),
-    }
+    let usage = solve(parts, head, id, over, source)?;
+    keep_head(parts);
     Ok(usage)
 }
 
@@ -44,8 +36,45 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    solve_head(parts, head, id, source)?;
-    pass::residual(parts, id, source)
+    solve(parts, head, id, Over::Head, source)?;
+    let usage = pass::residual(parts, id, source)?;
+    keep_head(parts);
+    Ok(usage)
+}
+
+/// Leaves the new head in `parts.rhs`; the head itself stays as it is.
+fn solve(
+    parts: &mut Parts<'_>,
+    head: HeadSolve,
+    id: RoundId,
+    over: Over,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let usage = pass::normal_equations(parts, id, over, source)?;
+    if usage.samples == 0 {
+        return Err(DeclineReason::NoSamples);
+    }
+    match head {
+        HeadSolve::Gradient { steps, step_size } => {
+            // `S` comes later: until then its buffer (d x C, d >= k) holds the head that moves.
+            let Parts { head, factor, rhs, residual, z, .. } = parts;
+            let moving = residual.get_mut(..head.len()).unwrap_or_default();
+            moving.copy_from_slice(head);
+            gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
+            if moving.iter().any(|w| !w.is_finite()) {
+                return Err(DeclineReason::UpdateNonFinite);
+            }
+            rhs.copy_from_slice(moving);
+        }
+        HeadSolve::LeastSquares { ridge } => {
+            if !solve_by_normal_equations(parts, ridge, usage) {
+                pass::triangular(parts, id, over, source)?;
+                solve_triangular(parts, ridge, usage);
+            }
+        }
+        _ => return Err(DeclineReason::Parameter),
+    }
+    Ok(usage)
 }
 
 /// Starts the one-pass form.
@@ -74,11 +103,22 @@ pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, x: &[f32], target: Targets
     true
 }
 
-/// Ends the one-pass form: the head, then `S`.
+/// Ends the one-pass form: the head, then `S`. No buffer is free for a second head here: gradient steps
+/// that diverge leave a head of zero.
 pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<(), DeclineReason> {
     match head {
-        HeadSolve::Gradient { steps, step_size } => descend(parts, steps, step_size, usage),
-        HeadSolve::LeastSquares { ridge } => solve_triangular(parts, ridge, usage),
+        HeadSolve::Gradient { steps, step_size } => {
+            let step = step_size / count(usage);
+            gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step);
+            if parts.head.iter().any(|w| !w.is_finite()) {
+                parts.head.fill(0.0);
+                return Err(DeclineReason::UpdateNonFinite);
+            }
+        }
+        HeadSolve::LeastSquares { ridge } => {
+            solve_triangular(parts, ridge, usage);
+            keep_head(parts);
+        }
         _ => return Err(DeclineReason::Parameter),
     }
     let shape = parts.shape;
@@ -98,11 +138,7 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     for diagonal in parts.factor.iter_mut().step_by(k + 1) {
         *diagonal += extra;
     }
-    if !solve_normal(parts.factor, parts.rhs, k, c) || parts.rhs.iter().any(|w| !w.is_finite()) {
-        return false;
-    }
-    keep_head(parts);
-    true
+    solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())
 }
 
 fn solve_triangular(parts: &mut Parts<'_>, ridge: f32, usage: Usage) {
@@ -119,14 +155,6 @@ fn solve_triangular(parts: &mut Parts<'_>, ridge: f32, usage: Usage) {
         }
     }
     minimum_norm(parts.factor, parts.rhs, parts.order, parts.z);
-    keep_head(parts);
-}
-
-fn descend(parts: &mut Parts<'_>, steps: u16, step_size: f32, usage: Usage) {
-    if usage.samples > 0 {
-        let step = step_size / count(usage);
-        gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step);
-    }
 }
 
 fn keep_head(parts: &mut Parts<'_>) {

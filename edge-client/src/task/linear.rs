@@ -8,6 +8,7 @@ use fedspan_protocol::message::{
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::pass::Over;
 use super::{Task, Usage, fedrep, start};
 use crate::error::{NotReady, ShapeMismatch};
 use crate::kernel::{gradient, project};
@@ -86,9 +87,9 @@ impl<M: Memory> Linear<M> {
     ) -> Result<Usage, DeclineReason> {
         let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
         self.state.task = Some(Wire::FitHead { head });
-        let usage = fedrep::solve_head(&mut self.memory.parts(), head, RoundId::default(), samples)?;
+        let usage = fedrep::solve_head(&mut self.memory.parts(), head, RoundId::default(), Over::All, samples)?;
         self.state.head = Some(hash);
-        if usage.samples == 0 { Err(DeclineReason::NoSamples) } else { Ok(usage) }
+        Ok(usage)
     }
 
     /// The model's answer for one sample: `out = W^T B^T x`.
@@ -285,7 +286,7 @@ impl<M: Memory> Task for Linear<M> {
                 usage
             }
             Wire::FitHead { head } => {
-                let usage = fedrep::solve_head(parts, head, id, source)?;
+                let usage = fedrep::solve_head(parts, head, id, Over::All, source)?;
                 state.head = state.representation;
                 usage
             }
@@ -336,6 +337,7 @@ impl<M: Memory> Task for Linear<M> {
         let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task else {
             return Err(DeclineReason::Task);
         };
+        self.state.head = None;
         fedrep::finish(&mut self.memory.parts(), head, usage)?;
         self.state.head = self.state.representation;
         Ok(usage)

@@ -12,15 +12,29 @@ use crate::source::{SampleSource, Targets};
 /// Largest magnitude of a projected sample or a target: sums of squares stay far inside f32.
 pub const MAGNITUDE_MAX: f32 = 1.1e12;
 
+/// Which samples a pass runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Those that a training round's head is fitted on.
+    Head,
+    /// All.
+    All,
+}
+
 /// Calls `each` with every sample of one pass and counts.
 pub fn for_each(
     id: RoundId,
+    over: Over,
     source: &mut dyn SampleSource,
     features: usize,
     mut each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
 ) -> Result<Usage, DeclineReason> {
     let mut usage = Usage::default();
-    source.rewind(id).map_err(|_| DeclineReason::Device)?;
+    let started = match over {
+        Over::Head => source.rewind_for_head(id),
+        Over::All => source.rewind(id),
+    };
+    started.map_err(|_| DeclineReason::Device)?;
     while let Some(samples) = source.next() {
         for (index, x) in samples.x.chunks_exact(features.max(1)).enumerate() {
             let counter =
@@ -47,11 +61,12 @@ pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, in
 pub fn normal_equations(
     parts: &mut Parts<'_>,
     id: RoundId,
+    over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     parts.factor.fill(0.0);
     parts.rhs.fill(0.0);
-    for_each(id, source, parts.shape.features, |x, targets, index| {
+    for_each(id, over, source, parts.shape.features, |x, targets, index| {
         let usable = project_sample(parts, x, targets, index);
         if usable {
             add_normal(parts.factor, parts.rhs, parts.z, parts.y);
@@ -64,11 +79,12 @@ pub fn normal_equations(
 pub fn triangular(
     parts: &mut Parts<'_>,
     id: RoundId,
+    over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     parts.factor.fill(0.0);
     parts.rhs.fill(0.0);
-    for_each(id, source, parts.shape.features, |x, targets, index| {
+    for_each(id, over, source, parts.shape.features, |x, targets, index| {
         let usable = project_sample(parts, x, targets, index);
         if usable {
             rotate_in(parts.factor, parts.rhs, parts.z, parts.y);
@@ -77,14 +93,14 @@ pub fn triangular(
     })
 }
 
-/// `S = X^T (X B W - Y)`, from zero.
+/// `S = X^T (X B W - Y)`, from zero, for the `W` in `parts.rhs`.
 pub fn residual(
     parts: &mut Parts<'_>,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     parts.residual.fill(0.0);
-    for_each(id, source, parts.shape.features, |x, targets, index| {
+    for_each(id, Over::All, source, parts.shape.features, |x, targets, index| {
         let usable = project_sample(parts, x, targets, index);
         if usable {
             subtract_prediction(parts);
@@ -99,13 +115,13 @@ fn subtract_prediction(parts: &mut Parts<'_>) {
     let c = parts.y.len();
     if let [y] = parts.y {
         let mut prediction = [0.0];
-        apply_head(parts.head, parts.z, &mut prediction);
+        apply_head(parts.rhs, parts.z, &mut prediction);
         let [value] = prediction;
         *y = value - *y;
         return;
     }
     for (output, y) in parts.y.iter_mut().enumerate() {
-        let column = parts.head.iter().skip(output).step_by(c.max(1));
+        let column = parts.rhs.iter().skip(output).step_by(c.max(1));
         let value = column.zip(parts.z.iter()).fold(0.0f32, |sum, (w, z)| sum + z * w);
         *y = value - *y;
     }

@@ -22,6 +22,7 @@ pub fn run(
     let (k, c) = (parts.shape.width, parts.shape.outputs);
     let mut usage = Usage::default();
     for _ in 0..steps {
+        parts.rhs.copy_from_slice(parts.head);
         usage = pass::residual(parts, id, source)?;
         if usage.samples == 0 {
             break;

@@ -8,10 +8,14 @@ use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
 use super::fedrep::count;
-use super::pass::for_each;
+use super::pass::{Over, for_each};
 use crate::kernel::gradient::accumulate;
 use crate::memory::Parts;
 use crate::source::SampleSource;
+
+/// Largest magnitude of a feature or a target here: products of four of them are summed, and a sample must
+/// be used for all columns and rows or for none.
+const MAGNITUDE_MAX: f32 = 1e8;
 
 /// Replaces each column `q` of the representation buffer by `(1/m) sum |y|^2 x (x^T q)`.
 pub fn power(
@@ -25,15 +29,14 @@ pub fn power(
         // The residual buffer is d x C; its first d values serve as one column.
         let sum = parts.residual.get_mut(..d).unwrap_or_default();
         sum.fill(0.0);
-        usage = for_each(id, source, d, |x, targets, index| {
-            let q = parts.representation.iter().skip(column).step_by(k);
-            let dot = x.iter().zip(q).fold(0.0f32, |s, (a, b)| s + a * b);
-            if !targets.write(index, parts.y) || !dot.is_finite() {
+        usage = for_each(id, Over::All, source, d, |x, targets, index| {
+            if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
                 return false;
             }
-            let weight = dot * squared_norm(parts.y);
-            accumulate(sum, x, &[weight]);
-            weight.is_finite()
+            let q = parts.representation.iter().skip(column).step_by(k);
+            let dot = x.iter().zip(q).fold(0.0f32, |s, (a, b)| s + a * b);
+            accumulate(sum, x, &[dot * squared_norm(parts.y)]);
+            true
         })?;
         if usage.samples == 0 {
             break;
@@ -48,6 +51,7 @@ pub fn power(
 
 /// Rows `first..first + rows` of the upper half of `(1/m) sum |y|^2 x x^T`, row after row, into the front
 /// of the representation buffer.
+#[cfg(feature = "reveal-moments")]
 pub fn moment_rows(
     parts: &mut Parts<'_>,
     first: usize,
@@ -57,8 +61,8 @@ pub fn moment_rows(
 ) -> Result<Usage, DeclineReason> {
     let d = parts.shape.features;
     parts.representation.fill(0.0);
-    let usage = for_each(id, source, d, |x, targets, index| {
-        if !targets.write(index, parts.y) || x.iter().any(|v| !v.is_finite()) {
+    let usage = for_each(id, Over::All, source, d, |x, targets, index| {
+        if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
             return false;
         }
         let weight = squared_norm(parts.y);
@@ -84,6 +88,11 @@ pub fn moment_rows(
 pub fn moment_elements(d: usize, first: usize, rows: usize) -> Option<usize> {
     let end = first.checked_add(rows).filter(|&end| end <= d)?;
     Some((first..end).map(|row| d - row).sum())
+}
+
+fn usable(values: &[f32]) -> bool {
+    // Written so that a NaN fails.
+    values.iter().all(|v| v.abs() <= MAGNITUDE_MAX)
 }
 
 fn squared_norm(y: &[f32]) -> f32 {

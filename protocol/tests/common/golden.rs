@@ -1,4 +1,5 @@
-//! The canonical instances whose bytes are pinned in `vectors/`.
+//! The canonical instances whose bytes are pinned in `vectors/`. Fields of one type have different values, so
+//! that exchanging them shows.
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
@@ -119,18 +120,29 @@ fn up() -> Vec<Golden> {
         frame_limit: FRAME_LIMIT_DEFAULT as u16,
         model: Model::Linear { features: 20, width: 2, outputs: 1 },
         tasks: fed_rep(Upload::Gradient, Encoding::F32).bit() | Task::FitHead { head: LEAST_SQUARES }.bit(),
-        roles: Role::Gradient.bit() | Role::Representation.bit(),
+        roles: Role::Gradient.bit(),
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
         numeric: Numeric::F32,
-        tensors: 1,
+        tensors: 2,
         tensor_elements: 40,
-        total_elements: 40,
+        total_elements: 42,
     };
     add(
         "to_server_hello",
         "Hello of device 0x0123456789abcdef: linear model d=20 k=2 C=1, frame limit 256, \
-         tasks FedRep and FitHead, roles Representation and Gradient, all encodings, F32",
+         tasks FedRep and FitHead, role Gradient, all encodings, F32, 2 tensors of 40 elements, 42 in all",
         ToServer::Hello(Hello::new(0x0123_4567_89AB_CDEF, capabilities)),
+        none(),
+    );
+    add(
+        "to_server_hello_other_version",
+        "The same hello with wire version 2 and schema hash 0x01020304 (examples): a server refuses it",
+        ToServer::Hello(Hello {
+            wire_version: 2,
+            schema_hash: 0x0102_0304,
+            device: 0x0123_4567_89AB_CDEF,
+            capabilities,
+        }),
         none(),
     );
     add(

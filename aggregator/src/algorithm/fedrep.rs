@@ -1,0 +1,128 @@
+//! FedRep on the server (Collins et al. 2021, Algorithm 2): the mean of the devices' steps, then QR.
+//!
+//! `Bbar = B - eta mean_i G_i`, `B <- Q` of `Bbar = Q R`. Devices send `G_i` or `B - eta G_i`: the mean is
+//! the same up to rounding. `B` here is what the devices decoded, not what was encoded: for f16 and i8 these
+//! differ, and both sides must step from the same point.
+
+use fedspan_protocol::message::{HeadSolve, Task, Upload};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::{Algorithm, Request, Tensor, Weighting};
+use crate::aggregate::FixedPointMean;
+use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
+
+/// FedRep's state: the representation and the running mean.
+#[derive(Clone, Debug)]
+pub struct FedRep {
+    representation: Matrix,
+    parameters: FedRepParameters,
+    mean: FixedPointMean,
+}
+
+/// FedRep's choices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FedRepParameters {
+    /// Step size eta of the representation.
+    pub step_size: f32,
+    /// How devices solve the head.
+    pub head: HeadSolve,
+    /// What devices send.
+    pub upload: Upload,
+    /// How the representation is sent to devices.
+    pub download_encoding: Encoding,
+    /// How devices encode what they send.
+    pub upload_encoding: Encoding,
+    /// Weights of the mean.
+    pub weighting: Weighting,
+}
+
+impl FedRep {
+    /// Starts from `representation` (d x k, orthonormal columns).
+    #[must_use]
+    pub fn new(representation: Matrix, parameters: FedRepParameters) -> Self {
+        let mean = FixedPointMean::new(representation.len());
+        Self { representation, parameters, mean }
+    }
+}
+
+/// The representation as every device will have it after decoding, with its tensor.
+fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
+    let mut values = to_f32(representation);
+    if encoding != Encoding::F32 {
+        let mut bytes = vec![0; encoding.byte_len(values.len())];
+        // Orthonormal columns are finite and the lengths agree, so neither call can fail; if one did, the
+        // devices' own check of the representation would refuse the round.
+        let _ = encoding.encode(&values, &mut bytes);
+        let _ = encoding.decode(&bytes, &mut values);
+        if encoding == Encoding::I8 {
+            let _ = orthonormalise(&mut values, representation.ncols());
+        }
+    }
+    tensor(Role::Representation, representation, values)
+}
+
+/// A tensor of the shape of `matrix`.
+pub(super) fn tensor(role: Role, matrix: &Matrix, values: Vec<f32>) -> Tensor {
+    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    Tensor { role, rows: side(matrix.nrows()), cols: side(matrix.ncols()), values }
+}
+
+impl Algorithm for FedRep {
+    fn request(&self) -> Request {
+        let FedRepParameters { step_size, head, upload, download_encoding, upload_encoding, .. } =
+            self.parameters;
+        let sent = tensor(Role::Representation, &self.representation, to_f32(&self.representation));
+        let back = TensorDescriptor::inline(upload.role(), upload_encoding, sent.rows, sent.cols);
+        Request {
+            task: Task::FedRep { step_size, head, upload, encoding: upload_encoding },
+            tensors: vec![sent],
+            encoding: download_encoding,
+            expects: vec![back],
+        }
+    }
+
+    fn absorb(&mut self, samples: u32, tensors: &[Tensor]) {
+        if let [update] = tensors {
+            self.mean.absorb(self.parameters.weighting.weight(samples), &update.values);
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let Some(mean) = self.mean.value() else { return Ok(()) };
+        let (d, k) = self.representation.shape();
+        let mean = Matrix::from_row_iterator(d, k, mean);
+        self.mean.reset();
+        let next = match self.parameters.upload {
+            Upload::Representation => mean,
+            _ => {
+                let held = broadcast(&self.representation, self.parameters.download_encoding);
+                from_f32(d, k, &held.values) - mean * f64::from(self.parameters.step_size)
+            }
+        };
+        self.representation = orthonormal(&next)?;
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.representation
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        let sent = tensor(Role::Representation, &self.representation, to_f32(&self.representation));
+        let encoding = self.parameters.download_encoding;
+        Request { task: Task::FitHead { head }, tensors: vec![sent], encoding, expects: Vec::new() }
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.representation.iter().copied().collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let fits = state.len() == self.representation.len();
+        if fits {
+            self.representation.copy_from_slice(state);
+        }
+        fits
+    }
+}

@@ -1,0 +1,107 @@
+//! The server's side of each algorithm: what is broadcast, how updates are absorbed, what a round makes
+//! of them. Who takes part is none of their business (see [`crate::engine::participation`]).
+
+mod fedavg;
+mod fedrep;
+mod start;
+
+use fedspan_protocol::message::{HeadSolve, Task};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+pub use fedavg::{FedAvg, FedAvgParameters};
+pub use fedrep::{FedRep, FedRepParameters};
+pub use start::{Moments, PowerStart, random_start};
+
+use crate::linalg::{Matrix, RankDeficient};
+
+/// A tensor on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// What it is.
+    pub role: Role,
+    /// Rows.
+    pub rows: u16,
+    /// Columns.
+    pub cols: u16,
+    /// Row-major.
+    pub values: Vec<f32>,
+}
+
+impl Tensor {
+    /// The descriptor, without chunks.
+    #[must_use]
+    pub fn descriptor(&self, encoding: Encoding) -> TensorDescriptor {
+        TensorDescriptor::inline(self.role, encoding, self.rows, self.cols)
+    }
+}
+
+/// What a round asks of its devices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// What to compute.
+    pub task: Task,
+    /// What to compute it from.
+    pub tensors: Vec<Tensor>,
+    /// How these are encoded.
+    pub encoding: Encoding,
+    /// What is expected back.
+    pub expects: Vec<TensorDescriptor>,
+}
+
+/// The weight of an update in the mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weighting {
+    /// All devices alike.
+    #[default]
+    Uniform,
+    /// By the number of samples.
+    Samples,
+}
+
+impl Weighting {
+    /// The weight of an update from `samples` samples.
+    #[must_use]
+    pub fn weight(self, samples: u32) -> u32 {
+        match self {
+            Self::Uniform => 1,
+            Self::Samples => samples,
+        }
+    }
+}
+
+/// One algorithm's state on the server.
+pub trait Algorithm: Send {
+    /// What the next round asks for.
+    fn request(&self) -> Request;
+
+    /// Adds an update that has been checked against [`Request::expects`].
+    fn absorb(&mut self, samples: u32, tensors: &[Tensor]);
+
+    /// Makes the next model of what was absorbed.
+    ///
+    /// # Errors
+    /// [`RankDeficient`] if no representation of full width is left; the model is unchanged.
+    fn finish(&mut self) -> Result<(), RankDeficient>;
+
+    /// The representation, d x k.
+    fn representation(&self) -> &Matrix;
+
+    /// The shared head, k x C, where there is one.
+    fn shared_head(&self) -> Option<&Matrix> {
+        None
+    }
+
+    /// The request that lets devices fit their heads on the representation as it is now.
+    fn fit_request(&self, head: HeadSolve) -> Request;
+
+    /// All state that the next round depends on, in a fixed order.
+    fn state(&self) -> Vec<f64>;
+
+    /// Puts [`Self::state`] back. False, with nothing changed, if it has another length.
+    fn restore(&mut self, state: &[f64]) -> bool;
+
+    /// A start is finished when this many rounds are; algorithms run as long as they are told.
+    fn rounds_needed(&self) -> u32 {
+        u32::MAX
+    }
+}

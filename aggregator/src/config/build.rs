@@ -1,0 +1,73 @@
+//! From sections to an engine: the one place where names become algorithms and policies.
+
+use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection};
+use crate::algorithm::{
+    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, Moments, PowerStart, random_start,
+};
+use crate::engine::participation::{Fraction, Full};
+use crate::engine::{Engine, Participation, Settings};
+use crate::linalg::Matrix;
+
+/// Sizes of the data that a campaign trains on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// `d`.
+    pub features: usize,
+    /// `C`.
+    pub outputs: usize,
+}
+
+/// Builds the engine of a campaign. `given` is the starting representation where the file names one
+/// (`npy:`, `truth-sine:`); `over_select` is asked over waited for.
+#[must_use]
+pub fn build_engine(
+    settings: Settings,
+    shape: Shape,
+    model: &ModelSection,
+    algorithm: &AlgorithmSection,
+    participation: ParticipationSection,
+    over_select: f64,
+    seed: u64,
+    given: Option<Matrix>,
+) -> Engine {
+    let (d, k) = (shape.features, model.k);
+    let basis = given.unwrap_or_else(|| random_start(d, k, seed));
+    let start: Option<Box<dyn Algorithm>> = match model.init {
+        Init::Power { iterations } => {
+            Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting)))
+        }
+        Init::Moments => Some(Box::new(Moments::new(d, k, algorithm.weighting))),
+        _ => None,
+    };
+    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+    let narrow = |value: f64| value as f32;
+    let server: Box<dyn Algorithm> = match algorithm.name {
+        AlgorithmName::FedAvg => Box::new(FedAvg::new(
+            basis,
+            Matrix::zeros(k, shape.outputs),
+            FedAvgParameters {
+                step_size: narrow(algorithm.step_size),
+                head_step_size: narrow(algorithm.head_step_size),
+                local_steps: algorithm.local_steps,
+                encoding: algorithm.upload,
+                weighting: algorithm.weighting,
+            },
+        )),
+        _ => Box::new(FedRep::new(
+            basis,
+            FedRepParameters {
+                step_size: narrow(algorithm.step_size),
+                head: algorithm.head,
+                upload: algorithm.send,
+                download_encoding: algorithm.download,
+                upload_encoding: algorithm.upload,
+                weighting: algorithm.weighting,
+            },
+        )),
+    };
+    let policy: Box<dyn Participation> = match participation {
+        ParticipationSection::Full => Box::new(Full),
+        ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
+    };
+    Engine::new(settings, start, server, policy)
+}

@@ -1,0 +1,13 @@
+//! Configuration files: the reader with its messages, the sections that all files share, and how they
+//! become an engine.
+
+mod build;
+mod reader;
+mod sections;
+
+pub use build::{Shape, build_engine};
+pub use reader::{Problem, Section, Source, nearest};
+pub use sections::{
+    ALGORITHMS, AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, StopSection,
+    read_algorithm, read_model, read_participation, read_stop,
+};

@@ -1,0 +1,395 @@
+//! Reads TOML key by key, so that every mistake gets one message that names the file, the line, the key,
+//! what was found and what is allowed; unknown keys are mistakes, with the nearest known key.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
+
+/// One mistake in a file or on the command line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct Problem {
+    /// `file:line`, `file`, or `--set key`.
+    pub place: String,
+    /// What was found and what is allowed.
+    pub message: String,
+}
+
+impl Problem {
+    /// A mistake at a place.
+    #[must_use]
+    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { place: place.into(), message: message.into() }
+    }
+}
+
+/// A parsed file with the changes of the command line.
+#[derive(Debug)]
+pub struct Source {
+    name: String,
+    text: String,
+    /// As in the file: for line numbers.
+    original: Document<String>,
+    /// With the changes.
+    effective: DocumentMut,
+    changed: Vec<String>,
+}
+
+impl Source {
+    /// Parses `text` and applies `changes` (`dotted.key=value`; a value that is not TOML is a string).
+    ///
+    /// # Errors
+    /// [`Problem`] for text that is not TOML or a change that is not `key=value`.
+    pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
+        let original = Document::parse(text.to_owned()).map_err(|error| {
+            let place = match error.span() {
+                Some(span) => format!("{name}:{}", line_of(text, span.start)),
+                None => name.to_owned(),
+            };
+            Problem::new(place, error.message().replace('\n', ", "))
+        })?;
+        let mut effective = original.clone().into_mut();
+        let mut changed = Vec::new();
+        for change in changes {
+            let place = format!("--set {change}");
+            let (key, value) =
+                change.split_once('=').ok_or_else(|| Problem::new(&place, "expected KEY=VALUE, no '=' found"))?;
+            let (key, value) = (key.trim(), value.trim());
+            let value = Value::from_str(value).unwrap_or_else(|_| Value::from(value));
+            set(&mut effective, key, value)
+                .ok_or_else(|| Problem::new(&place, format!("{key:?} is not a dotted key of this file")))?;
+            changed.push(key.to_owned());
+        }
+        Ok(Self { name: name.to_owned(), text: text.to_owned(), original, effective, changed })
+    }
+
+    /// The file with all changes, as TOML.
+    #[must_use]
+    pub fn effective(&self) -> String {
+        self.effective.to_string()
+    }
+
+    /// The file's name, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The top level.
+    #[must_use]
+    pub fn root(&self) -> Section<'_> {
+        let table: &dyn TableLike = self.effective.as_table();
+        Section { source: self, path: String::new(), table: Some(table), asked: RefCell::default() }
+    }
+
+    /// Where a dotted key stands, for messages.
+    #[must_use]
+    pub fn place(&self, path: &str) -> String {
+        if self.changed.iter().any(|key| key == path) {
+            return format!("--set {path}");
+        }
+        let mut item = Some(self.original.as_item());
+        let mut span = None;
+        for part in path.split('.').filter(|part| !part.is_empty()) {
+            let table = item.and_then(Item::as_table_like);
+            span = table.and_then(|t| t.get_key_value(part)).and_then(|(key, value)| {
+                key.span().or_else(|| value.span())
+            });
+            item = table.and_then(|t| t.get(part));
+        }
+        match span {
+            Some(span) => format!("{}:{}", self.name, line_of(&self.text, span.start)),
+            None => self.name.clone(),
+        }
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}
+
+fn set(document: &mut DocumentMut, key: &str, value: Value) -> Option<()> {
+    let parts: Vec<&str> = key.split('.').collect();
+    let (last, tables) = parts.split_last()?;
+    if parts.iter().any(|part| part.is_empty()) {
+        return None;
+    }
+    let mut table: &mut dyn TableLike = document.as_table_mut();
+    for part in tables {
+        table = table.entry(part).or_insert_with(toml_edit::table).as_table_like_mut()?;
+    }
+    table.insert(last, Item::Value(value));
+    Some(())
+}
+
+/// A table of the file, read key by key.
+pub struct Section<'a> {
+    source: &'a Source,
+    path: String,
+    table: Option<&'a dyn TableLike>,
+    /// Every key that was asked for: what is known here.
+    asked: RefCell<Vec<String>>,
+}
+
+impl<'a> Section<'a> {
+    /// The dotted path of a key of this section.
+    #[must_use]
+    pub fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Whether the section stands in the file at all.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// A mistake at one of this section's keys.
+    #[must_use]
+    pub fn problem(&self, key: &str, message: impl Display) -> Problem {
+        let path = self.path_of(key);
+        let place = self.source.place(&path);
+        let label = if path.is_empty() || place.ends_with(&path) { String::new() } else { format!("{path}: ") };
+        Problem::new(place, format!("{label}{message}"))
+    }
+
+    fn item(&self, key: &str) -> Option<&'a Item> {
+        self.asked.borrow_mut().push(key.to_owned());
+        self.table.and_then(|table| table.get(key)).filter(|item| !item.is_none())
+    }
+
+    fn mismatch(&self, key: &str, found: &Item, allowed: impl Display) -> Problem {
+        self.problem(key, format!("found {}, allowed: {allowed}", show(found)))
+    }
+
+    fn missing(&self, key: &str, allowed: impl Display) -> Problem {
+        let path = self.path_of(key);
+        let place = self.source.place(&self.path);
+        Problem::new(place, format!("{path} is missing, allowed: {allowed}"))
+    }
+
+    /// A table inside this one; it may be absent.
+    ///
+    /// # Errors
+    /// [`Problem`] if the key is no table.
+    pub fn section(&self, key: &str) -> Result<Section<'a>, Problem> {
+        let table = match self.item(key) {
+            None => None,
+            Some(item) => Some(item.as_table_like().ok_or_else(|| self.mismatch(key, item, "a table"))?),
+        };
+        Ok(Section { source: self.source, path: self.path_of(key), table, asked: RefCell::default() })
+    }
+
+    /// An integer within `range`.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is absent without a default, no integer, or out of range.
+    pub fn integer(
+        &self,
+        key: &str,
+        default: Option<u64>,
+        range: RangeInclusive<u64>,
+    ) -> Result<u64, Problem> {
+        let allowed = format!("an integer from {} to {}", range.start(), range.end());
+        match self.item(key) {
+            None => default.ok_or_else(|| self.missing(key, allowed)),
+            Some(item) => item
+                .as_integer()
+                .and_then(|value| u64::try_from(value).ok())
+                .filter(|value| range.contains(value))
+                .ok_or_else(|| self.mismatch(key, item, allowed)),
+        }
+    }
+
+    /// [`Self::integer`] as a size.
+    ///
+    /// # Errors
+    /// As [`Self::integer`].
+    pub fn size(
+        &self,
+        key: &str,
+        default: Option<usize>,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, Problem> {
+        let wide = *range.start() as u64..=*range.end() as u64;
+        let value = self.integer(key, default.map(|v| v as u64), wide)?;
+        usize::try_from(value).map_err(|_| self.problem(key, "too large for this machine"))
+    }
+
+    /// A finite number within `range`; integers will do.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is absent without a default, no number, or out of range.
+    pub fn number(
+        &self,
+        key: &str,
+        default: Option<f64>,
+        range: RangeInclusive<f64>,
+    ) -> Result<f64, Problem> {
+        let allowed = if *range.end() >= f64::MAX {
+            format!("a number from {}", range.start())
+        } else {
+            format!("a number from {} to {}", range.start(), range.end())
+        };
+        match self.item(key) {
+            None => default.ok_or_else(|| self.missing(key, allowed)),
+            #[allow(clippy::cast_precision_loss, reason = "a setting")]
+            Some(item) => item
+                .as_float()
+                .or_else(|| item.as_integer().map(|value| value as f64))
+                .filter(|value| value.is_finite() && range.contains(value))
+                .ok_or_else(|| self.mismatch(key, item, allowed)),
+        }
+    }
+
+    /// A number that may be absent.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is no number or out of range.
+    pub fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Problem> {
+        if self.item(key).is_none() {
+            return Ok(None);
+        }
+        self.number(key, None, range).map(Some)
+    }
+
+    /// True or false.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither.
+    pub fn boolean(&self, key: &str, default: bool) -> Result<bool, Problem> {
+        match self.item(key) {
+            None => Ok(default),
+            Some(item) => item.as_bool().ok_or_else(|| self.mismatch(key, item, "true or false")),
+        }
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is absent without a default, or no string.
+    pub fn string(&self, key: &str, default: Option<&str>, allowed: &str) -> Result<String, Problem> {
+        match self.item(key) {
+            None => default.map(str::to_owned).ok_or_else(|| self.missing(key, allowed)),
+            Some(item) => {
+                item.as_str().map(str::to_owned).ok_or_else(|| self.mismatch(key, item, allowed))
+            }
+        }
+    }
+
+    /// A string that may be absent.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is no string.
+    pub fn optional_string(&self, key: &str, allowed: &str) -> Result<Option<String>, Problem> {
+        if self.item(key).is_none() {
+            return Ok(None);
+        }
+        self.string(key, None, allowed).map(Some)
+    }
+
+    /// One of several words, with what it stands for.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is none of them; the message lists all, nearest first.
+    pub fn choice<T: Clone>(
+        &self,
+        key: &str,
+        default: Option<&str>,
+        choices: &[(&str, T)],
+    ) -> Result<T, Problem> {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let allowed = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+        let word = self.string(key, default, &allowed)?;
+        choices.iter().find(|(name, _)| *name == word).map(|(_, value)| value.clone()).ok_or_else(|| {
+            let hint = nearest(&word, &names).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
+            self.problem(key, format!("found {word:?}, allowed: {allowed}{hint}"))
+        })
+    }
+
+    /// A list of values that all fit.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is no list, or an element does not fit.
+    pub fn list<T>(
+        &self,
+        key: &str,
+        allowed: &str,
+        element: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, Problem> {
+        let Some(item) = self.item(key) else { return Ok(None) };
+        let array = item.as_array().ok_or_else(|| self.mismatch(key, item, allowed))?;
+        let values: Option<Vec<T>> = array.iter().map(element).collect();
+        values.map(Some).ok_or_else(|| self.mismatch(key, item, allowed))
+    }
+
+    /// Ends the section.
+    ///
+    /// # Errors
+    /// [`Problem`] for the first key that nobody asked for.
+    pub fn finish(&self) -> Result<(), Problem> {
+        let Some(table) = self.table else { return Ok(()) };
+        let asked = self.asked.borrow();
+        let known: Vec<&str> = asked.iter().map(String::as_str).collect();
+        for (key, _) in table.iter() {
+            if !known.contains(&key) {
+                let mut allowed: Vec<&str> = known.clone();
+                allowed.sort_unstable();
+                allowed.dedup();
+                let hint = nearest(key, &allowed).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
+                return Err(self.problem(key, format!("unknown key{hint}, allowed: {}", allowed.join(", "))));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn show(item: &Item) -> String {
+    let text = item.to_string();
+    let text = text.trim();
+    if item.is_table_like() && !item.is_value() {
+        "a table".to_owned()
+    } else if text.chars().count() > 60 {
+        format!("{}...", text.chars().take(57).collect::<String>())
+    } else {
+        text.to_owned()
+    }
+}
+
+/// The known word that is closest, if one is close.
+#[must_use]
+pub fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+    known
+        .iter()
+        .map(|candidate| (edit_distance(word, candidate), *candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein distance.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut previous = i;
+        let mut left = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let above = row.get(j + 1).copied().unwrap_or(0);
+            let substitute = previous + usize::from(x != *y);
+            let best = substitute.min(above + 1).min(left + 1);
+            previous = above;
+            if let Some(place) = row.get_mut(j) {
+                *place = left;
+            }
+            left = best;
+        }
+        if let Some(place) = row.last_mut() {
+            *place = left;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}

@@ -1,0 +1,239 @@
+//! The sections that scenario files and `fleet.toml` share: `[model] [algorithm] [participation] [stop]`.
+
+use fedspan_protocol::message::{HeadSolve, Upload};
+use fedspan_protocol::tensor::Encoding;
+
+use super::reader::{Problem, Section};
+use crate::algorithm::Weighting;
+
+/// `[model]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSection {
+    /// Width of the representation.
+    pub k: usize,
+    /// Where the representation starts.
+    pub init: Init,
+}
+
+/// Where the representation starts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Init {
+    /// A random basis.
+    Random,
+    /// Power iterations on y-weighted samples.
+    Power {
+        /// How many.
+        iterations: u32,
+    },
+    /// Method of moments; regression only, reveals records.
+    Moments,
+    /// At a given distance (sine of the angle) from the ground truth; synthetic data only.
+    TruthSine(f64),
+    /// From an npy file, d x k.
+    Npy(String),
+}
+
+/// `[algorithm]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AlgorithmSection {
+    /// Which one.
+    pub name: AlgorithmName,
+    /// Rounds; 0 for baselines that need none.
+    pub rounds: u32,
+    /// Step size of the representation.
+    pub step_size: f64,
+    /// How heads are solved.
+    pub head: HeadSolve,
+    /// How heads are solved at the end, for evaluation and new devices.
+    pub final_head: HeadSolve,
+    /// Step size of a shared head.
+    pub head_step_size: f64,
+    /// Local steps of FedAvg.
+    pub local_steps: u16,
+    /// Weights of the mean.
+    pub weighting: Weighting,
+    /// What FedRep devices send.
+    pub send: Upload,
+    /// Encoding towards the server.
+    pub upload: Encoding,
+    /// Encoding towards the device.
+    pub download: Encoding,
+}
+
+/// The algorithms that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlgorithmName {
+    /// FedRep.
+    FedRep,
+    /// FedRep with one gradient step on the head.
+    GdGd,
+    /// One shared linear model, averaged.
+    FedAvg,
+    /// Each client alone; no communication.
+    LocalOnly,
+    /// One model of all data in one place.
+    Pooled,
+}
+
+/// Names and one line each, as `list --algorithms` prints them.
+pub const ALGORITHMS: [(&str, AlgorithmName, &str); 5] = [
+    ("fedrep", AlgorithmName::FedRep, "shared representation, personal heads (Collins et al. 2021)"),
+    ("gd-gd", AlgorithmName::GdGd, "FedRep with one gradient step on the head instead of the exact solution"),
+    ("fedavg", AlgorithmName::FedAvg, "one linear model for all, averaged"),
+    ("local-only", AlgorithmName::LocalOnly, "least squares on each client's own samples, no communication"),
+    ("pooled", AlgorithmName::Pooled, "least squares on all clients' samples in one place, no federation"),
+];
+
+impl AlgorithmName {
+    /// The name as it stands in files.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        ALGORITHMS.iter().find(|(_, name, _)| *name == self).map_or("fedrep", |(word, _, _)| word)
+    }
+
+    /// Whether devices and server exchange rounds.
+    #[must_use]
+    pub fn is_federated(self) -> bool {
+        matches!(self, Self::FedRep | Self::GdGd | Self::FedAvg)
+    }
+}
+
+/// `[participation]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ParticipationSection {
+    /// Everyone.
+    Full,
+    /// A random part.
+    Fraction {
+        /// The rate `r`.
+        r: f64,
+    },
+}
+
+/// `[stop]`: the campaign ends early at the first of these; `rounds` always bounds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StopSection {
+    /// At this distance or below.
+    pub distance: Option<f64>,
+    /// At this accuracy or above.
+    pub accuracy: Option<f64>,
+    /// At this loss or below.
+    pub loss: Option<f64>,
+    /// At this simulated time or above.
+    pub simulated_time: Option<f64>,
+}
+
+/// Reads `[model]`.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
+    section.choice("kind", Some("linear"), &[("linear", ())])?;
+    let k = section.size("k", None, 1..=1024)?;
+    let iterations = section.integer("power_iterations", Some(5), 1..=1000)?;
+    let allowed = "\"random\", \"power\", \"moments\", \"truth-sine:S\" with S from 0 to 1, \"npy:FILE\"";
+    let word = section.string("init", Some("random"), allowed)?;
+    let wrong = || section.problem("init", format!("found {word:?}, allowed: {allowed}"));
+    let init = match word.split_once(':') {
+        None => match word.as_str() {
+            "random" => Init::Random,
+            "power" => Init::Power { iterations: u32::try_from(iterations).unwrap_or(u32::MAX) },
+            "moments" => Init::Moments,
+            _ => return Err(wrong()),
+        },
+        Some(("npy", file)) if !file.is_empty() => Init::Npy(file.to_owned()),
+        Some(("truth-sine", sine)) => match sine.parse::<f64>() {
+            Ok(sine) if (0.0..=1.0).contains(&sine) => Init::TruthSine(sine),
+            _ => return Err(wrong()),
+        },
+        Some(_) => return Err(wrong()),
+    };
+    section.finish()?;
+    Ok(ModelSection { k, init })
+}
+
+/// Reads `[algorithm]`.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem> {
+    let names: Vec<(&str, AlgorithmName)> = ALGORITHMS.iter().map(|(word, name, _)| (*word, *name)).collect();
+    let name = section.choice("name", None, &names)?;
+    let default_rounds = if name.is_federated() { None } else { Some(0) };
+    let rounds = section.integer("rounds", default_rounds, 0..=10_000_000)?;
+    if name.is_federated() && rounds == 0 {
+        return Err(section.problem("rounds", "found 0, allowed: an integer from 1 to 10000000"));
+    }
+    let default_step = if name.is_federated() { None } else { Some(0.0) };
+    let step_size = section.number("step_size", default_step, 0.0..=1e6)?;
+    let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
+    let final_ridge = section.number("final_ridge", Some(ridge), 0.0..=1e6)?;
+    let default_head = if name == AlgorithmName::GdGd { "gradient" } else { "least-squares" };
+    let gradient = section.choice("head", Some(default_head), &[("least-squares", false), ("gradient", true)])?;
+    let head_step_size = section.number("head_step_size", Some(step_size), 0.0..=1e6)?;
+    let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
+    let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
+    let weightings = [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
+    let weighting = section.choice("weighting", Some("uniform"), &weightings)?;
+    section.choice("numeric", Some("f32"), &[("f32", ())])?;
+    let sends = [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
+    let send = section.choice("send", Some("gradient"), &sends)?;
+    let encodings = [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
+    let upload = section.choice("upload", Some("f32"), &encodings)?;
+    let download = section.choice("download", Some("f32"), &encodings)?;
+    section.finish()?;
+    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+    let narrow = |value: f64| value as f32;
+    let head = if gradient {
+        HeadSolve::Gradient { steps: head_steps, step_size: narrow(head_step_size) }
+    } else {
+        HeadSolve::LeastSquares { ridge: narrow(ridge) }
+    };
+    Ok(AlgorithmSection {
+        name,
+        rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
+        step_size,
+        head,
+        final_head: HeadSolve::LeastSquares { ridge: narrow(final_ridge) },
+        head_step_size,
+        local_steps,
+        weighting,
+        send,
+        upload,
+        download,
+    })
+}
+
+fn small(value: u64) -> u16 {
+    u16::try_from(value).unwrap_or(u16::MAX)
+}
+
+/// Reads `[participation]`.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_participation(section: &Section<'_>) -> Result<ParticipationSection, Problem> {
+    let fraction = section.choice("policy", Some("full"), &[("full", false), ("fraction", true)])?;
+    let policy = if fraction {
+        ParticipationSection::Fraction { r: section.number("r", None, f64::MIN_POSITIVE..=1.0)? }
+    } else {
+        ParticipationSection::Full
+    };
+    section.finish()?;
+    Ok(policy)
+}
+
+/// Reads `[stop]`.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_stop(section: &Section<'_>) -> Result<StopSection, Problem> {
+    let stop = StopSection {
+        distance: section.optional_number("distance", 0.0..=1.0)?,
+        accuracy: section.optional_number("accuracy", 0.0..=1.0)?,
+        loss: section.optional_number("loss", 0.0..=f64::MAX)?,
+        simulated_time: section.optional_number("simulated_time", 0.0..=f64::MAX)?,
+    };
+    section.finish()?;
+    Ok(stop)
+}

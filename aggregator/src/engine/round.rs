@@ -1,0 +1,161 @@
+//! One open round: who was asked, who answered, and whether an update may count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
+use fedspan_protocol::tensor::TensorDescriptor;
+
+use super::Millis;
+use super::participation::{Cohort, DeviceId};
+use crate::algorithm::{Request, Tensor};
+
+/// What is sent to every device of a round.
+#[derive(Debug, PartialEq)]
+pub struct Opening {
+    /// Which round.
+    pub id: RoundId,
+    /// What it asks.
+    pub request: Request,
+    /// The request's tensors as they travel, encoded once for all devices.
+    pub encoded: Vec<Vec<u8>>,
+}
+
+impl Opening {
+    /// Encodes a request.
+    #[must_use]
+    pub fn new(id: RoundId, request: Request) -> Self {
+        let encode = |tensor: &Tensor| {
+            let mut bytes = vec![0; request.encoding.byte_len(tensor.values.len())];
+            // Lengths agree by construction; a value that cannot be encoded (f16 overflow) is left at zero,
+            // which the device's check of the representation refuses.
+            let _ = request.encoding.encode(&tensor.values, &mut bytes);
+            bytes
+        };
+        let encoded = request.tensors.iter().map(encode).collect();
+        Self { id, request, encoded }
+    }
+}
+
+/// A device's answer, reassembled and decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// Which round it answers.
+    pub id: RoundId,
+    /// Samples used.
+    pub samples: u32,
+    /// Samples skipped.
+    pub skipped: u32,
+    /// Descriptors as they came.
+    pub descriptors: Vec<TensorDescriptor>,
+    /// The tensors.
+    pub tensors: Vec<Tensor>,
+}
+
+impl Update {
+    fn digest(&self) -> u32 {
+        self.tensors.iter().fold(self.samples, |hash, t| hash.rotate_left(5) ^ crc32c_f32(&t.values))
+    }
+}
+
+/// What the engine knows of the round that is open.
+#[derive(Debug)]
+pub struct OpenRound {
+    /// What was sent.
+    pub opening: Arc<Opening>,
+    /// When it opened.
+    pub opened_at: Millis,
+    /// When it closes whatever has come, if there are deadlines.
+    pub deadline: Option<Millis>,
+    /// Who was asked.
+    pub cohort: BTreeSet<DeviceId>,
+    /// How many answers complete it.
+    pub target: usize,
+    /// Who counts, in order of arrival, and the digest of what counted.
+    pub participants: Vec<DeviceId>,
+    digests: BTreeMap<DeviceId, u32>,
+    /// Who will not answer: declined or rejected.
+    pub out: BTreeSet<DeviceId>,
+}
+
+impl OpenRound {
+    /// A round that nobody has answered.
+    #[must_use]
+    pub fn new(opening: Arc<Opening>, cohort: Cohort, now: Millis, limit: Option<Millis>) -> Self {
+        Self {
+            opening,
+            opened_at: now,
+            deadline: limit.map(|limit| now.saturating_add(limit)),
+            cohort: cohort.devices.into_iter().collect(),
+            target: cohort.target,
+            participants: Vec::new(),
+            digests: BTreeMap::new(),
+            out: BTreeSet::new(),
+        }
+    }
+
+    /// Whether `device` is still expected to answer.
+    #[must_use]
+    pub fn awaits(&self, device: DeviceId) -> bool {
+        self.cohort.contains(&device) && !self.digests.contains_key(&device) && !self.out.contains(&device)
+    }
+
+    /// Devices that may still answer.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.cohort.len() - self.participants.len() - self.out.len()
+    }
+
+    /// Enough have answered, or nobody else can.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.participants.len() >= self.target || self.outstanding() == 0
+    }
+
+    /// Judges an update for this round. [`AckOutcome::Counted`] means that it must be absorbed now; it has
+    /// been entered already.
+    pub fn judge(&mut self, device: DeviceId, update: &Update, norm_bound: f32) -> AckOutcome {
+        if !self.cohort.contains(&device) {
+            return AckOutcome::Rejected(Rejection::NotAsked);
+        }
+        let digest = update.digest();
+        match self.digests.get(&device) {
+            Some(known) if *known == digest => return AckOutcome::Duplicate,
+            Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
+            None => {}
+        }
+        if let Err(rejection) = check(update, &self.opening.request.expects, norm_bound) {
+            self.out.insert(device);
+            return AckOutcome::Rejected(rejection);
+        }
+        // One that was rejected and now sends something good is welcome.
+        self.out.remove(&device);
+        self.digests.insert(device, digest);
+        self.participants.push(device);
+        AckOutcome::Counted
+    }
+}
+
+fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Result<(), Rejection> {
+    let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
+        (a.role, a.encoding, a.rows, a.cols) == (b.role, b.encoding, b.rows, b.cols)
+    };
+    if update.descriptors.len() != expects.len() || !update.descriptors.iter().zip(expects).all(same) {
+        return Err(Rejection::Tensors);
+    }
+    if update.samples == 0 {
+        return Err(Rejection::NoSamples);
+    }
+    let values = || update.tensors.iter().flat_map(|t| t.values.iter());
+    if values().any(|v| !v.is_finite()) {
+        return Err(Rejection::NonFinite);
+    }
+    let square: f64 = values().map(|&v| f64::from(v) * f64::from(v)).sum();
+    #[allow(clippy::cast_possible_truncation, reason = "for a comparison with an f32 bound and a message")]
+    let norm = square.sqrt() as f32;
+    if norm > norm_bound {
+        return Err(Rejection::NormOverBound { norm, bound: norm_bound });
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The factorisations of the host, in f64, on nalgebra, in fixed order: none of them picks a kernel at run
+//! time, so the bits are the same on every machine.
+
+use nalgebra::{DMatrix, SymmetricEigen};
+
+use crate::random::Stream;
+
+/// A dense matrix on the host.
+pub type Matrix = DMatrix<f64>;
+
+/// The columns are dependent (or not finite): there is no orthonormal basis of as many columns.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("the columns are dependent: pivot {pivot:e} in column {column}")]
+pub struct RankDeficient {
+    /// The first such column.
+    pub column: usize,
+    /// Its diagonal entry of R relative to the largest.
+    pub pivot: f64,
+}
+
+/// The orthonormal factor of the thin QR factorisation whose R has a positive diagonal: one result, not
+/// one up to signs.
+///
+/// # Errors
+/// [`RankDeficient`] where a diagonal entry of R is under 1e-12 of the largest.
+pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
+    let qr = b.clone().qr();
+    let (mut q, r) = (qr.q(), qr.r());
+    let largest = r.diagonal().amax();
+    for column in 0..q.ncols() {
+        let pivot = r[(column, column)] / largest;
+        // Written so that a NaN fails too.
+        if !(pivot.abs() > 1e-12) {
+            return Err(RankDeficient { column, pivot });
+        }
+        if pivot < 0.0 {
+            q.column_mut(column).neg_mut();
+        }
+    }
+    Ok(q)
+}
+
+/// Sine of the largest principal angle between the spans of two matrices with orthonormal columns:
+/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). Accurate down to rounding, where the cosine is not.
+#[must_use]
+pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
+    let inner = product_transposed(q1, q2);
+    let mut rest = q2.clone();
+    for j in 0..rest.ncols() {
+        for l in 0..q1.ncols() {
+            let coefficient = inner[(l, j)];
+            for i in 0..rest.nrows() {
+                rest[(i, j)] -= q1[(i, l)] * coefficient;
+            }
+        }
+    }
+    let gram = product_transposed(&rest, &rest);
+    let largest = SymmetricEigen::new(gram).eigenvalues.iter().copied().fold(0.0f64, f64::max);
+    largest.max(0.0).sqrt()
+}
+
+/// `A^T B` by plain loops (nalgebra's product chooses a kernel by processor).
+#[must_use]
+pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
+    Matrix::from_fn(a.ncols(), b.ncols(), |i, j| {
+        a.column(i).iter().zip(b.column(j).iter()).fold(0.0, |sum, (x, y)| sum + x * y)
+    })
+}
+
+/// The eigenvectors of the `k` largest eigenvalues of a symmetric matrix, as columns, largest first.
+#[must_use]
+pub fn top_eigenspace(symmetric: &Matrix, k: usize) -> Matrix {
+    let eigen = SymmetricEigen::new(symmetric.clone());
+    let mut order: Vec<usize> = (0..symmetric.nrows()).collect();
+    order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]).then(a.cmp(&b)));
+    let columns: Vec<_> = order.iter().take(k).map(|&j| eigen.eigenvectors.column(j).into_owned()).collect();
+    Matrix::from_columns(&columns)
+}
+
+/// A uniformly random d x k basis.
+#[must_use]
+pub fn random_basis(d: usize, k: usize, random: &mut Stream) -> Matrix {
+    loop {
+        let gaussian = Matrix::from_fn(d, k, |_, _| random.normal());
+        if let Ok(q) = orthonormal(&gaussian) {
+            return q;
+        }
+    }
+}
+
+/// Row-major f32 values of a matrix, as they are sent.
+#[must_use]
+pub fn to_f32(matrix: &Matrix) -> Vec<f32> {
+    let row_major = (0..matrix.nrows()).flat_map(|i| (0..matrix.ncols()).map(move |j| (i, j)));
+    #[allow(clippy::cast_possible_truncation, reason = "rounding to the wire's precision is the purpose")]
+    row_major.map(|at| matrix[at] as f32).collect()
+}
+
+/// A matrix from row-major f32 values.
+#[must_use]
+pub fn from_f32(rows: usize, cols: usize, values: &[f32]) -> Matrix {
+    Matrix::from_row_iterator(rows, cols, values.iter().map(|&v| f64::from(v)))
+}

@@ -1,0 +1,405 @@
+//! What several test files share: test data, f64 oracles, memory of any shape, and one round by hand.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+pub mod server;
+
+use fedspan_client::memory::{Memory, Parts, PartsRef, Shape};
+use fedspan_client::source::{SampleSource, Samples, Targets};
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, SourceError, Task};
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, RoundOpen, Task as Wire, Upload};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use nalgebra::DMatrix;
+
+pub type M = DMatrix<f64>;
+
+/// Rounding of f32: half a unit in the last place of 1.
+pub const EPS: f64 = f32::EPSILON as f64 / 2.0;
+
+pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+
+/// SplitMix64: test data that is the same everywhere.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `0..n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Uniform in 0..1.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Standard normal (Box and Muller).
+    pub fn normal(&mut self) -> f64 {
+        let (a, b) = (1.0 - self.unit(), self.unit());
+        (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
+    }
+
+    pub fn normals(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.normal() as f32).collect()
+    }
+
+    pub fn gaussian(&mut self, rows: usize, cols: usize) -> M {
+        M::from_fn(rows, cols, |_, _| self.normal())
+    }
+
+    /// rows x cols, orthonormal columns, in f64.
+    pub fn orthonormal(&mut self, rows: usize, cols: usize) -> M {
+        self.gaussian(rows, cols).qr().q().columns(0, cols).into_owned()
+    }
+
+    /// m x k with the given singular values.
+    pub fn with_singular_values(&mut self, m: usize, values: &[f64]) -> M {
+        let k = values.len();
+        let s = M::from_fn(k, k, |i, j| if i == j { values[i] } else { 0.0 });
+        self.orthonormal(m, k) * s * self.orthonormal(k, k).transpose()
+    }
+}
+
+/// Singular values from 1 down to `1 / condition`, evenly in the logarithm.
+pub fn geometric(k: usize, condition: f64) -> Vec<f64> {
+    (0..k).map(|i| if k == 1 { 1.0 } else { condition.powf(-(i as f64) / (k - 1) as f64) }).collect()
+}
+
+/// Row-major f32 of a matrix.
+pub fn flat(a: &M) -> Vec<f32> {
+    a.transpose().iter().map(|&v| v as f32).collect()
+}
+
+/// The matrix of row-major f32.
+pub fn matrix(rows: usize, cols: usize, values: &[f32]) -> M {
+    assert_eq!(values.len(), rows * cols);
+    M::from_fn(rows, cols, |i, j| f64::from(values[i * cols + j]))
+}
+
+pub fn identity(k: usize) -> Vec<f32> {
+    flat(&M::identity(k, k))
+}
+
+/// `A = U S V^T` by one-sided Jacobi rotations, slow and sure. (nalgebra 0.35 gets the singular vectors of
+/// a 15 x 11 matrix of equal columns wrong, so it cannot be the oracle at deficient rank.)
+#[derive(Debug)]
+pub struct Svd {
+    /// `U S`, m x k.
+    us: M,
+    v: M,
+    /// Singular values, in no order.
+    pub s: Vec<f64>,
+}
+
+impl Svd {
+    pub fn new(a: &M) -> Self {
+        let k = a.ncols();
+        let (mut us, mut v) = (a.clone(), M::identity(k, k));
+        for _ in 0..60 {
+            let mut turned = false;
+            for j in 1..k {
+                for i in 0..j {
+                    let (p, q) = (us.column(i).norm_squared(), us.column(j).norm_squared());
+                    let pq = us.column(i).dot(&us.column(j));
+                    if pq.abs() <= 1e-15 * (p * q).sqrt() || pq == 0.0 {
+                        continue;
+                    }
+                    turned = true;
+                    let zeta = (q - p) / (2.0 * pq);
+                    let t = if zeta == 0.0 { 1.0 } else { zeta.signum() / (zeta.abs() + zeta.hypot(1.0)) };
+                    let c = 1.0 / t.hypot(1.0);
+                    for matrix in [&mut us, &mut v] {
+                        for row in 0..matrix.nrows() {
+                            let (x, y) = (matrix[(row, i)], matrix[(row, j)]);
+                            matrix[(row, i)] = c * (x - t * y);
+                            matrix[(row, j)] = c * (t * x + y);
+                        }
+                    }
+                }
+            }
+            if !turned {
+                break;
+            }
+        }
+        let s = us.column_iter().map(|column| column.norm()).collect();
+        Self { us, v, s }
+    }
+
+    pub fn largest(&self) -> f64 {
+        self.s.iter().copied().fold(0.0, f64::max)
+    }
+
+    pub fn condition(&self) -> f64 {
+        self.largest() / self.s.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// The `W` of least norm that minimises `|A W - Y|`, singular values up to `cut` taken as zero.
+    pub fn minimum_norm(&self, y: &M, cut: f64) -> M {
+        let mut projected = self.us.transpose() * y;
+        for (mut row, &s) in projected.row_iter_mut().zip(&self.s) {
+            row *= if s > cut { 1.0 / (s * s) } else { 0.0 };
+        }
+        &self.v * projected
+    }
+}
+
+/// Largest singular value.
+pub fn norm2(a: &M) -> f64 {
+    Svd::new(a).largest()
+}
+
+/// Memory for a linear model of any shape, with or without the buffer for streaming.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    shape: Shape,
+    buffers: [Vec<f32>; 7],
+    cross: Option<Vec<f32>>,
+    order: Vec<u16>,
+}
+
+impl Heap {
+    pub fn new(features: usize, width: usize, outputs: usize) -> Self {
+        let (d, k, c) = (features, width, outputs);
+        let buffers = [d * k, k * c, k * k, k * c, d * c, k, c].map(|n| vec![0.0; n]);
+        Self { shape: Shape { features, width, outputs }, buffers, cross: None, order: vec![0; k] }
+    }
+
+    pub fn streaming(features: usize, width: usize, outputs: usize) -> Self {
+        Self { cross: Some(vec![0.0; features * width]), ..Self::new(features, width, outputs) }
+    }
+}
+
+impl Memory for Heap {
+    fn parts(&mut self) -> Parts<'_> {
+        let [representation, head, factor, rhs, residual, z, y] = &mut self.buffers;
+        let cross = self.cross.as_deref_mut();
+        let order = &mut self.order;
+        Parts { shape: self.shape, representation, head, factor, rhs, residual, cross, z, y, order }
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        let [representation, head, _, _, residual, ..] = &self.buffers;
+        PartsRef { shape: self.shape, representation, head, residual }
+    }
+}
+
+/// Targets that own their values.
+#[derive(Clone, Debug)]
+pub enum Labels {
+    Values(Vec<f32>),
+    Classes(Vec<u8>),
+}
+
+/// A source that hands out at most `at_once` samples, and fails in the passes listed.
+#[derive(Clone, Debug)]
+pub struct Sliced {
+    pub x: Vec<f32>,
+    pub labels: Labels,
+    pub features: usize,
+    pub outputs: usize,
+    pub at_once: usize,
+    pub position: usize,
+    pub passes: usize,
+    pub failing_pass: Option<usize>,
+}
+
+impl Sliced {
+    pub fn regression(x: Vec<f32>, y: Vec<f32>, features: usize, outputs: usize) -> Self {
+        Self {
+            x,
+            labels: Labels::Values(y),
+            features,
+            outputs,
+            at_once: usize::MAX,
+            position: 0,
+            passes: 0,
+            failing_pass: None,
+        }
+    }
+
+    pub fn classification(x: Vec<f32>, classes: Vec<u8>, features: usize, outputs: usize) -> Self {
+        Self { labels: Labels::Classes(classes), ..Self::regression(x, Vec::new(), features, outputs) }
+    }
+
+    pub fn at_once(self, at_once: usize) -> Self {
+        Self { at_once, ..self }
+    }
+
+    pub fn len(&self) -> usize {
+        self.x.len() / self.features
+    }
+
+    /// Sample `i` and its target.
+    pub fn get(&self, i: usize) -> (&[f32], Targets<'_>) {
+        let x = &self.x[i * self.features..(i + 1) * self.features];
+        let targets = match &self.labels {
+            Labels::Values(y) => Targets::Values(&y[i * self.outputs..(i + 1) * self.outputs]),
+            Labels::Classes(y) => Targets::Classes(&y[i..=i]),
+        };
+        (x, targets)
+    }
+
+    /// The same without the samples at `left_out`.
+    pub fn without(&self, left_out: &[usize]) -> Self {
+        let mut kept = Self { x: Vec::new(), labels: Labels::Values(Vec::new()), ..self.clone() };
+        let (mut values, mut classes) = (Vec::new(), Vec::new());
+        for i in (0..self.len()).filter(|i| !left_out.contains(i)) {
+            let (x, targets) = self.get(i);
+            kept.x.extend(x);
+            match targets {
+                Targets::Values(y) => values.extend(y),
+                Targets::Classes(y) => classes.extend(y),
+            }
+        }
+        kept.labels = match self.labels {
+            Labels::Values(_) => Labels::Values(values),
+            Labels::Classes(_) => Labels::Classes(classes),
+        };
+        kept
+    }
+
+    pub fn x64(&self) -> M {
+        matrix(self.len(), self.features, &self.x)
+    }
+
+    /// The targets as a matrix, classes as one-hot rows.
+    pub fn y64(&self) -> M {
+        match &self.labels {
+            Labels::Values(y) => matrix(self.len(), self.outputs, y),
+            Labels::Classes(y) => {
+                M::from_fn(self.len(), self.outputs, |i, j| if usize::from(y[i]) == j { 1.0 } else { 0.0 })
+            }
+        }
+    }
+}
+
+impl SampleSource for Sliced {
+    fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
+        self.position = 0;
+        self.passes += 1;
+        if self.failing_pass == Some(self.passes) { Err(SourceError::Device) } else { Ok(()) }
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let first = self.position;
+        let end = first.saturating_add(self.at_once).min(self.len());
+        self.position = end;
+        (first < end).then(|| Samples {
+            x: &self.x[first * self.features..end * self.features],
+            targets: match &self.labels {
+                Labels::Values(y) => Targets::Values(&y[first * self.outputs..end * self.outputs]),
+                Labels::Classes(y) => Targets::Classes(&y[first..end]),
+            },
+        })
+    }
+}
+
+pub fn fed_rep(head: HeadSolve, upload: Upload, step_size: f32) -> Wire {
+    Wire::FedRep { step_size, head, upload, encoding: Encoding::F32 }
+}
+
+/// `RoundOpen` for a task whose only tensor is d x k.
+pub fn open(round: u32, task: Wire, role: Role, encoding: Encoding, d: usize, k: usize) -> RoundOpen {
+    let tensor = TensorDescriptor::inline(role, encoding, d as u16, k as u16);
+    let id = RoundId { round, stage: 0 };
+    RoundOpen { id, task, tensors: std::iter::once(tensor).collect() }
+}
+
+/// Opens the round and puts its tensors in place, as the session would.
+pub fn receive<A: Memory>(
+    model: &mut Linear<A>,
+    round: &RoundOpen,
+    tensors: &[&[f32]],
+) -> Result<(), DeclineReason> {
+    model.open(round)?;
+    for (index, (tensor, descriptor)) in tensors.iter().zip(&round.tensors).enumerate() {
+        let mut bytes = vec![0; descriptor.byte_len()];
+        descriptor.encoding.encode(tensor, &mut bytes).unwrap();
+        descriptor.encoding.decode(&bytes, model.tensor_mut(index).unwrap()).unwrap();
+    }
+    model.verify()
+}
+
+/// All outgoing tensors, one after the other, emitted in pieces of `piece` elements.
+pub fn emitted<A: Memory>(model: &Linear<A>, piece: usize) -> Vec<f32> {
+    let mut all = Vec::new();
+    for (index, tensor) in model.upload().iter().enumerate() {
+        let mut values = vec![f32::NAN; tensor.elements()];
+        for (i, part) in values.chunks_mut(piece).enumerate() {
+            model.emit(index, i * piece, part);
+        }
+        all.extend(values);
+    }
+    all
+}
+
+/// A FedRep round on `b` (d x k): what was used, and the upload.
+pub fn fed_rep_round<A: Memory>(
+    model: &mut Linear<A>,
+    task: Wire,
+    b: &[f32],
+    source: &mut dyn SampleSource,
+) -> Result<(Usage, Vec<f32>), DeclineReason> {
+    let shape = model.shape();
+    let round = open(1, task, Role::Representation, Encoding::F32, shape.features, shape.width);
+    receive(model, &round, &[b])?;
+    let usage = model.run(round.id, source)?;
+    Ok((usage, emitted(model, 7)))
+}
+
+/// The same from samples that are seen once.
+pub fn fed_rep_stream<A: Memory>(
+    model: &mut Linear<A>,
+    task: Wire,
+    b: &[f32],
+    samples: &Sliced,
+) -> Result<(Usage, Vec<f32>), DeclineReason> {
+    let shape = model.shape();
+    let round = open(1, task, Role::Representation, Encoding::F32, shape.features, shape.width);
+    receive(model, &round, &[b])?;
+    model.begin()?;
+    for i in 0..samples.len() {
+        let (x, target) = samples.get(i);
+        model.sample(x, target);
+    }
+    let usage = model.finish()?;
+    Ok((usage, emitted(model, 5)))
+}
+
+/// Bits, so that equality means equality.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// The largest value seen, by name: printed with `--nocapture`.
+#[derive(Debug, Default)]
+pub struct Worst(Vec<(&'static str, f64)>);
+
+impl Worst {
+    pub fn saw(&mut self, name: &'static str, value: f64) {
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, worst)) => *worst = worst.max(value),
+            None => self.0.push((name, value)),
+        }
+    }
+
+    pub fn get(&self, name: &str) -> f64 {
+        self.0.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, worst)| *worst)
+    }
+}
+
+impl Drop for Worst {
+    fn drop(&mut self) {
+        for (name, value) in &self.0 {
+            println!("worst {name}: {value:.2e}");
+        }
+    }
+}

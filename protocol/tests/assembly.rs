@@ -1,0 +1,221 @@
+//! Laws of the books on chunks, against a model: any order, duplicates once, foreign chunks refused, the
+//! gaps named exactly.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Random, strategies};
+use fedspan_protocol::Error;
+use fedspan_protocol::assembly::{Assembly, Place, plan, split_body};
+use fedspan_protocol::limits::{
+    CHUNK_OVERHEAD, CHUNKS_MAX, DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, MISSING_MAX,
+    OPEN_HEAD_MAX, SEAL_MAX,
+};
+use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundId};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+
+const ID: RoundId = RoundId { round: 3, stage: 0 };
+
+fn descriptor(chunk: u16, elements: u16) -> TensorDescriptor {
+    TensorDescriptor { chunk, ..TensorDescriptor::inline(Role::Moment, Encoding::F32, elements, 1) }
+}
+
+/// Every chunk of every tensor: tensor, number.
+fn chunks(tensors: &[TensorDescriptor]) -> Vec<(usize, usize)> {
+    let numbers = |(t, d): (usize, &TensorDescriptor)| (0..d.chunks()).map(move |c| (t, c));
+    tensors.iter().enumerate().flat_map(numbers).collect()
+}
+
+/// The request that the specification asks for: the first tensor with gaps, its first 16 gaps.
+fn expected_request(left: &BTreeSet<(usize, usize)>) -> Option<Missing> {
+    let tensor = left.first()?.0;
+    let gaps = left.iter().filter(|(t, _)| *t == tensor).map(|(_, c)| u16::try_from(*c).unwrap());
+    Some(Missing { id: ID, tensor: u8::try_from(tensor).unwrap(), chunks: gaps.take(MISSING_MAX).collect() })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn any_order_with_duplicates_completes_once(tensors in strategies::chunked(), seed: u64) {
+        let mut assembly = Assembly::new(&tensors).unwrap();
+        let all = chunks(&tensors);
+        let mut left: BTreeSet<_> = all.iter().copied().collect();
+        let mut random = Random(seed);
+        let mut order: Vec<_> = (0..all.len() / 2).map(|_| all[random.below(all.len())]).collect();
+        let mut rest = all.clone();
+        while !rest.is_empty() {
+            order.push(rest.swap_remove(random.below(rest.len())));
+        }
+        for (tensor, number) in order {
+            prop_assert_eq!(assembly.is_complete(), left.is_empty());
+            prop_assert_eq!(assembly.missing(ID), expected_request(&left));
+            let descriptor = &tensors[tensor];
+            let elements = descriptor.chunk_range(number).unwrap();
+            let chunk = Chunk {
+                id: ID,
+                tensor: tensor as u8,
+                offset: u32::try_from(elements.start).unwrap(),
+            };
+            let body = descriptor.encoding.byte_len(elements.len());
+            let wrong = assembly.accept(&chunk, body + 1);
+            prop_assert_eq!(wrong, Err(Error::LengthMismatch { expected: body, got: body + 1 }));
+            let new = left.remove(&(tensor, number)).then_some(Place { tensor, elements });
+            prop_assert_eq!(assembly.accept(&chunk, body), Ok(new));
+        }
+        prop_assert!(assembly.is_complete());
+        prop_assert_eq!(assembly.missing(ID), None);
+    }
+
+    /// Only chunks that were announced are accepted, and what is refused changes nothing.
+    #[test]
+    fn foreign_chunks_change_nothing(
+        tensors in strategies::chunked(),
+        chunk in prop_oneof![
+            strategies::chunk(),
+            (0..5u8, 0..600u32).prop_map(|(tensor, offset)| Chunk { id: ID, tensor, offset }),
+        ],
+        body in 0..400usize,
+    ) {
+        let mut assembly = Assembly::new(&tensors).unwrap();
+        let announced = tensors.get(usize::from(chunk.tensor)).and_then(|d| {
+            let index = (0..d.chunks()).find(|i| i * usize::from(d.chunk) == chunk.offset as usize)?;
+            let range = d.chunk_range(index)?;
+            Some((d.encoding.byte_len(range.len()), range))
+        });
+        match (announced, assembly.accept(&chunk, body)) {
+            (None, refused) => prop_assert_eq!(refused, Err(Error::BadDescriptor)),
+            (Some((expected, elements)), Ok(place)) => {
+                prop_assert_eq!(expected, body);
+                prop_assert_eq!(place, Some(Place { tensor: chunk.tensor.into(), elements }));
+                return Ok(());
+            }
+            (Some((expected, _)), Err(error)) => {
+                prop_assert!(expected != body);
+                prop_assert_eq!(error, Error::LengthMismatch { expected, got: body });
+            }
+        }
+        prop_assert_eq!(assembly.missing(ID), Assembly::new(&tensors).unwrap().missing(ID));
+    }
+
+    #[test]
+    fn any_descriptors_are_refused_or_kept(tensors in strategies::descriptors()) {
+        if let Ok(assembly) = Assembly::new(&tensors) {
+            prop_assert_eq!(assembly.tensors(), &tensors[..]);
+            prop_assert!(chunks(&tensors).len() <= CHUNKS_MAX);
+        }
+    }
+
+    /// The parts of a body are the tensors, one after the other, without gap or overlap.
+    #[test]
+    fn a_body_is_split_exactly(chunked in strategies::chunked(), seed: u64, off in 1..9usize) {
+        let tensors: Vec<_> = chunked.iter().map(|d| TensorDescriptor { chunk: 0, ..*d }).collect();
+        let length = tensors.iter().map(TensorDescriptor::byte_len).sum::<usize>();
+        let mut random = Random(seed);
+        let body: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
+        let parts: Vec<_> = split_body(&tensors, &body).unwrap().collect();
+        prop_assert_eq!(parts.len(), tensors.len());
+        for (at, (index, descriptor, bytes)) in parts.iter().enumerate() {
+            prop_assert_eq!(*index, at);
+            prop_assert_eq!(*descriptor, &tensors[at]);
+            prop_assert_eq!(bytes.len(), descriptor.byte_len());
+        }
+        let joined: Vec<u8> = parts.iter().flat_map(|(_, _, bytes)| bytes.to_vec()).collect();
+        prop_assert_eq!(&joined, &body);
+        let longer = [&body[..], &vec![0; off]].concat();
+        let shorter = &body[..length.saturating_sub(off)];
+        for wrong in [&longer[..], shorter] {
+            let got = wrong.len();
+            let refused = split_body(&tensors, wrong).map(|_| ()).unwrap_err();
+            prop_assert_eq!(refused, Error::LengthMismatch { expected: length, got });
+        }
+    }
+
+    /// What is planned is accepted by the other side and fits the frame limit; what cannot be sent under
+    /// it is an error.
+    #[test]
+    fn a_plan_fits_the_frame_limit(
+        tensors in prop_oneof![strategies::chunked(), strategies::descriptors()],
+        limit in prop_oneof![0..FRAME_LIMIT_MIN, FRAME_LIMIT_MIN..=FRAME_LIMIT_MAX],
+    ) {
+        let mut planned = tensors.clone();
+        let result = plan(&mut planned, limit);
+        let room = limit.saturating_sub(CHUNK_OVERHEAD);
+        let bytes: usize = tensors.iter().map(TensorDescriptor::byte_len).sum();
+        let head = HEADER + OPEN_HEAD_MAX + tensors.len() * DESCRIPTOR_MAX + SEAL_MAX;
+        let together = bytes + head <= limit;
+        let chunks: usize = tensors
+            .iter()
+            .map(|t| t.elements().div_ceil(t.encoding.chunk_elements(limit).max(1)))
+            .sum();
+        let apart = tensors.iter().all(|t| t.encoding.chunk_elements(limit) > 0) && chunks <= CHUNKS_MAX;
+        let exist = tensors.iter().all(|t| t.elements() > 0);
+        prop_assert_eq!(result.is_ok(), exist && (together || apart));
+        for (tensor, before) in planned.iter().zip(&tensors).filter(|_| result.is_ok()) {
+            prop_assert_eq!(TensorDescriptor { chunk: before.chunk, ..*tensor }, *before);
+            prop_assert_eq!(tensor.chunk == 0, together);
+            for index in 0..tensor.chunks() {
+                let elements = tensor.chunk_range(index).unwrap();
+                prop_assert!(tensor.encoding.byte_len(elements.len()) <= room);
+            }
+        }
+        prop_assert!(result.is_err() || Assembly::new(&planned).is_ok());
+    }
+
+    #[test]
+    fn descriptors_that_were_not_checked_do_not_make_split_body_panic(
+        tensors in strategies::descriptors(),
+        body in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        if let Ok(parts) = split_body(&tensors, &body) {
+            prop_assert_eq!(parts.map(|(_, _, bytes)| bytes.len()).sum::<usize>(), body.len());
+        }
+    }
+}
+
+#[test]
+fn all_256_chunks_fit_the_books_and_no_more() {
+    let full = |last: u16| -> Descriptors {
+        [descriptor(1, 100), descriptor(1, 100), descriptor(7, 280), descriptor(2, last)]
+            .into_iter()
+            .collect()
+    };
+    let tensors = full(32);
+    assert_eq!(chunks(&tensors).len(), CHUNKS_MAX);
+    let mut assembly = Assembly::new(&tensors).unwrap();
+    for (tensor, number) in chunks(&tensors).into_iter().rev() {
+        let elements = tensors[tensor].chunk_range(number).unwrap();
+        let offset = u32::try_from(elements.start).unwrap();
+        let chunk = Chunk { id: ID, tensor: tensor as u8, offset };
+        assert!(!assembly.is_complete());
+        assert!(assembly.accept(&chunk, elements.len() * 4).unwrap().is_some());
+    }
+    assert!(assembly.is_complete());
+    assert_eq!(Assembly::new(&full(33)).map(|_| ()), Err(Error::BadDescriptor));
+}
+
+#[test]
+fn nothing_to_wait_for_is_complete() {
+    let none = Assembly::new(&Descriptors::new()).unwrap();
+    assert!(none.is_complete() && none.missing(ID).is_none());
+    let inline = Assembly::new(&[descriptor(0, 40)].into_iter().collect()).unwrap();
+    assert!(inline.is_complete() && inline.missing(ID).is_none());
+    assert_eq!(split_body(&[], &[]).unwrap().count(), 0);
+}
+
+#[test]
+fn tensors_in_body_and_in_chunks_do_not_mix() {
+    let mixed = [descriptor(0, 40), descriptor(8, 40)].into_iter().collect();
+    assert_eq!(Assembly::new(&mixed).map(|_| ()), Err(Error::BadDescriptor));
+}
+
+/// A chunk for a tensor that travels in the body was not announced.
+#[test]
+fn a_tensor_in_the_body_has_no_chunks() {
+    let mut assembly = Assembly::new(&[descriptor(0, 40)].into_iter().collect()).unwrap();
+    let chunk = Chunk { id: ID, tensor: 0, offset: 0 };
+    assert_eq!(assembly.accept(&chunk, 160), Err(Error::BadDescriptor));
+}

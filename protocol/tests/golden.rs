@@ -1,0 +1,305 @@
+//! The wire bytes are pinned: every message variant has a golden frame in `vectors/`, and a change of any
+//! byte fails here. `FEDSPAN_REGENERATE_VECTORS=1` writes the files anew.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fmt::{Debug, Write as _};
+use std::path::{Path, PathBuf};
+
+use common::golden::{self, Golden, Message, encoded, representation};
+use common::{Event, events, head, plain, stuff};
+use fedspan_protocol::frame::crc32c;
+use fedspan_protocol::limits::{HEADER, SCHEMA_HASH, WIRE_VERSION};
+use fedspan_protocol::message::{
+    AckOutcome, DeclineReason, Fault, HeadSolve, Model, Need, Numeric, Refusal, Rejection, Task, ToDevice,
+    ToServer, Upload, decode,
+};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const REGENERATE: &str = "FEDSPAN_REGENERATE_VECTORS";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
+}
+
+/// Bytes that are pinned, with name and meaning.
+struct Pinned {
+    name: &'static str,
+    meaning: &'static str,
+    bytes: Vec<u8>,
+}
+
+fn frames() -> Vec<Pinned> {
+    let pin = |g: Golden| Pinned { name: g.name, meaning: g.meaning, bytes: g.frame() };
+    golden::all().into_iter().map(pin).collect()
+}
+
+/// What a device must make of the body of `to_device_round_open_i8`, as f32, little endian.
+fn matrices() -> Vec<Pinned> {
+    let mut b = vec![0.0; 40];
+    Encoding::I8.decode(&encoded(Encoding::I8, &representation()), &mut b).unwrap();
+    let decoded = encoded(Encoding::F32, &b);
+    orthonormalise(&mut b, 2).unwrap();
+    vec![
+        Pinned {
+            name: "representation_i8_decoded",
+            meaning: "not a frame: the 20 x 2 body of to_device_round_open_i8, decoded, as f32",
+            bytes: decoded,
+        },
+        Pinned {
+            name: "representation_i8_orthonormal",
+            meaning: "not a frame: the same after the QR, as f32: B of the round, to the last bit",
+            bytes: encoded(Encoding::F32, &b),
+        },
+    ]
+}
+
+fn array(text: &mut String, pinned: &Pinned) {
+    let Pinned { name, meaning, bytes } = pinned;
+    write!(text, "/* {meaning}. */\nstatic const uint8_t {name}[{}] = {{", bytes.len()).unwrap();
+    for line in bytes.chunks(16) {
+        text.push_str("\n   ");
+        line.iter().for_each(|byte| write!(text, " 0x{byte:02x},").unwrap());
+    }
+    text.push_str("\n};\n\n");
+}
+
+fn c_header() -> String {
+    let mut text = format!(
+        "/* Golden vectors of the FedSpan wire, version {WIRE_VERSION}. See README.md beside this file.\n   \
+         Written by tests/golden.rs; do not edit. */\n\
+         #ifndef FEDSPAN_VECTORS_H\n#define FEDSPAN_VECTORS_H\n\n\
+         #include <stddef.h>\n#include <stdint.h>\n\n\
+         #define FEDSPAN_WIRE_VERSION {WIRE_VERSION}u\n\
+         #define FEDSPAN_SCHEMA_HASH 0x{SCHEMA_HASH:08x}u\n\n"
+    );
+    let frames = frames();
+    frames.iter().chain(&matrices()).for_each(|pinned| array(&mut text, pinned));
+    text.push_str("struct fedspan_vector {\n    const char *name;\n    const uint8_t *bytes;\n");
+    text.push_str("    size_t length;\n};\n\n/* All frames, in the order of their names. */\n");
+    text.push_str("static const struct fedspan_vector fedspan_vectors[] = {\n");
+    for Pinned { name, bytes, .. } in &frames {
+        writeln!(text, "    {{\"{name}\", {name}, {}}},", bytes.len()).unwrap();
+    }
+    text.push_str("};\n\n#endif\n");
+    text
+}
+
+fn manifest() -> String {
+    let mut text = String::from(
+        "# Golden vectors\n\n\
+         The bytes that `../SPEC.md` describes. Each `.bin` file is one complete frame as it crosses the wire,\n\
+         delimiter included, unless the table says otherwise. `vectors.h` holds the same bytes as C arrays,\n\
+         `check.c` reads frames and messages with nothing but libc, `check_qr.c` runs the QR:\n\n\
+         ```\ncc -std=c99 check.c -o check && ./check\n\
+         cc -std=c99 -ffp-contract=off check_qr.c -lm -o check_qr && ./check_qr\n```\n\n\
+         `tests/golden.rs` fails when a byte changes. Written anew by\n\n\
+         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-protocol --test golden\n```\n\n\
+         | file | bytes | meaning |\n| --- | ---: | --- |\n",
+    );
+    for Pinned { name, meaning, bytes } in frames().iter().chain(&matrices()) {
+        writeln!(text, "| `{name}.bin` | {} | {meaning} |", bytes.len()).unwrap();
+    }
+    text
+}
+
+fn files() -> Vec<(String, Vec<u8>)> {
+    let bin = |p: Pinned| (format!("{}.bin", p.name), p.bytes);
+    let mut files: Vec<_> = frames().into_iter().chain(matrices()).map(bin).collect();
+    files.push(("vectors.h".into(), c_header().into_bytes()));
+    files.push(("README.md".into(), manifest().into_bytes()));
+    files
+}
+
+#[test]
+fn files_hold_the_golden_bytes() {
+    let files = files();
+    let expected: BTreeSet<_> = files.iter().map(|(name, _)| name.as_str()).collect();
+    let stale: Vec<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".bin") && !expected.contains(name.as_str()))
+        .collect();
+    if std::env::var_os(REGENERATE).is_some_and(|value| value == "1") {
+        stale.iter().for_each(|name| std::fs::remove_file(folder().join(name)).unwrap());
+        files.iter().for_each(|(name, bytes)| std::fs::write(folder().join(name), bytes).unwrap());
+        return;
+    }
+    let mut changed: Vec<&str> = stale.iter().map(String::as_str).collect();
+    for (name, bytes) in &files {
+        if std::fs::read(folder().join(name)).ok().as_ref() != Some(bytes) {
+            changed.push(name);
+        }
+    }
+    assert!(
+        changed.is_empty(),
+        "these files in protocol/vectors differ from what the code writes: {changed:?}\n\
+         If the wire was meant to change, raise WIRE_VERSION where SPEC.md asks for it, put the new\n\
+         SCHEMA_HASH into limits.rs, and run again with {REGENERATE}=1."
+    );
+}
+
+#[test]
+fn the_schema_hash_is_that_of_the_golden_messages() {
+    // That hello holds the hash itself; the others stand for the layout of all hellos.
+    let hashed = golden::all().into_iter().filter(|g| g.name != "to_server_hello");
+    let bytes: Vec<u8> = hashed.flat_map(|golden| golden.payload()).collect();
+    let hash = crc32c(&bytes);
+    assert_eq!(
+        hash, SCHEMA_HASH,
+        "put `pub const SCHEMA_HASH: u32 = {hash:#x};` into limits.rs, then run with {REGENERATE}=1"
+    );
+}
+
+/// The bytes are those of an encoder and a checksum that are not this crate's, and decode to the message.
+#[test]
+fn golden_frames_agree_with_independent_framing() {
+    for golden in golden::all() {
+        let (payload, frame) = (golden.payload(), golden.frame());
+        assert_eq!(frame, stuff(&plain(&payload)), "{}", golden.name);
+        let (read, _) = events(plain(&payload).len(), &frame, &[1]);
+        assert_eq!(read, [Event::Message(payload.clone())], "{}", golden.name);
+        let (head, body) = match &golden.message {
+            Message::Up(message) => {
+                let (back, body) = decode::<ToServer>(&payload).unwrap();
+                assert_eq!(back, *message);
+                (head(message), body)
+            }
+            Message::Down(message) => {
+                let (back, body) = decode::<ToDevice>(&payload).unwrap();
+                assert_eq!(back, *message);
+                (head(message), body)
+            }
+        };
+        assert_eq!(body, golden.body);
+        assert_eq!(head.len() + body.len() + HEADER + 4, plain(&payload).len());
+    }
+}
+
+#[test]
+fn names_are_distinct_c_identifiers() {
+    let names: BTreeSet<_> = golden::all().iter().map(|g| g.name).collect();
+    assert_eq!(names.len(), golden::all().len());
+    assert!(
+        names.iter().all(|n| n.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'))
+    );
+}
+
+fn specification() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap()
+}
+
+/// The hex dumps in SPEC.md are the vectors: `wire` as they are, `plain` without COBS.
+#[test]
+fn the_specification_shows_the_golden_bytes() {
+    let specification = specification();
+    let mut shown = 0;
+    for block in specification.split("```").skip(1).step_by(2) {
+        let (info, lines) = block.split_once('\n').unwrap();
+        let Some((kind, name)) = info.split_once(' ') else { continue };
+        let hex = lines.lines().flat_map(|line| line.split(';').next().unwrap().split_whitespace());
+        let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        let golden = golden::all().into_iter().find(|golden| golden.name == name).unwrap();
+        match kind {
+            "wire" => assert_eq!(bytes, golden.frame(), "{name}"),
+            "plain" => assert_eq!(bytes, plain(&golden.payload()), "{name}"),
+            other => panic!("unknown kind of block: {other}"),
+        }
+        shown += 1;
+    }
+    assert!(shown >= 10);
+    assert!(specification.contains(&format!("| Wire version | {WIRE_VERSION} |")));
+    assert!(
+        specification.contains(&format!("| Schema hash | `{SCHEMA_HASH:#010x}` ")),
+        "SPEC.md names another schema hash than {SCHEMA_HASH:#010x}"
+    );
+}
+
+/// The tags that a type knows (any tag followed by enough zeros decodes) are those of the golden values,
+/// and SPEC.md has a row for each, with this tag and this name.
+fn covers<T: Serialize + DeserializeOwned + Debug>(values: impl IntoIterator<Item = T>) {
+    let specification = specification();
+    let mut golden = BTreeSet::new();
+    for value in values {
+        let (tag, text) = (head(&value)[0], format!("{value:?}"));
+        let name = text.split([' ', '(']).next().unwrap();
+        assert!(specification.contains(&format!("| {tag} {name} |")), "SPEC.md has no row for {tag} {name}");
+        golden.insert(tag);
+    }
+    // From 128 on a byte is only the first of a varint.
+    let known: BTreeSet<u8> = (0..128)
+        .filter(|tag| {
+            let mut bytes = [0; 64];
+            bytes[0] = *tag;
+            postcard::take_from_bytes::<T>(&bytes).is_ok()
+        })
+        .collect();
+    assert_eq!(golden, known, "variants of {} without a golden vector", std::any::type_name::<T>());
+}
+
+#[test]
+fn every_variant_of_every_enum_has_a_vector() {
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    for golden in golden::all() {
+        match golden.message {
+            Message::Up(message) => up.push(message),
+            Message::Down(message) => down.push(message),
+        }
+    }
+    let opens: Vec<_> = down
+        .iter()
+        .filter_map(|m| if let ToDevice::RoundOpen(open) = m { Some(open.clone()) } else { None })
+        .collect();
+    let updates: Vec<_> = up
+        .iter()
+        .filter_map(|m| if let ToServer::Update(update) = m { Some(update.clone()) } else { None })
+        .collect();
+    let hellos: Vec<_> = up
+        .iter()
+        .filter_map(|m| if let ToServer::Hello(hello) = m { Some(hello.capabilities) } else { None })
+        .collect();
+    let refusals: Vec<Refusal> =
+        down.iter().filter_map(|m| if let ToDevice::Refused(r) = m { Some(*r) } else { None }).collect();
+    let outcomes: Vec<AckOutcome> =
+        down.iter().filter_map(|m| if let ToDevice::Ack(a) = m { Some(a.outcome) } else { None }).collect();
+    let tensors: Vec<_> = opens
+        .iter()
+        .flat_map(|open| open.tensors.clone())
+        .chain(updates.iter().flat_map(|update| update.tensors.clone()))
+        .collect();
+
+    covers::<Role>(tensors.iter().map(|t| t.role));
+    covers::<Encoding>(tensors.iter().map(|t| t.encoding));
+    covers::<Task>(opens.iter().map(|open| open.task));
+    covers::<HeadSolve>(opens.iter().filter_map(|open| match open.task {
+        Task::FedRep { head, .. } | Task::FitHead { head } => Some(head),
+        _ => None,
+    }));
+    covers::<Upload>(opens.iter().filter_map(|open| match open.task {
+        Task::FedRep { upload, .. } => Some(upload),
+        _ => None,
+    }));
+    covers::<Model>(hellos.iter().map(|c| c.model));
+    covers::<Numeric>(hellos.iter().map(|c| c.numeric));
+    covers::<Refusal>(refusals.clone());
+    covers::<Need>(refusals.iter().filter_map(|r| match r {
+        Refusal::Capability(need) => Some(*need),
+        _ => None,
+    }));
+    covers::<AckOutcome>(outcomes.clone());
+    covers::<Rejection>(outcomes.iter().filter_map(|outcome| match outcome {
+        AckOutcome::Rejected(rejection) => Some(*rejection),
+        _ => None,
+    }));
+    covers::<DeclineReason>(
+        up.iter().filter_map(|m| if let ToServer::Decline(d) = m { Some(d.reason) } else { None }),
+    );
+    covers::<Fault>(down.iter().filter_map(|m| if let ToDevice::Fault(f) = m { Some(*f) } else { None }));
+    covers::<ToServer>(up);
+    covers::<ToDevice>(down);
+}

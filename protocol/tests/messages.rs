@@ -1,0 +1,250 @@
+//! Laws of the vocabulary: every message round-trips, no proper prefix is a message, bodies only where
+//! they belong, sizes at the extremes, no panic on any bytes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::golden::{self, Message};
+use common::{head, strategies};
+use fedspan_protocol::Error;
+use fedspan_protocol::limits::{
+    CHECK, CHUNK_OVERHEAD, DESCRIPTOR_MAX, FRAME_LIMIT_MIN, HEADER, HELLO_FRAME_MAX, MISSING_MAX,
+    OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
+};
+use fedspan_protocol::message::{
+    Chunk, Descriptors, HeadSolve, Introduction, Missing, RoundId, RoundOpen, Task, ToDevice, ToServer,
+    Update, Upload, decode,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+use serde::Serialize;
+
+const LAST: RoundId = RoundId { round: u32::MAX, stage: u16::MAX };
+
+/// Floats may be NaN, so that bytes are compared.
+fn same<M: Serialize>(a: &M, b: &M) -> bool {
+    head(a) == head(b)
+}
+
+fn server_has_body(message: &ToServer) -> bool {
+    matches!(message, ToServer::Update(_) | ToServer::Chunk(_))
+}
+
+fn device_has_body(message: &ToDevice) -> bool {
+    matches!(message, ToDevice::RoundOpen(_) | ToDevice::Chunk(_))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn to_server_round_trips(
+        message in strategies::to_server(),
+        body in prop::collection::vec(any::<u8>(), 1..40),
+    ) {
+        let bytes = head(&message);
+        let (back, rest) = decode::<ToServer>(&bytes).unwrap();
+        prop_assert!(same(&back, &message) && rest.is_empty());
+
+        let longer = [&bytes[..], &body].concat();
+        match decode::<ToServer>(&longer) {
+            Ok((back, rest)) => {
+                prop_assert!(server_has_body(&message) && same(&back, &message) && rest == body);
+            }
+            Err(error) => {
+                prop_assert!(!server_has_body(&message));
+                prop_assert_eq!(error, Error::TrailingBytes { count: body.len() });
+            }
+        }
+        // What is decoded depends on the bytes that are read and on nothing after them. So a proper
+        // prefix of a head is never a message: its decoder wants the byte that was cut off.
+        for cut in 0..bytes.len() {
+            prop_assert_eq!(decode::<ToServer>(&bytes[..cut]), Err(Error::Malformed));
+        }
+    }
+
+    #[test]
+    fn to_device_round_trips(
+        message in strategies::to_device(),
+        body in prop::collection::vec(any::<u8>(), 1..40),
+    ) {
+        let bytes = head(&message);
+        let (back, rest) = decode::<ToDevice>(&bytes).unwrap();
+        prop_assert!(same(&back, &message) && rest.is_empty());
+
+        let longer = [&bytes[..], &body].concat();
+        match decode::<ToDevice>(&longer) {
+            Ok((back, rest)) => {
+                prop_assert!(device_has_body(&message) && same(&back, &message) && rest == body);
+            }
+            Err(error) => {
+                prop_assert!(!device_has_body(&message));
+                prop_assert_eq!(error, Error::TrailingBytes { count: body.len() });
+            }
+        }
+        for cut in 0..bytes.len() {
+            prop_assert_eq!(decode::<ToDevice>(&bytes[..cut]), Err(Error::Malformed));
+        }
+    }
+
+    /// Whatever decodes is a message: encoded anew it decodes to itself. (Not to the same bytes: a
+    /// varint may be longer than it must be.)
+    #[test]
+    fn any_bytes_decode_or_are_malformed(
+        tag in 0..12u8,
+        rest in prop::collection::vec(prop_oneof![0..4u8, any::<u8>()], 0..80),
+    ) {
+        let bytes = [&[tag][..], &rest].concat();
+        if let Ok((message, body)) = decode::<ToServer>(&bytes) {
+            prop_assert!(head(&message).len() + body.len() <= bytes.len());
+            prop_assert!(same(&decode::<ToServer>(&head(&message)).unwrap().0, &message));
+        }
+        if let Ok((message, body)) = decode::<ToDevice>(&bytes) {
+            prop_assert!(head(&message).len() + body.len() <= bytes.len());
+            prop_assert!(same(&decode::<ToDevice>(&head(&message)).unwrap().0, &message));
+        }
+    }
+
+    /// A hello of any version says who it is, whatever follows its first three fields.
+    #[test]
+    fn a_hello_of_any_version_introduces_itself(
+        hello in strategies::hello(),
+        later in prop::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let bytes = head(&ToServer::Hello(hello));
+        let fixed = head(&(0u32, hello.wire_version, hello.schema_hash, hello.device));
+        prop_assert!(bytes.starts_with(&fixed));
+        let expected = Introduction {
+            wire_version: hello.wire_version,
+            schema_hash: hello.schema_hash,
+            device: hello.device,
+        };
+        prop_assert_eq!(Introduction::read(&bytes), Ok(expected));
+        prop_assert_eq!(Introduction::read(&[&fixed[..], &later].concat()), Ok(expected));
+        for cut in 0..fixed.len() {
+            prop_assert_eq!(Introduction::read(&fixed[..cut]), Err(Error::Malformed));
+        }
+    }
+
+    #[test]
+    fn only_a_hello_introduces(message in strategies::to_server()) {
+        let introduced = Introduction::read(&head(&message)).is_ok();
+        prop_assert_eq!(introduced, matches!(message, ToServer::Hello(_)));
+    }
+}
+
+/// Cut anywhere, a golden message is malformed, or it lost a part of its body, which the descriptors'
+/// lengths show.
+#[test]
+fn golden_messages_cut_at_each_byte() {
+    for golden in golden::all() {
+        let bytes = golden.payload();
+        let head = bytes.len() - golden.body.len();
+        for cut in 0..bytes.len() {
+            let left = match &golden.message {
+                Message::Up(whole) => decode::<ToServer>(&bytes[..cut]).map(|(message, body)| {
+                    assert_eq!(message, *whole);
+                    body.len()
+                }),
+                Message::Down(whole) => decode::<ToDevice>(&bytes[..cut]).map(|(message, body)| {
+                    assert_eq!(message, *whole);
+                    body.len()
+                }),
+            };
+            let expected = cut.checked_sub(head).ok_or(Error::Malformed);
+            assert_eq!(left, expected, "{} cut at {cut}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn too_many_elements_are_malformed() {
+    let missing = Missing { id: LAST, tensor: 0, chunks: (0..MISSING_MAX as u16).collect() };
+    let mut bytes = head(&ToServer::Missing(missing));
+    assert!(decode::<ToServer>(&bytes).is_ok());
+    let length_at = bytes.len() - MISSING_MAX - 1;
+    assert_eq!(usize::from(bytes[length_at]), MISSING_MAX);
+    bytes[length_at] += 1;
+    bytes.push(0);
+    assert_eq!(decode::<ToServer>(&bytes), Err(Error::Malformed));
+}
+
+#[test]
+fn largest_heads_fit_the_smallest_frame() {
+    let tensor = TensorDescriptor {
+        role: Role::FactoredHead,
+        encoding: Encoding::I8,
+        rows: u16::MAX,
+        cols: u16::MAX,
+        chunk: u16::MAX,
+    };
+    let tensors: Descriptors = [tensor; TENSORS_MAX].into_iter().collect();
+    let solve = HeadSolve::Gradient { steps: u16::MAX, step_size: 1.0 };
+    let tasks = [
+        Task::FedRep { step_size: 1.0, head: solve, upload: Upload::Representation, encoding: Encoding::I8 },
+        Task::FitHead { head: solve },
+        Task::FedAvg { step_size: 1.0, head_step_size: 1.0, local_steps: u16::MAX, encoding: Encoding::I8 },
+        Task::PowerStart,
+        Task::MomentRows { first: u16::MAX, count: u16::MAX },
+    ];
+    for task in tasks {
+        let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };
+        let length = head(&ToDevice::RoundOpen(open)).len();
+        assert!(length <= OPEN_HEAD_MAX + TENSORS_MAX * DESCRIPTOR_MAX, "{task:?}: {length}");
+        assert!(HEADER + length + SEAL_MAX < FRAME_LIMIT_MIN, "{task:?}: {length}");
+    }
+    let update = Update { id: LAST, samples: u32::MAX, skipped: u32::MAX, tensors };
+    let length = head(&ToServer::Update(update)).len();
+    assert!(length <= OPEN_HEAD_MAX + TENSORS_MAX * DESCRIPTOR_MAX, "Update: {length}");
+    assert!(HEADER + length + SEAL_MAX < FRAME_LIMIT_MIN, "Update: {length}");
+
+    let chunks = [u16::MAX; MISSING_MAX].into_iter().collect();
+    let missing = head(&ToServer::Missing(Missing { id: LAST, tensor: u8::MAX, chunks }));
+    assert!(HEADER + missing.len() + SEAL_MAX < FRAME_LIMIT_MIN);
+}
+
+#[test]
+fn the_largest_hello_fits_its_frame() {
+    let largest = golden::all().into_iter().find(|g| g.name == "to_server_hello_largest").unwrap();
+    assert!(HEADER + largest.payload().len() + CHECK <= HELLO_FRAME_MAX);
+    const { assert!(HELLO_FRAME_MAX <= FRAME_LIMIT_MIN) };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// No message that has no body, whatever its numbers, outgrows the smallest frame.
+    #[test]
+    fn every_head_fits_the_smallest_frame(up in strategies::to_server(), down in strategies::to_device()) {
+        prop_assert!(HEADER + head(&up).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
+        prop_assert!(HEADER + head(&down).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
+    }
+}
+
+#[test]
+fn the_seal_is_a_counter_and_a_tag() {
+    assert_eq!(SEAL_MAX, 8 + 16);
+}
+
+/// Exact, so that no byte of a frame is wasted either.
+#[test]
+fn chunk_overhead_is_header_largest_chunk_head_counter_and_tag() {
+    let largest = Chunk { id: LAST, tensor: u8::MAX, offset: u32::MAX };
+    let up = head(&ToServer::Chunk(largest)).len();
+    let down = head(&ToDevice::Chunk(largest)).len();
+    assert_eq!(HEADER + up + SEAL_MAX, CHUNK_OVERHEAD);
+    assert_eq!(HEADER + down + SEAL_MAX, CHUNK_OVERHEAD);
+}
+
+#[test]
+fn the_longest_chunk_fits_every_frame_limit() {
+    for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
+        for limit in FRAME_LIMIT_MIN..=4096 {
+            let elements = encoding.chunk_elements(limit);
+            assert!(elements > 0 && elements.is_multiple_of(encoding.granularity()));
+            assert!(CHUNK_OVERHEAD + encoding.byte_len(elements) <= limit);
+            let one_more = elements + encoding.granularity();
+            assert!(CHUNK_OVERHEAD + encoding.byte_len(one_more) > limit);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Laws of the shared QR against an f64 factorisation written here: same Q, upper triangular R with a
+//! positive diagonal, orthonormal to rounding; what has no Q is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{Random, golden::encoded};
+use fedspan_protocol::Error;
+use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
+use fedspan_protocol::tensor::Encoding;
+use proptest::prelude::*;
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|v| f64::from(*v)).collect()
+}
+
+/// `A^T B`, both row-major with `cols` columns.
+fn gram(a: &[f64], b: &[f64], cols: usize) -> Vec<f64> {
+    let mut gram = vec![0.0; cols * cols];
+    for (p, q) in a.chunks(cols).zip(b.chunks(cols)) {
+        for i in 0..cols {
+            for j in 0..cols {
+                gram[i * cols + j] += p[i] * q[j];
+            }
+        }
+    }
+    gram
+}
+
+/// The Q of `A = QR` with a positive diagonal by another way: `R^T R = A^T A` (Cholesky), `Q = A R^-1`,
+/// and once more on the result for rounding.
+fn oracle(a: &[f32], cols: usize) -> Vec<f64> {
+    let mut q = wide(a);
+    for _ in 0..2 {
+        let mut r = gram(&q, &q, cols);
+        for i in 0..cols {
+            for j in i..cols {
+                let inner: f64 = (0..i).map(|p| r[p * cols + i] * r[p * cols + j]).sum();
+                let rest = r[i * cols + j] - inner;
+                r[i * cols + j] = if i == j { rest.sqrt() } else { rest / r[i * cols + i] };
+            }
+        }
+        for row in q.chunks_mut(cols) {
+            for j in 0..cols {
+                let inner: f64 = (0..j).map(|p| row[p] * r[p * cols + j]).sum();
+                row[j] = (row[j] - inner) / r[j * cols + j];
+            }
+        }
+    }
+    q
+}
+
+/// Sizes as they occur, and a seed.
+fn shape() -> impl Strategy<Value = (usize, usize, u64)> {
+    (1..=8usize).prop_flat_map(|cols| (cols..=100, Just(cols), any::<u64>()))
+}
+
+proptest! {
+    #[test]
+    fn equals_the_oracle((rows, cols, seed) in shape(), exponent in -30..30i32) {
+        // Half the identity on top keeps the condition number low, so that the bound is one of rounding.
+        let mut a = Random(seed).matrix(rows, cols);
+        (0..cols).for_each(|i| a[i * cols + i] += 2.0 + (rows as f32).sqrt());
+        a.iter_mut().for_each(|v| *v *= 2.0f32.powi(exponent));
+        let mut q = a.clone();
+        orthonormalise(&mut q, cols).unwrap();
+        for (got, expected) in q.iter().zip(oracle(&a, cols)) {
+            prop_assert!((f64::from(*got) - expected).abs() < 1e-5, "{got} {expected}");
+        }
+    }
+
+    #[test]
+    fn is_orthonormal_with_a_positive_diagonal((rows, cols, seed) in shape()) {
+        let a = Random(seed).matrix(rows, cols);
+        let mut q = a.clone();
+        // A random square matrix may be anything; what is not refused keeps the laws.
+        if orthonormalise(&mut q, cols).is_ok() {
+            prop_assert!(orthonormality_error(&q, cols) < 1e-5);
+            let r = gram(&wide(&q), &wide(&a), cols);
+            let norm = wide(&a).iter().map(|v| v * v).sum::<f64>().sqrt();
+            for i in 0..cols {
+                prop_assert!(r[i * cols + i] > 0.0);
+                for j in 0..i {
+                    prop_assert!(r[i * cols + j].abs() < 1e-5 * norm);
+                }
+            }
+        }
+    }
+
+    /// An ill-conditioned matrix is refused or its Q is orthonormal: twice is enough.
+    #[test]
+    fn near_dependence_is_refused_or_orthonormal(
+        (rows, cols, seed) in shape(),
+        noise in -8..0i32,
+    ) {
+        let mut random = Random(seed);
+        let mut a = random.matrix(rows, cols);
+        for row in a.chunks_mut(cols) {
+            for j in 1..cols {
+                row[j] = row[0] + 10.0f32.powi(noise) * row[j];
+            }
+        }
+        if orthonormalise(&mut a, cols).is_ok() {
+            prop_assert!(orthonormality_error(&a, cols) < 1e-5, "{}", orthonormality_error(&a, cols));
+        }
+    }
+
+    #[test]
+    fn the_error_is_that_of_the_definition((rows, cols, seed) in shape()) {
+        let a = Random(seed).matrix(rows, cols);
+        let expected = gram(&wide(&a), &wide(&a), cols)
+            .iter()
+            .enumerate()
+            .map(|(at, v)| (v - if at / cols == at % cols { 1.0 } else { 0.0 }).abs())
+            .fold(0.0, f64::max);
+        let got = f64::from(orthonormality_error(&a, cols));
+        prop_assert!((got - expected).abs() <= 1e-5 * (1.0 + expected));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_found(
+        (rows, cols, seed) in shape(),
+        at in any::<prop::sample::Index>(),
+        bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
+    ) {
+        let mut a = Random(seed).matrix(rows, cols);
+        let index = at.index(a.len());
+        a[index] = bad;
+        prop_assert!(!orthonormality_error(&a, cols).is_finite());
+        let refused = matches!(orthonormalise(&mut a, cols), Err(Error::RankDeficient { .. }));
+        prop_assert!(refused);
+    }
+
+    /// What a server sends passes the receiver's check in each encoding, and i8 is orthonormal again
+    /// after the QR, and near what was sent.
+    #[test]
+    fn encoded_representations_pass_their_tolerance((rows, cols, seed) in shape(), spike in 0..3u8) {
+        let mut b = Random(seed).matrix(rows, cols);
+        if spike == 0 {
+            (0..cols).for_each(|i| b[i * cols + i] += 20.0);
+        }
+        prop_assume!(orthonormalise(&mut b, cols).is_ok());
+        for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
+            let mut got = vec![0.0; b.len()];
+            encoding.decode(&encoded(encoding, &b), &mut got).unwrap();
+            let error = orthonormality_error(&got, cols);
+            prop_assert!(error <= encoding.orthonormality_tolerance(), "{encoding:?}: {error}");
+            orthonormalise(&mut got, cols).unwrap();
+            prop_assert!(orthonormality_error(&got, cols) < 1e-5);
+            prop_assert!(b.iter().zip(&got).all(|(p, q)| (p - q).abs() < 2e-2));
+        }
+    }
+}
+
+#[test]
+fn dependent_columns_are_refused_by_number() {
+    for (rows, cols) in [(2, 2), (20, 2), (57, 8), (784, 64), (4096, 16)] {
+        for dependent in 1..cols {
+            let mut random = Random(rows as u64);
+            let mut a = random.matrix(rows, cols);
+            let weights = random.matrix(1, dependent);
+            for row in a.chunks_mut(cols) {
+                row[dependent] = (0..dependent).map(|j| weights[j] * row[j]).sum();
+            }
+            let refused = orthonormalise(&mut a, cols);
+            assert_eq!(refused, Err(Error::RankDeficient { column: dependent }), "{rows} x {cols}");
+        }
+    }
+}
+
+#[test]
+fn equal_and_zero_columns_are_refused() {
+    for (rows, cols) in [(3, 3), (20, 2), (784, 8)] {
+        for at in 0..cols {
+            let mut zero = Random(1).matrix(rows, cols);
+            zero.chunks_mut(cols).for_each(|row| row[at] = 0.0);
+            let refused = orthonormalise(&mut zero, cols);
+            assert_eq!(refused, Err(Error::RankDeficient { column: at }));
+        }
+        let mut equal = Random(2).matrix(rows, cols);
+        equal.chunks_mut(cols).for_each(|row| row[cols - 1] = row[0]);
+        assert_eq!(orthonormalise(&mut equal, cols), Err(Error::RankDeficient { column: cols - 1 }));
+    }
+}
+
+/// More columns than rows cannot be independent.
+#[test]
+fn wide_matrices_are_refused() {
+    for seed in 0..200 {
+        for cols in 2..=8 {
+            let mut a = Random(seed).matrix(cols - 1, cols);
+            let refused = orthonormalise(&mut a, cols);
+            assert!(matches!(refused, Err(Error::RankDeficient { .. })), "{seed} {cols}");
+        }
+    }
+}
+
+#[test]
+fn columns_whose_squares_leave_the_range_are_refused() {
+    for value in [1e-25f32, 1e25] {
+        let refused = orthonormalise(&mut [value; 4], 1);
+        assert_eq!(refused, Err(Error::RankDeficient { column: 0 }));
+    }
+}
+
+#[test]
+fn no_columns_are_orthonormal() {
+    assert_eq!(orthonormality_error(&[], 0), 0.0);
+    assert_eq!(orthonormalise(&mut [], 0), Ok(()));
+    assert_eq!(orthonormalise(&mut [], 2), Err(Error::RankDeficient { column: 0 }));
+}

@@ -1,0 +1,279 @@
+//! Laws of the encodings and descriptors: f32 is exact, f16 the nearest, i8 within half a step; lengths;
+//! chunks tile a tensor; nothing impossible passes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{Random, strategies};
+use fedspan_protocol::Error;
+use fedspan_protocol::limits::{CHUNKS_MAX, FRAME_LIMIT_MAX};
+use fedspan_protocol::tensor::{Encoding, I8_BLOCK, Role, TensorDescriptor};
+use half::f16;
+use proptest::prelude::*;
+
+const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+
+fn encode(encoding: Encoding, values: &[f32]) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0xAA; encoding.byte_len(values.len())];
+    encoding.encode(values, &mut bytes).map(|()| bytes)
+}
+
+fn round_trip(encoding: Encoding, values: &[f32]) -> Vec<f32> {
+    let bytes = encode(encoding, values).unwrap();
+    let mut back = vec![f32::NAN; values.len()];
+    encoding.decode(&bytes, &mut back).unwrap();
+    back
+}
+
+/// Any finite value, subnormals included.
+fn finite() -> impl Strategy<Value = f32> {
+    strategies::float().prop_map(|v| if v.is_finite() { v } else { 1.0 })
+}
+
+/// What i8 promises for one block: half a step, the roundings of quotient and product (which count
+/// most at 127.5 steps), and where the scale is subnormal, 127 times what that lost.
+fn check_i8_block(block: &[f32], back: &[f32]) {
+    let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let step = f64::from(largest) / 127.0;
+    let subnormal = 64.0 * f64::from(f32::from_bits(1));
+    let bound = 0.5 * step * (1.0 + 256.0 * f64::from(f32::EPSILON)) + subnormal;
+    for (value, got) in block.iter().zip(back) {
+        let error = (f64::from(*value) - f64::from(*got)).abs();
+        assert!(error <= bound, "{value:e} became {got:e}, largest {largest:e}");
+        assert!(*value == 0.0 || *got == 0.0 || value.signum() == got.signum());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn f32_is_exact(values in prop::collection::vec(finite(), 0..100)) {
+        let back = round_trip(Encoding::F32, &values);
+        prop_assert!(values.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+
+    #[test]
+    fn f16_is_the_nearest(values in prop::collection::vec(-65519.0f32..65519.0, 1..50)) {
+        for (value, got) in values.iter().zip(round_trip(Encoding::F16, &values)) {
+            let error = (value - got).abs();
+            let bits = f16::from_f32(got).to_bits();
+            for neighbour in [bits.wrapping_sub(1), bits.wrapping_add(1)] {
+                let other = f16::from_bits(neighbour).to_f32();
+                prop_assert!(!other.is_finite() || error <= (value - other).abs());
+            }
+        }
+    }
+
+    #[test]
+    fn i8_is_within_half_a_step(
+        exponent in -140..127i32,
+        units in prop::collection::vec(-1.0f32..1.0, 1..100),
+    ) {
+        let values: Vec<f32> = units.iter().map(|u| u * 2.0f32.powi(exponent)).collect();
+        let back = round_trip(Encoding::I8, &values);
+        for (block, got) in values.chunks(I8_BLOCK).zip(back.chunks(I8_BLOCK)) {
+            check_i8_block(block, got);
+        }
+    }
+
+    #[test]
+    fn i8_of_any_finite_block(values in prop::collection::vec(finite(), 1..80)) {
+        prop_assume!(values.iter().all(|v| v.abs() < 3.4e38));
+        let back = round_trip(Encoding::I8, &values);
+        for (block, got) in values.chunks(I8_BLOCK).zip(back.chunks(I8_BLOCK)) {
+            check_i8_block(block, got);
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_refused_by_its_index(
+        encoding in strategies::encoding(),
+        mut values in prop::collection::vec(-1.0f32..1.0, 1..100),
+        at in any::<prop::sample::Index>(),
+        bad in prop::sample::select(vec![f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
+    ) {
+        let index = at.index(values.len());
+        values[index] = bad;
+        prop_assert_eq!(encode(encoding, &values), Err(Error::NonFinite { index }));
+    }
+
+    #[test]
+    fn lengths_must_fit(encoding in strategies::encoding(), elements in 0..200usize, got in 0..900usize) {
+        let expected = encoding.byte_len(elements);
+        let wrong = Err(Error::LengthMismatch { expected, got });
+        let judged = if got == expected { Ok(()) } else { wrong };
+        prop_assert_eq!(encoding.encode(&vec![0.5; elements], &mut vec![0; got]), judged);
+        prop_assert_eq!(encoding.decode(&vec![0; got], &mut vec![0.0; elements]), judged);
+    }
+
+    /// A chunk decoded on its own is the same as its part of the whole, and chunks tile the tensor.
+    #[test]
+    fn chunks_tile_a_tensor_and_decode_in_place(descriptors in strategies::chunked(), seed: u64) {
+        for descriptor in &descriptors {
+            let values = Random(seed).matrix(descriptor.rows.into(), descriptor.cols.into());
+            let whole = round_trip(descriptor.encoding, &values);
+            let mut next = 0;
+            for index in 0..descriptor.chunks() {
+                let range = descriptor.chunk_range(index).unwrap();
+                prop_assert_eq!(range.start, next);
+                prop_assert!(range.len() <= usize::from(descriptor.chunk));
+                prop_assert_eq!(range.start, index * usize::from(descriptor.chunk));
+                let part = round_trip(descriptor.encoding, &values[range.clone()]);
+                prop_assert_eq!(&part, &whole[range.clone()]);
+                next = range.end;
+            }
+            prop_assert_eq!(next, descriptor.elements());
+            prop_assert_eq!(descriptor.chunk_range(descriptor.chunks()), None);
+        }
+    }
+
+    #[test]
+    fn no_descriptor_makes_anything_panic(descriptors in strategies::descriptors(), index: usize) {
+        for descriptor in &descriptors {
+            let (_, _) = (descriptor.byte_len(), descriptor.chunks());
+            for index in [index, index % 300, usize::MAX / usize::from(descriptor.chunk.max(1))] {
+                if let Some(range) = descriptor.chunk_range(index) {
+                    prop_assert!(range.start < range.end && range.end <= descriptor.elements());
+                }
+            }
+            if descriptor.validate().is_ok() {
+                prop_assert!(descriptor.elements() > 0 && descriptor.chunks() <= CHUNKS_MAX);
+                let frame = if descriptor.chunk == 0 { descriptor.elements() } else {
+                    descriptor.elements().min(descriptor.chunk.into())
+                };
+                prop_assert!(descriptor.encoding.byte_len(frame) <= FRAME_LIMIT_MAX);
+            }
+        }
+    }
+}
+
+#[test]
+fn byte_lengths_are_those_of_the_specification() {
+    for n in 0..=200 {
+        assert_eq!(Encoding::F32.byte_len(n), 4 * n);
+        assert_eq!(Encoding::F16.byte_len(n), 2 * n);
+        assert_eq!(Encoding::I8.byte_len(n), n + 4 * n.div_ceil(32));
+    }
+}
+
+/// On a 32-bit device the byte length of an announced tensor must not wrap round to a small number.
+#[test]
+fn byte_lengths_do_not_wrap() {
+    for encoding in ALL {
+        assert_eq!(encoding.byte_len(usize::MAX), usize::MAX);
+        assert!(encoding.byte_len(usize::MAX / 2) >= usize::MAX / 2);
+    }
+}
+
+#[test]
+fn every_half_is_itself_and_every_midpoint_goes_to_even() {
+    for bits in 0..=u16::MAX {
+        let half = f16::from_bits(bits);
+        if !half.is_finite() {
+            continue;
+        }
+        let value = half.to_f32();
+        assert_eq!(encode(Encoding::F16, &[value]).unwrap(), bits.to_le_bytes());
+        let above = f16::from_bits(bits + 1);
+        if above.is_finite() && bits != 0x7FFF && bits != u16::MAX {
+            // Halves have 11 bits, so the midpoint is exact in f32.
+            let middle = f32::midpoint(value, above.to_f32());
+            let even = if bits % 2 == 0 { bits } else { bits + 1 };
+            assert_eq!(encode(Encoding::F16, &[middle]).unwrap(), even.to_le_bytes(), "{middle}");
+        }
+    }
+}
+
+#[test]
+fn f16_refuses_what_would_become_infinite() {
+    assert_eq!(round_trip(Encoding::F16, &[65519.996]), [65504.0]);
+    assert_eq!(encode(Encoding::F16, &[0.0, 65520.0]), Err(Error::NonFinite { index: 1 }));
+    assert_eq!(encode(Encoding::F16, &[-65520.0]), Err(Error::NonFinite { index: 0 }));
+}
+
+#[test]
+fn i8_extremes() {
+    for block in [vec![0.0; 32], vec![-0.0; 5]] {
+        assert!(encode(Encoding::I8, &block).unwrap().iter().all(|b| *b == 0));
+    }
+    // The largest magnitude is 127 steps, whatever its sign; halves of a step go to even.
+    let bytes = encode(Encoding::I8, &[127.0, -127.0, 0.5, 1.5, -0.5, -2.5]).unwrap();
+    assert_eq!(bytes[..4], 1.0f32.to_le_bytes());
+    assert_eq!(bytes[4..].iter().map(|b| *b as i8).collect::<Vec<_>>(), [127, -127, 0, 2, 0, -2]);
+    // At the end of the range 127 steps may round to infinity; those few values are refused.
+    for ulps in 0..2000 {
+        let largest = f32::from_bits(f32::MAX.to_bits() - ulps);
+        match encode(Encoding::I8, &[0.0, largest]) {
+            Ok(_) => check_i8_block(&[0.0, largest], &round_trip(Encoding::I8, &[0.0, largest])),
+            Err(error) => {
+                assert_eq!(error, Error::NonFinite { index: 1 });
+                assert!(largest > 3.402_822e38 && (largest / 127.0 * 127.0).is_infinite());
+            }
+        }
+    }
+    let mut second_block = vec![0.0; 40];
+    second_block[37] = -f32::MAX;
+    assert_eq!(encode(Encoding::I8, &second_block), Err(Error::NonFinite { index: 37 }));
+    for bits in 0..2000 {
+        let smallest = f32::from_bits(bits);
+        check_i8_block(&[smallest], &round_trip(Encoding::I8, &[smallest]));
+    }
+    let mut out = [0.0];
+    Encoding::I8.decode(&[0, 0, 0x80, 0x3F, 0x80], &mut out).unwrap();
+    assert_eq!(out, [-128.0], "byte -128 is never written, and read as what it says");
+}
+
+#[test]
+fn impossible_descriptors_are_refused() {
+    let good = TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2);
+    assert_eq!(good.validate(), Ok(()));
+    assert_eq!(TensorDescriptor { chunk: 22, ..good }.validate(), Ok(()));
+    let i8 = TensorDescriptor { encoding: Encoding::I8, ..good };
+    let bad = [
+        TensorDescriptor { rows: 0, ..good },
+        TensorDescriptor { cols: 0, ..good },
+        TensorDescriptor { rows: 0, cols: 0, chunk: 0, ..good },
+        TensorDescriptor { chunk: 33, ..i8 },
+        TensorDescriptor { chunk: 31, ..i8 },
+        TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..good },
+        // No frame can hold these; the first has 2^32 bytes, which is 0 to a 32-bit device.
+        TensorDescriptor { rows: 32768, cols: 32768, ..good },
+        TensorDescriptor { rows: 1025, cols: 1, ..good },
+        TensorDescriptor { rows: 2000, cols: 2, chunk: 1025, ..good },
+    ];
+    for descriptor in bad {
+        assert_eq!(descriptor.validate(), Err(Error::BadDescriptor), "{descriptor:?}");
+    }
+    assert_eq!(TensorDescriptor { rows: 256, cols: 1, chunk: 1, ..good }.validate(), Ok(()));
+    assert_eq!(TensorDescriptor { chunk: 64, ..i8 }.validate(), Ok(()));
+}
+
+#[test]
+fn a_chunk_index_at_the_end_of_the_number_range_is_beyond_the_end() {
+    let tensor =
+        TensorDescriptor { chunk: 16, ..TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2) };
+    for index in [3, usize::MAX / 16, usize::MAX] {
+        assert_eq!(tensor.chunk_range(index), None);
+    }
+}
+
+#[test]
+fn bits_of_a_set_are_distinct() {
+    let mut roles = 0u16;
+    for role in [
+        Role::Representation,
+        Role::Gradient,
+        Role::Moment,
+        Role::Subspace,
+        Role::AdapterDown,
+        Role::AdapterUp,
+        Role::SharedHead,
+        Role::FactoredHead,
+    ] {
+        assert_eq!(roles & role.bit(), 0);
+        roles |= role.bit();
+    }
+    assert_eq!(roles, 0xFF);
+    assert_eq!(ALL.map(Encoding::bit), [1, 2, 4]);
+}

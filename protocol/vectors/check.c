@@ -1,0 +1,149 @@
+/* Reads the golden vectors by the rules of SPEC.md alone. C99 and libc.
+   cc -std=c99 check.c -o check && ./check */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vectors.h"
+
+#define REQUIRE(x) \
+    do { if (!(x)) { printf("%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+
+/* SPEC 3: CRC-32C. Start with 0; may be continued over several pieces. */
+static uint32_t crc32c(uint32_t crc, const uint8_t *p, size_t n)
+{
+    for (crc = ~crc; n > 0; n--) {
+        crc ^= *p++;
+        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? 0x82F63B78u : 0);
+    }
+    return ~crc;
+}
+
+/* SPEC 2: undoes COBS; returns the length of the plain frame. */
+static size_t uncobs(const uint8_t *in, size_t n, uint8_t *out, size_t room)
+{
+    size_t i = 0, len = 0;
+    REQUIRE(n >= 2 && in[n - 1] == 0);
+    while (i < n - 1) {
+        size_t code = in[i++];
+        REQUIRE(code != 0 && i + code - 1 <= n - 1);
+        for (size_t k = 1; k < code; k++) {
+            REQUIRE(in[i] != 0 && len < room);
+            out[len++] = in[i++];
+        }
+        if (code != 0xFF && i < n - 1) {
+            REQUIRE(len < room);
+            out[len++] = 0;
+        }
+    }
+    return len;
+}
+
+/* SPEC 4: a reader over the message bytes. */
+static const uint8_t *at, *end;
+
+static uint64_t varint(unsigned bits)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < bits; shift += 7) {
+        REQUIRE(at < end);
+        REQUIRE(bits - shift >= 7 || (*at & 0x7F) >> (bits - shift) == 0);
+        value |= (uint64_t)(*at & 0x7F) << shift;
+        if (*at++ < 0x80) return value;
+    }
+    REQUIRE(!"varint too long");
+    return 0;
+}
+
+static uint8_t byte(void)
+{
+    REQUIRE(at < end);
+    return *at++;
+}
+
+static float f32(void)
+{
+    REQUIRE(end - at >= 4);
+    uint32_t bits = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    float value;
+    memcpy(&value, &bits, 4);
+    at += 4;
+    return value;
+}
+
+/* Opens one vector: at..end is then message and body. */
+static uint8_t plain[4096];
+
+static void open_frame(const uint8_t *wire, size_t n)
+{
+    size_t len = uncobs(wire, n, plain, sizeof plain);
+    REQUIRE(len >= 5 && plain[0] == 0x10);
+    uint32_t check = crc32c(0, plain, len - 4);
+    at = plain + len - 4;
+    for (int i = 0; i < 4; i++) REQUIRE(at[i] == (uint8_t)(check >> 8 * i));
+    end = at;
+    at = plain + 1;
+}
+
+/* Compares fields of the given bytes (1 = raw byte, 2, 4, 8 = varint) with unsigned long long values. */
+static void expect(const char *fields, ...)
+{
+    va_list values;
+    for (va_start(values, fields); *fields; fields++) {
+        uint64_t got = *fields == '1' ? byte() : varint(8u * (unsigned)(*fields - '0'));
+        REQUIRE(got == va_arg(values, unsigned long long));
+    }
+    va_end(values);
+}
+
+int main(void)
+{
+    uint32_t schema = 0;
+    float b[40];
+
+    REQUIRE(crc32c(0, (const uint8_t *)"123456789", 9) == 0xE3069283u);
+    for (size_t v = 0; v < sizeof fedspan_vectors / sizeof *fedspan_vectors; v++) {
+        open_frame(fedspan_vectors[v].bytes, fedspan_vectors[v].length);
+        if (strcmp(fedspan_vectors[v].name, "to_server_hello") != 0)
+            schema = crc32c(schema, at, (size_t)(end - at));
+    }
+    REQUIRE(schema == FEDSPAN_SCHEMA_HASH);
+
+    open_frame(to_server_hello, sizeof to_server_hello);
+    expect("4248", 0ull, 1ull, 0ull + FEDSPAN_SCHEMA_HASH, 0x0123456789ABCDEFull); /* tag, version, schema, device */
+    expect("24222", 256ull, 0ull, 20ull, 2ull, 1ull);  /* frame limit, Linear, d, k, C */
+    expect("2214144", 3ull, 2ull, 7ull, 0ull, 2ull, 40ull, 42ull); /* tasks, roles, encodings, F32, sizes */
+    REQUIRE(at == end);
+
+    open_frame(to_device_ack_rejected_norm, sizeof to_device_ack_rejected_norm);
+    expect("44244", 5ull, 7ull, 1ull, 3ull, 4ull); /* Ack, round, stage, Rejected, NormOverBound */
+    REQUIRE(f32() == 12.5f && f32() == 10.0f && at == end);
+
+    open_frame(to_device_round_open_f32, sizeof to_device_round_open_f32);
+    expect("4424", 2ull, 7ull, 1ull, 0ull); /* RoundOpen, round, stage, FedRep */
+    REQUIRE(f32() == 0.25f);
+    expect("4", 0ull); /* LeastSquares */
+    REQUIRE(f32() == 0.0f);
+    expect("44", 0ull, 0ull); /* upload Gradient, as F32 */
+    expect("444222", 1ull, 0ull, 0ull, 20ull, 2ull, 0ull); /* one tensor: Representation, F32, 20 x 2, in the body */
+    for (int i = 0; i < 40; i++) b[i] = f32();
+    REQUIRE(at == end);
+
+    open_frame(to_device_round_open_i8, sizeof to_device_round_open_i8);
+    expect("442442", 2ull, 7ull, 1ull, 1ull, 1ull, 10ull); /* RoundOpen, round, stage, FitHead, Gradient, steps */
+    REQUIRE(f32() == 0.5f);
+    expect("444222", 1ull, 0ull, 2ull, 20ull, 2ull, 0ull);
+    for (int i = 0; i < 40; i += 32) {
+        float scale = f32();
+        for (int k = i; k < 40 && k < i + 32; k++) {
+            int q = byte();
+            b[k] = scale * (float)(q < 128 ? q : q - 256);
+        }
+    }
+    REQUIRE(at == end);
+    end = (at = representation_i8_decoded) + sizeof representation_i8_decoded;
+    for (int i = 0; i < 40; i++) REQUIRE(f32() == b[i]);
+    printf("OK\n");
+    return 0;
+}

@@ -1,0 +1,220 @@
+//! Samples: made ([`synthetic`]) or read ([`watch`], [`idx`], [`npz`], [`table`]), cut into clients.
+
+pub mod idx;
+pub mod npz;
+pub mod partition;
+pub mod synthetic;
+pub mod table;
+pub mod watch;
+
+use std::sync::Arc;
+
+use fedspan_aggregator::linalg::Matrix;
+use fedspan_client::source::{SampleSource, Samples, Targets};
+use fedspan_client::SourceError;
+use fedspan_protocol::message::RoundId;
+
+use synthetic::Generator;
+
+/// Something is wrong with a data file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {message}")]
+pub struct DataError {
+    /// Which file.
+    pub file: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl DataError {
+    /// An error in a file.
+    pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { file: file.into(), message: message.into() }
+    }
+}
+
+/// Samples with targets, as a device holds them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Set {
+    /// Row-major, m x d.
+    pub x: Vec<f32>,
+    /// m targets.
+    pub y: Labels,
+}
+
+/// Targets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Labels {
+    /// Regression, one value a sample.
+    Values(Vec<f32>),
+    /// Class numbers.
+    Classes(Vec<u8>),
+}
+
+impl Set {
+    /// No samples.
+    #[must_use]
+    pub fn empty(classes: bool) -> Self {
+        Self { x: Vec::new(), y: if classes { Labels::Classes(Vec::new()) } else { Labels::Values(Vec::new()) } }
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.y {
+            Labels::Values(values) => values.len(),
+            Labels::Classes(classes) => classes.len(),
+        }
+    }
+
+    /// None.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All, as the client takes them.
+    #[must_use]
+    pub fn samples(&self) -> Samples<'_> {
+        let targets = match &self.y {
+            Labels::Values(values) => Targets::Values(values),
+            Labels::Classes(classes) => Targets::Classes(classes),
+        };
+        Samples { x: &self.x, targets }
+    }
+
+    /// The samples at `indices`, in that order.
+    #[must_use]
+    pub fn select(&self, d: usize, indices: &[usize]) -> Self {
+        let x = indices.iter().flat_map(|&i| self.x.get(i * d..(i + 1) * d).unwrap_or_default()).copied();
+        let y = match &self.y {
+            Labels::Values(values) => {
+                Labels::Values(indices.iter().filter_map(|&i| values.get(i).copied()).collect())
+            }
+            Labels::Classes(classes) => {
+                Labels::Classes(indices.iter().filter_map(|&i| classes.get(i).copied()).collect())
+            }
+        };
+        Self { x: x.collect(), y }
+    }
+
+    /// Appends another set of the same kind; one of another kind is ignored.
+    pub fn append(&mut self, other: &Self) {
+        match (&mut self.y, &other.y) {
+            (Labels::Values(a), Labels::Values(b)) => a.extend_from_slice(b),
+            (Labels::Classes(a), Labels::Classes(b)) => a.extend_from_slice(b),
+            _ => return,
+        }
+        self.x.extend_from_slice(&other.x);
+    }
+}
+
+/// One client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// What it trains on.
+    pub train: Arc<Set>,
+    /// What it is scored on.
+    pub test: Arc<Set>,
+    /// Draws a new batch every round instead of `train`, where data is fresh.
+    pub fresh: Option<Generator>,
+    /// Where a training round's head is fitted on a few samples of each class, drawn anew each round: how
+    /// many, the seed, and the client's number.
+    pub episode: Option<(usize, u64, u64)>,
+}
+
+impl Client {
+    /// Fixed samples.
+    #[must_use]
+    pub fn new(train: Set, test: Set) -> Self {
+        Self { train: Arc::new(train), test: Arc::new(test), fresh: None, episode: None }
+    }
+
+    /// The client's samples as its device reads them.
+    #[must_use]
+    pub fn source(&self) -> ClientSource {
+        let set = Arc::clone(&self.train);
+        ClientSource {
+            set,
+            fresh: self.fresh.clone(),
+            episode: self.episode,
+            part: None,
+            round: None,
+            head_pass: false,
+            done: false,
+        }
+    }
+}
+
+/// All clients of a run.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// `d`.
+    pub features: usize,
+    /// `C`.
+    pub outputs: usize,
+    /// Targets are class numbers.
+    pub classification: bool,
+    /// Those who train.
+    pub clients: Vec<Client>,
+    /// Those who come after training and only fit a head.
+    pub newcomers: Vec<Client>,
+    /// The true representation, where there is one.
+    pub truth: Option<Matrix>,
+}
+
+/// A client's samples, replayable; a new batch for every round where data is fresh, a new few samples for
+/// every round's head where the client trains in episodes.
+#[derive(Clone, Debug)]
+pub struct ClientSource {
+    set: Arc<Set>,
+    fresh: Option<Generator>,
+    episode: Option<(usize, u64, u64)>,
+    /// The few samples of this round's head.
+    part: Option<Set>,
+    round: Option<RoundId>,
+    head_pass: bool,
+    done: bool,
+}
+
+impl ClientSource {
+    fn prepare(&mut self, id: RoundId) {
+        if self.round == Some(id) {
+            return;
+        }
+        self.round = Some(id);
+        if let Some(generator) = &self.fresh {
+            self.set = Arc::new(generator.batch(id.round.into()));
+        }
+        if let Some((count, seed, client)) = self.episode {
+            let d = self.set.x.len().checked_div(self.set.len()).unwrap_or(0);
+            let index = (client + 1) << 32 | u64::from(id.round);
+            let chosen = watch::draw_per_class(&self.set, count, seed, index);
+            self.part = Some(self.set.select(d, &chosen));
+        }
+    }
+}
+
+impl SampleSource for ClientSource {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.prepare(id);
+        self.head_pass = false;
+        self.done = self.set.is_empty();
+        Ok(())
+    }
+
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.rewind(id)?;
+        self.head_pass = self.part.is_some();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        if self.done {
+            return None;
+        }
+        self.done = true;
+        let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
+        Some(set.samples())
+    }
+}

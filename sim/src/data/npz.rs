@@ -1,0 +1,173 @@
+//! NumPy files: `npz` data sets, `npy` matrices in and out.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::path::Path;
+
+use fedspan_aggregator::linalg::Matrix;
+use npyz::npz::NpzArchive;
+use npyz::{DType, NpyFile, Order, WriterBuilder};
+
+use super::{Client, DataError, Dataset, Labels, Set};
+
+/// Largest array that is read, in elements.
+const LARGEST: u64 = 1 << 28;
+
+/// An array of numbers with its shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// Row-major.
+    pub values: Vec<f64>,
+}
+
+/// Reads `x` (clients, m, d), `y` (clients, m), and if there `b_star` (d, k), `x_test`, `y_test`.
+///
+/// # Errors
+/// [`DataError`] naming the file and the array.
+pub fn dataset(path: &str) -> Result<Dataset, DataError> {
+    let mut archive = open(BufReader::new(file(path)?), path)?;
+    let x = required(&mut archive, path, "x")?;
+    let y = required(&mut archive, path, "y")?;
+    let [clients, m, d] = *x.shape.as_slice() else {
+        return Err(DataError::new(path, format!("x has shape {:?}, expected (clients, m, d)", x.shape)));
+    };
+    if y.shape != [clients, m] {
+        return Err(DataError::new(path, format!("y has shape {:?}, expected ({clients}, {m})", y.shape)));
+    }
+    let test = match (array(&mut archive, path, "x_test")?, array(&mut archive, path, "y_test")?) {
+        (Some(x), Some(y)) => {
+            let fits = x.shape.len() == 3 && x.shape.first() == Some(&clients) && x.shape.last() == Some(&d);
+            if !fits || y.shape.as_slice() != x.shape.get(..2).unwrap_or_default() {
+                let message = format!("x_test {:?} and y_test {:?} do not fit x {:?}", x.shape, y.shape, [clients, m, d]);
+                return Err(DataError::new(path, message));
+            }
+            Some((x, y))
+        }
+        (None, None) => None,
+        _ => return Err(DataError::new(path, "x_test and y_test come together or not at all")),
+    };
+    let truth = match array(&mut archive, path, "b_star")? {
+        Some(b) => Some(matrix(&b, path, "b_star", d)?),
+        None => None,
+    };
+    let cut = |x: &Array, y: &Array, client: usize| {
+        let rows = x.shape.get(1).copied().unwrap_or(0);
+        let part = |values: &[f64], width: usize| {
+            let start = client * rows * width;
+            values.get(start..start + rows * width).unwrap_or_default().iter().map(|&v| narrow(v)).collect()
+        };
+        Set { x: part(&x.values, d), y: Labels::Values(part(&y.values, 1)) }
+    };
+    let clients = (0..clients)
+        .map(|client| {
+            let test = test.as_ref().map_or_else(|| Set::empty(false), |(x, y)| cut(x, y, client));
+            Client::new(cut(&x, &y, client), test)
+        })
+        .collect();
+    Ok(Dataset { features: d, outputs: 1, classification: false, clients, newcomers: Vec::new(), truth })
+}
+
+/// Reads a matrix of `rows` rows from an npy file.
+///
+/// # Errors
+/// [`DataError`] naming the file.
+pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
+    let npy = NpyFile::new(BufReader::new(file(path)?));
+    let npy = npy.map_err(|error| DataError::new(path, error.to_string()))?;
+    matrix(&numbers(npy, path, "the array")?, path, "the array", rows)
+}
+
+/// Writes f64 values as an npy file, to a temporary file first.
+///
+/// # Errors
+/// [`DataError`] naming the file.
+pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError> {
+    let name = path.display().to_string();
+    let failed = |error: std::io::Error| DataError::new(&name, error.to_string());
+    let partial = path.with_extension("npy.partial");
+    let mut out = BufWriter::new(File::create(&partial).map_err(failed)?);
+    let options = npyz::WriteOptions::<f64>::new().default_dtype().shape(shape).writer(&mut out);
+    let mut writer = options.begin_nd().map_err(failed)?;
+    for value in values {
+        writer.push(value).map_err(failed)?;
+    }
+    writer.finish().map_err(failed)?;
+    out.flush().map_err(failed)?;
+    std::fs::rename(&partial, path).map_err(failed)
+}
+
+pub(super) fn open<R: Read + Seek>(reader: R, name: &str) -> Result<NpzArchive<R>, DataError> {
+    NpzArchive::new(reader).map_err(|error| DataError::new(name, format!("not an npz archive: {error}")))
+}
+
+pub(super) fn required<R: Read + Seek>(
+    archive: &mut NpzArchive<R>,
+    name: &str,
+    key: &str,
+) -> Result<Array, DataError> {
+    array(archive, name, key)?.ok_or_else(|| DataError::new(name, format!("no array named {key}")))
+}
+
+fn array<R: Read + Seek>(
+    archive: &mut NpzArchive<R>,
+    name: &str,
+    key: &str,
+) -> Result<Option<Array>, DataError> {
+    let found = archive.by_name(key).map_err(|error| DataError::new(name, format!("{key}: {error}")))?;
+    found.map(|npy| numbers(npy, name, key)).transpose()
+}
+
+fn numbers<R: Read>(npy: NpyFile<R>, name: &str, key: &str) -> Result<Array, DataError> {
+    let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
+    let shape: Vec<usize> = npy.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
+    let product = npy.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
+    if product.is_none_or(|n| n > LARGEST) || shape.len() != npy.shape().len() {
+        return Err(wrong(format!("shape {:?} is larger than {LARGEST} elements", npy.shape())));
+    }
+    if npy.order() != Order::C {
+        return Err(wrong("Fortran order; save it with numpy.ascontiguousarray".to_owned()));
+    }
+    let DType::Plain(kind) = npy.dtype() else { return Err(wrong("not an array of numbers".to_owned())) };
+    let text = kind.to_string();
+    macro_rules! read_as {
+        ($type:ty) => {
+            npy.into_vec::<$type>().map(|v| v.into_iter().map(f64::from).collect())
+        };
+    }
+    let values: std::io::Result<Vec<f64>> = match text.trim_start_matches(['<', '|', '=', '>']) {
+        "f8" => npy.into_vec::<f64>(),
+        "f4" => read_as!(f32),
+        "i2" => read_as!(i16),
+        "i4" => read_as!(i32),
+        "u1" => read_as!(u8),
+        "u4" => read_as!(u32),
+        _ => return Err(wrong(format!("type {text}, expected f32 or f64"))),
+    };
+    let values = values.map_err(|error| wrong(error.to_string()))?;
+    Ok(Array { shape, values })
+}
+
+fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, DataError> {
+    let wrong = |message: String| DataError::new(name, format!("{key} {message}"));
+    let [r, c] = *array.shape.as_slice() else {
+        return Err(wrong(format!("has shape {:?}, expected ({rows}, k)", array.shape)));
+    };
+    if r != rows || c == 0 || c > r {
+        return Err(wrong(format!("has shape ({r}, {c}), expected ({rows}, k) with k from 1 to {rows}")));
+    }
+    if array.values.iter().any(|v| !v.is_finite()) {
+        return Err(wrong("has values that are not finite".to_owned()));
+    }
+    Ok(Matrix::from_row_slice(r, c, &array.values))
+}
+
+fn file(path: &str) -> Result<File, DataError> {
+    File::open(path).map_err(|error| DataError::new(path, error.to_string()))
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
+fn narrow(value: f64) -> f32 {
+    value as f32
+}

@@ -1,0 +1,144 @@
+//! The papers' linear model: `y = w_i^T B*^T x + noise`, x standard normal (FedRep, section 5.1).
+
+use std::sync::Arc;
+
+use fedspan_aggregator::linalg::{Matrix, orthonormal, random_basis};
+use fedspan_aggregator::random::{Purpose, Stream, stream};
+
+use super::{Client, Dataset, Labels, Set};
+
+/// How the true heads are scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNorm {
+    /// Each row has norm sqrt(k) (Assumption 3).
+    SqrtK,
+    /// As drawn: standard normal.
+    Gaussian,
+    /// Orthonormal columns times sqrt(k), as in the paper's appendix: rows of norm about k / sqrt(n).
+    Qr,
+}
+
+/// Settings of `kind = "linear-regression"`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinearRegression {
+    /// Clients that train.
+    pub clients: usize,
+    /// Features.
+    pub d: usize,
+    /// Width of the truth.
+    pub k: usize,
+    /// Samples per client (per round where fresh).
+    pub samples: usize,
+    /// A new batch every round.
+    pub fresh: bool,
+    /// Standard deviation of the noise on y.
+    pub noise_std: f64,
+    /// Scale of the true heads.
+    pub head_norm: HeadNorm,
+    /// Clients that come after training.
+    pub new_clients: usize,
+    /// Their samples.
+    pub new_samples: usize,
+    /// Noiseless test samples per client.
+    pub test_samples: usize,
+}
+
+/// Draws a client's batches.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    /// `B* w_i`, d values.
+    direction: Arc<Vec<f64>>,
+    noise_std: f64,
+    samples: usize,
+    seed: u64,
+    client: u64,
+    purpose: Purpose,
+}
+
+impl Generator {
+    /// The batch of a round; the same round gives the same batch.
+    #[must_use]
+    pub fn batch(&self, round: u64) -> Set {
+        let mut random = stream(self.seed, self.purpose, self.client << 32 | round);
+        let mut x = Vec::with_capacity(self.samples * self.direction.len());
+        let mut y = Vec::with_capacity(self.samples);
+        for _ in 0..self.samples {
+            let mut clean = 0.0;
+            for direction in self.direction.iter() {
+                let value = random.normal();
+                clean += direction * value;
+                x.push(narrow(value));
+            }
+            y.push(narrow(clean + self.noise_std * random.normal()));
+        }
+        Set { x, y: Labels::Values(y) }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
+fn narrow(value: f64) -> f32 {
+    value as f32
+}
+
+/// Draws the truth and all clients.
+#[must_use]
+pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
+    let LinearRegression { d, k, .. } = *settings;
+    let mut random = stream(seed, Purpose::Truth, 0);
+    let truth = random_basis(d, k, &mut random);
+    let heads = heads(settings.clients + settings.new_clients, k, settings.head_norm, &mut random);
+    let client = |index: usize, samples: usize, fresh: bool| {
+        let direction: Vec<f64> =
+            (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
+        let generator = Generator {
+            direction: Arc::new(direction),
+            noise_std: settings.noise_std,
+            samples,
+            seed,
+            client: index as u64,
+            purpose: Purpose::Samples,
+        };
+        let clean = Generator {
+            noise_std: 0.0,
+            samples: settings.test_samples,
+            purpose: Purpose::Test,
+            ..generator.clone()
+        };
+        let mut client = Client::new(generator.batch(0), clean.batch(0));
+        if fresh {
+            client.fresh = Some(generator);
+        }
+        client
+    };
+    Dataset {
+        features: d,
+        outputs: 1,
+        classification: false,
+        clients: (0..settings.clients).map(|i| client(i, settings.samples, settings.fresh)).collect(),
+        newcomers: (0..settings.new_clients)
+            .map(|i| client(settings.clients + i, settings.new_samples, false))
+            .collect(),
+        truth: Some(truth),
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a width")]
+fn heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
+    let mut heads = Matrix::from_fn(n, k, |_, _| random.normal());
+    let sqrt_k = (k as f64).sqrt();
+    match norm {
+        HeadNorm::Gaussian => {}
+        HeadNorm::SqrtK => {
+            for mut row in heads.row_iter_mut() {
+                let square = row.iter().fold(0.0, |sum, w| sum + w * w);
+                row *= sqrt_k / square.sqrt();
+            }
+        }
+        HeadNorm::Qr => {
+            if let Ok(q) = orthonormal(&heads) {
+                heads = q * sqrt_k;
+            }
+        }
+    }
+    heads
+}

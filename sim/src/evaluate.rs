@@ -1,0 +1,213 @@
+//! Scores models: every figure that a result file reports, and the baselines that need no rounds.
+
+use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
+use fedspan_client::memory::Shape;
+use fedspan_client::source::Targets;
+use fedspan_client::{Linear, Recording, Task};
+use fedspan_protocol::message::HeadSolve;
+use rayon::prelude::*;
+
+use crate::data::{Client, Dataset, Labels, Set};
+use crate::fleet::HeapWorkspace;
+
+/// The figures of one model on one data set. What does not apply is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scores {
+    /// Sine of the largest principal angle to the truth.
+    pub distance: Option<f64>,
+    /// Mean over clients of `1/(2m) |residual|^2` on training data, heads refitted.
+    pub loss: Option<f64>,
+    /// Accuracy of each client's personal model on its own test set, averaged over clients.
+    pub accuracy: Option<f64>,
+    /// Accuracy of the one shared model on each client's test set, averaged over clients.
+    pub accuracy_global: Option<f64>,
+    /// Mean squared error of personal models on test data, averaged over clients.
+    pub test_mse: Option<f64>,
+}
+
+/// One client's personal model and what it scores.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientScore {
+    /// The head, k x C.
+    pub head: Vec<f32>,
+    /// `1/(2m) |residual|^2` on training data.
+    pub loss: f64,
+    /// On its test set; `None` without one, or for regression.
+    pub accuracy: Option<f64>,
+    /// On its test set; `None` without one, or for classification.
+    pub test_mse: Option<f64>,
+}
+
+/// Fits every client's head on `b` (d x k, row-major) and scores it. Clients in parallel, results in order.
+#[must_use]
+pub fn personal(clients: &[Client], b: &[f32], shape: Shape, head: HeadSolve) -> Vec<ClientScore> {
+    clients
+        .par_iter()
+        .map_init(|| Linear::new(HeapWorkspace::new(shape)), |model, client| {
+            let _ = model.set_representation(b);
+            // Without a usable sample the head is zero, and is scored as such.
+            model.head_mut().fill(0.0);
+            let _ = model.fit_head(head, &mut recording(&client.train, shape));
+            score(model, client, shape)
+        })
+        .collect()
+}
+
+/// A set as a replayable source.
+#[must_use]
+pub fn recording(set: &Set, shape: Shape) -> Recording<'_> {
+    match &set.y {
+        Labels::Values(y) => Recording::regression(&set.x, y, shape.features, shape.outputs),
+        Labels::Classes(y) => Recording::classification(&set.x, y, shape.features),
+    }
+}
+
+/// Scores a model with a fitted head on one client.
+#[must_use]
+pub fn score(model: &mut Linear<HeapWorkspace>, client: &Client, shape: Shape) -> ClientScore {
+    let train = errors(model, &client.train, shape);
+    let test = errors(model, &client.test, shape);
+    let classification = matches!(client.test.y, Labels::Classes(_));
+    #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+    let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
+    ClientScore {
+        head: model.head().to_vec(),
+        loss: mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0,
+        #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+        accuracy: if classification { mean(test.right as f64, client.test.len()) } else { None },
+        test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
+    }
+}
+
+struct Errors {
+    squares: f64,
+    right: usize,
+}
+
+fn errors(model: &mut Linear<HeapWorkspace>, set: &Set, shape: Shape) -> Errors {
+    let mut total = Errors { squares: 0.0, right: 0 };
+    let mut out = vec![0.0f32; shape.outputs];
+    let samples = set.samples();
+    for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
+        if model.predict(x, &mut out).is_err() {
+            out.fill(0.0);
+        }
+        match samples.targets {
+            Targets::Values(y) => {
+                let wanted = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();
+                total.squares +=
+                    out.iter().zip(wanted).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum::<f64>();
+            }
+            Targets::Classes(classes) => {
+                let class = classes.get(index).map_or(usize::MAX, |&class| usize::from(class));
+                total.right += usize::from(largest(&out) == class);
+                for (output, value) in out.iter().enumerate() {
+                    let error = f64::from(*value) - f64::from(u8::from(output == class));
+                    total.squares += error * error;
+                }
+            }
+        }
+    }
+    total
+}
+
+/// Index of the largest value, the first of equals.
+#[must_use]
+pub fn largest(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, value) in values.iter().enumerate() {
+        if *value > values.get(best).copied().unwrap_or(f32::NEG_INFINITY) {
+            best = index;
+        }
+    }
+    best
+}
+
+/// Averages client scores, in order.
+#[must_use]
+pub fn average(clients: &[ClientScore]) -> Scores {
+    Scores {
+        loss: mean(clients.iter().map(|c| Some(c.loss))),
+        accuracy: mean(clients.iter().map(|c| c.accuracy)),
+        test_mse: mean(clients.iter().map(|c| c.test_mse)),
+        ..Scores::default()
+    }
+}
+
+fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let (sum, count) = values.flatten().fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// All figures of a representation on a data set.
+#[must_use]
+pub fn representation(dataset: &Dataset, b: &Matrix, head: HeadSolve) -> (Scores, Vec<ClientScore>) {
+    let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
+    let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head);
+    let mut scores = average(&clients);
+    scores.distance = dataset.truth.as_ref().map(|truth| principal_angle_distance(&basis, truth));
+    (scores, clients)
+}
+
+/// Figures of one shared model `(b, w)` on every client's test set.
+#[must_use]
+pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
+    let combined = Matrix::from_fn(b.nrows(), w.ncols(), |i, c| (0..b.ncols()).map(|j| b[(i, j)] * w[(j, c)]).sum());
+    direct(clients, &to_f32(&combined), w.ncols())
+}
+
+/// Figures of one shared head on the features themselves (d x C, row-major).
+fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
+    let d = w.len() / outputs.max(1);
+    let shape = Shape { features: d, width: outputs, outputs };
+    // W as the representation and the identity as the head: the same product.
+    let identity = to_f32(&Matrix::identity(outputs, outputs));
+    let each: Vec<ClientScore> = clients
+        .par_iter()
+        .map_init(|| Linear::new(HeapWorkspace::new(shape)), |model, client| {
+            let _ = model.set_representation(w);
+            model.head_mut().copy_from_slice(&identity);
+            model.restore_head(fedspan_protocol::frame::crc32c_f32(w));
+            score(model, client, shape)
+        })
+        .collect();
+    average(&each)
+}
+
+/// Each client alone: least squares on all features.
+#[must_use]
+pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec<ClientScore> {
+    let d = dataset.features;
+    personal(clients, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head)
+}
+
+/// One model of all clients' samples in one place, each sample of `extra` counting `weight` times; scored
+/// on `scored`.
+#[must_use]
+pub fn pooled(dataset: &Dataset, extra: &[Client], weight: usize, scored: &[Client], head: HeadSolve) -> Scores {
+    let mut all = Set::empty(dataset.classification);
+    for client in &dataset.clients {
+        all.append(&client.train);
+    }
+    for client in extra {
+        for _ in 0..weight {
+            all.append(&client.train);
+        }
+    }
+    let d = dataset.features;
+    let one = [Client::new(all, Set::empty(dataset.classification))];
+    let fitted = personal(&one, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head);
+    fitted.first().map_or_else(Scores::default, |model| direct(scored, &model.head, dataset.outputs))
+}
+
+/// Sizes of a linear model of width `width` on a data set.
+#[must_use]
+pub fn shape_of(dataset: &Dataset, width: usize) -> Shape {
+    Shape { features: dataset.features, width, outputs: dataset.outputs }
+}
+
+/// A d x k matrix from the device's f32.
+#[must_use]
+pub fn matrix(shape: Shape, values: &[f32]) -> Matrix {
+    from_f32(shape.features, shape.width, values)
+}

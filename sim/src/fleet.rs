@@ -1,0 +1,145 @@
+//! The simulated devices: the client's session on heap memory, wired to the host's connection.
+
+use fedspan_aggregator::connection::{Connection, Inbound, Traffic};
+use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_client::memory::{Memory, Parts, PartsRef, Shape};
+use fedspan_client::session::{Config, Sampling};
+use fedspan_client::store::NoStore;
+use fedspan_client::{Event, Linear, Session};
+use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use rand_chacha::ChaCha8Rng;
+use rand_core::SeedableRng;
+
+use crate::data::ClientSource;
+
+/// A workspace whose sizes are known at run time only: the simulator's counterpart of the device's
+/// `Workspace<D, K, C>`.
+#[derive(Clone, Debug)]
+pub struct HeapWorkspace {
+    shape: Shape,
+    values: Vec<f32>,
+    order: Vec<u16>,
+}
+
+impl HeapWorkspace {
+    /// All zero.
+    #[must_use]
+    pub fn new(shape: Shape) -> Self {
+        let Shape { features: d, width: k, outputs: c } = shape;
+        Self { shape, values: vec![0.0; d * k + k * c + k * k + k * c + d * c + k + c], order: vec![0; k] }
+    }
+}
+
+impl Memory for HeapWorkspace {
+    fn parts(&mut self) -> Parts<'_> {
+        let shape = self.shape;
+        let Shape { features: d, width: k, outputs: c } = shape;
+        let (representation, rest) = self.values.split_at_mut(d * k);
+        let (head, rest) = rest.split_at_mut(k * c);
+        let (factor, rest) = rest.split_at_mut(k * k);
+        let (rhs, rest) = rest.split_at_mut(k * c);
+        let (residual, rest) = rest.split_at_mut(d * c);
+        let (z, y) = rest.split_at_mut(k);
+        Parts { shape, representation, head, factor, rhs, residual, cross: None, z, y, order: &mut self.order }
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        let shape = self.shape;
+        let Shape { features: d, width: k, outputs: c } = shape;
+        let (representation, rest) = self.values.split_at(d * k);
+        let (head, rest) = rest.split_at(k * c);
+        let (_, rest) = rest.split_at(k * k + k * c);
+        let (residual, _) = rest.split_at(d * c);
+        PartsRef { shape, representation, head, residual }
+    }
+}
+
+/// The client as the simulator runs it.
+pub type SimSession = Session<Linear<HeapWorkspace>, ClientSource, NoStore, ChaCha8Rng>;
+
+/// Makes the session of one device.
+#[must_use]
+pub fn session(id: u64, frame_limit: u16, shape: Shape, source: ClientSource, seed: u64) -> SimSession {
+    let config = Config { device: id, frame_limit, sampling: Sampling::Replay };
+    let random = ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, id).bits());
+    Session::new(config, Linear::new(HeapWorkspace::new(shape)), source, NoStore, random)
+}
+
+/// One device with both ends of its connection.
+#[derive(Debug)]
+pub struct SimDevice {
+    /// The device itself.
+    pub session: SimSession,
+    /// The host's end.
+    pub connection: Connection,
+    /// What it said and the engine has not heard yet.
+    pub said: Vec<Inbound>,
+    decoder: Decoder<Vec<u8>>,
+    transmit: Vec<u8>,
+    wire: Vec<u8>,
+}
+
+impl SimDevice {
+    /// A device that has just connected and said hello (found in `said`).
+    #[must_use]
+    pub fn connect(session: SimSession, config: Config) -> Self {
+        let mut device = Self {
+            session,
+            connection: Connection::new(),
+            said: Vec::new(),
+            decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
+            transmit: vec![0; config.transmit_capacity()],
+            wire: Vec::new(),
+        };
+        device.step(Event::LinkUp);
+        device
+    }
+
+    /// Exchanges frames until both ends are silent.
+    pub fn pump(&mut self) {
+        loop {
+            self.wire.clear();
+            if !self.connection.next_frame(&mut self.wire) {
+                return;
+            }
+            let wire = std::mem::take(&mut self.wire);
+            let mut input = wire.as_slice();
+            while let Fed::Message(message) = self.decoder.feed(&mut input) {
+                let progress = self.session.handle(0, Event::Message(message), &mut self.transmit);
+                let sent = self.transmit.get(..progress.sent).unwrap_or_default();
+                self.connection.receive(sent, &mut self.said);
+                let mut more = progress.again;
+                while more {
+                    let progress = self.session.handle(0, Event::Tick, &mut self.transmit);
+                    let sent = self.transmit.get(..progress.sent).unwrap_or_default();
+                    self.connection.receive(sent, &mut self.said);
+                    more = progress.again && progress.sent > 0;
+                }
+            }
+            self.wire = wire;
+        }
+    }
+
+    /// Gives the session one event and the host whatever it answers.
+    pub fn step(&mut self, event: Event<'_>) {
+        let progress = self.session.handle(0, event, &mut self.transmit);
+        let sent = self.transmit.get(..progress.sent).unwrap_or_default();
+        self.connection.receive(sent, &mut self.said);
+    }
+
+    /// Bytes and drops so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.connection.traffic()
+    }
+}
+
+/// The frame limit of a simulated device: the smallest usual one in which the model takes at most 64
+/// chunks, as a firmware engineer would choose it.
+#[must_use]
+pub fn frame_limit(shape: Shape) -> u16 {
+    let bytes = 4 * (shape.features * shape.width + shape.width * shape.outputs);
+    let limit = [256usize, 512, 1024, 2048].into_iter().find(|limit| bytes <= 64 * (limit - 40));
+    u16::try_from(limit.unwrap_or(FRAME_LIMIT_MAX)).unwrap_or(u16::MAX)
+}

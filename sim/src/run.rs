@@ -1,0 +1,503 @@
+//! The loop: the engine's actions go to the devices, the devices' answers go back at the virtual time at
+//! which they would arrive. Devices of a round compute in parallel; the engine hears them in order of
+//! (time, device), so nothing depends on the number of threads.
+
+use std::time::Instant;
+
+use fedspan_aggregator::config::{Init, Shape as EngineShape, build_engine};
+use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::engine::{Action, Counters, Engine, Event, Failure, Phase, Settings};
+use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_client::memory::Shape;
+use fedspan_client::session::{Config, Sampling};
+use fedspan_protocol::message::ToDevice;
+use fedspan_protocol::message::Welcome;
+use rayon::prelude::*;
+
+use crate::data::{Client, DataError, Dataset, npz};
+use crate::evaluate::{self, ClientScore, Scores};
+use crate::fleet::{SimDevice, frame_limit, session};
+use crate::scenario::Scenario;
+
+/// A run that did not end well.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunError {
+    /// The data could not be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The campaign could not go on.
+    #[error("the campaign stopped: {0}")]
+    Failed(#[from] Failure),
+    /// The scenario and the data do not fit.
+    #[error("{0}")]
+    Mismatch(String),
+    /// The user ended it.
+    #[error("interrupted after round {0}")]
+    Interrupted(u32),
+}
+
+/// One round, as `rounds.jsonl` has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoundRow {
+    /// 0 is the initial model.
+    pub round: u32,
+    /// Participation stage.
+    pub stage: u16,
+    /// Who was asked.
+    pub cohort: Vec<u64>,
+    /// Who counted, in order of arrival.
+    pub participants: Vec<u64>,
+    /// Cumulative simulated time.
+    pub time: f64,
+    /// Figures after the round; absent where it was not evaluated.
+    pub scores: Option<Scores>,
+    /// Bytes of encoded frames, hello excluded.
+    pub bytes_up: u64,
+    /// Bytes of encoded frames, welcome excluded.
+    pub bytes_down: u64,
+    /// Updates rejected.
+    pub rejected: u32,
+}
+
+/// Everything that a run gives.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Round by round, from round 0.
+    pub rounds: Vec<RoundRow>,
+    /// Figures of the final model.
+    pub scores: Scores,
+    /// Each client's personal model.
+    pub clients: Vec<ClientScore>,
+    /// Each newcomer's personal model.
+    pub newcomers: Vec<ClientScore>,
+    /// The final representation, orthonormal.
+    pub representation: Option<Matrix>,
+    /// The engine's counters.
+    pub counters: Counters,
+    /// Bytes up and down of all rounds.
+    pub bytes: (u64, u64),
+    /// Bytes up and down of the final fit-head.
+    pub fit_bytes: (u64, u64),
+    /// Seconds spent in rounds, without evaluation.
+    pub seconds: f64,
+    /// Interrupted before the end; what was finished is here.
+    pub interrupted: bool,
+}
+
+/// Is told about progress; answers false to end the run.
+pub trait Watcher {
+    /// After each round.
+    fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool;
+}
+
+/// Watches nothing.
+pub struct Unwatched;
+
+impl Watcher for Unwatched {
+    fn round(&mut self, _done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
+        true
+    }
+}
+
+/// Runs a scenario on its data with one seed.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run(scenario: &Scenario, seed: u64, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
+    let dataset = scenario.dataset(seed)?;
+    if dataset.clients.is_empty() {
+        return Err(RunError::Mismatch("no client is left to train".to_owned()));
+    }
+    if !scenario.is_federated() {
+        return Ok(baseline(scenario, &dataset));
+    }
+    if scenario.model.k > dataset.features {
+        let message = format!("model.k is {}, the data have {} features", scenario.model.k, dataset.features);
+        return Err(RunError::Mismatch(message));
+    }
+    let given = given_start(scenario, &dataset, seed)?;
+    Simulation::new(scenario, &dataset, seed, given).run(watcher)
+}
+
+/// The engine of a scenario, as a server would build it from the same sections.
+#[must_use]
+pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
+    let settings = Settings {
+        fleet_size: dataset.clients.len(),
+        rounds: scenario.algorithm.rounds,
+        final_head: scenario.algorithm.final_head,
+        deadline: None,
+        min_count: 1,
+        norm_bound: f32::MAX,
+    };
+    let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };
+    build_engine(
+        settings,
+        shape,
+        &scenario.model,
+        &scenario.algorithm,
+        scenario.participation,
+        1.0,
+        seed,
+        given,
+    )
+}
+
+/// The starting representation where the file names one.
+///
+/// # Errors
+/// [`RunError`] if the file cannot be used.
+pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Matrix>, RunError> {
+    match &scenario.model.init {
+        Init::Npy(path) => {
+            let b = npz::read_matrix(path, dataset.features)?;
+            if b.ncols() != scenario.model.k {
+                let message = format!("{path} has {} columns, model.k is {}", b.ncols(), scenario.model.k);
+                return Err(RunError::Mismatch(message));
+            }
+            let b = orthonormal(&b).map_err(|error| RunError::Mismatch(format!("{path}: {error}")))?;
+            Ok(Some(b))
+        }
+        Init::TruthSine(sine) => match &dataset.truth {
+            Some(truth) if truth.ncols() == scenario.model.k && 2 * truth.ncols() <= truth.nrows() => {
+                Ok(Some(tilted(truth, *sine, seed)))
+            }
+            _ => Err(RunError::Mismatch("truth-sine needs model.k = data.k and d >= 2 k".to_owned())),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// A basis at which every principal angle to `truth` has the given sine.
+fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
+    let (d, k) = truth.shape();
+    let mut random = stream(seed, Purpose::Start, 1);
+    let mut both = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
+    both.columns_mut(0, k).copy_from(truth);
+    let basis = orthonormal(&both).unwrap_or(both);
+    let cosine = (1.0 - sine * sine).max(0.0).sqrt();
+    truth * cosine + basis.columns(k, k) * sine
+}
+
+fn baseline(scenario: &Scenario, dataset: &Dataset) -> Outcome {
+    use fedspan_aggregator::config::AlgorithmName;
+    let began = Instant::now();
+    let head = scenario.algorithm.final_head;
+    let (scores, clients, newcomers) = match scenario.algorithm.name {
+        AlgorithmName::Pooled => {
+            let scores = evaluate::pooled(dataset, &[], 0, &dataset.clients, head);
+            let each = |client: &Client| {
+                let one = std::slice::from_ref(client);
+                let scores = evaluate::pooled(dataset, one, 1, one, head);
+                ClientScore {
+                    head: Vec::new(),
+                    loss: scores.loss.unwrap_or(0.0),
+                    accuracy: scores.accuracy,
+                    test_mse: scores.test_mse,
+                }
+            };
+            let newcomers = dataset.newcomers.iter().map(each).collect();
+            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers)
+        }
+        _ => {
+            let clients = evaluate::local_only(dataset, &dataset.clients, head);
+            let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
+            (evaluate::average(&clients), clients, newcomers)
+        }
+    };
+    Outcome {
+        rounds: vec![RoundRow {
+            round: 0,
+            stage: 0,
+            cohort: Vec::new(),
+            participants: Vec::new(),
+            time: 0.0,
+            scores: Some(scores),
+            bytes_up: 0,
+            bytes_down: 0,
+            rejected: 0,
+        }],
+        scores,
+        clients,
+        newcomers,
+        representation: None,
+        counters: Counters::default(),
+        bytes: (0, 0),
+        fit_bytes: (0, 0),
+        seconds: began.elapsed().as_secs_f64(),
+        interrupted: false,
+    }
+}
+
+/// Engine clock ticks per unit of simulated time.
+const TICKS: f64 = 1e6;
+
+struct Simulation<'a> {
+    scenario: &'a Scenario,
+    dataset: &'a Dataset,
+    seed: u64,
+    shape: Shape,
+    engine: Engine,
+    devices: Vec<SimDevice>,
+    speeds: Vec<f64>,
+    time: f64,
+    rows: Vec<RoundRow>,
+    seconds: f64,
+    finished: bool,
+    interrupted: bool,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(scenario: &'a Scenario, dataset: &'a Dataset, seed: u64, given: Option<Matrix>) -> Self {
+        let shape = evaluate::shape_of(dataset, scenario.model.k);
+        let engine = engine(scenario, dataset, seed, given);
+        let speed = |client: usize| match scenario.fleet.exponential {
+            true => stream(seed, Purpose::Speed, client as u64).exponential(),
+            false => 1.0,
+        };
+        let speeds = (0..dataset.clients.len() + dataset.newcomers.len()).map(speed).collect();
+        Self {
+            scenario,
+            dataset,
+            seed,
+            shape,
+            engine,
+            devices: Vec::new(),
+            speeds,
+            time: 0.0,
+            rows: Vec::new(),
+            seconds: 0.0,
+            finished: false,
+            interrupted: false,
+        }
+    }
+
+    fn run(mut self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
+        let began = Instant::now();
+        self.connect(&self.dataset.clients);
+        let mut actions = Vec::new();
+        for id in 0..self.dataset.clients.len() as u64 {
+            self.engine.handle(0, Event::Joined(id), &mut actions);
+        }
+        self.seconds += began.elapsed().as_secs_f64();
+        let starts = matches!(self.engine.phase(), Phase::Start(_));
+        if !starts {
+            self.record_initial(&mut actions, watcher);
+        }
+        self.until_finished(actions, watcher)?;
+        let bytes = self.traffic();
+        let trained = self.rows.iter().fold((0, 0), |sum, row| (sum.0 + row.bytes_up, sum.1 + row.bytes_down));
+        let fit_bytes = (bytes.0 - trained.0, bytes.1 - trained.1);
+        let newcomers = self.welcome_newcomers()?;
+        let representation = self.engine.representation().clone();
+        let basis = orthonormal(&representation).unwrap_or_else(|_| representation.clone());
+        let (scores, clients) = self.scores();
+        Ok(Outcome {
+            rounds: self.rows,
+            scores,
+            clients,
+            newcomers,
+            representation: Some(basis),
+            counters: self.engine.counters(),
+            bytes: trained,
+            fit_bytes,
+            seconds: self.seconds,
+            interrupted: self.interrupted,
+        })
+    }
+
+    fn connect(&mut self, clients: &[Client]) {
+        let limit = frame_limit(self.shape);
+        for client in clients {
+            let id = self.devices.len() as u64;
+            let config = Config { device: id, frame_limit: limit, sampling: Sampling::Replay };
+            let session = session(id, limit, self.shape, client.source(), self.seed);
+            let mut device = SimDevice::connect(session, config);
+            // The hello has been heard; what it says is what this file has just put there.
+            device.said.clear();
+            device.connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: u32::MAX }));
+            device.pump();
+            device.connection.forget_traffic();
+            self.devices.push(device);
+        }
+    }
+
+    /// Drives rounds until the engine says that it is finished.
+    fn until_finished(&mut self, mut actions: Vec<Action>, watcher: &mut dyn Watcher) -> Result<(), RunError> {
+        // (arrival time, device)
+        let mut arrivals: Vec<(f64, usize)> = Vec::new();
+        loop {
+            self.act(&mut actions, watcher)?;
+            let began = Instant::now();
+            self.devices.par_iter_mut().with_min_len(32).for_each(|device| {
+                if device.connection.pending() > 0 {
+                    device.pump();
+                }
+            });
+            for (index, device) in self.devices.iter().enumerate() {
+                if !device.said.is_empty() {
+                    arrivals.push((self.time + self.speeds.get(index).copied().unwrap_or(1.0), index));
+                }
+            }
+            if arrivals.is_empty() {
+                self.seconds += began.elapsed().as_secs_f64();
+                return if self.finished {
+                    Ok(())
+                } else {
+                    Err(RunError::Mismatch("the fleet fell silent before the campaign was over".to_owned()))
+                };
+            }
+            arrivals.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            for (time, index) in arrivals.drain(..) {
+                self.time = time.max(self.time);
+                let Some(device) = self.devices.get_mut(index) else { continue };
+                for inbound in device.said.drain(..) {
+                    let event = match inbound {
+                        Inbound::Update(update) => Event::Update(index as u64, update),
+                        Inbound::Decline(decline) => Event::Declined(index as u64, decline),
+                        _ => continue,
+                    };
+                    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a clock")]
+                    let now = (self.time * TICKS) as u64;
+                    self.engine.handle(now, event, &mut actions);
+                }
+            }
+            self.seconds += began.elapsed().as_secs_f64();
+        }
+    }
+
+    fn act(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<(), RunError> {
+        let mut queue: std::collections::VecDeque<Action> = actions.drain(..).collect();
+        while let Some(action) = queue.pop_front() {
+            match action {
+                Action::Acknowledge(device, ack) => {
+                    if let Some(device) = self.device(device) {
+                        device.connection.send(ToDevice::Ack(ack));
+                    }
+                }
+                Action::Open(device, opening) => {
+                    if let Some(device) = self.device(device) {
+                        device.connection.open(&opening);
+                    }
+                }
+                Action::Close(device, id) => {
+                    if let Some(device) = self.device(device) {
+                        device.connection.close_round(id);
+                    }
+                }
+                Action::Commit(record) => {
+                    let began = Instant::now();
+                    self.devices.par_iter_mut().with_min_len(32).for_each(SimDevice::pump);
+                    self.seconds += began.elapsed().as_secs_f64();
+                    self.time += self.scenario.fleet.communication;
+                    let number = match record.phase {
+                        Phase::Train(number) => number,
+                        // The start belongs to round 0, which is the initial model.
+                        _ => {
+                            let next = matches!(self.engine.phase(), Phase::Train(_));
+                            if next {
+                                let mut more: Vec<Action> = Vec::new();
+                                self.record_initial(&mut more, watcher);
+                                queue.extend(more);
+                            }
+                            continue;
+                        }
+                    };
+                    let last = number == self.scenario.algorithm.rounds;
+                    let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
+                    let scores = evaluated.then(|| self.scores().0);
+                    let (up, down) = self.traffic();
+                    let before = self.rows.iter().fold((0, 0), |s, row| (s.0 + row.bytes_up, s.1 + row.bytes_down));
+                    self.rows.push(RoundRow {
+                        round: number,
+                        stage: record.id.stage,
+                        cohort: record.cohort.clone(),
+                        participants: record.participants.clone(),
+                        time: self.time,
+                        scores,
+                        bytes_up: up - before.0,
+                        bytes_down: down - before.1,
+                        rejected: record.rejected,
+                    });
+                    self.interrupted =
+                        !watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
+                    if self.interrupted || scores.is_some_and(|s| self.reached(&s)) {
+                        let mut more = Vec::new();
+                        self.engine.finish_training(0, &mut more);
+                        // The round that had just opened never reaches a device.
+                        queue.retain(|action| !matches!(action, Action::Open(..)));
+                        queue.extend(more);
+                    }
+                }
+                Action::Finished => self.finished = true,
+                Action::Failed(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Round 0: the initial model, with the bytes that the start took.
+    fn record_initial(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) {
+        let scores = self.scores().0;
+        let (bytes_up, bytes_down) = self.traffic();
+        self.rows.push(RoundRow {
+            round: 0,
+            stage: 0,
+            cohort: Vec::new(),
+            participants: Vec::new(),
+            time: self.time,
+            scores: Some(scores),
+            bytes_up,
+            bytes_down,
+            rejected: 0,
+        });
+        if !watcher.round(0, self.scenario.algorithm.rounds, Some(&scores)) {
+            self.interrupted = true;
+            self.engine.finish_training(0, actions);
+        }
+    }
+
+    fn device(&mut self, id: u64) -> Option<&mut SimDevice> {
+        usize::try_from(id).ok().and_then(|index| self.devices.get_mut(index))
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        self.devices.iter().map(SimDevice::traffic).fold((0, 0), |(up, down), t| (up + t.up, down + t.down))
+    }
+
+    fn scores(&self) -> (Scores, Vec<ClientScore>) {
+        let head = self.scenario.algorithm.final_head;
+        let (mut scores, clients) = evaluate::representation(self.dataset, self.engine.representation(), head);
+        if let Some(w) = self.engine.shared_head() {
+            let shared = evaluate::shared(&self.dataset.clients, self.engine.representation(), w);
+            scores.accuracy_global = shared.accuracy;
+            scores.loss = shared.loss;
+            scores.test_mse = shared.test_mse.or(scores.test_mse);
+        }
+        (scores, clients)
+    }
+
+    fn reached(&self, scores: &Scores) -> bool {
+        let stop = &self.scenario.stop;
+        let below = |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);
+        below(scores.distance, stop.distance)
+            || below(scores.loss, stop.loss)
+            || matches!((scores.accuracy, stop.accuracy), (Some(v), Some(l)) if v >= l)
+            || stop.simulated_time.is_some_and(|limit| self.time >= limit)
+    }
+
+    /// Newcomers join the finished campaign and fit their head through it, like any device.
+    fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
+        let first = self.devices.len();
+        self.connect(&self.dataset.newcomers);
+        let mut actions = Vec::new();
+        for id in first..self.devices.len() {
+            self.engine.handle(0, Event::Joined(id as u64), &mut actions);
+        }
+        self.until_finished(actions, &mut Unwatched)?;
+        let shape = self.shape;
+        let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
+        Ok(newcomers.map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape)).collect())
+    }
+}

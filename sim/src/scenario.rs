@@ -1,0 +1,340 @@
+//! Scenario files: what to simulate. Every mistake names file, line, key, what was found and what is allowed.
+
+use fedspan_aggregator::config::{
+    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, Problem, Section, Source,
+    StopSection, read_algorithm, read_model, read_participation, read_stop,
+};
+
+use crate::data::idx::{self, Bundled};
+use crate::data::npz;
+use crate::data::partition::{Partition, partition, split_by_order};
+use crate::data::synthetic::{HeadNorm, LinearRegression, linear_regression};
+use crate::data::table::{self, Columns};
+use crate::data::watch::{self, WatchSettings};
+use crate::data::{Client, DataError, Dataset};
+
+/// The built-in scenarios: name, one line, file.
+pub const BUILT_IN: [(&str, &str, &str); 5] = [
+    ("demo", "smartwatch wearers: new people label one window per exercise", include_str!("../scenarios/demo.toml")),
+    ("programmes", "smartwatch wearers, each with exercises numbered in their own order", include_str!("../scenarios/programmes.toml")),
+    ("linear", "FedRep's synthetic regression: distance to the true representation", include_str!("../scenarios/linear.toml")),
+    ("new-clients", "linear regression: new clients with few samples (FedRep, Figure 4)", include_str!("../scenarios/new-clients.toml")),
+    ("digits", "optical digits, two classes a client", include_str!("../scenarios/digits.toml")),
+];
+
+/// What to simulate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// The file's name, or the built-in's.
+    pub name: String,
+    /// The whole file with all changes, as it is reported.
+    pub text: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Scores are computed every so many rounds, and after the last.
+    pub evaluate_every: u32,
+    /// Where samples come from.
+    pub data: DataSection,
+    /// The model.
+    pub model: ModelSection,
+    /// The algorithm.
+    pub algorithm: AlgorithmSection,
+    /// Who takes part.
+    pub participation: ParticipationSection,
+    /// Speeds.
+    pub fleet: FleetSection,
+    /// When to stop early.
+    pub stop: StopSection,
+}
+
+/// `[data]`, with `[split]` and `[data.partition]`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DataSection {
+    /// Synthetic.
+    Linear(LinearRegression),
+    /// An npz file.
+    Npz(String),
+    /// A CSV file.
+    Csv(String, Columns, OrderSplit),
+    /// The smartwatch recordings.
+    Watch(WatchSettings),
+    /// Images.
+    Images(ImageSource, Partition, OrderSplit),
+}
+
+/// Where images come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ImageSource {
+    /// With the program.
+    Bundled(Bundled),
+    /// From IDX files: images and labels.
+    Files(String, String),
+}
+
+/// A split of each client's samples in their order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OrderSplit {
+    /// Fraction that tests.
+    pub test: f64,
+    /// Samples dropped in between.
+    pub gap: usize,
+}
+
+/// `[fleet]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FleetSection {
+    /// Each client's computation time is drawn once, exponential with mean 1; otherwise it is 1.
+    pub exponential: bool,
+    /// Added to every round, in mean computations.
+    pub communication: f64,
+}
+
+impl Scenario {
+    /// The text of a built-in scenario.
+    #[must_use]
+    pub fn built_in(name: &str) -> Option<&'static str> {
+        BUILT_IN.iter().find(|(known, _, _)| *known == name).map(|(_, _, text)| *text)
+    }
+
+    /// Reads a scenario with the command line's changes (`key=value`).
+    ///
+    /// # Errors
+    /// [`Problem`] for the first mistake.
+    pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
+        let source = Source::parse(name, text, changes)?;
+        let root = source.root();
+        let scenario = Self {
+            name: name.to_owned(),
+            text: source.effective(),
+            seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
+            evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?).unwrap_or(1),
+            data: read_data(&root.section("data")?, &root.section("split")?)?,
+            model: read_model(&root.section("model")?)?,
+            algorithm: read_algorithm(&root.section("algorithm")?)?,
+            participation: read_participation(&root.section("participation")?)?,
+            fleet: read_fleet(&root.section("fleet")?)?,
+            stop: read_stop(&root.section("stop")?)?,
+        };
+        root.finish()?;
+        scenario.check(&root)?;
+        Ok(scenario)
+    }
+
+    /// What cannot be seen key by key.
+    fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let classification = !matches!(self.data, DataSection::Linear(_) | DataSection::Npz(_))
+            && !matches!(&self.data, DataSection::Csv(_, columns, _) if !columns.classification);
+        let model = root.section("model")?;
+        if classification && self.model.init == Init::Moments {
+            let message = "found \"moments\", which weighs samples by y^2: regression only; allowed here: \
+                           \"random\", \"power\", \"npy:FILE\"";
+            return Err(model.problem("init", message));
+        }
+        let synthetic = matches!(self.data, DataSection::Linear(_));
+        if !synthetic && matches!(self.model.init, Init::TruthSine(_)) {
+            return Err(model.problem("init", "truth-sine needs a known truth: kind = \"linear-regression\""));
+        }
+        let d = match &self.data {
+            DataSection::Linear(linear) => Some(linear.d),
+            DataSection::Watch(_) => Some(fedspan_client::features::FEATURES),
+            DataSection::Csv(_, columns, _) => Some(columns.features.len() + 1),
+            _ => None,
+        };
+        if let Some(d) = d
+            && self.model.k > d
+        {
+            let message = format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
+            return Err(model.problem("k", message));
+        }
+        Ok(())
+    }
+
+    /// Makes or reads the data.
+    ///
+    /// # Errors
+    /// [`DataError`] if a file cannot be used.
+    pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
+        match &self.data {
+            DataSection::Linear(settings) => Ok(linear_regression(settings, seed)),
+            DataSection::Npz(path) => npz::dataset(path),
+            DataSection::Watch(settings) => watch::dataset(settings, seed),
+            DataSection::Csv(path, columns, split) => {
+                let mut dataset = table::read(path, columns)?;
+                let d = dataset.features;
+                let cut = |client: &Client| split_by_order(&client.train, d, split.test, split.gap);
+                dataset.clients = dataset.clients.iter().map(cut).collect();
+                Ok(dataset)
+            }
+            DataSection::Images(source, how, split) => {
+                let images = match source {
+                    ImageSource::Bundled(which) => idx::bundled(*which)?,
+                    ImageSource::Files(images, labels) => idx::read(images, labels)?,
+                };
+                let parts = partition(&images.set, images.features, *how, seed);
+                let clients = parts
+                    .iter()
+                    .map(|part| shuffled_split(part, images.features, *split, seed))
+                    .collect();
+                Ok(Dataset {
+                    features: images.features,
+                    outputs: images.classes,
+                    classification: true,
+                    clients,
+                    newcomers: Vec::new(),
+                    truth: None,
+                })
+            }
+        }
+    }
+
+    /// Whether the algorithm exchanges rounds.
+    #[must_use]
+    pub fn is_federated(&self) -> bool {
+        self.algorithm.name.is_federated()
+    }
+
+    /// The algorithm's name as in the file.
+    #[must_use]
+    pub fn algorithm_word(&self) -> &'static str {
+        AlgorithmName::word(self.algorithm.name)
+    }
+}
+
+/// Images have no order in time: shuffle each class within the client before splitting, so that training
+/// and test part have the same classes.
+fn shuffled_split(part: &crate::data::Set, d: usize, split: OrderSplit, seed: u64) -> Client {
+    let crate::data::Labels::Classes(labels) = &part.y else { return split_by_order(part, d, split.test, split.gap) };
+    let mut train = crate::data::Set::empty(true);
+    let mut test = crate::data::Set::empty(true);
+    for class in 0..=u8::MAX {
+        let own: Vec<usize> = labels.iter().enumerate().filter(|(_, y)| **y == class).map(|(i, _)| i).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let mut random = fedspan_aggregator::random::stream(
+            seed,
+            fedspan_aggregator::random::Purpose::Partition,
+            3000 + u64::from(class),
+        );
+        let order = random.choose(&own, own.len());
+        let client = split_by_order(&part.select(d, &order), d, split.test, 0);
+        train.append(&client.train);
+        test.append(&client.test);
+    }
+    Client::new(train, test)
+}
+
+fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
+    #[derive(Clone, Copy)]
+    enum Kind {
+        Linear,
+        Npz,
+        Csv,
+        Watch,
+        Digits,
+        Mnist5k,
+        Idx,
+    }
+    let kinds = [
+        ("linear-regression", Kind::Linear),
+        ("npz", Kind::Npz),
+        ("csv", Kind::Csv),
+        ("watch-imu", Kind::Watch),
+        ("digits", Kind::Digits),
+        ("mnist5k", Kind::Mnist5k),
+        ("idx", Kind::Idx),
+    ];
+    let file = "a file name";
+    let data = match section.choice("kind", None, &kinds)? {
+        Kind::Linear => {
+            let norms = [("sqrt-k", HeadNorm::SqrtK), ("gaussian", HeadNorm::Gaussian), ("qr", HeadNorm::Qr)];
+            let d = section.size("d", None, 1..=65_535)?;
+            DataSection::Linear(LinearRegression {
+                clients: section.size("clients", None, 1..=1_000_000)?,
+                d,
+                k: section.size("k", None, 1..=d)?,
+                samples: section.size("samples", None, 0..=1_000_000)?,
+                fresh: section.boolean("fresh", false)?,
+                noise_std: section.number("noise_std", Some(0.0), 0.0..=f64::MAX)?,
+                head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
+                new_clients: section.size("new_clients", Some(0), 0..=1_000_000)?,
+                new_samples: section.size("new_samples", Some(10), 0..=1_000_000)?,
+                test_samples: section.size("test_samples", Some(0), 0..=1_000_000)?,
+            })
+        }
+        Kind::Npz => DataSection::Npz(section.string("path", None, file)?),
+        Kind::Csv => {
+            let column = "a column name";
+            let names = "a list of column names";
+            let features = section.list("features", names, |v| v.as_str().map(str::to_owned))?;
+            let features = features
+                .filter(|list| !list.is_empty())
+                .ok_or_else(|| section.problem("features", format!("missing or empty, allowed: {names}")))?;
+            let targets = [("regression", false), ("classes", true)];
+            let columns = Columns {
+                client: section.string("client", None, column)?,
+                target: section.string("target", None, column)?,
+                features,
+                classification: section.choice("task", Some("regression"), &targets)?,
+            };
+            DataSection::Csv(section.string("path", None, file)?, columns, read_split(split)?)
+        }
+        Kind::Watch => {
+            let programmes = section.boolean("programmes", false)?;
+            let head_samples_per_class = section.size("head_samples_per_class", Some(0), 0..=1000)?;
+            split.choice("by", Some("time"), &[("time", ()), ("users", ())])?;
+            let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
+            let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
+            DataSection::Watch(WatchSettings {
+                test: split.number("test", Some(0.5), 0.05..=0.95)?,
+                gap: split.size("gap", Some(3), 1..=100)?,
+                holdout_users,
+                fold: split.size("fold", Some(0), 0..=folds - 1)?,
+                labels_per_class: split.size("labels_per_class", Some(1), 1..=1000)?,
+                programmes,
+                head_samples_per_class,
+            })
+        }
+        kind => {
+            let source = match kind {
+                Kind::Digits => ImageSource::Bundled(Bundled::Digits),
+                Kind::Mnist5k => ImageSource::Bundled(Bundled::Mnist5k),
+                _ => ImageSource::Files(
+                    section.string("images", None, "an IDX file name")?,
+                    section.string("labels", None, "an IDX file name")?,
+                ),
+            };
+            let part = section.section("partition")?;
+            let shards = part.choice("kind", Some("shards"), &[("shards", true), ("iid", false)])?;
+            let clients = part.size("clients", Some(20), 1..=100_000)?;
+            let how = if shards {
+                Partition::Shards { clients, classes: part.size("classes", Some(2), 1..=256)? }
+            } else {
+                Partition::Iid { clients }
+            };
+            part.finish()?;
+            DataSection::Images(source, how, read_split(split)?)
+        }
+    };
+    section.finish()?;
+    split.finish()?;
+    Ok(data)
+}
+
+fn read_split(split: &Section<'_>) -> Result<OrderSplit, Problem> {
+    split.choice("by", Some("time"), &[("time", ())])?;
+    Ok(OrderSplit {
+        test: split.number("test", Some(0.2), 0.0..=0.95)?,
+        gap: split.size("gap", Some(0), 0..=1_000_000)?,
+    })
+}
+
+fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
+    let speeds = [("constant", false), ("exponential", true)];
+    let fleet = FleetSection {
+        exponential: section.choice("speed", Some("constant"), &speeds)?,
+        communication: section.number("communication", Some(0.0), 0.0..=f64::MAX)?,
+    };
+    section.finish()?;
+    Ok(fleet)
+}
