@@ -202,7 +202,8 @@ impl Connection {
     /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame.
     pub fn open(&mut self, opening: &Arc<Opening>) {
         let encoding = opening.request.encoding;
-        let mut tensors: Descriptors = opening.request.tensors.iter().map(|t| t.descriptor(encoding)).collect();
+        let mut tensors: Descriptors =
+            opening.request.tensors.iter().map(|t| t.descriptor(encoding)).collect();
         if plan(&mut tensors, self.limit).is_err() {
             self.traffic.unsent = self.traffic.unsent.saturating_add(1);
             return;
@@ -226,7 +227,8 @@ impl Connection {
     }
 
     fn resend(&mut self, missing: &Missing) {
-        let Some((opening, tensors)) = self.open.as_ref().filter(|(opening, _)| opening.id == missing.id) else {
+        let Some((opening, tensors)) = self.open.as_ref().filter(|(opening, _)| opening.id == missing.id)
+        else {
             return;
         };
         for &index in &missing.chunks {

@@ -134,7 +134,13 @@ fn kahan_matrices_do_not_fool_the_pivots() {
             let (s, c) = angle.sin_cos();
             let kahan = M::from_fn(k, k, |i, j| {
                 let row = s.powi(i as i32);
-                if i == j { row } else if j > i { -c * row } else { 0.0 }
+                if i == j {
+                    row
+                } else if j > i {
+                    -c * row
+                } else {
+                    0.0
+                }
             });
             let z = flat(&kahan);
             let z64 = matrix(k, k, &z);
@@ -197,7 +203,10 @@ fn any_condition_up_to_1e8_is_finite_and_solves_nearby_data() {
             assert!(w.iter().all(|v| v.is_finite()), "{way}");
             let w64 = matrix(k, c, &w);
             let residual = normwise(&z64, &y64, &w64);
-            assert!(residual <= 2.0 * f64::from(RANK_CUT) * (k as f64).sqrt(), "{way}: {residual:e} k={k} m={m}");
+            assert!(
+                residual <= 2.0 * f64::from(RANK_CUT) * (k as f64).sqrt(),
+                "{way}: {residual:e} k={k} m={m}"
+            );
             worst.saw("any condition, normwise residual", residual);
             let length = w64.norm() * norm2(&z64) / y64.norm();
             assert!(length <= 1e6 * (k as f64).sqrt(), "{way}: head {length:e} times |Y|/|Z|");
@@ -217,7 +226,8 @@ fn deficient_rank_gives_the_minimum_norm_head() {
         let m = rank + random.below(40);
         let c = 1 + random.below(4);
         let scale = 10f64.powf(12.0 * random.unit() - 6.0);
-        let values: Vec<f64> = geometric(rank, 1.0 + 29.0 * random.unit()).iter().map(|s| s * scale).collect();
+        let values: Vec<f64> =
+            geometric(rank, 1.0 + 29.0 * random.unit()).iter().map(|s| s * scale).collect();
         let base = random.with_singular_values(m, &values);
         let z = match case % 3 {
             // The last columns repeat the first, bit for bit.
@@ -261,8 +271,30 @@ fn no_samples_no_head() {
 /// One case of `hostile`: values of a few kinds, so that columns repeat, vanish, underflow or overflow.
 fn nasty(random: &mut Random) -> f32 {
     const POOL: [f32; 24] = [
-        0.0, -0.0, 1.0, -1.0, 0.5, 3.0, 1e-3, 1e3, 1e-8, 1e8, 1e-12, 1e12, -1e12, 1e-17, 1e-20, 1e-30, -1e-30,
-        1e-40, f32::MIN_POSITIVE, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN,
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        3.0,
+        1e-3,
+        1e3,
+        1e-8,
+        1e8,
+        1e-12,
+        1e12,
+        -1e12,
+        1e-17,
+        1e-20,
+        1e-30,
+        -1e-30,
+        1e-40,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
     ];
     POOL[random.below(POOL.len())]
 }
@@ -297,7 +329,8 @@ fn hostile_samples() {
     let mut cases = 0;
     while cases < 120_000 {
         let (k, c) = (1 + random.below(6), 1 + random.below(2));
-        let (mut model, mut stream) = (Linear::new(Heap::new(k, k, c)), Linear::new(Heap::streaming(k, k, c)));
+        let (mut model, mut stream) =
+            (Linear::new(Heap::new(k, k, c)), Linear::new(Heap::streaming(k, k, c)));
         model.set_representation(&identity(k)).unwrap();
         for _ in 0..100 {
             cases += 1;
@@ -355,7 +388,10 @@ fn check_hostile(
         assert!(w.iter().all(|v| v.is_finite()), "{way}, case {case}: {z:?} {y:?} gave {w:?}");
         let w64 = matrix(k, c, &w);
         if size < 1e-19 {
-            assert!(w.iter().all(|v| *v == 0.0), "{way}, case {case}: features below 1e-18 are zero: {z:?} {w:?}");
+            assert!(
+                w.iter().all(|v| *v == 0.0),
+                "{way}, case {case}: features below 1e-18 are zero: {z:?} {w:?}"
+            );
         }
         let residual = normwise(&(&z64 / size), &(&y64 / size), &w64);
         let small = 1e-17 / size * ((k * m) as f64);
@@ -382,7 +418,10 @@ fn check_hostile(
             let relative = condition * (length + attainable) + condition.powi(2) * misfit;
             let underflow = 1e-42 + 1e-44 * (condition / norm2(&z64).max(1e-20)).powi(2);
             let bound = 64.0 * EPS * k as f64 * relative + underflow;
-            assert!(error <= bound, "{way}, case {case}: {error:e} over {bound:e}: {z:?} {y:?} {w:?} {oracle}");
+            assert!(
+                error <= bound,
+                "{way}, case {case}: {error:e} over {bound:e}: {z:?} {y:?} {w:?} {oracle}"
+            );
             if bound > 0.0 {
                 worst.saw("hostile, share of the oracle's bound", error / bound);
             }
@@ -422,7 +461,8 @@ fn ridge_is_the_oracles_ridge() {
         let condition = Svd::new(&regular).condition();
         let oracle = regular.cholesky().unwrap().solve(&(z64.transpose() * &y64));
         let head = HeadSolve::LeastSquares { ridge };
-        for (way, w) in [("client", by_client(&z, &y, k, c, head)), ("stream", by_stream(&z, &y, k, c, head))] {
+        for (way, w) in [("client", by_client(&z, &y, k, c, head)), ("stream", by_stream(&z, &y, k, c, head))]
+        {
             let error = (matrix(k, c, &w) - &oracle).norm() / oracle.norm();
             let cancelled = z64.norm() * y64.norm() / (z64.transpose() * &y64).norm();
             let bound = 8.0 * EPS * k as f64 * condition * cancelled.max(1.0);

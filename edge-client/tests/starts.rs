@@ -78,8 +78,10 @@ fn moment_rows_are_rows_of_the_upper_half() {
         for (first, count) in [(0u16, 4u16), (4, 4), (3, 1), (7, 1)] {
             let (_, sent) = rows(&samples, k, first, count).unwrap();
             let (first, count) = (usize::from(first), usize::from(count));
-            let half: Vec<f64> =
-                (first..first + count).flat_map(|i| (i..d).map(move |j| (i, j))).map(|at| expected[at]).collect();
+            let half: Vec<f64> = (first..first + count)
+                .flat_map(|i| (i..d).map(move |j| (i, j)))
+                .map(|at| expected[at])
+                .collect();
             assert_eq!(sent.len(), half.len());
             for (a, b) in sent.iter().zip(&half) {
                 let error = (f64::from(*a) - b).abs() / expected.norm();
@@ -157,8 +159,10 @@ fn fedavg_agrees_with_f64() {
                 b64 -= gb * f64::from(eta);
                 w64 -= gw * f64::from(eta_h);
             }
-            let task = Wire::FedAvg { step_size: eta, head_step_size: eta_h, local_steps, encoding: Encoding::F32 };
-            let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16);
+            let task =
+                Wire::FedAvg { step_size: eta, head_step_size: eta_h, local_steps, encoding: Encoding::F32 };
+            let of =
+                |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16);
             let tensors = [of(Role::Representation, d, k), of(Role::SharedHead, k, c)].into_iter().collect();
             let round = RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors };
             let mut model = Linear::new(Heap::new(d, k, c));

@@ -43,10 +43,16 @@ fn one_pass_agrees_with_two_up_to_condition_100() {
             let w = matrix(k, c, twice.head()).norm();
             let xy = (samples.x64().transpose() * samples.y64()).norm() / m as f64;
             let relative = difference / (xy * w);
-            assert!(relative <= 1e-5, "{relative:e} at condition {condition:.1}, d={d} k={k} m={m} noise={noise}");
+            assert!(
+                relative <= 1e-5,
+                "{relative:e} at condition {condition:.1}, d={d} k={k} m={m} noise={noise}"
+            );
             worst.saw(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
             let heads = (matrix(k, c, once.head()) - matrix(k, c, twice.head())).norm() / w;
-            assert!(heads <= 2e-5, "head: {heads:e} at condition {condition:.1}, d={d} k={k} m={m} noise={noise}");
+            assert!(
+                heads <= 2e-5,
+                "head: {heads:e} at condition {condition:.1}, d={d} k={k} m={m} noise={noise}"
+            );
             worst.saw("head, relative difference", heads);
         }
     }

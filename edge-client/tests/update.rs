@@ -94,7 +94,8 @@ fn the_step_leaves_the_span_at_a_right_angle() {
         let (moved, g) = (matrix(d, k, &moved), matrix(d, k, &gradient));
         let w = matrix(k, c, model.head());
         let largest = norm2(&(samples.x64() * &b64));
-        let rounding = f64::from(eta) * largest * (largest * w.norm() + samples.y64().norm()) * w.norm() / m as f64;
+        let rounding =
+            f64::from(eta) * largest * (largest * w.norm() + samples.y64().norm()) * w.norm() / m as f64;
         let bound = 32.0 * EPS * (rounding + 1.0);
         let error = (b64.transpose() * &moved - M::identity(k, k)).norm();
         assert!(error <= bound, "B^T Bbar - I is {error:e} over {bound:e}, k={k} c={c} m={m}");
@@ -182,7 +183,8 @@ fn skipped_samples_are_counted_and_leave_no_trace() {
                 let (usage, sent) = fed_rep_stream(&mut model, task, &b, samples).unwrap();
                 (usage, bits(&sent), bits(model.head()))
             };
-            for (dirty, clean) in [(round(&samples, 3), round(&clean, m)), (stream(&samples), stream(&clean))] {
+            for (dirty, clean) in [(round(&samples, 3), round(&clean, m)), (stream(&samples), stream(&clean))]
+            {
                 assert_eq!(dirty.0, Usage { samples: (m - bad.len()) as u32, skipped: bad.len() as u32 });
                 assert_eq!(clean.0, Usage { samples: (m - bad.len()) as u32, skipped: 0 });
                 assert_eq!((dirty.1, dirty.2), (clean.1, clean.2));
@@ -196,7 +198,9 @@ fn the_bits_do_not_depend_on_slices_or_pieces_or_workspace() {
     let mut random = Random(5);
     for (m, classes) in [(3, false), (29, false), (64, true), (64, false)] {
         let (b, samples) = problem(&mut random, 20, 3, 2, m, classes);
-        for head in [EXACT, HeadSolve::LeastSquares { ridge: 0.1 }, HeadSolve::Gradient { steps: 2, step_size: 0.1 }] {
+        for head in
+            [EXACT, HeadSolve::LeastSquares { ridge: 0.1 }, HeadSolve::Gradient { steps: 2, step_size: 0.1 }]
+        {
             for upload in [Upload::Gradient, Upload::Representation] {
                 let task = fed_rep(head, upload, 0.25);
                 let mut seen = Vec::new();

@@ -43,13 +43,16 @@ pub struct ClientScore {
 pub fn personal(clients: &[Client], b: &[f32], shape: Shape, head: HeadSolve) -> Vec<ClientScore> {
     clients
         .par_iter()
-        .map_init(|| Linear::new(HeapWorkspace::new(shape)), |model, client| {
-            let _ = model.set_representation(b);
-            // Without a usable sample the head is zero, and is scored as such.
-            model.head_mut().fill(0.0);
-            let _ = model.fit_head(head, &mut recording(&client.train, shape));
-            score(model, client, shape)
-        })
+        .map_init(
+            || Linear::new(HeapWorkspace::new(shape)),
+            |model, client| {
+                let _ = model.set_representation(b);
+                // Without a usable sample the head is zero, and is scored as such.
+                model.head_mut().fill(0.0);
+                let _ = model.fit_head(head, &mut recording(&client.train, shape));
+                score(model, client, shape)
+            },
+        )
         .collect()
 }
 
@@ -152,7 +155,8 @@ pub fn representation(dataset: &Dataset, b: &Matrix, head: HeadSolve) -> (Scores
 /// Figures of one shared model `(b, w)` on every client's test set.
 #[must_use]
 pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
-    let combined = Matrix::from_fn(b.nrows(), w.ncols(), |i, c| (0..b.ncols()).map(|j| b[(i, j)] * w[(j, c)]).sum());
+    let combined =
+        Matrix::from_fn(b.nrows(), w.ncols(), |i, c| (0..b.ncols()).map(|j| b[(i, j)] * w[(j, c)]).sum());
     direct(clients, &to_f32(&combined), w.ncols())
 }
 
@@ -164,12 +168,15 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     let identity = to_f32(&Matrix::identity(outputs, outputs));
     let each: Vec<ClientScore> = clients
         .par_iter()
-        .map_init(|| Linear::new(HeapWorkspace::new(shape)), |model, client| {
-            let _ = model.set_representation(w);
-            model.head_mut().copy_from_slice(&identity);
-            model.restore_head(fedspan_protocol::frame::crc32c_f32(w));
-            score(model, client, shape)
-        })
+        .map_init(
+            || Linear::new(HeapWorkspace::new(shape)),
+            |model, client| {
+                let _ = model.set_representation(w);
+                model.head_mut().copy_from_slice(&identity);
+                model.restore_head(fedspan_protocol::frame::crc32c_f32(w));
+                score(model, client, shape)
+            },
+        )
         .collect();
     average(&each)
 }
@@ -184,7 +191,13 @@ pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec
 /// One model of all clients' samples in one place, each sample of `extra` counting `weight` times; scored
 /// on `scored`.
 #[must_use]
-pub fn pooled(dataset: &Dataset, extra: &[Client], weight: usize, scored: &[Client], head: HeadSolve) -> Scores {
+pub fn pooled(
+    dataset: &Dataset,
+    extra: &[Client],
+    weight: usize,
+    scored: &[Client],
+    head: HeadSolve,
+) -> Scores {
     let mut all = Set::empty(dataset.classification);
     for client in &dataset.clients {
         all.append(&client.train);

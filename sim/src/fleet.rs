@@ -41,7 +41,18 @@ impl Memory for HeapWorkspace {
         let (rhs, rest) = rest.split_at_mut(k * c);
         let (residual, rest) = rest.split_at_mut(d * c);
         let (z, y) = rest.split_at_mut(k);
-        Parts { shape, representation, head, factor, rhs, residual, cross: None, z, y, order: &mut self.order }
+        Parts {
+            shape,
+            representation,
+            head,
+            factor,
+            rhs,
+            residual,
+            cross: None,
+            z,
+            y,
+            order: &mut self.order,
+        }
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {

@@ -287,7 +287,8 @@ impl<'a> Simulation<'a> {
         }
         self.until_finished(actions, watcher)?;
         let bytes = self.traffic();
-        let trained = self.rows.iter().fold((0, 0), |sum, row| (sum.0 + row.bytes_up, sum.1 + row.bytes_down));
+        let trained =
+            self.rows.iter().fold((0, 0), |sum, row| (sum.0 + row.bytes_up, sum.1 + row.bytes_down));
         let fit_bytes = (bytes.0 - trained.0, bytes.1 - trained.1);
         let newcomers = self.welcome_newcomers()?;
         let representation = self.engine.representation().clone();
@@ -324,7 +325,11 @@ impl<'a> Simulation<'a> {
     }
 
     /// Drives rounds until the engine says that it is finished.
-    fn until_finished(&mut self, mut actions: Vec<Action>, watcher: &mut dyn Watcher) -> Result<(), RunError> {
+    fn until_finished(
+        &mut self,
+        mut actions: Vec<Action>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), RunError> {
         // (arrival time, device)
         let mut arrivals: Vec<(f64, usize)> = Vec::new();
         loop {
@@ -408,7 +413,8 @@ impl<'a> Simulation<'a> {
                     let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
                     let scores = evaluated.then(|| self.scores().0);
                     let (up, down) = self.traffic();
-                    let before = self.rows.iter().fold((0, 0), |s, row| (s.0 + row.bytes_up, s.1 + row.bytes_down));
+                    let before =
+                        self.rows.iter().fold((0, 0), |s, row| (s.0 + row.bytes_up, s.1 + row.bytes_down));
                     self.rows.push(RoundRow {
                         round: number,
                         stage: record.id.stage,
@@ -468,7 +474,8 @@ impl<'a> Simulation<'a> {
 
     fn scores(&self) -> (Scores, Vec<ClientScore>) {
         let head = self.scenario.algorithm.final_head;
-        let (mut scores, clients) = evaluate::representation(self.dataset, self.engine.representation(), head);
+        let (mut scores, clients) =
+            evaluate::representation(self.dataset, self.engine.representation(), head);
         if let Some(w) = self.engine.shared_head() {
             let shared = evaluate::shared(&self.dataset.clients, self.engine.representation(), w);
             scores.accuracy_global = shared.accuracy;
@@ -480,7 +487,8 @@ impl<'a> Simulation<'a> {
 
     fn reached(&self, scores: &Scores) -> bool {
         let stop = &self.scenario.stop;
-        let below = |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);
+        let below =
+            |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);
         below(scores.distance, stop.distance)
             || below(scores.loss, stop.loss)
             || matches!((scores.accuracy, stop.accuracy), (Some(v), Some(l)) if v >= l)
@@ -498,6 +506,8 @@ impl<'a> Simulation<'a> {
         self.until_finished(actions, &mut Unwatched)?;
         let shape = self.shape;
         let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
-        Ok(newcomers.map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape)).collect())
+        Ok(newcomers
+            .map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape))
+            .collect())
     }
 }

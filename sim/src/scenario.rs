@@ -15,10 +15,26 @@ use crate::data::{Client, DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
 pub const BUILT_IN: [(&str, &str, &str); 5] = [
-    ("demo", "smartwatch wearers: new people label one window per exercise", include_str!("../scenarios/demo.toml")),
-    ("programmes", "smartwatch wearers, each with exercises numbered in their own order", include_str!("../scenarios/programmes.toml")),
-    ("linear", "FedRep's synthetic regression: distance to the true representation", include_str!("../scenarios/linear.toml")),
-    ("new-clients", "linear regression: new clients with few samples (FedRep, Figure 4)", include_str!("../scenarios/new-clients.toml")),
+    (
+        "demo",
+        "smartwatch wearers: new people label one window per exercise",
+        include_str!("../scenarios/demo.toml"),
+    ),
+    (
+        "programmes",
+        "smartwatch wearers, each with exercises numbered in their own order",
+        include_str!("../scenarios/programmes.toml"),
+    ),
+    (
+        "linear",
+        "FedRep's synthetic regression: distance to the true representation",
+        include_str!("../scenarios/linear.toml"),
+    ),
+    (
+        "new-clients",
+        "linear regression: new clients with few samples (FedRep, Figure 4)",
+        include_str!("../scenarios/new-clients.toml"),
+    ),
     ("digits", "optical digits, two classes a client", include_str!("../scenarios/digits.toml")),
 ];
 
@@ -107,7 +123,8 @@ impl Scenario {
             name: name.to_owned(),
             text: source.effective(),
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
-            evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?).unwrap_or(1),
+            evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
+                .unwrap_or(1),
             data: read_data(&root.section("data")?, &root.section("split")?)?,
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
@@ -143,7 +160,8 @@ impl Scenario {
         if let Some(d) = d
             && self.model.k > d
         {
-            let message = format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
+            let message =
+                format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
             return Err(model.problem("k", message));
         }
         Ok(())
@@ -171,10 +189,8 @@ impl Scenario {
                     ImageSource::Files(images, labels) => idx::read(images, labels)?,
                 };
                 let parts = partition(&images.set, images.features, *how, seed);
-                let clients = parts
-                    .iter()
-                    .map(|part| shuffled_split(part, images.features, *split, seed))
-                    .collect();
+                let clients =
+                    parts.iter().map(|part| shuffled_split(part, images.features, *split, seed)).collect();
                 Ok(Dataset {
                     features: images.features,
                     outputs: images.classes,
@@ -203,11 +219,14 @@ impl Scenario {
 /// Images have no order in time: shuffle each class within the client before splitting, so that training
 /// and test part have the same classes.
 fn shuffled_split(part: &crate::data::Set, d: usize, split: OrderSplit, seed: u64) -> Client {
-    let crate::data::Labels::Classes(labels) = &part.y else { return split_by_order(part, d, split.test, split.gap) };
+    let crate::data::Labels::Classes(labels) = &part.y else {
+        return split_by_order(part, d, split.test, split.gap);
+    };
     let mut train = crate::data::Set::empty(true);
     let mut test = crate::data::Set::empty(true);
     for class in 0..=u8::MAX {
-        let own: Vec<usize> = labels.iter().enumerate().filter(|(_, y)| **y == class).map(|(i, _)| i).collect();
+        let own: Vec<usize> =
+            labels.iter().enumerate().filter(|(_, y)| **y == class).map(|(i, _)| i).collect();
         if own.is_empty() {
             continue;
         }

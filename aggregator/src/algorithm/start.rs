@@ -173,7 +173,11 @@ impl Algorithm for Moments {
 
     #[allow(clippy::cast_precision_loss, reason = "a block number")]
     fn state(&self) -> Vec<f64> {
-        [self.next as f64].into_iter().chain(self.matrix.iter().copied()).chain(self.basis.iter().copied()).collect()
+        [self.next as f64]
+            .into_iter()
+            .chain(self.matrix.iter().copied())
+            .chain(self.basis.iter().copied())
+            .collect()
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {

@@ -55,8 +55,9 @@ impl Source {
         let mut changed = Vec::new();
         for change in changes {
             let place = format!("--set {change}");
-            let (key, value) =
-                change.split_once('=').ok_or_else(|| Problem::new(&place, "expected KEY=VALUE, no '=' found"))?;
+            let (key, value) = change
+                .split_once('=')
+                .ok_or_else(|| Problem::new(&place, "expected KEY=VALUE, no '=' found"))?;
             let (key, value) = (key.trim(), value.trim());
             let value = Value::from_str(value).unwrap_or_else(|_| Value::from(value));
             set(&mut effective, key, value)
@@ -95,9 +96,9 @@ impl Source {
         let mut span = None;
         for part in path.split('.').filter(|part| !part.is_empty()) {
             let table = item.and_then(Item::as_table_like);
-            span = table.and_then(|t| t.get_key_value(part)).and_then(|(key, value)| {
-                key.span().or_else(|| value.span())
-            });
+            span = table
+                .and_then(|t| t.get_key_value(part))
+                .and_then(|(key, value)| key.span().or_else(|| value.span()));
             item = table.and_then(|t| t.get(part));
         }
         match span {
@@ -152,7 +153,8 @@ impl<'a> Section<'a> {
     pub fn problem(&self, key: &str, message: impl Display) -> Problem {
         let path = self.path_of(key);
         let place = self.source.place(&path);
-        let label = if path.is_empty() || place.ends_with(&path) { String::new() } else { format!("{path}: ") };
+        let label =
+            if path.is_empty() || place.ends_with(&path) { String::new() } else { format!("{path}: ") };
         Problem::new(place, format!("{label}{message}"))
     }
 
@@ -274,9 +276,7 @@ impl<'a> Section<'a> {
     pub fn string(&self, key: &str, default: Option<&str>, allowed: &str) -> Result<String, Problem> {
         match self.item(key) {
             None => default.map(str::to_owned).ok_or_else(|| self.missing(key, allowed)),
-            Some(item) => {
-                item.as_str().map(str::to_owned).ok_or_else(|| self.mismatch(key, item, allowed))
-            }
+            Some(item) => item.as_str().map(str::to_owned).ok_or_else(|| self.mismatch(key, item, allowed)),
         }
     }
 
@@ -339,7 +339,8 @@ impl<'a> Section<'a> {
                 let mut allowed: Vec<&str> = known.clone();
                 allowed.sort_unstable();
                 allowed.dedup();
-                let hint = nearest(key, &allowed).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
+                let hint =
+                    nearest(key, &allowed).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
                 return Err(self.problem(key, format!("unknown key{hint}, allowed: {}", allowed.join(", "))));
             }
         }

@@ -169,7 +169,8 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.number("final_ridge", Some(ridge), 0.0..=1e6)?;
     let default_head = if name == AlgorithmName::GdGd { "gradient" } else { "least-squares" };
-    let gradient = section.choice("head", Some(default_head), &[("least-squares", false), ("gradient", true)])?;
+    let gradient =
+        section.choice("head", Some(default_head), &[("least-squares", false), ("gradient", true)])?;
     let head_step_size = section.number("head_step_size", Some(step_size), 0.0..=1e6)?;
     let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);

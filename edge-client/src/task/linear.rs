@@ -87,7 +87,8 @@ impl<M: Memory> Linear<M> {
     ) -> Result<Usage, DeclineReason> {
         let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
         self.state.task = Some(Wire::FitHead { head });
-        let usage = fedrep::solve_head(&mut self.memory.parts(), head, RoundId::default(), Over::All, samples)?;
+        let usage =
+            fedrep::solve_head(&mut self.memory.parts(), head, RoundId::default(), Over::All, samples)?;
         self.state.head = Some(hash);
         Ok(usage)
     }

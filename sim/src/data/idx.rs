@@ -110,7 +110,8 @@ fn header<'a>(bytes: &'a [u8], name: &str, dimensions: usize) -> Result<(Vec<usi
     let magic = word(0)?;
     let expected = 0x0000_0800 | u32::try_from(dimensions).unwrap_or(0);
     if magic != expected {
-        let message = format!("starts with {magic:#010x} at byte 0, expected {expected:#010x} (IDX, unsigned bytes)");
+        let message =
+            format!("starts with {magic:#010x} at byte 0, expected {expected:#010x} (IDX, unsigned bytes)");
         return Err(DataError::new(name, message));
     }
     let mut shape = Vec::new();

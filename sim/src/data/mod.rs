@@ -10,8 +10,8 @@ pub mod watch;
 use std::sync::Arc;
 
 use fedspan_aggregator::linalg::Matrix;
-use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::SourceError;
+use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_protocol::message::RoundId;
 
 use synthetic::Generator;
@@ -55,7 +55,10 @@ impl Set {
     /// No samples.
     #[must_use]
     pub fn empty(classes: bool) -> Self {
-        Self { x: Vec::new(), y: if classes { Labels::Classes(Vec::new()) } else { Labels::Values(Vec::new()) } }
+        Self {
+            x: Vec::new(),
+            y: if classes { Labels::Classes(Vec::new()) } else { Labels::Values(Vec::new()) },
+        }
     }
 
     /// How many.

@@ -40,7 +40,12 @@ pub fn dataset(path: &str) -> Result<Dataset, DataError> {
         (Some(x), Some(y)) => {
             let fits = x.shape.len() == 3 && x.shape.first() == Some(&clients) && x.shape.last() == Some(&d);
             if !fits || y.shape.as_slice() != x.shape.get(..2).unwrap_or_default() {
-                let message = format!("x_test {:?} and y_test {:?} do not fit x {:?}", x.shape, y.shape, [clients, m, d]);
+                let message = format!(
+                    "x_test {:?} and y_test {:?} do not fit x {:?}",
+                    x.shape,
+                    y.shape,
+                    [clients, m, d]
+                );
                 return Err(DataError::new(path, message));
             }
             Some((x, y))
@@ -126,9 +131,7 @@ fn numbers<R: Read>(npy: NpyFile<R>, name: &str, key: &str) -> Result<Array, Dat
     if product.is_none_or(|n| n > LARGEST) || shape.len() != npy.shape().len() {
         return Err(wrong(format!("shape {:?} is larger than {LARGEST} elements", npy.shape())));
     }
-    if npy.order() != Order::C {
-        return Err(wrong("Fortran order; save it with numpy.ascontiguousarray".to_owned()));
-    }
+    let order = npy.order();
     let DType::Plain(kind) = npy.dtype() else { return Err(wrong("not an array of numbers".to_owned())) };
     let text = kind.to_string();
     macro_rules! read_as {
@@ -146,7 +149,30 @@ fn numbers<R: Read>(npy: NpyFile<R>, name: &str, key: &str) -> Result<Array, Dat
         _ => return Err(wrong(format!("type {text}, expected f32 or f64"))),
     };
     let values = values.map_err(|error| wrong(error.to_string()))?;
+    let values = if order == Order::C { values } else { row_major(&shape, &values) };
     Ok(Array { shape, values })
+}
+
+/// Reorders values whose first index runs fastest.
+fn row_major(shape: &[usize], values: &[f64]) -> Vec<f64> {
+    let mut strides = vec![1usize; shape.len()];
+    for axis in 1..shape.len() {
+        strides[axis] = strides[axis - 1] * shape[axis - 1];
+    }
+    let mut out = Vec::with_capacity(values.len());
+    let mut index = vec![0usize; shape.len()];
+    for _ in 0..values.len() {
+        let place: usize = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+        out.push(values.get(place).copied().unwrap_or(f64::NAN));
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    out
 }
 
 fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, DataError> {

@@ -63,7 +63,8 @@ pub fn read(path: &str, columns: &Columns) -> Result<Dataset, DataError> {
     for (name, samples) in &rows {
         let x = samples.iter().flat_map(|(x, _)| x.iter().copied()).collect();
         let y = if columns.classification {
-            let number = |y: &String| classes.binary_search(&y.as_str()).ok().and_then(|c| u8::try_from(c).ok());
+            let number =
+                |y: &String| classes.binary_search(&y.as_str()).ok().and_then(|c| u8::try_from(c).ok());
             Labels::Classes(samples.iter().map(|(_, y)| number(y).unwrap_or(0)).collect())
         } else {
             let values: Result<Vec<f32>, _> = samples.iter().map(|(_, y)| y.parse::<f32>()).collect();

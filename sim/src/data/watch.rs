@@ -111,7 +111,9 @@ pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
     for one in &series {
         let Some((train, test)) = people.get_mut(one.person) else { continue };
-        let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else { continue };
+        let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
+            continue;
+        };
         let windows = windows(one);
         let n = windows.len();
         #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
