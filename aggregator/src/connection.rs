@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::frame::{Decoder, Fed, FrameCounters, encode};
-use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, wire_capacity};
+use fedspan_protocol::limits::{
+    FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, SCHEMA_HASH, WIRE_VERSION, wire_capacity,
+};
 use fedspan_protocol::message::{
-    Chunk, Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, RoundOpen, ToDevice, ToServer,
+    Chunk, Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, RoundOpen, ToDevice, ToServer,
     Update as UpdateHead, decode,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
@@ -21,6 +23,8 @@ use crate::engine::{Opening, Update};
 pub enum Inbound {
     /// Its first message.
     Hello(Hello),
+    /// It speaks another wire version, or a development build's other messages; it gets this refusal.
+    Foreign(Refusal),
     /// A whole update, reassembled.
     Update(Update),
     /// It will not answer a round.
@@ -131,6 +135,9 @@ impl Connection {
             let parsed = match self.decoder.feed(&mut input) {
                 Fed::NeedMore => return,
                 Fed::Dropped(_) => continue,
+                Fed::Message(message) if !self.greeted && foreign(message).is_some() => {
+                    Ok(Parsed::Say(foreign(message).map_or(Inbound::Fault(Fault::Malformed), Inbound::Foreign)))
+                }
                 Fed::Message(message) => match decode::<ToServer>(message) {
                     Ok((message, body)) => {
                         Self::interpret(&mut self.incoming, self.open.as_ref(), self.greeted, message, body)
@@ -244,6 +251,12 @@ impl Connection {
         }
     }
 
+    /// A frame, or an update in chunks, has begun and not ended.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.decoder.is_mid_frame() || self.incoming.is_some()
+    }
+
     /// Messages that wait to be sent.
     #[must_use]
     pub fn pending(&self) -> usize {
@@ -283,6 +296,15 @@ impl Connection {
         }
         true
     }
+}
+
+/// The refusal for a hello of another version.
+fn foreign(message: &[u8]) -> Option<Refusal> {
+    let hello = Introduction::read(message).ok()?;
+    if hello.wire_version != WIRE_VERSION {
+        return Some(Refusal::WireVersion { served: WIRE_VERSION });
+    }
+    (hello.schema_hash != SCHEMA_HASH).then_some(Refusal::Schema { served: SCHEMA_HASH })
 }
 
 enum Parsed {

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod aggregate;
 pub mod algorithm;
 pub mod config;

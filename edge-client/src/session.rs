@@ -16,6 +16,7 @@ use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 use fedspan_protocol::message::{
+    self,
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Hello, Missing, Refusal, RoundId, RoundOpen,
     ToDevice, ToServer, Update, decode,
 };
@@ -33,6 +34,8 @@ pub type Millis = u64;
 const ASK_AGAIN: Millis = 2_000;
 /// Silence after an update before it is sent again.
 const RESEND_AFTER: Millis = 10_000;
+/// Shortest time between two signs of life, however short the server's idle limit is.
+const ALIVE_LEAST: Millis = 100;
 /// Reconnect delays: the first, and the longest.
 const RECONNECT_FIRST: Millis = 500;
 const RECONNECT_LONGEST: Millis = 60_000;
@@ -46,6 +49,8 @@ pub struct Config {
     pub frame_limit: u16,
     /// Where samples come from.
     pub sampling: Sampling,
+    /// Closes the link once the final head is fitted and acknowledged: for devices that only come by.
+    pub leave_when_fitted: bool,
 }
 
 impl Config {
@@ -54,7 +59,7 @@ impl Config {
     pub const fn new(device: u64) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
         let frame_limit = FRAME_LIMIT_DEFAULT as u16;
-        Self { device, frame_limit, sampling: Sampling::Replay }
+        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false }
     }
 
     /// Bytes that the buffer for outgoing frames must have.
@@ -183,6 +188,9 @@ pub struct Session<T, S, P, R> {
     last_sent: Millis,
     attempts: u32,
     close: bool,
+    /// The open round fits the final head.
+    fitting: bool,
+    fitted: bool,
     refusal: Option<Refusal>,
     counters: Counters,
 }
@@ -223,6 +231,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             last_sent: 0,
             attempts: 0,
             close: false,
+            fitting: false,
+            fitted: false,
             refusal: None,
             counters,
         }
@@ -253,6 +263,16 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.refusal
     }
 
+    /// How the session behaves.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// The final head is fitted, and the server knows.
+    pub fn is_fitted(&self) -> bool {
+        self.fitted
+    }
+
     /// The last round that this device finished.
     pub fn last_round(&self) -> u32 {
         self.last_round
@@ -276,19 +296,23 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn link_down(&mut self, now: Millis) {
-        if let State::Offline { .. } = self.state {
-            // A failed attempt to connect; `tick` has scheduled the next one.
-        } else {
-            self.attempts = 0;
-        }
         self.close = false;
         self.decline = None;
         self.resend = None;
+        match self.state {
+            // The server said when, or `tick` has scheduled the next attempt.
+            State::Offline { retry } if retry > now => {}
+            _ => self.schedule_attempt(now),
+        }
+    }
+
+    fn schedule_attempt(&mut self, now: Millis) {
         let retry = now.saturating_add(self.reconnect_delay());
         self.state = State::Offline { retry };
     }
 
-    /// Doubles from attempt to attempt; the upper half is random, so that a fleet does not come back at once.
+    /// Doubles from attempt to attempt, until a server says welcome; the upper half is random, so that a
+    /// fleet does not come back at once.
     fn reconnect_delay(&mut self) -> Millis {
         let ceiling = RECONNECT_FIRST
             .checked_shl(self.attempts.min(16))
@@ -301,6 +325,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     fn tick(&mut self, now: Millis) {
         match self.state {
+            State::Offline { retry } if now >= retry => self.schedule_attempt(now),
             State::Greeting { hello_at: Some(at) } if now >= at.saturating_add(ASK_AGAIN) => {
                 self.state = State::Greeting { hello_at: None };
             }
@@ -371,10 +396,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             self.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;
         }
-        let accepted = self
-            .task
-            .open(open)
-            .and_then(|()| Assembly::new(&open.tensors).map_err(|_| DeclineReason::Tensors));
+        // The task last: once it has said yes, it has let go of the round before.
+        let accepted = Assembly::new(&open.tensors)
+            .map_err(|_| DeclineReason::Tensors)
+            .and_then(|assembly| self.task.open(open).map(|()| assembly));
         let assembly = match accepted {
             Ok(assembly) => assembly,
             Err(reason) => return self.decline_round(open.id, reason),
@@ -382,6 +407,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.update_ready = false;
         self.resend = None;
         self.round = open.id;
+        self.fitting = matches!(open.task, message::Task::FitHead { .. });
         self.assembly = assembly;
         self.state = State::Receiving { since: now, ask: false };
         if self.assembly.is_complete() {
@@ -483,7 +509,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return self.unexpected();
         }
         let counter = match ack.outcome {
-            AckOutcome::Counted | AckOutcome::Duplicate => &mut self.counters.counted,
+            AckOutcome::Counted | AckOutcome::Duplicate => {
+                self.fitted |= self.fitting;
+                self.close |= self.fitting && self.config.leave_when_fitted;
+                &mut self.counters.counted
+            }
             AckOutcome::Late => &mut self.counters.late,
             _ => &mut self.counters.rejected,
         };
@@ -511,6 +541,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.decline = Some(Decline { id, reason });
         if id == self.round {
             self.update_ready = false;
+            self.resend = None;
             self.state = State::Idle;
         }
     }
@@ -533,14 +564,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         match self.state {
             State::Offline { retry } => retry,
             State::Greeting { hello_at } => hello_at.unwrap_or(0).saturating_add(ASK_AGAIN),
-            State::Receiving { since, .. } => since.saturating_add(ASK_AGAIN),
+            State::Receiving { since, .. } => since.saturating_add(ASK_AGAIN).min(self.alive_at()),
             State::AwaitingAck { since } => since.saturating_add(RESEND_AFTER).min(self.alive_at()),
             _ => self.alive_at(),
         }
     }
 
     fn alive_at(&self) -> Millis {
-        self.last_sent.saturating_add(self.idle_limit / 3)
+        self.last_sent.saturating_add((self.idle_limit / 3).max(ALIVE_LEAST))
     }
 
     fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
@@ -577,11 +608,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
+        // Also where nothing was sent: trying again at once would not help.
+        self.last_sent = now;
         match encoded {
-            Some(bytes) => {
-                self.last_sent = now;
-                bytes
-            }
+            Some(bytes) => bytes,
             None => {
                 self.counters.unsent = self.counters.unsent.saturating_add(1);
                 0

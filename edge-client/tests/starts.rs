@@ -1,4 +1,5 @@
 //! The starts that learn from data, and FedAvg, against f64.
+#![cfg(all(feature = "shared-head", feature = "reveal-moments"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

@@ -182,6 +182,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         self.counters
     }
 
+    /// A frame has begun and not ended.
+    #[must_use]
+    pub fn is_mid_frame(&self) -> bool {
+        !self.empty
+    }
+
     /// Forgets an unfinished frame: for a link that went down and came up again.
     pub fn reset(&mut self) {
         self.len = 0;

@@ -289,6 +289,20 @@ fn an_empty_last_block_after_a_full_one_is_accepted() {
 }
 
 #[test]
+fn mid_frame_is_from_the_first_byte_to_the_delimiter() {
+    let mut decoder = Decoder::new([0; 8]);
+    for part in [&[0, 0][..], &seal(b"whole"), &seal(b"x"), &[7, 7, 0]] {
+        for (at, byte) in part.iter().enumerate() {
+            feed(&mut decoder, &[*byte], |_| {});
+            assert_eq!(decoder.is_mid_frame(), *byte != 0, "byte {at} of {part:?}");
+        }
+    }
+    feed(&mut decoder, &[3], |_| {});
+    decoder.reset();
+    assert!(!decoder.is_mid_frame());
+}
+
+#[test]
 fn a_reset_forgets_the_unfinished_frame_only() {
     let frame = seal(b"whole");
     for cut in 1..frame.len() {

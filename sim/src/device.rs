@@ -1,1 +1,166 @@
-//! x
+//! One virtual device for a real server: the same session, over TCP and real time.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use embedded_io_adapters::tokio_1::FromTokio;
+use fedspan_client::link::{Buffers, Closed, run_async};
+use fedspan_client::session::Config;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::data::Dataset;
+use crate::evaluate;
+use crate::fleet::{SimSession, frame_limit, session};
+use crate::scenario::Scenario;
+
+/// `fedspan-sim device`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Where the aggregator listens, HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: String,
+    /// Which client of the scenario this device is, from 1; held-out clients come after the others. It is
+    /// also the device's identity.
+    #[arg(long, value_name = "N", visible_alias = "client")]
+    pub wearer: usize,
+    /// The scenario whose data, model and seed the device has (a built-in's name or a file).
+    #[arg(long, value_name = "NAME|FILE", default_value = "demo")]
+    pub scenario: String,
+    /// Change a key of the scenario.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Stay connected after the final head is fitted.
+    #[arg(long)]
+    pub stay: bool,
+}
+
+/// Makes the session of client `index` (from 0) of a scenario.
+#[must_use]
+pub fn client_session(
+    scenario: &Scenario,
+    dataset: &Dataset,
+    index: usize,
+    id: u64,
+    leave_when_fitted: bool,
+) -> Option<SimSession> {
+    let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
+    let shape = evaluate::shape_of(dataset, scenario.model.k);
+    let config = Config { frame_limit: frame_limit(shape), leave_when_fitted, ..Config::new(id) };
+    Some(session(config, shape, client.source(), scenario.seed))
+}
+
+/// Runs a session over one connection until it ends.
+///
+/// # Errors
+/// What the system says if the connection cannot be made.
+pub async fn converse(
+    session: &mut SimSession,
+    address: &str,
+    began: Instant,
+) -> std::io::Result<Closed<std::io::Error>> {
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    let config = session.config();
+    let mut receive = vec![0; usize::from(config.frame_limit)];
+    let mut transmit = vec![0; config.transmit_capacity()];
+    let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
+    let clock = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let sleep = move |at: u64| tokio::time::sleep_until(began + Duration::from_millis(at.min(1 << 40)));
+    Ok(run_async(session, &mut FromTokio::new(socket), buffers, clock, sleep).await)
+}
+
+/// The `device` command: connects, takes part, reconnects when the link is lost.
+#[must_use]
+pub fn command(arguments: &Arguments) -> ExitCode {
+    match prepare(arguments) {
+        Ok((scenario, dataset, session)) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(take_part(arguments, &scenario, &dataset, session)),
+                Err(error) => complain(1, &error.to_string()),
+            }
+        }
+        Err(message) => complain(2, &message),
+    }
+}
+
+fn complain(code: u8, message: &str) -> ExitCode {
+    eprintln!("fedspan-sim device: {message}");
+    ExitCode::from(code)
+}
+
+fn prepare(arguments: &Arguments) -> Result<(Scenario, Dataset, SimSession), String> {
+    let name = &arguments.scenario;
+    let text = match Scenario::built_in(name) {
+        Some(text) => text.to_owned(),
+        None => std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?,
+    };
+    let scenario = Scenario::parse(name, &text, &arguments.set).map_err(|problem| problem.to_string())?;
+    let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
+    let count = dataset.clients.len() + dataset.newcomers.len();
+    let session = arguments
+        .wearer
+        .checked_sub(1)
+        .and_then(|index| client_session(&scenario, &dataset, index, arguments.wearer as u64, !arguments.stay))
+        .ok_or_else(|| format!("--wearer {}: this scenario has clients 1 to {count}", arguments.wearer))?;
+    Ok((scenario, dataset, session))
+}
+
+async fn take_part(
+    arguments: &Arguments,
+    scenario: &Scenario,
+    dataset: &Dataset,
+    mut session: SimSession,
+) -> ExitCode {
+    let began = Instant::now();
+    loop {
+        let ended = tokio::select! {
+            ended = converse(&mut session, &arguments.connect, began) => Some(ended),
+            _ = tokio::signal::ctrl_c() => None,
+        };
+        let retry_at = match ended {
+            None => break,
+            Some(Ok(closed)) => {
+                if let Some(refusal) = session.refusal() {
+                    return complain(1, &format!("the server refused this device: {refusal}"));
+                }
+                if session.is_fitted() && !arguments.stay {
+                    break;
+                }
+                eprintln!("device {}: connection lost, reconnecting", arguments.wearer);
+                closed.retry_at
+            }
+            Some(Err(error)) => {
+                eprintln!("device {}: {}: {error}, trying again", arguments.wearer, arguments.connect);
+                u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX) + 1000
+            }
+        };
+        tokio::time::sleep_until(began + Duration::from_millis(retry_at)).await;
+    }
+    report(arguments, scenario, dataset, &mut session)
+}
+
+fn report(
+    arguments: &Arguments,
+    scenario: &Scenario,
+    dataset: &Dataset,
+    session: &mut SimSession,
+) -> ExitCode {
+    let counters = session.counters();
+    println!(
+        "device {}: {} rounds counted, {} late, {} rejected, {} declined",
+        arguments.wearer, counters.counted, counters.late, counters.rejected, counters.declined
+    );
+    let shape = evaluate::shape_of(dataset, scenario.model.k);
+    if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(arguments.wearer - 1) {
+        let score = evaluate::score(session.task_mut(), client, shape);
+        match (score.accuracy, score.test_mse) {
+            (Some(accuracy), _) => println!("device {}: accuracy {accuracy:.3} on its own test samples", arguments.wearer),
+            (None, Some(mse)) => println!("device {}: mean squared error {mse:.6} on its own test samples", arguments.wearer),
+            _ => {}
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -3,7 +3,7 @@
 use fedspan_aggregator::connection::{Connection, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::memory::{Memory, Parts, PartsRef, Shape};
-use fedspan_client::session::{Config, Sampling};
+use fedspan_client::session::Config;
 use fedspan_client::store::NoStore;
 use fedspan_client::{Event, Linear, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
@@ -71,8 +71,8 @@ pub type SimSession = Session<Linear<HeapWorkspace>, ClientSource, NoStore, ChaC
 
 /// Makes the session of one device.
 #[must_use]
-pub fn session(id: u64, frame_limit: u16, shape: Shape, source: ClientSource, seed: u64) -> SimSession {
-    let config = Config { device: id, frame_limit, sampling: Sampling::Replay };
+pub fn session(config: Config, shape: Shape, source: ClientSource, seed: u64) -> SimSession {
+    let id = config.device;
     let random = ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, id).bits());
     Session::new(config, Linear::new(HeapWorkspace::new(shape)), source, NoStore, random)
 }
@@ -94,7 +94,8 @@ pub struct SimDevice {
 impl SimDevice {
     /// A device that has just connected and said hello (found in `said`).
     #[must_use]
-    pub fn connect(session: SimSession, config: Config) -> Self {
+    pub fn connect(session: SimSession) -> Self {
+        let config = session.config();
         let mut device = Self {
             session,
             connection: Connection::new(),

@@ -10,7 +10,7 @@ use fedspan_aggregator::engine::{Action, Counters, Engine, Event, Failure, Phase
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::memory::Shape;
-use fedspan_client::session::{Config, Sampling};
+use fedspan_client::session::Config;
 use fedspan_protocol::message::ToDevice;
 use fedspan_protocol::message::Welcome;
 use rayon::prelude::*;
@@ -312,9 +312,9 @@ impl<'a> Simulation<'a> {
         let limit = frame_limit(self.shape);
         for client in clients {
             let id = self.devices.len() as u64;
-            let config = Config { device: id, frame_limit: limit, sampling: Sampling::Replay };
-            let session = session(id, limit, self.shape, client.source(), self.seed);
-            let mut device = SimDevice::connect(session, config);
+            let config = Config { frame_limit: limit, ..Config::new(id) };
+            let session = session(config, self.shape, client.source(), self.seed);
+            let mut device = SimDevice::connect(session);
             // The hello has been heard; what it says is what this file has just put there.
             device.said.clear();
             device.connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: u32::MAX }));

@@ -2,10 +2,12 @@
 //! become an engine.
 
 mod build;
+mod fleet;
 mod reader;
 mod sections;
 
 pub use build::{Shape, build_engine};
+pub use fleet::{Fleet, Limits, RoundsSection};
 pub use reader::{Problem, Section, Source, nearest};
 pub use sections::{
     ALGORITHMS, AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, StopSection,

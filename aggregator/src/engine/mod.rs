@@ -24,7 +24,7 @@ pub use participation::{Cohort, DeviceId, Participation};
 pub use round::{OpenRound, Opening, Update};
 
 use crate::aggregate::MAGNITUDE_MAX;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Request};
 use crate::linalg::{Matrix, RankDeficient};
 
 /// Milliseconds on the caller's clock.
@@ -301,14 +301,23 @@ impl Engine {
         if !matches!(phase, Phase::Start(_)) {
             self.start = None;
         }
-        self.last_id = id;
+        // The exchange that was open when the server stopped may have been acknowledged to some devices:
+        // it is repeated under a number that no device has seen.
+        self.last_id = RoundId { round: id.round + 1, ..id };
         self.phase = match phase {
-            // What was open when the server stopped opens again.
-            Phase::Train(done) => Phase::Train(done),
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
             other => other,
         };
         true
+    }
+
+    /// One request of each kind of round that this campaign may open: what devices must be able to do.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        let start = self.start.as_ref().map(|start| start.request());
+        let train = (self.settings.rounds > 0).then(|| self.algorithm.request());
+        let fit = self.algorithm.fit_request(self.settings.final_head);
+        start.into_iter().chain(train).chain([fit]).collect()
     }
 
     /// Takes one event and appends what is to be done.
@@ -409,7 +418,8 @@ impl Engine {
                 let cohort = Cohort { target: fleet.len(), devices: fleet, stage: 0 };
                 (cohort, self.current().request())
             }
-            _ => (self.participation.cohort(round, &fleet), self.current().request()),
+            Phase::Train(number) => (self.participation.cohort(number, &fleet), self.current().request()),
+            _ => return,
         };
         let id = RoundId { round, stage: cohort.stage };
         self.last_id = id;

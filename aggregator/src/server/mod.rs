@@ -1,1 +1,159 @@
-//! x
+//! The tokio shell: a listener, a task per connection, one task that owns the engine.
+//!
+//! ```text
+//!  socket <-> peer task (Connection, limits) <-- bounded channels --> host task (Engine, Store)
+//!                                                                       |
+//!                                             control socket: status, watch
+//! ```
+//!
+//! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
+//! Shutdown: [`serve`] returns when its `shutdown` future completes; what was committed is on disk.
+
+mod control;
+mod host;
+mod peer;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::config::Fleet;
+use crate::store::{Store, StoreError};
+
+pub use control::query;
+pub use host::Status;
+
+/// Messages from peers that wait for the host: beyond it, peers wait.
+const INBOX: usize = 1024;
+
+/// A server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The listener could not be bound or used.
+    #[error("{address}: {error}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The state belongs to another configuration.
+    #[error("the committed campaign was made under another configuration:\n{difference}")]
+    Changed {
+        /// Lines that differ.
+        difference: String,
+    },
+    /// The campaign cannot go on.
+    #[error("the campaign stopped: {0}")]
+    Failed(#[from] crate::engine::Failure),
+}
+
+/// A server that listens but has not started.
+#[derive(Debug)]
+pub struct Server {
+    fleet: Fleet,
+    listener: TcpListener,
+    store: Store,
+}
+
+impl Server {
+    /// Binds the listener and opens the state directory.
+    ///
+    /// # Errors
+    /// [`ServeError`] if either fails.
+    pub async fn bind(fleet: Fleet) -> Result<Self, ServeError> {
+        let store = Store::open(&fleet.state)?;
+        let listener = TcpListener::bind(&fleet.tcp)
+            .await
+            .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
+        Ok(Self { fleet, listener, store })
+    }
+
+    /// Where it listens: the port is the system's choice if the configuration said 0.
+    ///
+    /// # Errors
+    /// [`ServeError::Listen`] if the system does not say.
+    pub fn address(&self) -> Result<SocketAddr, ServeError> {
+        let unknown = |error| ServeError::Listen { address: self.fleet.tcp.clone(), error };
+        self.listener.local_addr().map_err(unknown)
+    }
+
+    /// Serves until `shutdown` completes or the campaign fails; with `until_finished`, also until every
+    /// known device has fitted its head.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn serve(
+        self,
+        shutdown: impl Future<Output = ()>,
+        until_finished: bool,
+    ) -> Result<Status, ServeError> {
+        let Self { fleet, listener, store } = self;
+        let limits = fleet.limits;
+        let control = control::Control::bind(store.directory());
+        let mut host = host::Host::new(&fleet, store)?;
+        let (inbox, mut messages) = mpsc::channel(INBOX);
+        let room = Arc::new(Semaphore::new(limits.connections));
+        let mut peers = tokio::task::JoinSet::new();
+        let mut controls = tokio::task::JoinSet::new();
+        let mut next_peer = 0u64;
+        tokio::pin!(shutdown);
+        tracing::info!(state = %fleet.state.display(), "listening");
+        let result = loop {
+            let wake = host.wake();
+            tokio::select! {
+                // Commands first, so that a flood of connections cannot starve the campaign or its end.
+                biased;
+                () = &mut shutdown => break Ok(()),
+                message = messages.recv() => {
+                    let Some(message) = message else { break Ok(()) };
+                    if let Err(error) = host.take(message) {
+                        break Err(error);
+                    }
+                    if until_finished && host.is_finished() {
+                        break Ok(());
+                    }
+                }
+                () = host::sleep_until(wake) => {
+                    if let Err(error) = host.tick() {
+                        break Err(error);
+                    }
+                    if until_finished && host.is_finished() {
+                        break Ok(());
+                    }
+                }
+                Some(client) = control::accept(control.as_ref()) => {
+                    controls.spawn(control::answer(client, host.status_feed(), host.round_feed()));
+                }
+                Some(_) = peers.join_next(), if !peers.is_empty() => {}
+                Some(_) = controls.join_next(), if !controls.is_empty() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, address)) => {
+                        next_peer += 1;
+                        let permit = Arc::clone(&room).try_acquire_owned().ok();
+                        if permit.is_none() {
+                            host.turned_away();
+                        }
+                        peers.spawn(peer::run(next_peer, socket, address, limits, inbox.clone(), permit));
+                    }
+                    Err(error) => {
+                        // Out of file descriptors, most likely: wait for some to be given back.
+                        tracing::warn!(%error, "accept failed");
+                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    }
+                },
+            }
+        };
+        // What is queued for the devices (the last acknowledgements) is still written.
+        host.release();
+        drop(inbox);
+        let drained = async { while peers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), drained).await;
+        result.map(|()| host.status())
+    }
+}

@@ -264,8 +264,9 @@ impl<M: Memory> Task for Linear<M> {
         }
         if !shared {
             let error = orthonormality_error(representation, shape.width);
-            // Written so that a NaN fails.
-            if !(error <= self.state.received.orthonormality_tolerance()) {
+            // False for a NaN.
+            let close = error <= self.state.received.orthonormality_tolerance();
+            if !close {
                 return Err(DeclineReason::NotOrthonormal { error });
             }
             if self.state.received == Encoding::I8 {

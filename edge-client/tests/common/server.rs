@@ -1,1 +1,374 @@
-//! placeholder
+//! A fake server, a device on a bench, and a link between them that loses what it is told to lose.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use fedspan_client::session::{Config, Event, Millis, Progress, Session};
+use fedspan_client::store::{Loaded, Record, Store, StoreError};
+use fedspan_client::{Linear, SampleSource};
+use fedspan_protocol::assembly::{Assembly, plan};
+use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, Decline, Descriptors, Missing, RoundId, RoundOpen, Task as Wire, ToDevice,
+    ToServer, Update, Welcome, decode,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use super::Heap;
+
+/// The frame on the wire.
+pub fn wire(message: &ToDevice, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; wire_capacity(5000)];
+    let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut out).unwrap();
+    out.truncate(n);
+    out
+}
+
+/// Message and body, as a frame decoder hands them on.
+pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
+    let bytes = wire(message, body);
+    match Decoder::new(vec![0; 5000]).feed(&mut &bytes[..]) {
+        Fed::Message(message) => message.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Reads the one frame that a device sent, through a receiver with the device's frame limit.
+pub fn read(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
+    let mut input = out;
+    match Decoder::new(vec![0; limit]).feed(&mut input) {
+        Fed::Message(message) => {
+            assert!(input.is_empty(), "one frame at a time");
+            let (message, body) = decode::<ToServer>(message).unwrap();
+            (message, body.to_vec())
+        }
+        other => panic!("{other:?} under a limit of {limit}"),
+    }
+}
+
+/// Storage that outlives a session, and fails on demand.
+#[derive(Clone, Debug, Default)]
+pub struct Flash(pub Rc<RefCell<FlashState>>);
+
+#[derive(Clone, Debug, Default)]
+pub struct FlashState {
+    pub record: Option<(Loaded, Vec<f32>)>,
+    pub saves: usize,
+    pub fail_save: bool,
+    pub fail_load: bool,
+}
+
+impl Store for Flash {
+    fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
+        let mut state = self.0.borrow_mut();
+        if state.fail_save {
+            return Err(StoreError);
+        }
+        let Record { campaign, round, representation, head } = *record;
+        state.saves += 1;
+        state.record = Some((Loaded { campaign, round, representation }, head.to_vec()));
+        Ok(())
+    }
+
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+        let state = self.0.borrow();
+        if state.fail_load {
+            return Err(StoreError);
+        }
+        Ok(state.record.clone().filter(|(_, stored)| stored.len() == head.len()).map(|(loaded, stored)| {
+            head.copy_from_slice(&stored);
+            loaded
+        }))
+    }
+}
+
+pub type Device<S> = Session<Linear<Heap>, S, Flash, ChaCha8Rng>;
+
+/// A device with its clock and transmit buffer.
+#[derive(Clone, Debug)]
+pub struct Bench<S> {
+    pub session: Device<S>,
+    pub limit: usize,
+    pub now: Millis,
+    pub last: Progress,
+    out: Vec<u8>,
+}
+
+impl<S: SampleSource> Bench<S> {
+    pub fn new(config: Config, memory: Heap, source: S, flash: Flash) -> Self {
+        let session = Session::new(config, Linear::new(memory), source, flash, ChaCha8Rng::seed_from_u64(1));
+        let last = Progress { sent: 0, again: false, close: false, wake: 0 };
+        let limit = usize::from(config.frame_limit);
+        Self { session, limit, now: 1_000, last, out: vec![0xEE; config.transmit_capacity()] }
+    }
+
+    /// One event, at most one frame.
+    pub fn once(&mut self, event: Event<'_>) -> Option<(ToServer, Vec<u8>)> {
+        self.last = self.session.handle(self.now, event, &mut self.out);
+        assert!(self.last.sent <= self.out.len());
+        (self.last.sent > 0).then(|| read(&self.out[..self.last.sent], self.limit))
+    }
+
+    /// One event and all that follows from it at once.
+    pub fn all(&mut self, event: Event<'_>) -> Vec<(ToServer, Vec<u8>)> {
+        let mut sent: Vec<_> = self.once(event).into_iter().collect();
+        while self.last.again {
+            sent.extend(self.once(Event::Tick));
+            assert!(sent.len() < 1000, "it never ends");
+        }
+        sent
+    }
+
+    pub fn message(&mut self, message: &ToDevice, body: &[u8]) -> Vec<(ToServer, Vec<u8>)> {
+        self.all(Event::Message(&payload(message, body)))
+    }
+
+    /// Goes to the wake-up time.
+    pub fn wake(&mut self) -> Vec<(ToServer, Vec<u8>)> {
+        self.now = self.now.max(self.last.wake);
+        self.all(Event::Tick)
+    }
+
+    /// Up, hello, welcome.
+    pub fn connect(&mut self, campaign: u64, idle_milliseconds: u32) -> Vec<(ToServer, Vec<u8>)> {
+        let sent = self.all(Event::LinkUp);
+        assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
+        self.message(&ToDevice::Welcome(Welcome { campaign, idle_milliseconds }), &[])
+    }
+}
+
+/// One round that a server offers, and what it gets back.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub open: RoundOpen,
+    pub tensors: Vec<Vec<f32>>,
+    pub idle_milliseconds: u32,
+    incoming: Option<(Update, Assembly, Vec<Vec<u8>>)>,
+    /// Complete updates: head, and the bytes of each tensor.
+    pub updates: Vec<(Update, Vec<Vec<u8>>)>,
+    pub declined: Vec<Decline>,
+    pub asked: usize,
+}
+
+impl Server {
+    /// `tensors` down: role, rows, columns, values.
+    pub fn new(
+        round: u32,
+        task: Wire,
+        encoding: Encoding,
+        limit: usize,
+        tensors: Vec<(Role, usize, usize, Vec<f32>)>,
+    ) -> Self {
+        let mut descriptors: Descriptors = tensors
+            .iter()
+            .map(|(role, rows, cols, _)| {
+                TensorDescriptor::inline(*role, encoding, *rows as u16, *cols as u16)
+            })
+            .collect();
+        plan(&mut descriptors, limit).unwrap();
+        Self {
+            open: RoundOpen { id: RoundId { round, stage: 0 }, task, tensors: descriptors },
+            tensors: tensors.into_iter().map(|(_, _, _, values)| values).collect(),
+            idle_milliseconds: 60_000,
+            incoming: None,
+            updates: Vec::new(),
+            declined: Vec::new(),
+            asked: 0,
+        }
+    }
+
+    pub fn chunk(&self, tensor: usize, index: usize) -> Option<(Chunk, Vec<u8>)> {
+        let descriptor = self.open.tensors.get(tensor)?;
+        let range = descriptor.chunk_range(index)?;
+        let chunk = Chunk { id: self.open.id, tensor: tensor as u8, offset: range.start as u32 };
+        let values = &self.tensors[tensor][range];
+        let mut body = vec![0; descriptor.encoding.byte_len(values.len())];
+        descriptor.encoding.encode(values, &mut body).unwrap();
+        Some((chunk, body))
+    }
+
+    /// `RoundOpen` and all chunks.
+    pub fn opening(&self) -> Vec<(ToDevice, Vec<u8>)> {
+        let mut body = Vec::new();
+        for (descriptor, values) in self.open.tensors.iter().zip(&self.tensors) {
+            if descriptor.chunk == 0 {
+                let mut bytes = vec![0; descriptor.byte_len()];
+                descriptor.encoding.encode(values, &mut bytes).unwrap();
+                body.extend(bytes);
+            }
+        }
+        let mut all = vec![(ToDevice::RoundOpen(self.open.clone()), body)];
+        for (tensor, descriptor) in self.open.tensors.iter().enumerate() {
+            for index in 0..descriptor.chunks() {
+                let (chunk, body) = self.chunk(tensor, index).unwrap();
+                all.push((ToDevice::Chunk(chunk), body));
+            }
+        }
+        all
+    }
+
+    pub fn take(&mut self, message: ToServer, body: Vec<u8>) -> Vec<(ToDevice, Vec<u8>)> {
+        match message {
+            ToServer::Hello(_) => {
+                self.incoming = None;
+                let welcome = Welcome { campaign: 7, idle_milliseconds: self.idle_milliseconds };
+                let mut all = vec![(ToDevice::Welcome(welcome), Vec::new())];
+                all.extend(self.opening());
+                all
+            }
+            ToServer::Missing(missing) => {
+                self.asked += 1;
+                if missing.id != self.open.id {
+                    return Vec::new();
+                }
+                let tensor = usize::from(missing.tensor);
+                let chunks = missing.chunks.iter();
+                chunks
+                    .map(|&index| self.chunk(tensor, index.into()).unwrap())
+                    .map(|(chunk, body)| (ToDevice::Chunk(chunk), body))
+                    .collect()
+            }
+            ToServer::Update(update) => {
+                assert_eq!(update.id, self.open.id);
+                let assembly = Assembly::new(&update.tensors).unwrap();
+                let mut parts: Vec<_> = update.tensors.iter().map(|t| vec![0xAA; t.byte_len()]).collect();
+                let mut rest = &body[..];
+                for (part, _) in parts.iter_mut().zip(&update.tensors).filter(|(_, t)| t.chunk == 0) {
+                    let (own, tail) = rest.split_at(part.len());
+                    part.copy_from_slice(own);
+                    rest = tail;
+                }
+                assert!(rest.is_empty());
+                if self.incoming.as_ref().is_none_or(|(known, _, _)| *known != update) {
+                    self.incoming = Some((update, assembly, parts));
+                }
+                self.complete()
+            }
+            ToServer::Chunk(chunk) => {
+                let Some((update, assembly, parts)) = &mut self.incoming else { return Vec::new() };
+                if let Some(place) = assembly.accept(&chunk, body.len()).unwrap() {
+                    let encoding = update.tensors[place.tensor].encoding;
+                    let first = encoding.byte_len(place.elements.start);
+                    parts[place.tensor][first..first + body.len()].copy_from_slice(&body);
+                }
+                self.complete()
+            }
+            ToServer::Decline(decline) => {
+                self.declined.push(decline);
+                Vec::new()
+            }
+            ToServer::Alive => Vec::new(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn complete(&mut self) -> Vec<(ToDevice, Vec<u8>)> {
+        if !self.incoming.as_ref().is_some_and(|(_, assembly, _)| assembly.is_complete()) {
+            return Vec::new();
+        }
+        let outcome = if self.updates.is_empty() { AckOutcome::Counted } else { AckOutcome::Duplicate };
+        let (update, _, parts) = self.incoming.take().unwrap();
+        self.updates.push((update, parts));
+        vec![(ToDevice::Ack(Ack { id: self.open.id, outcome }), Vec::new())]
+    }
+
+    /// What a server asks for when nothing comes any more.
+    pub fn missing(&self) -> Option<Missing> {
+        self.incoming.as_ref().and_then(|(_, assembly, _)| assembly.missing(self.open.id))
+    }
+
+    /// The tensors of update `index`, decoded.
+    pub fn values(&self, index: usize) -> Vec<f32> {
+        let (update, parts) = &self.updates[index];
+        let mut all = Vec::new();
+        for (descriptor, bytes) in update.tensors.iter().zip(parts) {
+            let mut values = vec![0.0; descriptor.elements()];
+            descriptor.encoding.decode(bytes, &mut values).unwrap();
+            all.extend(values);
+        }
+        all
+    }
+}
+
+/// What the link does with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Deliver,
+    Lose,
+    Twice,
+    /// Behind the next one.
+    Later,
+    /// The link goes down before it arrives.
+    CutBefore,
+    /// The link goes down after it arrived.
+    CutAfter,
+}
+
+/// Runs device and server until both are at rest or `steps` are used up. Starts offline. `fate` sees every
+/// frame of both directions. Where nothing comes for a while, the server opens its round anew. Returns the
+/// number of frames until both fell silent for the first time.
+pub fn exchange<S: SampleSource>(
+    bench: &mut Bench<S>,
+    server: &mut Server,
+    steps: usize,
+    mut fate: impl FnMut(usize) -> Fate,
+) -> usize {
+    let mut down: VecDeque<(ToDevice, Vec<u8>)> = VecDeque::new();
+    let mut up: VecDeque<(ToServer, Vec<u8>)> = bench.all(Event::LinkUp).into();
+    let (mut frames, mut first_silence, mut quiet, mut quiet_after) = (0, None, 0, 0);
+    for _ in 0..steps {
+        let upward = !up.is_empty();
+        if !upward && down.is_empty() {
+            first_silence.get_or_insert(frames);
+            quiet += 1;
+            quiet_after += usize::from(!server.updates.is_empty() || !server.declined.is_empty());
+            if quiet_after > 8 {
+                break;
+            }
+            up.extend(bench.wake());
+            if let Some(missing) = server.missing() {
+                down.push_back((ToDevice::Missing(missing), Vec::new()));
+            } else if quiet % 4 == 0 && quiet_after == 0 {
+                down.extend(server.opening());
+            }
+            continue;
+        }
+        let fate = fate(frames);
+        frames += 1;
+        let copies = match fate {
+            Fate::Lose | Fate::CutBefore => 0,
+            Fate::Twice => 2,
+            _ => 1,
+        };
+        if fate == Fate::Later {
+            match upward {
+                true if up.len() > 1 => up.swap(0, 1),
+                false if down.len() > 1 => down.swap(0, 1),
+                _ => {}
+            }
+        }
+        if upward {
+            let (message, body) = up.pop_front().unwrap();
+            for _ in 0..copies {
+                down.extend(server.take(message.clone(), body.clone()));
+            }
+        } else {
+            let (message, body) = down.pop_front().unwrap();
+            for _ in 0..copies {
+                up.extend(bench.message(&message, &body));
+            }
+        }
+        if matches!(fate, Fate::CutBefore | Fate::CutAfter) {
+            up.clear();
+            down.clear();
+            bench.all(Event::LinkDown);
+            bench.now = bench.now.max(bench.last.wake);
+            up.extend(bench.all(Event::LinkUp));
+        }
+    }
+    first_silence.unwrap_or(frames)
+}

@@ -15,8 +15,21 @@ pub fn float() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits)
 }
 
+/// Numbers of every magnitude, so that varints have every length.
+pub fn u64s() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64u32).prop_map(|(bits, shift)| bits >> shift)
+}
+
+pub fn u32s() -> impl Strategy<Value = u32> {
+    (any::<u32>(), 0..32u32).prop_map(|(bits, shift)| bits >> shift)
+}
+
+pub fn u16s() -> impl Strategy<Value = u16> {
+    (any::<u16>(), 0..16u32).prop_map(|(bits, shift)| bits >> shift)
+}
+
 pub fn round_id() -> impl Strategy<Value = RoundId> {
-    any::<(u32, u16)>().prop_map(|(round, stage)| RoundId { round, stage })
+    (u32s(), u16s()).prop_map(|(round, stage)| RoundId { round, stage })
 }
 
 pub fn encoding() -> impl Strategy<Value = Encoding> {
@@ -37,7 +50,7 @@ pub fn role() -> impl Strategy<Value = Role> {
 }
 
 pub fn descriptors() -> impl Strategy<Value = Descriptors> {
-    let one = (role(), encoding(), any::<(u16, u16, u16)>());
+    let one = (role(), encoding(), (u16s(), u16s(), u16s()));
     prop::collection::vec(one, 0..=TENSORS_MAX).prop_map(|list| {
         list.into_iter()
             .map(|(role, encoding, (rows, cols, chunk))| TensorDescriptor {
@@ -68,7 +81,7 @@ pub fn chunked() -> impl Strategy<Value = Descriptors> {
 pub fn head_solve() -> impl Strategy<Value = HeadSolve> {
     prop_oneof![
         float().prop_map(|ridge| HeadSolve::LeastSquares { ridge }),
-        (any::<u16>(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
+        (u16s(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
     ]
 }
 
@@ -79,7 +92,7 @@ pub fn task() -> impl Strategy<Value = Task> {
             Task::FedRep { step_size, head, upload, encoding }
         }),
         head_solve().prop_map(|head| Task::FitHead { head }),
-        (float(), float(), any::<u16>(), encoding()).prop_map(
+        (float(), float(), u16s(), encoding()).prop_map(
             |(step_size, head_step_size, local_steps, encoding)| Task::FedAvg {
                 step_size,
                 head_step_size,
@@ -88,12 +101,12 @@ pub fn task() -> impl Strategy<Value = Task> {
             }
         ),
         Just(Task::PowerStart),
-        any::<(u16, u16)>().prop_map(|(first, count)| Task::MomentRows { first, count }),
+        (u16s(), u16s()).prop_map(|(first, count)| Task::MomentRows { first, count }),
     ]
 }
 
 pub fn model() -> impl Strategy<Value = Model> {
-    any::<(u16, u16, u16)>().prop_map(|(features, width, outputs)| Model::Linear { features, width, outputs })
+    (u16s(), u16s(), u16s()).prop_map(|(features, width, outputs)| Model::Linear { features, width, outputs })
 }
 
 pub fn numeric() -> impl Strategy<Value = Numeric> {
@@ -101,8 +114,8 @@ pub fn numeric() -> impl Strategy<Value = Numeric> {
 }
 
 pub fn hello() -> impl Strategy<Value = Hello> {
-    let who = any::<(u16, u32, u64)>();
-    let sizes = any::<(u16, u16, u16, u8, u8, u32, u32)>();
+    let who = (u16s(), u32s(), u64s());
+    let sizes = (u16s(), u16s(), u16s(), any::<u8>(), any::<u8>(), u32s(), u32s());
     (who, model(), numeric(), sizes).prop_map(|(who, model, numeric, sizes)| Hello {
         wire_version: who.0,
         schema_hash: who.1,
@@ -122,11 +135,11 @@ pub fn hello() -> impl Strategy<Value = Hello> {
 }
 
 pub fn chunk() -> impl Strategy<Value = Chunk> {
-    (round_id(), any::<(u8, u32)>()).prop_map(|(id, (tensor, offset))| Chunk { id, tensor, offset })
+    (round_id(), (any::<u8>(), u32s())).prop_map(|(id, (tensor, offset))| Chunk { id, tensor, offset })
 }
 
 pub fn missing() -> impl Strategy<Value = Missing> {
-    (round_id(), any::<u8>(), prop::collection::vec(any::<u16>(), 0..=MISSING_MAX))
+    (round_id(), any::<u8>(), prop::collection::vec(u16s(), 0..=MISSING_MAX))
         .prop_map(|(id, tensor, chunks)| Missing { id, tensor, chunks: chunks.into_iter().collect() })
 }
 
@@ -141,7 +154,7 @@ pub fn decline() -> impl Strategy<Value = Decline> {
             DeclineReason::UpdateNonFinite,
             DeclineReason::Device,
         ]),
-        any::<u32>().prop_map(|last| DeclineReason::RoundRepeated { last }),
+        u32s().prop_map(|last| DeclineReason::RoundRepeated { last }),
         float().prop_map(|error| DeclineReason::NotOrthonormal { error }),
     ];
     (round_id(), reason).prop_map(|(id, reason)| Decline { id, reason })
@@ -168,26 +181,26 @@ pub fn ack() -> impl Strategy<Value = Ack> {
 
 pub fn refusal() -> impl Strategy<Value = Refusal> {
     let need = prop_oneof![
-        any::<u16>().prop_map(Need::Tasks),
-        any::<u16>().prop_map(Need::Roles),
+        u16s().prop_map(Need::Tasks),
+        u16s().prop_map(Need::Roles),
         any::<u8>().prop_map(Need::Encodings),
         numeric().prop_map(Need::Numeric),
-        any::<u32>().prop_map(Need::TensorElements),
+        u32s().prop_map(Need::TensorElements),
     ];
     prop_oneof![
-        any::<u16>().prop_map(|served| Refusal::WireVersion { served }),
-        any::<u32>().prop_map(|served| Refusal::Schema { served }),
+        u16s().prop_map(|served| Refusal::WireVersion { served }),
+        u32s().prop_map(|served| Refusal::Schema { served }),
         model().prop_map(|expected| Refusal::Model { expected }),
         need.prop_map(Refusal::Capability),
         Just(Refusal::UnknownDevice),
-        any::<(u16, u16)>().prop_map(|(least, most)| Refusal::FrameLimit { least, most }),
+        (u16s(), u16s()).prop_map(|(least, most)| Refusal::FrameLimit { least, most }),
     ]
 }
 
 pub fn to_server() -> impl Strategy<Value = ToServer> {
     prop_oneof![
         hello().prop_map(ToServer::Hello),
-        (round_id(), any::<(u32, u32)>(), descriptors()).prop_map(|(id, (samples, skipped), tensors)| {
+        (round_id(), (u32s(), u32s()), descriptors()).prop_map(|(id, (samples, skipped), tensors)| {
             ToServer::Update(Update { id, samples, skipped, tensors })
         }),
         chunk().prop_map(ToServer::Chunk),
@@ -199,7 +212,7 @@ pub fn to_server() -> impl Strategy<Value = ToServer> {
 
 pub fn to_device() -> impl Strategy<Value = ToDevice> {
     prop_oneof![
-        any::<(u64, u32)>().prop_map(|(campaign, idle_milliseconds)| ToDevice::Welcome(Welcome {
+        (u64s(), u32s()).prop_map(|(campaign, idle_milliseconds)| ToDevice::Welcome(Welcome {
             campaign,
             idle_milliseconds
         })),
@@ -213,7 +226,7 @@ pub fn to_device() -> impl Strategy<Value = ToDevice> {
         missing().prop_map(ToDevice::Missing),
         ack().prop_map(ToDevice::Ack),
         round_id().prop_map(ToDevice::RoundClosed),
-        any::<u32>().prop_map(|milliseconds| ToDevice::RetryAfter { milliseconds }),
+        u32s().prop_map(|milliseconds| ToDevice::RetryAfter { milliseconds }),
         select(vec![Fault::Malformed, Fault::Unexpected, Fault::Tensors]).prop_map(ToDevice::Fault),
     ]
 }

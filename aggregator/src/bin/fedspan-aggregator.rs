@@ -1,0 +1,142 @@
+//! The aggregator's command line.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::server::{Server, query};
+use fedspan_aggregator::store;
+
+/// The run failed.
+const FAILED: u8 = 1;
+/// The command line or a file is wrong.
+const WRONG: u8 = 2;
+
+#[derive(Parser)]
+#[command(name = "fedspan-aggregator", version, about = "Serves a FedSpan campaign to a fleet of devices.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the campaign of a configuration file until Ctrl-C or SIGTERM.
+    #[command(after_help = "Example: fedspan-aggregator serve --config aggregator/examples/fleet.toml")]
+    Serve {
+        /// The configuration, a commented example is aggregator/examples/fleet.toml.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Stop once every known device has fitted its final head, instead of waiting for new ones.
+        #[arg(long)]
+        exit_when_finished: bool,
+    },
+    /// Print one line of JSON about the campaign: from the running server, or from its files.
+    Status {
+        /// The same configuration that `serve` was given.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Print one line of JSON after every round of the running server.
+    Watch {
+        /// The same configuration that `serve` was given.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    let (Command::Serve { config, .. } | Command::Status { config } | Command::Watch { config }) = &cli.command;
+    let fleet = match load(config) {
+        Ok(fleet) => fleet,
+        Err(message) => return complain(WRONG, &message),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(FAILED, &error.to_string()),
+    };
+    runtime.block_on(async {
+        match cli.command {
+            Command::Serve { exit_when_finished, .. } => serve(fleet, exit_when_finished).await,
+            Command::Status { .. } => status(&fleet.state).await,
+            Command::Watch { .. } => watch(&fleet.state).await,
+        }
+    })
+}
+
+fn load(path: &Path) -> Result<Fleet, String> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    Fleet::parse(&name, &text).map_err(|problem| problem.to_string())
+}
+
+fn complain(code: u8, message: &str) -> ExitCode {
+    eprintln!("fedspan-aggregator: {message}");
+    ExitCode::from(code)
+}
+
+async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
+    let expected = fleet.expected;
+    let server = match Server::bind(fleet).await {
+        Ok(server) => server,
+        Err(error) => return complain(FAILED, &error.to_string()),
+    };
+    match server.address() {
+        Ok(address) => println!("listening on {address}, waiting for {expected} devices"),
+        Err(error) => return complain(FAILED, &error.to_string()),
+    }
+    match server.serve(interrupted(), exit_when_finished).await {
+        Ok(status) => {
+            println!("stopped: {} after round {} of {}", status.phase, status.round, status.rounds);
+            ExitCode::SUCCESS
+        }
+        Err(error) => complain(FAILED, &error.to_string()),
+    }
+}
+
+/// Ctrl-C or SIGTERM.
+async fn interrupted() {
+    let terminated = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signal) => {
+                signal.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+}
+
+async fn status(state: &Path) -> ExitCode {
+    match query(state, "status", |line| println!("{line}")).await {
+        Ok(Some(())) => ExitCode::SUCCESS,
+        Ok(None) => match store::read(state) {
+            Ok(Some(committed)) => {
+                let round = committed.round();
+                println!("{{\"phase\":\"not running\",\"exchange\":{},\"committed\":\"{:?}\"}}", round.round, committed.phase());
+                ExitCode::SUCCESS
+            }
+            Ok(None) => complain(FAILED, &format!("{}: no server is running and nothing is committed", state.display())),
+            Err(error) => complain(FAILED, &error.to_string()),
+        },
+        Err(error) => complain(FAILED, &format!("{}: {error}", state.display())),
+    }
+}
+
+async fn watch(state: &Path) -> ExitCode {
+    match query(state, "watch", |line| println!("{line}")).await {
+        Ok(Some(())) => ExitCode::SUCCESS,
+        Ok(None) => complain(FAILED, &format!("{}: no server is running on this state directory", state.display())),
+        Err(error) => complain(FAILED, &format!("{}: {error}", state.display())),
+    }
+}

@@ -1,0 +1,202 @@
+//! `fleet.toml`: everything that `serve` needs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::build::{Shape, build_engine};
+use super::reader::{Problem, Section, Source};
+use super::sections::{
+    AlgorithmSection, Init, ModelSection, ParticipationSection, read_algorithm, read_model, read_participation,
+};
+use crate::engine::{DeviceId, Engine, Settings};
+
+/// A server's configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fleet {
+    /// Seed of the start and of cohorts.
+    pub seed: u64,
+    /// Where the state lives; relative paths are relative to the working directory.
+    pub state: PathBuf,
+    /// Address of the TCP listener.
+    pub tcp: String,
+    /// Devices that must have joined before the first round opens.
+    pub expected: usize,
+    /// Devices that may join; `None` for all.
+    pub allowed: Option<Vec<DeviceId>>,
+    /// Sizes of the data.
+    pub shape: Shape,
+    /// The model.
+    pub model: ModelSection,
+    /// The algorithm.
+    pub algorithm: AlgorithmSection,
+    /// Who takes part.
+    pub participation: ParticipationSection,
+    /// Deadlines.
+    pub rounds: RoundsSection,
+    /// What bounds a peer.
+    pub limits: Limits,
+}
+
+/// `[rounds]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundsSection {
+    /// A round closes after this long; `None` to wait for everyone, for ever.
+    pub deadline: Option<Duration>,
+    /// Fewest answers a deadline may close a round with.
+    pub min_count: usize,
+    /// Asked over waited for.
+    pub over_select: f64,
+}
+
+/// `[limits]`: what one peer, and all together, may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Connections at once.
+    pub connections: usize,
+    /// Time until hello.
+    pub hello: Duration,
+    /// Silence until a connection is closed.
+    pub idle: Duration,
+    /// Time from a frame's (or a chunked update's) first byte to its last, and for writing one.
+    pub frame: Duration,
+    /// Largest Frobenius norm of an update.
+    pub norm: f32,
+}
+
+impl Fleet {
+    /// Reads `fleet.toml`.
+    ///
+    /// # Errors
+    /// [`Problem`] for the first mistake.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
+        let source = Source::parse(name, text, &[])?;
+        let root = source.root();
+        let fleet = Self {
+            seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
+            state: PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?),
+            tcp: read_listen(&root.section("listen")?)?,
+            expected: root.section("devices")?.size("expected", None, 1..=1_000_000)?,
+            allowed: read_allowed(&root.section("devices")?)?,
+            shape: read_shape(&root.section("data")?)?,
+            model: read_model(&root.section("model")?)?,
+            algorithm: read_algorithm(&root.section("algorithm")?)?,
+            participation: read_participation(&root.section("participation")?)?,
+            rounds: read_rounds(&root.section("rounds")?)?,
+            limits: read_limits(&root.section("limits")?)?,
+        };
+        root.finish()?;
+        fleet.check(&root)?;
+        Ok(fleet)
+    }
+
+    fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let d = self.shape.features;
+        if self.model.k > d {
+            let message = format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
+            return Err(root.section("model")?.problem("k", message));
+        }
+        if !matches!(self.model.init, Init::Random | Init::Power { .. }) {
+            let message = "allowed for a real fleet: \"random\", \"power\" (moments reveal records)";
+            return Err(root.section("model")?.problem("init", message));
+        }
+        if !self.algorithm.name.is_federated() {
+            let message = format!("{:?} has no rounds to serve", self.algorithm.name.word());
+            return Err(root.section("algorithm")?.problem("name", message));
+        }
+        if let Some(allowed) = &self.allowed
+            && allowed.len() < self.expected
+        {
+            let message = format!("{} devices are allowed, {} expected", allowed.len(), self.expected);
+            return Err(root.section("devices")?.problem("allow", message));
+        }
+        Ok(())
+    }
+
+    /// The engine of this campaign.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        let settings = Settings {
+            fleet_size: self.expected,
+            rounds: self.algorithm.rounds,
+            final_head: self.algorithm.final_head,
+            deadline: self.rounds.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+            min_count: self.rounds.min_count,
+            norm_bound: self.limits.norm,
+        };
+        build_engine(
+            settings,
+            self.shape,
+            &self.model,
+            &self.algorithm,
+            self.participation,
+            self.rounds.over_select,
+            self.seed,
+            None,
+        )
+    }
+
+    /// What a resumed campaign must have in common with the one that was committed: a line a setting.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        format!(
+            "seed = {}\nfeatures = {}\noutputs = {}\nmodel = {:?}\nalgorithm = {:?}\nparticipation = {:?}\n",
+            self.seed,
+            self.shape.features,
+            self.shape.outputs,
+            self.model,
+            self.algorithm,
+            self.participation
+        )
+    }
+}
+
+fn read_listen(section: &Section<'_>) -> Result<String, Problem> {
+    let tcp = section.string("tcp", Some("127.0.0.1:4410"), "an address like \"127.0.0.1:4410\"")?;
+    section.finish()?;
+    Ok(tcp)
+}
+
+fn read_allowed(section: &Section<'_>) -> Result<Option<Vec<DeviceId>>, Problem> {
+    // Asked for again so that it is known here.
+    section.size("expected", None, 1..=1_000_000)?;
+    let allowed = "a list of device numbers from 0";
+    let list = section.list("allow", allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()))?;
+    section.finish()?;
+    Ok(list)
+}
+
+fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {
+    let shape = Shape {
+        features: section.size("d", None, 1..=65_535)?,
+        outputs: section.size("outputs", Some(1), 1..=256)?,
+    };
+    section.finish()?;
+    Ok(shape)
+}
+
+fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Problem> {
+    let deadline = section.number("deadline", Some(60.0), 0.0..=1e7)?;
+    let rounds = RoundsSection {
+        deadline: (deadline > 0.0).then(|| Duration::from_secs_f64(deadline)),
+        min_count: section.size("min_count", Some(1), 1..=1_000_000)?,
+        over_select: section.number("over_select", Some(1.0), 1.0..=10.0)?,
+    };
+    section.finish()?;
+    Ok(rounds)
+}
+
+fn read_limits(section: &Section<'_>) -> Result<Limits, Problem> {
+    let seconds = |key: &str, default: f64| {
+        section.number(key, Some(default), 0.01..=1e6).map(Duration::from_secs_f64)
+    };
+    #[allow(clippy::cast_possible_truncation, reason = "a bound")]
+    let limits = Limits {
+        connections: section.size("connections", Some(1024), 1..=1_000_000)?,
+        hello: seconds("hello", 5.0)?,
+        idle: seconds("idle", 120.0)?,
+        frame: seconds("frame", 10.0)?,
+        norm: section.number("norm", Some(1e4), f64::MIN_POSITIVE..=4e6)? as f32,
+    };
+    section.finish()?;
+    Ok(limits)
+}

@@ -1,0 +1,118 @@
+//! The control socket: a Unix socket in the state directory, for its owner alone. One request a line:
+//! `status` answers one line of JSON, `watch` a line after every round until the connection ends.
+
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{broadcast, watch};
+
+use super::host::Status;
+
+const SOCKET: &str = "control.sock";
+
+/// Longest request: anything longer is not one.
+const REQUEST_MAX: u64 = 64;
+
+/// The bound socket; its file goes when it goes.
+#[derive(Debug)]
+pub(super) struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Binds the socket. The directory's lock is held, so a file that is there is a leftover. A server
+    /// without a control socket still serves, and says so.
+    pub(super) fn bind(directory: &Path) -> Option<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = directory.join(SOCKET);
+        let _ = std::fs::remove_file(&path);
+        let bound = UnixListener::bind(&path).and_then(|listener| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        });
+        match bound {
+            Ok(listener) => Some(Self { listener, path }),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "no control socket");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The next client; waits for ever without a socket.
+pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
+    match control {
+        Some(control) => control.listener.accept().await.ok().map(|(stream, _)| stream),
+        None => std::future::pending().await,
+    }
+}
+
+/// Answers one client to its end.
+pub(super) async fn answer(
+    stream: UnixStream,
+    status: watch::Receiver<Status>,
+    mut rounds: broadcast::Receiver<String>,
+) {
+    let (read, mut write) = stream.into_split();
+    let mut request = String::new();
+    if BufReader::new(read.take(REQUEST_MAX)).read_line(&mut request).await.is_err() {
+        return;
+    }
+    match request.trim() {
+        "status" => {
+            let now = status.borrow().clone();
+            let line = serde_json::to_string(&now).unwrap_or_default();
+            let _ = write.write_all(format!("{line}\n").as_bytes()).await;
+        }
+        "watch" => loop {
+            let line = match rounds.recv().await {
+                Ok(line) => line,
+                Err(broadcast::error::RecvError::Lagged(missed)) => format!("{{\"missed\":{missed}}}"),
+                Err(broadcast::error::RecvError::Closed) => return,
+            };
+            if write.write_all(format!("{line}\n").as_bytes()).await.is_err() {
+                return;
+            }
+        },
+        other => {
+            let line = serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch") });
+            let _ = write.write_all(format!("{line}\n").as_bytes()).await;
+        }
+    }
+}
+
+/// Asks the server that runs on a state directory and gives each line of its answer to `each`. `None` if
+/// no server runs there.
+///
+/// # Errors
+/// What the system says about the socket.
+pub async fn query(
+    directory: &Path,
+    request: &str,
+    mut each: impl FnMut(&str),
+) -> std::io::Result<Option<()>> {
+    let mut stream = match UnixStream::connect(directory.join(SOCKET)).await {
+        Ok(stream) => stream,
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    stream.write_all(format!("{request}\n").as_bytes()).await?;
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(line) = lines.next_line().await? {
+        each(&line);
+    }
+    Ok(Some(()))
+}

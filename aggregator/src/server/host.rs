@@ -1,0 +1,369 @@
+//! The task that owns the engine: turns peers' messages into events and the engine's actions into commands,
+//! commits finished rounds, publishes status.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use fedspan_protocol::message::{Model, Welcome};
+use serde::Serialize;
+use tokio::sync::{broadcast, mpsc, watch};
+
+use super::ServeError;
+use super::peer::{Command, Gone, Message, What};
+use crate::admission::Requirements;
+use crate::config::Fleet;
+use crate::engine::{Action, Counters, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
+use crate::store::{Committed, Store};
+
+/// What `status` prints.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Status {
+    /// "waiting", "start", "training", "fitting heads", "finished" or "failed".
+    pub phase: String,
+    /// Rounds finished and to do.
+    pub round: u32,
+    /// Rounds to do.
+    pub rounds: u32,
+    /// Devices that ever joined.
+    pub devices: usize,
+    /// Devices connected now.
+    pub connected: usize,
+    /// Answers of the open round, and how many complete it.
+    pub answers: usize,
+    /// How many complete the open round.
+    pub target: usize,
+    /// Everything counted.
+    pub updates: Counters,
+    /// Everything that happened to connections.
+    pub connections: ConnectionCounters,
+}
+
+/// Every connection that ended has a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionCounters {
+    /// Devices that were welcomed.
+    pub welcomed: u64,
+    /// Hellos that were refused.
+    pub refused: u64,
+    /// Connections over the limit, told to come back later.
+    pub turned_away: u64,
+    /// Closed by the peer.
+    pub closed: u64,
+    /// No hello in time.
+    pub no_hello: u64,
+    /// Silent for too long.
+    pub idle: u64,
+    /// A frame took too long.
+    pub slow: u64,
+    /// Nonsense without end.
+    pub flood: u64,
+    /// Ended by this side.
+    pub ended: u64,
+    /// Devices that did not take what was sent to them.
+    pub congested: u64,
+    /// Messages that had no place.
+    pub faults: u64,
+    /// Frames dropped: too long, not COBS, wrong check, unknown header.
+    pub dropped_frames: u64,
+    /// Bytes received from welcomed devices whose connection has ended.
+    pub bytes_up: u64,
+    /// Bytes sent to them.
+    pub bytes_down: u64,
+}
+
+struct Peer {
+    device: DeviceId,
+    commands: mpsc::Sender<Command>,
+}
+
+/// The engine with its surroundings.
+pub(super) struct Host {
+    engine: Engine,
+    store: Store,
+    requirements: Requirements,
+    fingerprint: String,
+    campaign: u64,
+    rounds: u32,
+    done: u32,
+    idle_milliseconds: u32,
+    peers: BTreeMap<u64, Peer>,
+    /// The peer of each connected device: its newest connection.
+    current: BTreeMap<DeviceId, u64>,
+    connections: ConnectionCounters,
+    began: Instant,
+    status: watch::Sender<Status>,
+    round_lines: broadcast::Sender<String>,
+    failure: Option<Failure>,
+}
+
+/// Waits for an instant; for ever if there is none.
+pub(super) async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Host {
+    pub(super) fn new(fleet: &Fleet, store: Store) -> Result<Self, ServeError> {
+        let mut engine = fleet.engine();
+        let fingerprint = fleet.fingerprint();
+        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let model = Model::Linear {
+            features: small(fleet.shape.features),
+            width: small(fleet.model.k),
+            outputs: small(fleet.shape.outputs),
+        };
+        let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone());
+        // Distinct for each campaign, without a clock: the configuration and the seed.
+        let mut campaign = u64::from(fedspan_protocol::frame::crc32c(fingerprint.as_bytes())) << 32 | fleet.seed & 0xffff_ffff;
+        let mut done = 0;
+        if let Some(committed) = store.load()? {
+            if committed.configuration != fingerprint {
+                let difference = difference(&committed.configuration, &fingerprint);
+                return Err(ServeError::Changed { difference });
+            }
+            if !engine.resume(committed.round(), committed.phase(), &committed.state) {
+                let difference = "the stored state has another size\n".to_owned();
+                return Err(ServeError::Changed { difference });
+            }
+            campaign = committed.campaign;
+            if let Phase::Train(number) = committed.phase() {
+                done = number.min(fleet.algorithm.rounds);
+            }
+            tracing::info!(round = done, "resuming after the last committed round");
+        }
+        let (status, _) = watch::channel(Status::default());
+        let (round_lines, _) = broadcast::channel(64);
+        let idle = fleet.limits.idle.as_millis();
+        let mut host = Self {
+            engine,
+            store,
+            requirements,
+            fingerprint,
+            campaign,
+            rounds: fleet.algorithm.rounds,
+            done,
+            idle_milliseconds: u32::try_from(idle).unwrap_or(u32::MAX),
+            peers: BTreeMap::new(),
+            current: BTreeMap::new(),
+            connections: ConnectionCounters::default(),
+            began: Instant::now(),
+            status,
+            round_lines,
+            failure: None,
+        };
+        host.publish();
+        Ok(host)
+    }
+
+    fn now(&self) -> Millis {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn wake(&self) -> Option<Instant> {
+        self.engine.wake().map(|at| self.began + std::time::Duration::from_millis(at))
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.engine.phase() == Phase::Finished
+    }
+
+    pub(super) fn status_feed(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    pub(super) fn round_feed(&self) -> broadcast::Receiver<String> {
+        self.round_lines.subscribe()
+    }
+
+    pub(super) fn turned_away(&mut self) {
+        self.connections.turned_away += 1;
+    }
+
+    /// Lets all peers go: they write what is queued and close.
+    pub(super) fn release(&mut self) {
+        self.peers.clear();
+    }
+
+    pub(super) fn tick(&mut self) -> Result<(), ServeError> {
+        self.event(Event::Tick)
+    }
+
+    pub(super) fn take(&mut self, message: Message) -> Result<(), ServeError> {
+        let Message { peer, what } = message;
+        let device = self.peers.get(&peer).map(|known| known.device);
+        match (what, device) {
+            (What::Hello(hello, commands), None) => match self.requirements.admit(&hello) {
+                Ok(()) => {
+                    let welcome =
+                        Welcome { campaign: self.campaign, idle_milliseconds: self.idle_milliseconds };
+                    let _ = commands.try_send(Command::Welcome(welcome));
+                    self.connections.welcomed += 1;
+                    if let Some(old) = self.current.insert(hello.device, peer) {
+                        // The device is back before its old connection was missed.
+                        self.peers.remove(&old);
+                    }
+                    self.peers.insert(peer, Peer { device: hello.device, commands });
+                    tracing::info!(device = hello.device, "joined");
+                    self.event(Event::Joined(hello.device))
+                }
+                Err(refusal) => {
+                    tracing::warn!(device = hello.device, "refused: {refusal}");
+                    self.connections.refused += 1;
+                    let _ = commands.try_send(Command::Refuse(refusal));
+                    self.publish();
+                    Ok(())
+                }
+            },
+            (What::Update(update), Some(device)) => self.event(Event::Update(device, *update)),
+            (What::Decline(decline), Some(device)) => {
+                tracing::warn!(device, round = decline.id.round, "declined: {}", decline.reason);
+                self.event(Event::Declined(device, decline))
+            }
+            (What::Gone(gone, traffic), device) => {
+                self.count(gone, &traffic);
+                self.peers.remove(&peer);
+                match device {
+                    Some(device) if self.current.get(&device) == Some(&peer) => {
+                        self.current.remove(&device);
+                        tracing::info!(device, ?gone, "left");
+                        self.event(Event::Left(device))
+                    }
+                    _ => {
+                        self.publish();
+                        Ok(())
+                    }
+                }
+            }
+            // A message from a connection that has been replaced.
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, gone: Gone, traffic: &crate::connection::Traffic) {
+        let counters = &mut self.connections;
+        let counter = match gone {
+            Gone::Closed => &mut counters.closed,
+            Gone::NoHello => &mut counters.no_hello,
+            Gone::Idle => &mut counters.idle,
+            Gone::Slow => &mut counters.slow,
+            Gone::Flood => &mut counters.flood,
+            Gone::Ended => &mut counters.ended,
+        };
+        *counter += 1;
+        counters.faults += u64::from(traffic.faults);
+        let frames = traffic.frames;
+        counters.dropped_frames += u64::from(frames.oversize)
+            + u64::from(frames.framing)
+            + u64::from(frames.check)
+            + u64::from(frames.header);
+        counters.bytes_up += traffic.up;
+        counters.bytes_down += traffic.down;
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), ServeError> {
+        let mut actions = Vec::new();
+        self.engine.handle(self.now(), event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Open(device, opening) => self.command(device, Command::Open(opening)),
+                Action::Acknowledge(device, ack) => {
+                    if let fedspan_protocol::message::AckOutcome::Rejected(reason) = ack.outcome {
+                        tracing::warn!(device, round = ack.id.round, "update rejected: {reason}");
+                    }
+                    self.command(device, Command::Acknowledge(ack));
+                }
+                Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
+                Action::Commit(record) => self.commit(&record)?,
+                Action::Finished => tracing::info!("finished; new devices may still fit their heads"),
+                Action::Failed(failure) => {
+                    self.failure = Some(failure);
+                    self.publish();
+                    return Err(failure.into());
+                }
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Durable before anything that follows is done.
+    fn commit(&mut self, record: &RoundRecord) -> Result<(), ServeError> {
+        let (_, _, state) = self.engine.snapshot();
+        let configuration = self.fingerprint.clone();
+        self.store.commit(&Committed::new(configuration, self.campaign, record.id, record.phase, state))?;
+        let (label, number) = match record.phase {
+            Phase::Start(number) => ("start", number),
+            Phase::Train(number) => {
+                self.done = number;
+                ("training", number)
+            }
+            _ => ("other", 0),
+        };
+        tracing::info!(phase = label, round = number, participants = record.participants.len(), "committed");
+        let line = serde_json::json!({
+            "phase": label,
+            "round": number,
+            "of": self.rounds,
+            "cohort": record.cohort,
+            "participants": record.participants,
+            "rejected": record.rejected,
+            "milliseconds": record.closed_at - record.opened_at,
+        });
+        // Nobody may be watching.
+        let _ = self.round_lines.send(line.to_string());
+        Ok(())
+    }
+
+    fn command(&mut self, device: DeviceId, command: Command) {
+        let Some(peer) = self.current.get(&device) else { return };
+        let Some(known) = self.peers.get(peer) else { return };
+        if known.commands.try_send(command).is_err() {
+            // It does not read, or it is closing: dropping its commands ends it.
+            self.connections.congested += 1;
+            let peer = *peer;
+            self.peers.remove(&peer);
+        }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    fn publish(&mut self) {
+        let phase = match self.engine.phase() {
+            Phase::Waiting => "waiting",
+            Phase::Start(_) => "start",
+            Phase::Train(_) => "training",
+            Phase::FitHead => "fitting heads",
+            Phase::Finished => "finished",
+            Phase::Failed => "failed",
+        };
+        let (devices, connected) = self.engine.fleet();
+        let (answers, target) = self
+            .engine
+            .open_round()
+            .map_or((0, 0), |round| (round.participants.len(), round.target.min(round.cohort.len())));
+        self.status.send_replace(Status {
+            phase: phase.to_owned(),
+            round: self.done,
+            rounds: self.rounds,
+            devices,
+            connected,
+            answers,
+            target,
+            updates: self.engine.counters(),
+            connections: self.connections,
+        });
+    }
+}
+
+/// Lines that differ, the stored ones with a minus.
+fn difference(stored: &str, given: &str) -> String {
+    let mut lines = String::new();
+    for (old, new) in stored.lines().zip(given.lines()).filter(|(old, new)| old != new) {
+        lines.push_str(&format!("- {old}\n+ {new}\n"));
+    }
+    lines
+}

@@ -1,0 +1,384 @@
+//! The two drivers over links in memory: reads of any length, partial writes, noise, end of file, errors.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use common::server::*;
+use common::*;
+use embedded_io::ErrorKind;
+use fedspan_client::link::{Buffers, Closed, run, run_async};
+use fedspan_client::session::{Config, Counters, Event};
+use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::message::{ToDevice, ToServer, Upload, decode};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+const D: usize = 57;
+const K: usize = 8;
+
+/// The other end of the link, with a server behind it.
+struct Peer {
+    server: Server,
+    decoder: Decoder<Vec<u8>>,
+    to_device: VecDeque<u8>,
+    /// Bytes per read, and per write.
+    read_at_once: usize,
+    write_at_once: usize,
+    /// Before each frame; a noise that does not end with a zero ruins the frame behind it.
+    noise: Box<dyn FnMut(usize) -> Vec<u8>>,
+    frames: usize,
+    /// The link is closed, or fails, once this many bytes have been read or written.
+    end_after_reading: usize,
+    fail_after_reading: usize,
+    fail_after_writing: usize,
+    read: usize,
+    written: usize,
+    over: bool,
+    idle: usize,
+}
+
+#[derive(Clone)]
+struct End(Rc<RefCell<Peer>>);
+
+impl Peer {
+    fn new(server: Server, at_once: usize) -> Self {
+        Self {
+            server,
+            decoder: Decoder::new(vec![0; 4096]),
+            to_device: VecDeque::new(),
+            read_at_once: at_once,
+            write_at_once: at_once,
+            noise: Box::new(|_| Vec::new()),
+            frames: 0,
+            end_after_reading: usize::MAX,
+            fail_after_reading: usize::MAX,
+            fail_after_writing: usize::MAX,
+            read: 0,
+            written: 0,
+            over: false,
+            idle: 0,
+        }
+    }
+
+    fn send(&mut self, message: &ToDevice, body: &[u8]) {
+        let noise = (self.noise)(self.frames);
+        self.frames += 1;
+        self.to_device.extend(noise);
+        self.to_device.extend(wire(message, body));
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        if self.written >= self.fail_after_writing {
+            return Err(ErrorKind::BrokenPipe);
+        }
+        let n = bytes.len().min(self.write_at_once);
+        self.written += n;
+        let (mut input, mut replies) = (&bytes[..n], Vec::new());
+        loop {
+            match self.decoder.feed(&mut input) {
+                Fed::NeedMore => break,
+                Fed::Dropped(why) => panic!("the device's own frames are sound: {why:?}"),
+                Fed::Message(bytes) => {
+                    let (message, body) = decode::<ToServer>(bytes).unwrap();
+                    replies.extend(self.server.take(message, body.to_vec()));
+                }
+            }
+        }
+        for (message, body) in replies {
+            self.send(&message, &body);
+        }
+        Ok(n)
+    }
+
+    fn ended(&self) -> bool {
+        self.over || self.read >= self.end_after_reading
+    }
+
+    fn ready(&self) -> bool {
+        !self.to_device.is_empty() || self.ended() || self.read >= self.fail_after_reading
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
+        if self.read >= self.fail_after_reading {
+            return Err(ErrorKind::ConnectionReset);
+        }
+        if self.ended() {
+            return Ok(0);
+        }
+        let left = self.end_after_reading.min(self.fail_after_reading) - self.read;
+        let n = out.len().min(self.read_at_once).min(self.to_device.len()).min(left);
+        for (place, byte) in out.iter_mut().zip(self.to_device.drain(..n)) {
+            *place = byte;
+        }
+        self.read += n;
+        Ok(n)
+    }
+
+    /// Nothing moves: the server asks again, or hangs up when it has all it wants.
+    fn silence(&mut self) {
+        self.idle += 1;
+        assert!(self.idle < 5_000, "the device never comes to an end");
+        if let Some(missing) = self.server.missing() {
+            self.send(&ToDevice::Missing(missing), &[]);
+        } else if !self.server.updates.is_empty() {
+            self.over = true;
+        } else if self.idle.is_multiple_of(4) {
+            for (message, body) in self.server.opening() {
+                self.send(&message, &body);
+            }
+        }
+    }
+}
+
+impl embedded_io::ErrorType for End {
+    type Error = ErrorKind;
+}
+
+impl embedded_io::Read for End {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
+        let mut peer = self.0.borrow_mut();
+        assert!(peer.ready(), "a blocking read that would block for ever");
+        peer.read(out)
+    }
+}
+
+impl embedded_io::ReadReady for End {
+    fn read_ready(&mut self) -> Result<bool, ErrorKind> {
+        Ok(self.0.borrow().ready())
+    }
+}
+
+impl embedded_io::Write for End {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> Result<(), ErrorKind> {
+        Ok(())
+    }
+}
+
+impl embedded_io_async::Read for End {
+    async fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
+        poll_fn(|_| if self.0.borrow().ready() { Poll::Ready(()) } else { Poll::Pending }).await;
+        self.0.borrow_mut().read(out)
+    }
+}
+
+impl embedded_io_async::Write for End {
+    async fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    async fn flush(&mut self) -> Result<(), ErrorKind> {
+        Ok(())
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    for _ in 0..10_000_000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+    }
+    panic!("the future hangs");
+}
+
+fn problem(limit: u16) -> (Device<Sliced>, Config, Server, Vec<f32>) {
+    let mut random = Random(3);
+    let b = flat(&random.orthonormal(D, K));
+    let samples = Sliced::regression(random.normals(20 * D), random.normals(20), D, 1);
+    let task = fed_rep(EXACT, Upload::Gradient, 0.0);
+    let (_, expected) =
+        fed_rep_round(&mut fedspan_client::Linear::new(Heap::new(D, K, 1)), task, &b, &mut samples.clone())
+            .unwrap();
+    let config = Config { frame_limit: limit, ..Config::new(5) };
+    let session = Bench::new(config, Heap::new(D, K, 1), samples, Flash::default()).session;
+    let server = Server::new(1, task, Encoding::F32, limit.into(), vec![(Role::Representation, D, K, b)]);
+    (session, config, server, expected)
+}
+
+/// Drives a session over a link until it is down. The clock moves only when there is nothing to do.
+fn drive(
+    session: &mut Device<Sliced>,
+    config: Config,
+    peer: &Rc<RefCell<Peer>>,
+    asynchronous: bool,
+) -> Closed<ErrorKind> {
+    let clock = Cell::new(1_000u64);
+    let mut receive = vec![0; config.frame_limit.into()];
+    let mut transmit = vec![0; config.transmit_capacity()];
+    let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
+    let io = &mut End(peer.clone());
+    let idle = |until: u64| {
+        assert!(until >= clock.get(), "never woken for the past");
+        clock.set(until);
+        peer.borrow_mut().silence();
+    };
+    let closed = if asynchronous {
+        let sleep = |until| async move { idle(until) };
+        block_on(run_async(session, io, buffers, || clock.get(), sleep))
+    } else {
+        run(session, io, buffers, || clock.get(), idle)
+    };
+    assert!(closed.retry_at > clock.get());
+    closed
+}
+
+#[test]
+fn rounds_run_over_reads_and_writes_of_any_length() {
+    for asynchronous in [false, true] {
+        for limit in [128, 256, 4096] {
+            for at_once in [1, 3, 64, 10_000] {
+                let (mut session, config, server, expected) = problem(limit);
+                let peer = Rc::new(RefCell::new(Peer::new(server, at_once)));
+                let closed = drive(&mut session, config, &peer, asynchronous);
+                let peer = peer.borrow();
+                assert_eq!(closed.error, None);
+                assert_eq!(peer.server.updates.len(), 1);
+                assert_eq!(bits(&peer.server.values(0)), bits(&expected));
+                assert_eq!(session.counters(), Counters { counted: 1, ..Counters::default() });
+                assert_eq!(closed.frames.accepted as usize, peer.frames, "no frame but was taken");
+                assert!(peer.to_device.is_empty());
+            }
+        }
+    }
+}
+
+/// Noise that ends with a zero costs nothing; noise that does not costs the frame behind it, which is asked
+/// for again.
+#[test]
+fn noise_between_frames_is_survived() {
+    for asynchronous in [false, true] {
+        for limit in [128, 4096] {
+            for (terminated, seed) in [(true, 0), (false, 1), (false, 2), (false, 3), (false, 4)] {
+                let (mut session, config, server, expected) = problem(limit);
+                let mut peer = Peer::new(server, 50);
+                let mut random = Random(seed);
+                peer.noise = Box::new(move |_| {
+                    let n = if terminated { random.below(600) } else { random.below(24).saturating_sub(16) };
+                    let mut noise: Vec<u8> = (0..n).map(|_| random.next() as u8).collect();
+                    if terminated {
+                        noise.push(0);
+                    }
+                    noise
+                });
+                let peer = Rc::new(RefCell::new(peer));
+                let closed = drive(&mut session, config, &peer, asynchronous);
+                let peer = peer.borrow();
+                assert_eq!(bits(&peer.server.values(0)), bits(&expected), "seed {seed}");
+                assert_eq!(session.counters().malformed, 0, "noise does not pass the check");
+                if terminated {
+                    assert_eq!(closed.frames.accepted as usize, peer.frames);
+                    assert_eq!(session.counters().asked_again, 0);
+                }
+            }
+        }
+    }
+}
+
+/// The link ends or fails after any number of bytes: the driver returns, says why, and the next link goes
+/// on as if nothing had been.
+#[test]
+fn ends_and_errors_are_reported_and_the_next_link_goes_on() {
+    let total = {
+        let (mut session, config, server, _) = problem(128);
+        let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
+        drive(&mut session, config, &peer, false);
+        let peer = peer.borrow();
+        (peer.read, peer.written)
+    };
+    for asynchronous in [false, true] {
+        let mut random = Random(7);
+        for case in 0..120 {
+            let (mut session, config, server, expected) = problem(128);
+            let mut peer = Peer::new(server.clone(), 1 + random.below(100));
+            let expected_error = match case % 3 {
+                0 => {
+                    peer.end_after_reading = if case == 0 { 0 } else { random.below(total.0) };
+                    None
+                }
+                1 => {
+                    peer.fail_after_reading = random.below(total.0);
+                    Some(ErrorKind::ConnectionReset)
+                }
+                _ => {
+                    peer.fail_after_writing = if case == 2 { 0 } else { random.below(total.1) };
+                    Some(ErrorKind::BrokenPipe)
+                }
+            };
+            let peer = Rc::new(RefCell::new(peer));
+            let closed = drive(&mut session, config, &peer, asynchronous);
+            let first = peer.borrow().server.updates.clone();
+            if first.is_empty() {
+                assert_eq!(closed.error, expected_error, "case {case}");
+            }
+            let again = Rc::new(RefCell::new(Peer::new(server, 64)));
+            if session.last_round() == 0 {
+                drive(&mut session, config, &again, asynchronous);
+                assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected), "case {case}");
+                assert!(first.is_empty() || first[0] == again.borrow().server.updates[0], "the same bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn retry_after_closes_the_link_and_sets_the_time() {
+    for asynchronous in [false, true] {
+        let (mut session, config, server, _) = problem(256);
+        let mut peer = Peer::new(server, 64);
+        peer.send(&ToDevice::RetryAfter { milliseconds: 45_000 }, &[]);
+        let peer = Rc::new(RefCell::new(peer));
+        let closed = drive(&mut session, config, &peer, asynchronous);
+        assert_eq!((closed.error, closed.retry_at), (None, 46_000));
+    }
+}
+
+/// A driver that is dropped in the middle (a task cancelled) leaves a session that only has to be told.
+#[test]
+fn a_dropped_future_does_no_harm() {
+    let (session, config, server, expected) = problem(128);
+    for polls in 1..60 {
+        let mut session = session.clone();
+        let peer = Rc::new(RefCell::new(Peer::new(server.clone(), 40)));
+        let clock = Cell::new(1_000u64);
+        {
+            let mut receive = vec![0; 128];
+            let mut transmit = vec![0; config.transmit_capacity()];
+            let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
+            let mut io = End(peer.clone());
+            let read = Rc::new(Cell::new(0));
+            // Sleeps that take a few polls, so that the future stops at many places.
+            let sleep = |until: u64| {
+                let (clock, read) = (&clock, read.clone());
+                poll_fn(move |_| {
+                    read.set(read.get() + 1);
+                    clock.set(until);
+                    if read.get() % 2 == 0 { Poll::Ready(()) } else { Poll::Pending }
+                })
+            };
+            let mut future = pin!(run_async(&mut session, &mut io, buffers, || clock.get(), sleep));
+            for _ in 0..polls {
+                if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                    break;
+                }
+            }
+        }
+        let mut out = vec![0; config.transmit_capacity()];
+        let progress = session.handle(clock.get(), Event::LinkDown, &mut out);
+        assert!(progress.sent == 0 && progress.wake > clock.get());
+        if session.last_round() == 0 {
+            let again = Rc::new(RefCell::new(Peer::new(server.clone(), 64)));
+            drive(&mut session, config, &again, true);
+            assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected));
+        }
+    }
+}

@@ -1,0 +1,724 @@
+//! The session against a fake server: whole rounds at every frame limit, a link that loses, repeats,
+//! reorders and breaks, rounds that must be declined, and what survives a reset.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::server::*;
+use common::*;
+use fedspan_client::session::{Config, Counters, Event, Sampling};
+use fedspan_client::source::{NoRecording, Targets};
+use fedspan_client::{Linear, NotReady, Task};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, DeclineReason, Descriptors, HeadSolve, Missing, Refusal, RoundId, RoundOpen,
+    Task as Wire, ToDevice, ToServer, Upload,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+
+const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+
+fn config(limit: u16) -> Config {
+    Config { frame_limit: limit, ..Config::new(0xABCD) }
+}
+
+struct Problem {
+    d: usize,
+    k: usize,
+    c: usize,
+    b: Vec<f32>,
+    samples: Sliced,
+}
+
+fn problem(d: usize, k: usize, c: usize) -> Problem {
+    let mut random = Random((d * 100 + k * 10 + c) as u64);
+    let b = flat(&random.orthonormal(d, k));
+    let samples = Sliced::regression(random.normals(30 * d), random.normals(30 * c), d, c);
+    Problem { d, k, c, b, samples }
+}
+
+impl Problem {
+    fn bench(&self, limit: u16) -> Bench<Sliced> {
+        self.bench_with(limit, Flash::default())
+    }
+
+    fn bench_with(&self, limit: u16, flash: Flash) -> Bench<Sliced> {
+        Bench::new(config(limit), Heap::new(self.d, self.k, self.c), self.samples.clone(), flash)
+    }
+
+    fn server(&self, round: u32, task: Wire, encoding: Encoding, limit: u16) -> Server {
+        self.server_of(round, task, encoding, limit, self.b.clone())
+    }
+
+    fn server_of(&self, round: u32, task: Wire, encoding: Encoding, limit: u16, b: Vec<f32>) -> Server {
+        Server::new(round, task, encoding, limit.into(), vec![(Role::Representation, self.d, self.k, b)])
+    }
+
+    /// Head and upload as the task alone computes them.
+    fn expected(&self, task: Wire, encoding: Encoding) -> (Vec<f32>, Vec<f32>) {
+        let mut model = Linear::new(Heap::new(self.d, self.k, self.c));
+        let round = open(1, task, Role::Representation, encoding, self.d, self.k);
+        receive(&mut model, &round, &[&self.b]).unwrap();
+        model.run(round.id, &mut self.samples.clone()).unwrap();
+        let mut sent = emitted(&model, 32);
+        if let Wire::FedRep { encoding, .. } = task {
+            let mut bytes = vec![0; encoding.byte_len(sent.len())];
+            encoding.encode(&sent, &mut bytes).unwrap();
+            encoding.decode(&bytes, &mut sent).unwrap();
+        }
+        (model.head().to_vec(), sent)
+    }
+}
+
+fn task(upload: Upload, encoding: Encoding) -> Wire {
+    Wire::FedRep { step_size: 0.2, head: EXACT, upload, encoding }
+}
+
+fn gradient() -> Wire {
+    task(Upload::Gradient, Encoding::F32)
+}
+
+#[test]
+fn whole_rounds_at_every_frame_limit_and_encoding() {
+    for (d, k, c) in [(6, 2, 1), (20, 2, 1), (57, 8, 7), (128, 8, 1)] {
+        let problem = problem(d, k, c);
+        for limit in [128, 256, 4096] {
+            let mut bench = problem.bench(limit);
+            let mut round = 0;
+            for down in ALL {
+                for up in ALL {
+                    for upload in [Upload::Gradient, Upload::Representation] {
+                        round += 1;
+                        let task = task(upload, up);
+                        let mut server = problem.server(round, task, down, limit);
+                        exchange(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
+                        let (head, sent) = problem.expected(task, down);
+                        assert_eq!(server.updates.len(), 1, "{limit} {down:?} {up:?} {:?}", server.declined);
+                        assert_eq!(bits(&server.values(0)), bits(&sent));
+                        assert_eq!(bits(bench.session.task().head()), bits(&head));
+                        assert_eq!((server.updates[0].0.samples, server.updates[0].0.skipped), (30, 0));
+                        assert_eq!(bench.session.last_round(), round);
+                        bench.all(Event::LinkDown);
+                    }
+                }
+            }
+            let counters = bench.session.counters();
+            assert_eq!(counters, Counters { counted: round, ..Counters::default() });
+        }
+    }
+}
+
+#[test]
+fn fit_head_uploads_nothing_and_predict_answers() {
+    let problem = problem(57, 8, 2);
+    for limit in [128, 4096] {
+        let mut bench = problem.bench(limit);
+        let mut server = problem.server(1, Wire::FitHead { head: EXACT }, Encoding::F32, limit);
+        exchange(&mut bench, &mut server, 1000, |_| Fate::Deliver);
+        let (update, parts) = &server.updates[0];
+        assert!(update.tensors.is_empty() && parts.is_empty());
+        let mut out = [0.0; 2];
+        bench.session.task_mut().predict(&problem.samples.x[..57], &mut out).unwrap();
+    }
+}
+
+/// A device that only comes by hangs up when its final head is acknowledged, and not before.
+#[test]
+fn a_device_may_leave_when_its_head_is_fitted() {
+    let problem = problem(20, 2, 1);
+    for leave in [true, false] {
+        let config = Config { leave_when_fitted: leave, ..config(256) };
+        let mut bench = Bench::new(config, Heap::new(20, 2, 1), problem.samples.clone(), Flash::default());
+        bench.connect(7, 60_000);
+        let mut round = 0;
+        let fit = Wire::FitHead { head: EXACT };
+        for (task, outcome, fitted) in [
+            (gradient(), AckOutcome::Counted, false),
+            (fit, AckOutcome::Late, false),
+            (fit, AckOutcome::Counted, true),
+        ] {
+            round += 1;
+            let (message, body) = problem.server(round, task, Encoding::F32, 256).opening().remove(0);
+            assert!(matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]));
+            assert!(!bench.last.close);
+            bench.message(&ToDevice::Ack(Ack { id: RoundId { round, stage: 0 }, outcome }), &[]);
+            assert_eq!((bench.session.is_fitted(), bench.last.close), (fitted, fitted && leave));
+        }
+        bench.all(Event::LinkDown);
+        assert!(!bench.last.close && bench.last.wake > bench.now);
+    }
+}
+
+/// The other tasks through the same session: two tensors down and up, none down, a subspace.
+#[cfg(all(feature = "shared-head", feature = "reveal-moments"))]
+#[test]
+fn every_task_finds_its_way_through_the_session() {
+    let problem = problem(20, 4, 2);
+    for limit in [128, 256, 4096] {
+        let mut bench = problem.bench(limit);
+        let avg =
+            Wire::FedAvg { step_size: 0.01, head_step_size: 0.01, local_steps: 2, encoding: Encoding::I8 };
+        let w = Random(9).normals(8);
+        let tensors =
+            vec![(Role::Representation, 20, 4, problem.b.clone()), (Role::SharedHead, 4, 2, w.clone())];
+        let mut server = Server::new(1, avg, Encoding::F16, limit.into(), tensors);
+        exchange(&mut bench, &mut server, 1000, |_| Fate::Deliver);
+        let roles: Vec<Role> = server.updates[0].0.tensors.iter().map(|t| t.role).collect();
+        assert_eq!(roles, [Role::Representation, Role::SharedHead]);
+        assert_eq!(server.values(0).len(), 88);
+        bench.all(Event::LinkDown);
+        let tensors = vec![(Role::Subspace, 20, 4, problem.b.clone())];
+        let mut server = Server::new(2, Wire::PowerStart, Encoding::F32, limit.into(), tensors);
+        exchange(&mut bench, &mut server, 1000, |_| Fate::Deliver);
+        assert_eq!(server.updates[0].0.tensors[0].role, Role::Subspace);
+        bench.all(Event::LinkDown);
+        let moments = Wire::MomentRows { first: 3, count: 4 };
+        let mut server = Server::new(3, moments, Encoding::F32, limit.into(), Vec::new());
+        exchange(&mut bench, &mut server, 1000, |_| Fate::Deliver);
+        assert_eq!(server.values(0).len(), 17 + 16 + 15 + 14);
+        assert_eq!(bench.session.counters(), Counters { counted: 3, ..Counters::default() });
+    }
+}
+
+#[test]
+fn streamed_samples_make_a_round() {
+    let problem = problem(20, 2, 1);
+    for limit in [128, 256] {
+        let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(limit) };
+        let mut bench = Bench::new(config, Heap::streaming(20, 2, 1), NoRecording, Flash::default());
+        let mut server = problem.server(1, gradient(), Encoding::F32, limit);
+        bench.connect(7, 60_000);
+        let (x, target) = problem.samples.get(0);
+        bench.all(Event::Sample(x, target));
+        assert_eq!(bench.session.counters().unexpected, 1, "no round is open");
+        let mut sent = Vec::new();
+        for (message, body) in server.opening() {
+            sent.extend(bench.message(&message, &body));
+        }
+        assert!(sent.is_empty());
+        // A sample that cannot be used does not count towards the thirty.
+        bench.all(Event::Sample(&[f32::NAN; 20], target));
+        bench.all(Event::Sample(&[1.0; 20], Targets::Classes(&[3])));
+        for i in 0..30 {
+            assert!(sent.is_empty());
+            let (x, target) = problem.samples.get(i);
+            sent = bench.all(Event::Sample(x, target));
+        }
+        for (message, body) in sent {
+            server.take(message, body);
+        }
+        assert_eq!((server.updates[0].0.samples, server.updates[0].0.skipped), (30, 2));
+        let (_, expected) = problem.expected(gradient(), Encoding::F32);
+        for (a, b) in server.values(0).iter().zip(&expected) {
+            assert!((a - b).abs() <= 1e-5, "{a} {b}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    /// Frames may be lost, doubled, overtaken, the link may break: the same update arrives.
+    #[test]
+    fn any_link_that_sometimes_works_is_good_enough(seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096])) {
+        let problem = problem(57, 8, 2);
+        let (_, expected) = problem.expected(gradient(), Encoding::F32);
+        let mut bench = problem.bench(limit);
+        let mut server = problem.server(1, gradient(), Encoding::F32, limit);
+        let mut random = Random(seed);
+        exchange(&mut bench, &mut server, 20_000, |frame| match random.below(20) {
+            0..=1 => Fate::Lose,
+            2 => Fate::Twice,
+            3..=4 => Fate::Later,
+            5 if frame < 400 && random.below(8) == 0 => Fate::CutBefore,
+            6 if frame < 400 && random.below(8) == 0 => Fate::CutAfter,
+            _ => Fate::Deliver,
+        });
+        prop_assert!(!server.updates.is_empty(), "{:?}", bench.session.counters());
+        for index in 0..server.updates.len() {
+            prop_assert_eq!(bits(&server.values(index)), bits(&expected));
+        }
+        // What was acknowledged and is opened again nevertheless.
+        let repeated = DeclineReason::RoundRepeated { last: 1 };
+        prop_assert!(server.declined.iter().all(|d| d.reason == repeated), "{:?}", server.declined);
+    }
+}
+
+#[test]
+fn lost_doubled_and_reordered_chunks_are_asked_for_again() {
+    let problem = problem(57, 8, 1);
+    let (_, expected) = problem.expected(gradient(), Encoding::F32);
+    let server = problem.server(1, gradient(), Encoding::F32, 128);
+    let opening = server.opening();
+    assert!(opening.len() > 20);
+    for lost in [vec![1], vec![21], vec![1, 2, 3], (1..opening.len()).collect()] {
+        let (mut bench, mut server) = (problem.bench(128), server.clone());
+        bench.connect(7, 60_000);
+        let mut chunks: Vec<_> = opening.clone();
+        let (message, body) = chunks.remove(0);
+        assert!(bench.message(&message, &body).is_empty());
+        chunks.reverse();
+        for (message, body) in &chunks {
+            let ToDevice::Chunk(chunk) = message else { panic!() };
+            let index = 1 + chunk.offset as usize / usize::from(server.open.tensors[0].chunk);
+            if !lost.contains(&index) {
+                assert!(bench.message(message, body).is_empty());
+                assert!(bench.message(message, body).is_empty(), "doubled");
+            }
+        }
+        let mut sent = bench.wake();
+        let mut asked = 0;
+        while let [(ToServer::Missing(missing), _)] = &sent[..] {
+            asked += missing.chunks.len();
+            for (message, body) in server.take(ToServer::Missing(missing.clone()), Vec::new()) {
+                sent = bench.message(&message, &body);
+            }
+            if sent.is_empty() {
+                sent = bench.wake();
+            }
+        }
+        assert_eq!(asked, lost.len(), "exactly what was lost");
+        for (message, body) in sent {
+            server.take(message, body);
+        }
+        assert_eq!(bits(&server.values(0)), bits(&expected));
+    }
+}
+
+/// Wherever the link breaks, before or after a frame, the update that arrives is the same bytes, and a
+/// finished one is not computed again.
+#[test]
+fn the_link_may_break_at_every_frame() {
+    for (limit, shape) in [(128, (57, 8, 1)), (256, (20, 2, 1)), (4096, (57, 8, 1))] {
+        let problem = problem(shape.0, shape.1, shape.2);
+        let clean = {
+            let (mut bench, mut server) =
+                (problem.bench(limit), problem.server(1, gradient(), Encoding::F32, limit));
+            let frames = exchange(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
+            (frames, server.updates[0].clone())
+        };
+        for at in 0..clean.0 {
+            for cut in [Fate::CutBefore, Fate::CutAfter] {
+                let flash = Flash::default();
+                let mut bench = problem.bench_with(limit, flash.clone());
+                let mut server = problem.server(1, gradient(), Encoding::F32, limit);
+                exchange(&mut bench, &mut server, 10_000, |i| if i == at { cut } else { Fate::Deliver });
+                let last = (at, cut) == (clean.0 - 1, Fate::CutAfter);
+                assert!(!server.updates.is_empty());
+                for update in &server.updates {
+                    assert_eq!(*update, clean.1, "limit {limit}, {cut:?} frame {at}");
+                }
+                // After the acknowledgement the same round is a repeated one.
+                assert_eq!(server.declined.len(), usize::from(last), "{:?}", server.declined);
+                assert_eq!(flash.0.borrow().saves, 1, "computed once, {cut:?} frame {at}");
+                assert_eq!(bench.session.last_round(), 1);
+            }
+        }
+    }
+}
+
+/// A device with a finished round 5, its head, and what `predict` answers.
+fn trained(problem: &Problem, limit: u16, flash: Flash) -> Bench<Sliced> {
+    let mut bench = problem.bench_with(limit, flash);
+    let mut server = problem.server(5, gradient(), Encoding::F32, limit);
+    exchange(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
+    assert_eq!(bench.session.counters().counted, 1);
+    bench
+}
+
+fn answer(bench: &mut Bench<Sliced>, problem: &Problem) -> Result<Vec<u32>, NotReady> {
+    let mut out = vec![0.0; problem.c];
+    bench.session.task_mut().predict(&problem.samples.x[..problem.d], &mut out)?;
+    Ok(bits(&out))
+}
+
+fn declined(sent: &[(ToServer, Vec<u8>)]) -> DeclineReason {
+    match sent {
+        [(ToServer::Decline(decline), _)] => decline.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn repeated_and_backward_rounds_are_declined_and_change_nothing() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = trained(&problem, 256, flash.clone());
+    let before = (answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record);
+    for round in [5, 4, 1, 0] {
+        let other = flat(&Random(3).orthonormal(20, 2));
+        let server = problem.server_of(round, gradient(), Encoding::F32, 256, other);
+        let (message, body) = &server.opening()[0];
+        assert_eq!(declined(&bench.message(message, body)), DeclineReason::RoundRepeated { last: 5 });
+        assert_eq!((answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record), before);
+        assert_eq!(bench.session.last_round(), 5);
+    }
+    // Another campaign counts anew.
+    bench.all(Event::LinkDown);
+    bench.connect(8, 60_000);
+    let (message, body) = &problem.server(1, gradient(), Encoding::F32, 256).opening()[0];
+    assert!(matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]));
+}
+
+/// Every way in which a round cannot suit this device, with the reason that it gives.
+fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
+    let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
+    let good = of(Role::Representation, 20, 2);
+    let round = |task, tensors: &[TensorDescriptor]| RoundOpen {
+        id: RoundId { round: 9, stage: 0 },
+        task,
+        tensors: tensors.iter().copied().collect::<Descriptors>(),
+    };
+    let rep =
+        |step_size, head| Wire::FedRep { step_size, head, upload: Upload::Gradient, encoding: Encoding::F32 };
+    let avg = |step_size, local_steps| Wire::FedAvg {
+        step_size,
+        head_step_size: 0.1,
+        local_steps,
+        encoding: Encoding::F32,
+    };
+    let mut all = Vec::new();
+    let chunked = |chunk| TensorDescriptor { chunk, ..good };
+    for tensors in [
+        vec![],
+        vec![of(Role::Representation, 2, 20)],
+        vec![of(Role::Representation, 20, 3)],
+        vec![of(Role::Representation, 40, 1)],
+        vec![of(Role::Representation, 0, 0)],
+        vec![of(Role::Representation, u16::MAX, u16::MAX)],
+        vec![of(Role::Gradient, 20, 2)],
+        vec![of(Role::Subspace, 20, 2)],
+        vec![of(Role::SharedHead, 20, 2)],
+        vec![good, good],
+        vec![good, of(Role::SharedHead, 2, 1)],
+        vec![good; 4],
+        // A chunk that cuts an i8 block.
+        vec![TensorDescriptor { encoding: Encoding::I8, chunk: 7, ..good }],
+    ] {
+        all.push((round(gradient(), &tensors), DeclineReason::Tensors));
+    }
+    let no_steps = HeadSolve::Gradient { steps: 0, step_size: 0.1 };
+    all.push((round(rep(0.1, no_steps), &[good]), DeclineReason::Parameter));
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        all.push((round(rep(bad, EXACT), &[good]), DeclineReason::Parameter));
+        let head = HeadSolve::LeastSquares { ridge: bad };
+        all.push((round(rep(0.1, head), &[good]), DeclineReason::Parameter));
+        all.push((round(Wire::FitHead { head }, &[good]), DeclineReason::Parameter));
+        let head = HeadSolve::Gradient { steps: 1, step_size: bad };
+        all.push((round(rep(0.1, head), &[good]), DeclineReason::Parameter));
+    }
+    if !cfg!(all(feature = "shared-head", feature = "reveal-moments")) {
+        return all;
+    }
+    let mixed = TensorDescriptor { encoding: Encoding::F16, ..of(Role::SharedHead, 2, 1) };
+    all.push((round(avg(0.1, 1), &[good, mixed]), DeclineReason::Tensors));
+    all.push((round(avg(0.1, 1), &[chunked(16), of(Role::SharedHead, 2, 1)]), DeclineReason::Tensors));
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        let tensors = [good, of(Role::SharedHead, 2, 1)];
+        all.push((round(avg(bad, 1), &tensors), DeclineReason::Parameter));
+    }
+    all.push((round(avg(0.1, 0), &[good, of(Role::SharedHead, 2, 1)]), DeclineReason::Parameter));
+    all.push((round(Wire::MomentRows { first: 19, count: 2 }, &[]), DeclineReason::Parameter));
+    all.push((round(Wire::MomentRows { first: 0, count: 1 }, &[good]), DeclineReason::Tensors));
+    all
+}
+
+/// What is not compiled in is not there: no capability, and a round that asks for it is declined.
+#[test]
+fn tasks_that_are_not_compiled_in_are_declined() {
+    let problem = problem(20, 2, 1);
+    let mut bench = problem.bench(256);
+    bench.connect(7, 60_000);
+    let avg = Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding: Encoding::F32 };
+    let tensors =
+        vec![(Role::Representation, 20, 2, problem.b.clone()), (Role::SharedHead, 2, 1, vec![0.0; 2])];
+    let moments = Wire::MomentRows { first: 0, count: 1 };
+    let capabilities = bench.session.task().capabilities();
+    for (task, role, tensors, there) in [
+        (avg, Role::SharedHead, tensors, cfg!(feature = "shared-head")),
+        (moments, Role::Moment, vec![], cfg!(feature = "reveal-moments")),
+    ] {
+        assert_eq!(capabilities.tasks & task.bit() != 0, there);
+        assert_eq!(capabilities.roles & role.bit() != 0, there);
+        if !there {
+            let (message, body) = Server::new(9, task, Encoding::F32, 4096, tensors).opening().remove(0);
+            assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Task);
+        }
+    }
+    assert_eq!(capabilities.roles & Role::FactoredHead.bit(), 0);
+}
+
+#[test]
+fn unsuitable_rounds_are_declined_before_the_first_chunk() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = trained(&problem, 256, flash.clone());
+    let before = (answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record);
+    for (count, (open, reason)) in unsuitable().into_iter().enumerate() {
+        let sent = bench.message(&ToDevice::RoundOpen(open.clone()), &[]);
+        assert_eq!(declined(&sent), reason, "{open:?}");
+        assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0), "predict still answers");
+        assert_eq!(flash.0.borrow().record, before.1);
+        assert_eq!(bench.session.counters().declined as usize, count + 1);
+        // Chunks of a declined round have no place.
+        let chunk = Chunk { id: open.id, tensor: 0, offset: 0 };
+        assert!(bench.message(&ToDevice::Chunk(chunk), &[0; 64]).is_empty());
+        assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0));
+    }
+    // A body of another length than the descriptor's is no representation either.
+    let (message, body) = &problem.server(9, gradient(), Encoding::F32, 256).opening()[0];
+    for body in [&body[1..], &[]] {
+        assert_eq!(declined(&bench.message(message, body)), DeclineReason::Tensors);
+        assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0));
+    }
+    assert!(matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]), "and then a good one");
+}
+
+/// An update that waits for its acknowledgement stays what it was, whatever else is declined meanwhile.
+#[test]
+fn declined_rounds_do_not_touch_the_update_in_flight() {
+    let problem = problem(20, 2, 1);
+    for limit in [128, 256] {
+        let mut bench = problem.bench(limit);
+        bench.connect(7, 60_000);
+        let server = problem.server(8, task(Upload::Representation, Encoding::F32), Encoding::F32, limit);
+        let mut first = Vec::new();
+        for (message, body) in server.opening() {
+            first.extend(bench.message(&message, &body));
+        }
+        assert!(matches!(first[0].0, ToServer::Update(_)));
+        let repeated = problem.server(0, gradient(), Encoding::F32, limit).opening().remove(0);
+        bench.message(&repeated.0, &repeated.1);
+        for (open, reason) in unsuitable() {
+            assert_eq!(declined(&bench.message(&ToDevice::RoundOpen(open.clone()), &[])), reason);
+            let mut again = Vec::new();
+            while again.is_empty() || matches!(again[..], [(ToServer::Alive, _)]) {
+                again = bench.wake();
+            }
+            assert_eq!(again, first, "after {open:?}");
+        }
+        let ack = ToDevice::Ack(Ack { id: server.open.id, outcome: AckOutcome::Counted });
+        bench.message(&ack, &[]);
+        assert_eq!(bench.session.last_round(), 8);
+    }
+}
+
+#[test]
+fn a_bad_representation_is_declined_and_a_good_one_heals() {
+    let problem = problem(57, 8, 1);
+    for limit in [128, 4096] {
+        let flash = Flash::default();
+        let mut bench = trained(&problem, limit, flash.clone());
+        let before = answer(&mut bench, &problem).unwrap();
+        let head = bits(bench.session.task().head());
+        let mut nan = problem.b.clone();
+        nan[455] = 0.5;
+        let mut twins = problem.b.clone();
+        twins.chunks_mut(8).for_each(|row| row[1] = row[0]);
+        for (bad, poison) in [(nan, true), (twins, false)] {
+            let server = problem.server_of(6, gradient(), Encoding::F32, limit, bad);
+            let mut sent = Vec::new();
+            for (message, mut body) in server.opening() {
+                // The encoder refuses a NaN, so it is put into the bytes.
+                let last = matches!(&message, ToDevice::Chunk(c) if c.offset + 22 > 440);
+                if poison && (last || limit == 4096) {
+                    let n = body.len();
+                    body[n - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+                }
+                sent.extend(bench.message(&message, &body));
+            }
+            match declined(&sent) {
+                DeclineReason::NonFinite => assert!(poison),
+                DeclineReason::NotOrthonormal { error } => assert!(!poison && error > 0.9),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoRepresentation));
+            assert_eq!(bits(bench.session.task().head()), head);
+            assert_eq!(flash.0.borrow().saves, 1);
+        }
+        // The same round again, with the old B: the old head is its head, and is fitted anew.
+        let server = problem.server(6, gradient(), Encoding::F32, limit);
+        let sent: Vec<_> = server.opening().iter().flat_map(|(m, body)| bench.message(m, body)).collect();
+        assert!(matches!(sent[0].0, ToServer::Update(_)));
+        assert_eq!(answer(&mut bench, &problem).unwrap(), before);
+    }
+}
+
+#[test]
+fn predict_is_not_ready_from_the_first_chunk_until_verification() {
+    let problem = problem(57, 8, 1);
+    let mut bench = trained(&problem, 128, Flash::default());
+    let server = problem.server(6, Wire::FitHead { head: EXACT }, Encoding::F32, 128);
+    for (i, (message, body)) in server.opening().iter().enumerate() {
+        assert_eq!(answer(&mut bench, &problem).is_ok(), i < 2, "before frame {i}");
+        bench.message(message, body);
+    }
+    assert!(answer(&mut bench, &problem).is_ok());
+}
+
+#[test]
+fn a_round_that_closes_midway_is_dropped() {
+    let problem = problem(57, 8, 1);
+    let opening = problem.server(6, gradient(), Encoding::F32, 128).opening();
+    for frames in 1..opening.len() {
+        let mut bench = trained(&problem, 128, Flash::default());
+        let head = bits(bench.session.task().head());
+        for (message, body) in &opening[..frames] {
+            bench.message(message, body);
+        }
+        let other = RoundId { round: 77, stage: 0 };
+        bench.message(&ToDevice::RoundClosed(other), &[]);
+        assert_eq!(bench.session.counters().closed, 0, "another round's end is none of ours");
+        assert!(bench.message(&ToDevice::RoundClosed(RoundId { round: 6, stage: 0 }), &[]).is_empty());
+        assert_eq!(bench.session.counters().closed, 1);
+        assert_eq!(bits(bench.session.task().head()), head);
+        for (message, body) in &opening[frames..] {
+            assert!(bench.message(message, body).is_empty());
+        }
+        let mut server = problem.server(7, gradient(), Encoding::F32, 128);
+        for (message, body) in server.opening() {
+            for (message, body) in bench.message(&message, &body) {
+                server.take(message, body);
+            }
+        }
+        assert_eq!(server.updates.len(), 1);
+    }
+    // While the update is being sent.
+    let mut bench = trained(&problem, 128, Flash::default());
+    for (message, body) in &opening[..opening.len() - 1] {
+        bench.message(message, body);
+    }
+    let (message, body) = opening.last().unwrap();
+    assert!(bench.once(Event::Message(&payload(message, body))).is_some() && bench.last.again);
+    bench.once(Event::Tick);
+    let closed = payload(&ToDevice::RoundClosed(RoundId { round: 6, stage: 0 }), &[]);
+    assert!(bench.once(Event::Message(&closed)).is_none() && !bench.last.again);
+}
+
+#[test]
+fn late_and_rejected_updates_are_counted() {
+    use fedspan_protocol::message::Rejection;
+    let problem = problem(20, 2, 1);
+    let mut bench = problem.bench(256);
+    bench.connect(7, 60_000);
+    let outcomes = [AckOutcome::Late, AckOutcome::Rejected(Rejection::NotAsked), AckOutcome::Duplicate];
+    for (round, outcome) in (1u32..).zip(outcomes) {
+        let (message, body) = problem.server(round, gradient(), Encoding::F32, 256).opening().remove(0);
+        bench.message(&message, &body);
+        let id = RoundId { round, stage: 0 };
+        let wrong = Ack { id: RoundId { round, stage: 1 }, outcome };
+        bench.message(&ToDevice::Ack(wrong), &[]);
+        assert_eq!(bench.session.last_round(), round - 1, "an acknowledgement of another round");
+        bench.message(&ToDevice::Ack(Ack { id, outcome }), &[]);
+        assert_eq!(bench.session.last_round(), round);
+    }
+    let Counters { counted, late, rejected, unexpected, .. } = bench.session.counters();
+    assert_eq!((counted, late, rejected, unexpected), (1, 1, 1, 3));
+}
+
+/// A finite sample so large that the gradient is not: nothing of it leaves after the first such element,
+/// and nothing is said twice.
+#[test]
+fn an_update_that_is_not_finite_is_declined_once() {
+    let (d, k) = (57, 8);
+    let b: Vec<f32> = (0..d * k).map(|i| if i % k == i / k { 1.0 } else { 0.0 }).collect();
+    let mut random = Random(1);
+    let mut samples = Sliced::regression(random.normals(30 * d), random.normals(30), d, 1);
+    samples.x.chunks_mut(d).for_each(|x| x[d - 1] = 3e38);
+    let problem = Problem { d, k, c: 1, b, samples };
+    for limit in [128, 4096] {
+        let mut bench = problem.bench(limit);
+        bench.connect(7, 60_000);
+        let opening = problem.server(1, gradient(), Encoding::F32, limit).opening();
+        for (message, body) in &opening[..opening.len() - 1] {
+            bench.message(message, body);
+        }
+        let (message, body) = opening.last().unwrap();
+        let mut sent: Vec<_> = bench.once(Event::Message(&payload(message, body))).into_iter().collect();
+        if limit == 128 {
+            // The last chunks are asked for while the update is still being sent.
+            let chunks = [20u16, 0, 1, 20].into_iter().collect();
+            let missing = Missing { id: RoundId { round: 1, stage: 0 }, tensor: 0, chunks };
+            sent.extend(bench.message(&ToDevice::Missing(missing), &[]));
+        }
+        sent.extend(bench.all(Event::Tick));
+        let (last, before) = sent.split_last().unwrap();
+        assert!(
+            matches!(&last.0, ToServer::Decline(d) if d.reason == DeclineReason::UpdateNonFinite),
+            "{limit}: {sent:?}"
+        );
+        assert!(!before.iter().any(|(message, _)| matches!(message, ToServer::Decline(_))));
+        assert_eq!(bench.session.counters().declined, 1);
+    }
+}
+
+#[test]
+fn a_store_that_fails_declines_the_round() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = problem.bench_with(256, flash.clone());
+    bench.connect(7, 60_000);
+    flash.0.borrow_mut().fail_save = true;
+    let (message, body) = problem.server(1, gradient(), Encoding::F32, 256).opening().remove(0);
+    assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Device);
+    assert_eq!((bench.session.counters().storage, bench.session.last_round()), (1, 0));
+    assert!(bench.wake().iter().all(|(m, _)| *m == ToServer::Alive), "nothing of it leaves later");
+    flash.0.borrow_mut().fail_save = false;
+    assert!(
+        matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]),
+        "the round may come again"
+    );
+    flash.0.borrow_mut().fail_load = true;
+    let reset = problem.bench_with(256, flash);
+    assert_eq!(reset.session.counters().storage, 1);
+    assert_eq!(reset.session.task().head_fitted_on(), None);
+}
+
+#[test]
+fn a_source_that_fails_declines_the_round() {
+    let problem = problem(20, 2, 1);
+    for failing_pass in [1, 2] {
+        let mut bench = problem.bench(256);
+        bench.connect(7, 60_000);
+        bench.session.source_mut().failing_pass = Some(failing_pass);
+        let (message, body) = problem.server(1, gradient(), Encoding::F32, 256).opening().remove(0);
+        assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Device);
+        assert!(matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]));
+    }
+}
+
+#[test]
+fn after_a_reset_the_head_is_used_with_its_own_representation_only() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut before = trained(&problem, 256, flash.clone());
+    let expected = answer(&mut before, &problem).unwrap();
+    let mut bench = problem.bench_with(256, flash.clone());
+    assert_eq!(bench.session.last_round(), 5);
+    assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoRepresentation));
+    let other = flat(&Random(3).orthonormal(20, 2));
+    bench.session.task_mut().set_representation(&other).unwrap();
+    assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoHead));
+    bench.session.task_mut().set_representation(&problem.b).unwrap();
+    assert_eq!(answer(&mut bench, &problem), Ok(expected));
+    // The same campaign goes on after round 5; round 5 itself was finished before the reset.
+    bench.connect(7, 60_000);
+    let (message, body) = problem.server(5, gradient(), Encoding::F32, 256).opening().remove(0);
+    assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::RoundRepeated { last: 5 });
+    let (message, body) = problem.server(6, gradient(), Encoding::F32, 256).opening().remove(0);
+    assert!(matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]));
+    // A record of another shape is not read.
+    let bench = Bench::new(config(256), Heap::new(20, 3, 1), problem.samples.clone(), flash);
+    assert_eq!((bench.session.last_round(), bench.session.task().head_fitted_on()), (0, None));
+}
+
+#[test]
+fn a_refusal_closes_and_is_remembered() {
+    let problem = problem(20, 2, 1);
+    let mut bench = problem.bench(256);
+    bench.all(Event::LinkUp);
+    let refusal = Refusal::WireVersion { served: 9 };
+    assert!(bench.message(&ToDevice::Refused(refusal), &[]).is_empty());
+    assert!(bench.last.close && !bench.last.again);
+    assert_eq!(bench.session.refusal(), Some(refusal));
+}

@@ -1,0 +1,283 @@
+//! When the session wants to be woken, and how much it says: reconnecting, keeping alive, and never
+//! spinning, whatever the server sends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::server::*;
+use common::*;
+use fedspan_client::session::{Config, Event, Millis};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, Missing, Refusal, RoundId, RoundOpen, Task as Wire, ToDevice, ToServer, Upload,
+    Welcome,
+};
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+
+const D: usize = 20;
+const K: usize = 2;
+
+fn bench(limit: u16) -> Bench<Sliced> {
+    let mut random = Random(1);
+    let samples = Sliced::regression(random.normals(10 * D), random.normals(10), D, 1);
+    let config = Config { frame_limit: limit, ..Config::new(1) };
+    Bench::new(config, Heap::new(D, K, 1), samples, Flash::default())
+}
+
+fn server(round: u32, limit: u16) -> Server {
+    let b = flat(&Random(2).orthonormal(D, K));
+    let task = fed_rep(EXACT, Upload::Gradient, 0.0);
+    Server::new(round, task, Encoding::F32, limit.into(), vec![(Role::Representation, D, K, b)])
+}
+
+#[test]
+fn failed_connections_are_tried_again_at_growing_random_intervals() {
+    let mut bench = bench(256);
+    let mut delays = Vec::new();
+    for _ in 0..20 {
+        bench.all(Event::LinkDown);
+        assert!(bench.last.wake > bench.now);
+        delays.push(bench.last.wake - bench.now);
+        bench.now = bench.last.wake;
+    }
+    for (attempt, delay) in delays.iter().enumerate() {
+        let ceiling = (500u64 << attempt.min(10)).min(60_000);
+        assert!((ceiling / 2..=ceiling).contains(delay), "attempt {attempt}: {delay} ms");
+    }
+    assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "not in step with the rest of the fleet");
+}
+
+/// Links that come up and break before a welcome are failed attempts too: a server that refuses or
+/// is overrun must not be hammered.
+#[test]
+fn links_that_break_before_the_welcome_wait_longer_and_longer() {
+    for refused in [false, true] {
+        let mut bench = bench(256);
+        let mut delay = 0;
+        for _ in 0..12 {
+            bench.all(Event::LinkUp);
+            if refused {
+                bench.message(&ToDevice::Refused(Refusal::UnknownDevice), &[]);
+                assert!(bench.last.close);
+            }
+            bench.all(Event::LinkDown);
+            delay = bench.last.wake - bench.now;
+            bench.now = bench.last.wake;
+        }
+        assert!(delay >= 30_000, "after twelve attempts: {delay} ms");
+        // A welcome ends it.
+        bench.connect(1, 60_000);
+        bench.all(Event::LinkDown);
+        assert!(bench.last.wake - bench.now <= 500);
+    }
+}
+
+#[test]
+fn retry_after_is_obeyed() {
+    for welcomed in [false, true] {
+        let mut bench = bench(256);
+        if welcomed {
+            bench.connect(1, 60_000);
+        } else {
+            bench.all(Event::LinkUp);
+        }
+        assert!(bench.message(&ToDevice::RetryAfter { milliseconds: 30_000 }, &[]).is_empty());
+        assert!(bench.last.close);
+        assert_eq!(bench.last.wake, bench.now + 30_000);
+        // The driver closes the link and says so.
+        bench.now += 5;
+        bench.all(Event::LinkDown);
+        assert!(bench.last.wake >= bench.now + 29_995, "{} ms", bench.last.wake - bench.now);
+    }
+}
+
+/// A tick while offline means that the driver goes to connect now; the next attempt is then in the future.
+#[test]
+fn ticks_while_offline_move_on() {
+    let mut bench = bench(256);
+    bench.all(Event::LinkDown);
+    for _ in 0..10 {
+        bench.now = bench.last.wake;
+        assert!(bench.all(Event::Tick).is_empty());
+        assert!(bench.last.wake > bench.now);
+    }
+}
+
+#[test]
+fn hello_is_repeated_until_it_is_answered() {
+    let mut bench = bench(256);
+    assert_eq!(bench.all(Event::LinkUp).len(), 1);
+    for _ in 0..5 {
+        assert!(bench.last.wake > bench.now);
+        assert!(matches!(bench.wake()[..], [(ToServer::Hello(_), _)]));
+    }
+    bench.message(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 60_000 }), &[]);
+    bench.now += 3_000;
+    assert!(bench.all(Event::Tick).is_empty());
+}
+
+/// Never silent for as long as the idle limit, in any state of an open connection.
+#[test]
+fn alive_comes_before_the_idle_limit() {
+    for idle in [600u32, 1_500, 3_000, 10_000, 60_000, 3_600_000] {
+        for frames in 0..5 {
+            let mut bench = bench(128);
+            bench.connect(1, idle);
+            for (message, body) in server(1, 128).opening().iter().take(frames) {
+                bench.message(message, body);
+            }
+            let mut last = bench.now;
+            for _ in 0..50 {
+                if !bench.wake().is_empty() {
+                    assert!(
+                        bench.now - last < idle.into(),
+                        "{} ms of {idle}, frames: {frames}",
+                        bench.now - last
+                    );
+                    last = bench.now;
+                }
+            }
+            assert!(last > 1_000);
+        }
+    }
+}
+
+/// What may happen to a session; times are what passes before.
+#[derive(Clone, Debug)]
+enum Step {
+    Up,
+    Down,
+    Welcome(u32),
+    Open { round: u32, chunks: usize },
+    Missing(Vec<u16>),
+    Ack(u32),
+    Closed(u32),
+    RetryAfter(u32),
+    Refused,
+    Garbage(Vec<u8>),
+    Pass(Millis),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::Up),
+        1 => Just(Step::Down),
+        3 => prop::sample::select(vec![0, 1, 2, 3, 50, 1_000, 60_000, u32::MAX]).prop_map(Step::Welcome),
+        4 => (1u32..5, 0usize..5).prop_map(|(round, chunks)| Step::Open { round, chunks }),
+        1 => prop::collection::vec(0u16..6, 0..16).prop_map(Step::Missing),
+        1 => (1u32..5).prop_map(Step::Ack),
+        1 => (1u32..5).prop_map(Step::Closed),
+        1 => prop::sample::select(vec![0, 10, 100_000, u32::MAX]).prop_map(Step::RetryAfter),
+        1 => Just(Step::Refused),
+        1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(Step::Garbage),
+        2 => (0u64..20_000).prop_map(Step::Pass),
+    ]
+}
+
+/// Applies a step; the driver obeys `close`.
+fn apply(bench: &mut Bench<Sliced>, step: &Step) {
+    let id = |round| RoundId { round, stage: 0 };
+    match step {
+        Step::Up => drop(bench.all(Event::LinkUp)),
+        Step::Down => drop(bench.all(Event::LinkDown)),
+        Step::Welcome(idle_milliseconds) => {
+            let welcome = Welcome { campaign: 1, idle_milliseconds: *idle_milliseconds };
+            bench.message(&ToDevice::Welcome(welcome), &[]);
+        }
+        Step::Open { round, chunks } => {
+            for (message, body) in server(*round, 128).opening().iter().take(1 + chunks) {
+                bench.message(message, body);
+            }
+        }
+        Step::Missing(chunks) => {
+            let chunks = chunks.iter().copied().collect();
+            bench.message(&ToDevice::Missing(Missing { id: id(1), tensor: 0, chunks }), &[]);
+        }
+        Step::Ack(round) => {
+            bench.message(&ToDevice::Ack(Ack { id: id(*round), outcome: AckOutcome::Counted }), &[]);
+        }
+        Step::Closed(round) => drop(bench.message(&ToDevice::RoundClosed(id(*round)), &[])),
+        Step::RetryAfter(milliseconds) => {
+            bench.message(&ToDevice::RetryAfter { milliseconds: *milliseconds }, &[]);
+        }
+        Step::Refused => drop(bench.message(&ToDevice::Refused(Refusal::UnknownDevice), &[])),
+        Step::Garbage(bytes) => drop(bench.all(Event::Message(bytes))),
+        Step::Pass(milliseconds) => {
+            bench.now += milliseconds;
+            bench.all(Event::Tick);
+        }
+    }
+    if bench.last.close {
+        bench.all(Event::LinkDown);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) })]
+
+    /// From any reachable state: ticking at `wake` moves time on, and a simulated minute takes a bounded
+    /// number of ticks and frames (ten a second, and a small update repeated every ten seconds).
+    #[test]
+    fn no_state_spins(steps in prop::collection::vec(step(), 0..25)) {
+        let mut bench = bench(128);
+        bench.all(Event::Tick);
+        for step in &steps {
+            apply(&mut bench, step);
+        }
+        let (start, mut ticks, mut frames) = (bench.now, 0, 0);
+        while bench.now < start + 60_000 {
+            frames += bench.wake().len();
+            ticks += 1;
+            prop_assert!(ticks <= 700 && frames <= 700, "{ticks} ticks, {frames} frames in {} ms", bench.now - start);
+            prop_assert!(!bench.last.close);
+        }
+    }
+
+    /// A clock near its end, or one that stands still, does no harm.
+    #[test]
+    fn any_clock_is_survived(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
+        let mut bench = bench(128);
+        bench.now = start;
+        for step in steps.iter().filter(|step| !matches!(step, Step::Pass(_))) {
+            apply(&mut bench, step);
+        }
+    }
+}
+
+/// The transmit buffer is the caller's mistake to make; it is counted and does not make the session spin.
+#[test]
+fn a_transmit_buffer_that_is_too_small_is_counted() {
+    let mut bench = bench(128);
+    bench.connect(1, 3_000);
+    let mut now = bench.now;
+    let mut ticks = 0;
+    while now < bench.now + 60_000 {
+        let progress = bench.session.handle(now, Event::Tick, &mut [0; 3]);
+        assert_eq!(progress.sent, 0);
+        now = now.max(progress.wake);
+        ticks += 1;
+        assert!(ticks < 700, "spins");
+    }
+    assert!(bench.session.counters().unsent > 0);
+}
+
+/// A round may name chunks that nobody has: it is answered with silence, and counted.
+#[test]
+fn requests_for_chunks_that_do_not_exist_are_counted() {
+    let mut bench = bench(256);
+    bench.connect(1, 60_000);
+    let (message, body) = server(1, 256).opening().remove(0);
+    bench.message(&message, &body);
+    for tensor in [0, 1, 255] {
+        let chunks = [0, 7, u16::MAX].into_iter().collect();
+        let id = RoundId { round: 1, stage: 0 };
+        assert!(bench.message(&ToDevice::Missing(Missing { id, tensor, chunks }), &[]).is_empty());
+    }
+    assert_eq!(bench.session.counters().unexpected, 9);
+    let task = Wire::FitHead { head: EXACT };
+    let open = RoundOpen { id: RoundId { round: 2, stage: 0 }, task, tensors: Default::default() };
+    bench.message(&ToDevice::RoundOpen(open), &[]);
+    let chunk = Chunk { id: RoundId { round: 1, stage: 0 }, tensor: 0, offset: 0 };
+    assert!(bench.message(&ToDevice::Chunk(chunk), &[1; 4]).is_empty());
+    assert_eq!(bench.session.counters().unexpected, 10);
+}
