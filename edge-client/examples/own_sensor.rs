@@ -1,7 +1,6 @@
 //! One's own sensor as a `SampleSource`: a vibration sensor on a pump that keeps its last labelled windows.
-//! How a label reaches the device: whoever inspects the pump types `h` (healthy) or `w` (worn) on the serial
-//! line, or presses one of two buttons; the main loop (never in the middle of a round) then calls
-//! `session.source_mut().labelled(features(&newest_window), command)`.
+//! How a label reaches the device: whoever inspects the pump sends `h` (healthy) or `w` (worn) by serial line
+//! or button; between rounds the main loop calls `session.source_mut().labelled(features(&window), command)`.
 //!
 //! A sensor that keeps nothing needs no source: with `StreamingWorkspace` and `Sampling::Stream` hand over
 //! `session.handle(now, Event::Sample(&x, Targets::Classes(&[class])), &mut frame)` when the label comes.
@@ -9,8 +8,9 @@
 use fedspan_client::{Linear, SampleSource, Samples, SourceError, Targets, Workspace};
 use fedspan_protocol::message::{HeadSolve, RoundId};
 
-const D: usize = 3;
+const D: usize = 3; // mean, deviation, and a constant 1 for the offset
 const KEEP: usize = 32;
+
 #[derive(Default)]
 struct Pump {
     x: [[f32; D]; KEEP],
@@ -19,7 +19,6 @@ struct Pump {
     done: bool,
 }
 
-/// Mean, deviation, and a constant 1 for the offset.
 fn features(g: &[f32]) -> [f32; D] {
     let mean = g.iter().sum::<f32>() / g.len() as f32;
     [mean, (g.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / g.len() as f32).sqrt(), 1.0]

@@ -1,1 +1,86 @@
-//! Under construction.
+//! Helpers of the cross-crate tests: a server on a free port, devices as tasks.
+
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::server::{ServeError, Server, Status};
+use fedspan_sim::data::Dataset;
+use fedspan_sim::device::{client_session, converse};
+use fedspan_sim::fleet::SimSession;
+use fedspan_sim::scenario::Scenario;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Completes it early.
+    pub stop: oneshot::Sender<()>,
+    /// Its end.
+    pub end: JoinHandle<Result<Status, ServeError>>,
+}
+
+/// Starts a server from the text of a `fleet.toml`; it ends when the campaign is finished.
+///
+/// # Errors
+/// What the server says.
+pub async fn start(fleet: &str) -> Result<Running, String> {
+    let fleet = Fleet::parse("fleet.toml", fleet).map_err(|problem| problem.to_string())?;
+    let server = Server::bind(fleet).await.map_err(|error| error.to_string())?;
+    let address = server.address().map_err(|error| error.to_string())?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async {
+        // A sender that was dropped is no command to stop.
+        if stopped.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let end = tokio::spawn(server.serve(shutdown, true));
+    Ok(Running { address, stop, end })
+}
+
+/// The `fleet.toml` that serves a scenario's campaign.
+#[must_use]
+pub fn fleet_of(scenario: &Scenario, dataset: &Dataset, state: &Path, sections: &str) -> String {
+    format!(
+        "seed = {}\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = {}\n[data]\nd = {}\noutputs = {}\n{sections}",
+        scenario.seed,
+        state.display().to_string(),
+        dataset.clients.len(),
+        dataset.features,
+        dataset.outputs,
+    )
+}
+
+/// Client `index` (from 0) of a scenario as a device task that takes part until its head is fitted.
+///
+/// # Errors
+/// If there is no such client, or the connection fails for good.
+pub async fn device(
+    scenario: Scenario,
+    dataset: std::sync::Arc<Dataset>,
+    index: usize,
+    address: SocketAddr,
+) -> Result<SimSession, String> {
+    let mut session = client_session(&scenario, &dataset, index, index as u64, true).ok_or("no such client")?;
+    let began = Instant::now();
+    for _ in 0..200 {
+        let ended = converse(&mut session, &address.to_string(), began).await;
+        if session.is_fitted() {
+            return Ok(session);
+        }
+        if let Some(refusal) = session.refusal() {
+            return Err(refusal.to_string());
+        }
+        if ended.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+    Err("the device never finished".to_owned())
+}

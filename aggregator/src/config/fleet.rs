@@ -23,6 +23,8 @@ pub struct Fleet {
     pub expected: usize,
     /// Devices that may join; `None` for all.
     pub allowed: Option<Vec<DeviceId>>,
+    /// A device that has been gone for longer is not asked until it is back.
+    pub absence: Duration,
     /// Sizes of the data.
     pub shape: Shape,
     /// The model.
@@ -71,12 +73,14 @@ impl Fleet {
     pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
         let source = Source::parse(name, text, &[])?;
         let root = source.root();
+        let (expected, allowed, absence) = read_devices(&root.section("devices")?)?;
         let fleet = Self {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             state: PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?),
             tcp: read_listen(&root.section("listen")?)?,
-            expected: root.section("devices")?.size("expected", None, 1..=1_000_000)?,
-            allowed: read_allowed(&root.section("devices")?)?,
+            expected,
+            allowed,
+            absence,
             shape: read_shape(&root.section("data")?)?,
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
@@ -122,6 +126,7 @@ impl Fleet {
             deadline: self.rounds.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
             min_count: self.rounds.min_count,
             norm_bound: self.limits.norm,
+            absence: u64::try_from(self.absence.as_millis()).unwrap_or(u64::MAX),
         };
         build_engine(
             settings,
@@ -156,13 +161,13 @@ fn read_listen(section: &Section<'_>) -> Result<String, Problem> {
     Ok(tcp)
 }
 
-fn read_allowed(section: &Section<'_>) -> Result<Option<Vec<DeviceId>>, Problem> {
-    // Asked for again so that it is known here.
-    section.size("expected", None, 1..=1_000_000)?;
+fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, Duration), Problem> {
+    let expected = section.size("expected", None, 1..=1_000_000)?;
     let allowed = "a list of device numbers from 0";
     let list = section.list("allow", allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()))?;
+    let absence = section.number("absence", Some(30.0), 0.0..=1e7)?;
     section.finish()?;
-    Ok(list)
+    Ok((expected, list, Duration::from_secs_f64(absence)))
 }
 
 fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {

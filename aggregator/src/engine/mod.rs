@@ -45,6 +45,15 @@ pub struct Settings {
     pub min_count: usize,
     /// Largest Frobenius norm of an update.
     pub norm_bound: f32,
+    /// A device that has been gone for longer is not asked until it is back.
+    pub absence: Millis,
+}
+
+/// Whether a device can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Connected,
+    Gone(Millis),
 }
 
 /// What happened.
@@ -210,10 +219,12 @@ pub struct Engine {
     algorithm: Box<dyn Algorithm>,
     participation: Box<dyn Participation>,
     phase: Phase,
-    /// Every device that ever joined; whether it is connected.
-    fleet: BTreeMap<DeviceId, bool>,
+    /// Every device that ever joined.
+    fleet: BTreeMap<DeviceId, Presence>,
     fitted: BTreeSet<DeviceId>,
     last_id: RoundId,
+    /// A round has been opened since this engine was made.
+    opened: bool,
     open: Option<OpenRound>,
     rejected_in_round: u32,
     counters: Counters,
@@ -239,6 +250,7 @@ impl Engine {
             fleet: BTreeMap::new(),
             fitted: BTreeSet::new(),
             last_id: RoundId::default(),
+            opened: false,
             open: None,
             rejected_in_round: 0,
             counters: Counters::default(),
@@ -278,7 +290,20 @@ impl Engine {
     /// Devices that ever joined, and how many of them are connected.
     #[must_use]
     pub fn fleet(&self) -> (usize, usize) {
-        (self.fleet.len(), self.fleet.values().filter(|connected| **connected).count())
+        (self.fleet.len(), self.fleet.values().filter(|device| **device == Presence::Connected).count())
+    }
+
+    fn is_connected(&self, device: DeviceId) -> bool {
+        self.fleet.get(&device) == Some(&Presence::Connected)
+    }
+
+    /// Devices that may be asked: connected, or gone for so short that they are expected back.
+    fn present(&self, now: Millis) -> Vec<DeviceId> {
+        let here = |presence: &Presence| match *presence {
+            Presence::Connected => true,
+            Presence::Gone(since) => now.saturating_sub(since) < self.settings.absence,
+        };
+        self.fleet.iter().filter(|(_, presence)| here(presence)).map(|(device, _)| *device).collect()
     }
 
     /// Everything that a restart needs: the last round's identity, the phase, the state of the algorithm
@@ -325,8 +350,8 @@ impl Engine {
         match event {
             Event::Joined(device) => self.joined(now, device, actions),
             Event::Left(device) => {
-                if let Some(connected) = self.fleet.get_mut(&device) {
-                    *connected = false;
+                if let Some(presence) = self.fleet.get_mut(&device) {
+                    *presence = Presence::Gone(now);
                 }
             }
             Event::Update(device, update) => self.update(now, device, &update, actions),
@@ -355,11 +380,8 @@ impl Engine {
     }
 
     fn close_on_devices(&self, round: &OpenRound, actions: &mut Vec<Action>) {
-        for device in round.cohort.iter().filter(|device| round.awaits(**device)) {
-            if self.fleet.get(device).copied().unwrap_or(false) {
-                actions.push(Action::Close(*device, round.opening.id));
-            }
-        }
+        let late = round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
+        actions.extend(late.map(|device| Action::Close(*device, round.opening.id)));
     }
 
     fn current(&self) -> &dyn Algorithm {
@@ -370,7 +392,7 @@ impl Engine {
     }
 
     fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
-        self.fleet.insert(device, true);
+        self.fleet.insert(device, Presence::Connected);
         match (&mut self.open, self.phase) {
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 if !self.fitted.contains(&device) {
@@ -385,7 +407,9 @@ impl Engine {
             }
             (None, Phase::Failed) => {}
             (None, _) => {
-                if self.fleet.len() >= self.settings.fleet_size {
+                // Once it runs, a campaign that everybody left goes on with the fewest that make a round.
+                let needed = if self.opened { self.settings.min_count.max(1) } else { self.settings.fleet_size };
+                if self.fleet().1 >= needed {
                     self.next_round(now, actions);
                 }
             }
@@ -394,6 +418,12 @@ impl Engine {
 
     /// Opens whatever comes after the last finished round.
     fn next_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let fleet = self.present(now);
+        if fleet.is_empty() {
+            // The next device to join opens the round.
+            return;
+        }
+        self.opened = true;
         let start_needs = self.start.as_ref().map_or(0, |start| start.rounds_needed());
         let next = match self.phase {
             Phase::Waiting if start_needs > 0 => Phase::Start(1),
@@ -406,7 +436,6 @@ impl Engine {
             self.hand_over();
         }
         self.phase = next;
-        let fleet: Vec<DeviceId> = self.fleet.keys().copied().collect();
         let round = self.last_id.round + 1;
         let (cohort, request) = match next {
             Phase::FitHead => {
@@ -426,10 +455,8 @@ impl Engine {
         self.rejected_in_round = 0;
         let opening = Arc::new(Opening::new(id, request));
         let open = OpenRound::new(Arc::clone(&opening), cohort, now, self.settings.deadline);
-        for device in &open.cohort {
-            if self.fleet.get(device).copied().unwrap_or(false) {
-                actions.push(Action::Open(*device, Arc::clone(&opening)));
-            }
+        for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
+            actions.push(Action::Open(*device, Arc::clone(&opening)));
         }
         self.open = Some(open);
     }

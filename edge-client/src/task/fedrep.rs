@@ -59,12 +59,12 @@ fn solve(
             // `S` comes later: until then its buffer (d x C, d >= k) holds the head that moves.
             let Parts { head, factor, rhs, residual, z, .. } = parts;
             let moving = residual.get_mut(..head.len()).unwrap_or_default();
-            moving.copy_from_slice(head);
+            copy(moving, head);
             gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
             if moving.iter().any(|w| !w.is_finite()) {
                 return Err(DeclineReason::UpdateNonFinite);
             }
-            rhs.copy_from_slice(moving);
+            copy(rhs, moving);
         }
         HeadSolve::LeastSquares { ridge } => {
             if !solve_by_normal_equations(parts, ridge, usage) {
@@ -158,7 +158,12 @@ fn solve_triangular(parts: &mut Parts<'_>, ridge: f32, usage: Usage) {
 }
 
 fn keep_head(parts: &mut Parts<'_>) {
-    for (place, &value) in parts.head.iter_mut().zip(parts.rhs.iter()) {
+    copy(parts.head, parts.rhs);
+}
+
+/// `copy_from_slice` that takes what fits instead of panicking.
+pub fn copy(to: &mut [f32], from: &[f32]) {
+    for (place, &value) in to.iter_mut().zip(from) {
         *place = value;
     }
 }

@@ -3,7 +3,7 @@
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
-use super::fedrep::count;
+use super::fedrep::{copy, count};
 use super::{Usage, pass};
 use crate::kernel::gradient;
 use crate::memory::Parts;
@@ -22,7 +22,7 @@ pub fn run(
     let (k, c) = (parts.shape.width, parts.shape.outputs);
     let mut usage = Usage::default();
     for _ in 0..steps {
-        parts.rhs.copy_from_slice(parts.head);
+        copy(parts.rhs, parts.head);
         usage = pass::residual(parts, id, source)?;
         if usage.samples == 0 {
             break;

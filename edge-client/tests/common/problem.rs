@@ -1,0 +1,93 @@
+//! A learning problem, and the devices and servers that work on it.
+
+use fedspan_client::session::Config;
+use fedspan_client::{Linear, NotReady, Task};
+use fedspan_protocol::message::{DeclineReason, Task as Wire, ToServer, Upload};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+use super::server::{Bench, Fate, Flash, Server, exchange};
+use super::{EXACT, Heap, Random, Sliced, bits, emitted, flat, open, receive};
+
+pub const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+
+pub fn config(limit: u16) -> Config {
+    Config { frame_limit: limit, ..Config::new(0xABCD) }
+}
+
+pub struct Problem {
+    pub d: usize,
+    pub k: usize,
+    pub c: usize,
+    pub b: Vec<f32>,
+    pub samples: Sliced,
+}
+
+pub fn problem(d: usize, k: usize, c: usize) -> Problem {
+    let mut random = Random((d * 100 + k * 10 + c) as u64);
+    let b = flat(&random.orthonormal(d, k));
+    let samples = Sliced::regression(random.normals(30 * d), random.normals(30 * c), d, c);
+    Problem { d, k, c, b, samples }
+}
+
+impl Problem {
+    pub fn bench(&self, limit: u16) -> Bench<Sliced> {
+        self.bench_with(limit, Flash::default())
+    }
+
+    pub fn bench_with(&self, limit: u16, flash: Flash) -> Bench<Sliced> {
+        Bench::new(config(limit), Heap::new(self.d, self.k, self.c), self.samples.clone(), flash)
+    }
+
+    pub fn server(&self, round: u32, task: Wire, encoding: Encoding, limit: u16) -> Server {
+        self.server_of(round, task, encoding, limit, self.b.clone())
+    }
+
+    pub fn server_of(&self, round: u32, task: Wire, encoding: Encoding, limit: u16, b: Vec<f32>) -> Server {
+        Server::new(round, task, encoding, limit.into(), vec![(Role::Representation, self.d, self.k, b)])
+    }
+
+    /// Head and upload as the task alone computes them.
+    pub fn expected(&self, task: Wire, encoding: Encoding) -> (Vec<f32>, Vec<f32>) {
+        let mut model = Linear::new(Heap::new(self.d, self.k, self.c));
+        let round = open(1, task, Role::Representation, encoding, self.d, self.k);
+        receive(&mut model, &round, &[&self.b]).unwrap();
+        model.run(round.id, &mut self.samples.clone()).unwrap();
+        let mut sent = emitted(&model, 32);
+        if let Wire::FedRep { encoding, .. } = task {
+            let mut bytes = vec![0; encoding.byte_len(sent.len())];
+            encoding.encode(&sent, &mut bytes).unwrap();
+            encoding.decode(&bytes, &mut sent).unwrap();
+        }
+        (model.head().to_vec(), sent)
+    }
+}
+
+pub fn task(upload: Upload, encoding: Encoding) -> Wire {
+    Wire::FedRep { step_size: 0.2, head: EXACT, upload, encoding }
+}
+
+pub fn gradient() -> Wire {
+    task(Upload::Gradient, Encoding::F32)
+}
+
+/// A device with a finished round 5, its head, and what `predict` answers.
+pub fn trained(problem: &Problem, limit: u16, flash: Flash) -> Bench<Sliced> {
+    let mut bench = problem.bench_with(limit, flash);
+    let mut server = problem.server(5, gradient(), Encoding::F32, limit);
+    exchange(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
+    assert_eq!(bench.session.counters().counted, 1);
+    bench
+}
+
+pub fn answer(bench: &mut Bench<Sliced>, problem: &Problem) -> Result<Vec<u32>, NotReady> {
+    let mut out = vec![0.0; problem.c];
+    bench.session.task_mut().predict(&problem.samples.x[..problem.d], &mut out)?;
+    Ok(bits(&out))
+}
+
+pub fn declined(sent: &[(ToServer, Vec<u8>)]) -> DeclineReason {
+    match sent {
+        [(ToServer::Decline(decline), _)] => decline.reason,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,202 @@
+//! Raw bytes against a real server: what does not belong is refused or cut off, and counted; the campaign
+//! beside it goes on undisturbed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fedspan_aggregator::server::Status;
+use fedspan_client::Task as _;
+use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::message::{
+    Hello, Model, Need, Refusal, RoundId, ToDevice, ToServer, Update, decode,
+};
+use fedspan_sim::data::Dataset;
+use fedspan_sim::device::client_session;
+use fedspan_sim::scenario::Scenario;
+use fedspan_tests::{Running, device, fleet_of, start};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const SCENARIO: &str = r#"
+seed = 5
+[data]
+kind = "linear-regression"
+clients = 4
+d = 20
+k = 2
+samples = 20
+[model]
+k = 2
+[algorithm]
+name = "fedrep"
+rounds = 8
+step_size = 0.25
+"#;
+
+const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 8\nstep_size = 0.25\n\
+    [rounds]\ndeadline = 0\n[limits]\nhello = 0.4\nidle = 5\nframe = 0.4\nconnections = 12\n";
+
+struct World {
+    scenario: Scenario,
+    dataset: Arc<Dataset>,
+    server: Running,
+    _state: tempfile::TempDir,
+}
+
+async fn world() -> World {
+    let scenario = Scenario::parse("test", SCENARIO, &[]).expect("scenario");
+    let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
+    let state = tempfile::tempdir().expect("a directory");
+    let fleet = fleet_of(&scenario, &dataset, state.path(), CAMPAIGN);
+    let fleet = fleet.replace("[devices]", "[devices]\nabsence = 0");
+    let server = start(&fleet).await.expect("server");
+    World { scenario, dataset, server, _state: state }
+}
+
+impl World {
+    /// Lets the honest devices finish the campaign beside whatever was done before.
+    async fn finish(self) -> Status {
+        let mut devices = tokio::task::JoinSet::new();
+        for index in 0..self.dataset.clients.len() {
+            devices.spawn(device(self.scenario.clone(), Arc::clone(&self.dataset), index, self.server.address));
+        }
+        while let Some(ended) = devices.join_next().await {
+            ended.expect("no panic").expect("device");
+        }
+        let status = self.server.end.await.expect("no panic").expect("served");
+        assert_eq!((status.phase.as_str(), status.round), ("finished", 8));
+        status
+    }
+
+    fn hello(&self, device: u64) -> Hello {
+        let session = client_session(&self.scenario, &self.dataset, 0, device, false).expect("client");
+        let mut capabilities = session.task().capabilities();
+        capabilities.frame_limit = 256;
+        Hello::new(device, capabilities)
+    }
+}
+
+fn frame(message: &ToServer) -> Vec<u8> {
+    let mut out = vec![0; 600];
+    let n = encode(message, 0, |_| {}, &mut out).expect("fits");
+    out.truncate(n);
+    out
+}
+
+/// Sends bytes and returns all messages until the server closes the connection.
+async fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
+    let mut socket = TcpStream::connect(address).await.expect("connects");
+    // The server may close while this is still being written.
+    let _ = socket.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(8), async {
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = socket.read(&mut buffer).await {
+            answer.extend_from_slice(&buffer[..n]);
+        }
+    });
+    closed.await.expect("the server closes the connection");
+    let (mut decoder, mut input, mut messages) = (Decoder::new([0u8; 4096]), answer.as_slice(), Vec::new());
+    loop {
+        match decoder.feed(&mut input) {
+            Fed::NeedMore => return messages,
+            Fed::Dropped(reason) => panic!("the server sent a bad frame: {reason:?}"),
+            Fed::Message(bytes) => messages.push(decode::<ToDevice>(bytes).expect("a message").0),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_hellos_get_a_typed_refusal_and_others_are_undisturbed() {
+    let world = world().await;
+    let good = world.hello(77);
+    let address = world.server.address;
+    let ask = |hello: Hello| async move { talk(address, &frame(&ToServer::Hello(hello))).await };
+
+    let version = Hello { wire_version: 99, ..good };
+    assert_eq!(ask(version).await, [ToDevice::Refused(Refusal::WireVersion { served: good.wire_version })]);
+    let schema = Hello { schema_hash: 1, ..good };
+    assert_eq!(ask(schema).await, [ToDevice::Refused(Refusal::Schema { served: good.schema_hash })]);
+
+    let mut shape = good;
+    shape.capabilities.model = Model::Linear { features: 21, width: 2, outputs: 1 };
+    let expected = Model::Linear { features: 20, width: 2, outputs: 1 };
+    assert_eq!(ask(shape).await, [ToDevice::Refused(Refusal::Model { expected })]);
+
+    let mut tasks = good;
+    tasks.capabilities.tasks = 0;
+    assert_eq!(ask(tasks).await, [ToDevice::Refused(Refusal::Capability(Need::Tasks(0b11)))]);
+
+    let mut limit = good;
+    limit.capabilities.frame_limit = 16;
+    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { least: 128, most: 4096 })]);
+
+    let status = world.finish().await;
+    assert_eq!(status.connections.refused, 3);
+    assert_eq!(status.connections.welcomed, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_slowness_floods_and_endless_frames_are_cut_off() {
+    let world = world().await;
+    let address = world.server.address;
+    // Nothing at all; a hello that never ends; garbage frames; a frame without end.
+    assert!(talk(address, &[]).await.is_empty());
+    let hello = frame(&ToServer::Hello(world.hello(50)));
+    assert!(talk(address, &hello[..hello.len() - 3]).await.is_empty());
+    let garbage: Vec<u8> = (0..20_000u32).map(|i| if i % 40 == 39 { 0 } else { (i % 251) as u8 + 1 }).collect();
+    talk(address, &garbage).await;
+    assert!(talk(address, &vec![7; 100_000]).await.is_empty());
+    // A welcomed device that sends half a frame and stops.
+    let mut half = frame(&ToServer::Hello(world.hello(51)));
+    half.extend_from_slice(&hello[..10]);
+    let messages = talk(address, &half).await;
+    assert!(matches!(messages.as_slice(), [ToDevice::Welcome(_)]), "{messages:?}");
+    let status = world.finish().await;
+    let ends = status.connections;
+    assert_eq!(ends.no_hello, 3, "{ends:?}");
+    assert_eq!(ends.flood, 1, "{ends:?}");
+    assert_eq!(ends.slow, 1, "{ends:?}");
+    assert!(ends.dropped_frames > 64, "{ends:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn updates_that_nobody_asked_for_do_not_count() {
+    let world = world().await;
+    let mut bytes = frame(&ToServer::Hello(world.hello(60)));
+    let id = RoundId { round: 1, stage: 0 };
+    bytes.extend(frame(&ToServer::Update(Update { id, samples: 1, skipped: 0, tensors: Vec::new().into_iter().collect() })));
+    bytes.extend(frame(&ToServer::Alive));
+    bytes.extend(frame(&ToServer::Hello(world.hello(61))));
+    let mut socket = TcpStream::connect(world.server.address).await.expect("connects");
+    socket.write_all(&bytes).await.expect("writes");
+    let mut buffer = [0; 512];
+    let mut answer = Vec::new();
+    while answer.iter().filter(|b| **b == 0).count() < 3 {
+        let n = socket.read(&mut buffer).await.expect("answers");
+        assert!(n > 0, "three answers before the end");
+        answer.extend_from_slice(&buffer[..n]);
+    }
+    drop(socket);
+    let status = world.finish().await;
+    assert_eq!(status.updates.wrong_round, 1);
+    assert_eq!(status.connections.faults, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_connections_are_told_to_come_back() {
+    let world = world().await;
+    let address = world.server.address;
+    let mut idle = Vec::new();
+    for _ in 0..12 {
+        idle.push(TcpStream::connect(address).await.expect("connects"));
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(talk(address, &[]).await, [ToDevice::RetryAfter { milliseconds: 30_000 }]);
+    drop(idle);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let status = world.finish().await;
+    assert_eq!(status.connections.turned_away, 1);
+}
