@@ -63,7 +63,8 @@ where
     let mut step = || -> Result<(), IO::Error> {
         let mut progress = send(session, io, Event::LinkUp, &mut clock, transmit)?;
         while !progress.close {
-            if progress.again || (!io.read_ready()? && clock() >= progress.wake) {
+            // Time first: a link that is never silent must not keep the session from its wake-ups.
+            if progress.again || clock() >= progress.wake {
                 progress = send(session, io, Event::Tick, &mut clock, transmit)?;
             } else if io.read_ready()? {
                 let n = io.read(&mut bytes)?;
@@ -164,6 +165,8 @@ where
             }
         };
         progress.sent = 0;
+        // A link that is never silent must not keep the session from its wake-ups.
+        progress.again |= clock() >= progress.wake;
         let mut input = bytes.get(..read).unwrap_or_default();
         loop {
             match decoder.feed(&mut input) {

@@ -16,9 +16,8 @@ use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 use fedspan_protocol::message::{
-    self,
-    Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Hello, Missing, Refusal, RoundId, RoundOpen,
-    ToDevice, ToServer, Update, decode,
+    self, Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Hello, Missing, Refusal, RoundId,
+    RoundOpen, ToDevice, ToServer, Update, decode,
 };
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
@@ -238,7 +237,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
-    /// The task, to predict with.
+    /// The task, to predict with. Fitting a head or exchanging the representation through it while an update
+    /// is on its way changes what a retry of that update would send.
     pub fn task_mut(&mut self) -> &mut T {
         &mut self.task
     }
@@ -356,6 +356,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                     self.campaign = welcome.campaign;
                     self.last_round = 0;
                     self.update_ready = false;
+                    self.fitted = false;
                 }
                 self.idle_limit = Millis::from(welcome.idle_milliseconds);
                 self.attempts = 0;
@@ -584,6 +585,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             State::Greeting { hello_at: None } => {
                 let mut capabilities = self.task.capabilities();
                 capabilities.frame_limit = self.config.frame_limit;
+                if let Sampling::Stream { .. } = self.config.sampling {
+                    capabilities.tasks &= self.task.streamed_tasks();
+                }
                 self.state = State::Greeting { hello_at: Some(now) };
                 encode(&ToServer::Hello(Hello::new(self.config.device, capabilities)), 0, none, out)
             }

@@ -36,8 +36,13 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
     let mut digest = CRC32C.digest();
-    for value in values {
-        digest.update(&value.to_le_bytes());
+    // Sixteen at a time: the table of the host works on blocks, and a device's stack has room for one.
+    let mut bytes = [0u8; 64];
+    for block in values.chunks(16) {
+        for (place, value) in bytes.chunks_exact_mut(4).zip(block) {
+            place.copy_from_slice(&value.to_le_bytes());
+        }
+        digest.update(bytes.get(..4 * block.len()).unwrap_or_default());
     }
     digest.finalize()
 }

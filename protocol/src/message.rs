@@ -413,7 +413,8 @@ pub struct Decline {
     pub reason: DeclineReason,
 }
 
-/// Why a device declines a round. Its head, counters and storage are unchanged.
+/// Why a device declines a round. Head, counters and storage are as before it, except where an update was
+/// computed and could not leave ([`Self::UpdateNonFinite`], [`Self::Device`]): the head may be new then.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum DeclineReason {

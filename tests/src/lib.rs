@@ -68,7 +68,8 @@ pub async fn device(
     index: usize,
     address: SocketAddr,
 ) -> Result<SimSession, String> {
-    let mut session = client_session(&scenario, &dataset, index, index as u64, true).ok_or("no such client")?;
+    let mut session =
+        client_session(&scenario, &dataset, index, index as u64, true).ok_or("no such client")?;
     let began = Instant::now();
     for _ in 0..200 {
         let ended = converse(&mut session, &address.to_string(), began).await;

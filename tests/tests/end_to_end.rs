@@ -71,6 +71,7 @@ async fn a_random_half_and_gradient_heads() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_shared_model() {
-    let sections = "[model]\nk = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 10\nstep_size = 0.1\nlocal_steps = 3\n";
+    let sections =
+        "[model]\nk = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 10\nstep_size = 0.1\nlocal_steps = 3\n";
     agrees(sections).await;
 }

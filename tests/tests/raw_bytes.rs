@@ -9,9 +9,7 @@ use std::time::Duration;
 use fedspan_aggregator::server::Status;
 use fedspan_client::Task as _;
 use fedspan_protocol::frame::{Decoder, Fed, encode};
-use fedspan_protocol::message::{
-    Hello, Model, Need, Refusal, RoundId, ToDevice, ToServer, Update, decode,
-};
+use fedspan_protocol::message::{Hello, Model, Need, Refusal, RoundId, ToDevice, ToServer, Update, decode};
 use fedspan_sim::data::Dataset;
 use fedspan_sim::device::client_session;
 use fedspan_sim::scenario::Scenario;
@@ -60,7 +58,12 @@ impl World {
     async fn finish(self) -> Status {
         let mut devices = tokio::task::JoinSet::new();
         for index in 0..self.dataset.clients.len() {
-            devices.spawn(device(self.scenario.clone(), Arc::clone(&self.dataset), index, self.server.address));
+            devices.spawn(device(
+                self.scenario.clone(),
+                Arc::clone(&self.dataset),
+                index,
+                self.server.address,
+            ));
         }
         while let Some(ended) = devices.join_next().await {
             ended.expect("no panic").expect("device");
@@ -146,7 +149,8 @@ async fn silence_slowness_floods_and_endless_frames_are_cut_off() {
     assert!(talk(address, &[]).await.is_empty());
     let hello = frame(&ToServer::Hello(world.hello(50)));
     assert!(talk(address, &hello[..hello.len() - 3]).await.is_empty());
-    let garbage: Vec<u8> = (0..20_000u32).map(|i| if i % 40 == 39 { 0 } else { (i % 251) as u8 + 1 }).collect();
+    let garbage: Vec<u8> =
+        (0..20_000u32).map(|i| if i % 40 == 39 { 0 } else { (i % 251) as u8 + 1 }).collect();
     talk(address, &garbage).await;
     assert!(talk(address, &vec![7; 100_000]).await.is_empty());
     // A welcomed device that sends half a frame and stops.
@@ -167,7 +171,12 @@ async fn updates_that_nobody_asked_for_do_not_count() {
     let world = world().await;
     let mut bytes = frame(&ToServer::Hello(world.hello(60)));
     let id = RoundId { round: 1, stage: 0 };
-    bytes.extend(frame(&ToServer::Update(Update { id, samples: 1, skipped: 0, tensors: Vec::new().into_iter().collect() })));
+    bytes.extend(frame(&ToServer::Update(Update {
+        id,
+        samples: 1,
+        skipped: 0,
+        tensors: Vec::new().into_iter().collect(),
+    })));
     bytes.extend(frame(&ToServer::Alive));
     bytes.extend(frame(&ToServer::Hello(world.hello(61))));
     let mut socket = TcpStream::connect(world.server.address).await.expect("connects");

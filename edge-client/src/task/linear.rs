@@ -148,6 +148,12 @@ impl<M: Memory> Linear<M> {
     }
 }
 
+/// The bit of FedRep, whatever its parameters.
+fn fedrep_bit() -> u16 {
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    Wire::FedRep { step_size: 0.0, head, upload: Upload::Gradient, encoding: Encoding::F32 }.bit()
+}
+
 fn valid_step(step: f32) -> bool {
     step.is_finite() && step >= 0.0
 }
@@ -178,15 +184,7 @@ impl<M: Memory> Task for Linear<M> {
         let elements = u32::try_from(shape.features * shape.width).unwrap_or(u32::MAX);
         let head = u32::try_from(shape.width * shape.outputs).unwrap_or(u32::MAX);
         let any_head = HeadSolve::LeastSquares { ridge: 0.0 };
-        let mut tasks = Wire::FitHead { head: any_head }.bit()
-            | Wire::PowerStart.bit()
-            | Wire::FedRep {
-                step_size: 0.0,
-                head: any_head,
-                upload: Upload::Gradient,
-                encoding: Encoding::F32,
-            }
-            .bit();
+        let mut tasks = Wire::FitHead { head: any_head }.bit() | Wire::PowerStart.bit() | fedrep_bit();
         let mut roles = Role::Gradient.bit() | Role::Representation.bit() | Role::Subspace.bit();
         if cfg!(feature = "shared-head") {
             let encoding = Encoding::F32;
@@ -216,6 +214,11 @@ impl<M: Memory> Task for Linear<M> {
                 elements
             },
         }
+    }
+
+    fn streamed_tasks(&self) -> u16 {
+        let any_head = HeadSolve::LeastSquares { ridge: 0.0 };
+        Wire::FitHead { head: any_head }.bit() | fedrep_bit()
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {

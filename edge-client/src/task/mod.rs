@@ -34,6 +34,9 @@ pub trait Task {
     /// What this device can do; the session fills in the frame limit.
     fn capabilities(&self) -> Capabilities;
 
+    /// Which of the tasks can be computed from samples that are seen once: a set of task bits.
+    fn streamed_tasks(&self) -> u16;
+
     /// Checks a round before any of its tensors is taken: task, parameters, roles, shapes.
     ///
     /// # Errors

@@ -1,0 +1,157 @@
+//! `cargo bench`: kernels against nalgebra, the codec against a copy of the same bytes, one simulated round
+//! against the arithmetic inside it. Every group has its baseline in the same run.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use divan::counter::{BytesCount, ItemsCount};
+use divan::{Bencher, black_box};
+use fedspan_client::source::Recording;
+use fedspan_client::{Linear, Task, Workspace};
+use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::message::{
+    Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use fedspan_sim::run::{Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+use nalgebra::{DMatrix, DVector};
+
+fn main() {
+    divan::main();
+}
+
+/// Values that are nothing special.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn basis(d: usize, k: usize) -> Vec<f32> {
+    let mut b = numbers(d * k, 3);
+    fedspan_protocol::orthonormal::orthonormalise(&mut b, k).expect("full rank");
+    b
+}
+
+const HEAD: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+
+fn opening(d: usize, k: usize) -> RoundOpen {
+    let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, d as u16, k as u16);
+    let task = Wire::FedRep { step_size: 0.1, head: HEAD, upload: Upload::Gradient, encoding: Encoding::F32 };
+    RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors: Descriptors::from_iter([tensor]) }
+}
+
+/// One FedRep update on the device's own code: head, then gradient factors.
+fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
+    let (x, y, b) = (numbers(m * D, 1), numbers(m, 2), basis(D, K));
+    let mut client = Linear::new(Workspace::<D, K>::new());
+    client.open(&opening(D, K)).expect("opens");
+    client.tensor_mut(0).expect("there is one").copy_from_slice(&b);
+    client.verify().expect("orthonormal");
+    let mut source = Recording::regression(&x, &y, D, 1);
+    bencher
+        .counter(ItemsCount::new(1usize))
+        .bench_local(|| client.run(black_box(RoundId { round: 1, stage: 0 }), &mut source).expect("runs"));
+}
+
+/// The same with nalgebra in f32: normal equations, rank-one gradient.
+fn update_nalgebra(bencher: Bencher, d: usize, k: usize, m: usize) {
+    let x = DMatrix::from_row_slice(m, d, &numbers(m * d, 1));
+    let y = DVector::from_row_slice(&numbers(m, 2));
+    let b = DMatrix::from_row_slice(d, k, &basis(d, k));
+    bencher.counter(ItemsCount::new(1usize)).bench_local(|| {
+        let z = black_box(&x) * &b;
+        let w = (z.transpose() * &z).cholesky().expect("full rank").solve(&(z.transpose() * &y));
+        x.transpose() * (z * w - &y)
+    });
+}
+
+#[divan::bench_group]
+mod update_20_2_20 {
+    use super::{Bencher, update, update_nalgebra};
+
+    #[divan::bench]
+    fn client(bencher: Bencher) {
+        update::<20, 2>(bencher, 20);
+    }
+
+    #[divan::bench]
+    fn nalgebra(bencher: Bencher) {
+        update_nalgebra(bencher, 20, 2, 20);
+    }
+}
+
+#[divan::bench_group]
+mod update_128_8_32 {
+    use super::{Bencher, update, update_nalgebra};
+
+    #[divan::bench]
+    fn client(bencher: Bencher) {
+        update::<128, 8>(bencher, 32);
+    }
+
+    #[divan::bench]
+    fn nalgebra(bencher: Bencher) {
+        update_nalgebra(bencher, 128, 8, 32);
+    }
+}
+
+#[divan::bench_group]
+mod codec_20_2 {
+    use super::*;
+
+    const BODY: usize = 160;
+
+    #[divan::bench]
+    fn encode_frame(bencher: Bencher) {
+        let message = ToDevice::RoundOpen(opening(20, 2));
+        let (body, mut out) = (vec![0x5a; BODY], vec![0; 512]);
+        bencher.counter(BytesCount::new(BODY)).bench_local(|| {
+            encode(black_box(&message), BODY, |place| place.copy_from_slice(&body), &mut out).expect("fits")
+        });
+    }
+
+    #[divan::bench]
+    fn decode_frame(bencher: Bencher) {
+        let message = ToDevice::RoundOpen(opening(20, 2));
+        let mut wire = vec![0; 512];
+        let n = encode(&message, BODY, |place| place.fill(0x5a), &mut wire).expect("fits");
+        let mut decoder = Decoder::new([0u8; 256]);
+        bencher.counter(BytesCount::new(BODY)).bench_local(|| {
+            let mut input = black_box(&wire[..n]);
+            let Fed::Message(bytes) = decoder.feed(&mut input) else { unreachable!("one whole frame") };
+            decode::<ToDevice>(bytes).expect("a message").1.len()
+        });
+    }
+
+    #[divan::bench]
+    fn copy_of_the_same_bytes(bencher: Bencher) {
+        let (body, mut out) = (vec![0x5a_u8; BODY], vec![0u8; BODY]);
+        bencher.counter(BytesCount::new(BODY)).bench_local(|| {
+            black_box(&mut out).copy_from_slice(black_box(&body));
+        });
+    }
+}
+
+#[divan::bench_group(sample_count = 10, sample_size = 1)]
+mod simulation {
+    use super::*;
+
+    const ROUNDS: usize = 20;
+    const CLIENTS: usize = 500;
+
+    /// Whole rounds of 500 clients, protocol included; compare an item with `update_20_2_20`.
+    #[divan::bench]
+    fn twenty_rounds(bencher: Bencher) {
+        let text = format!(
+            "evaluate_every = 1000\n[data]\nkind = \"linear-regression\"\nclients = {CLIENTS}\nd = 20\nk = 2\n\
+             samples = 20\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = {ROUNDS}\nstep_size = 0.25\n"
+        );
+        let scenario = Scenario::parse("bench", &text, &[]).expect("scenario");
+        bencher
+            .counter(ItemsCount::new(ROUNDS * CLIENTS))
+            .bench_local(|| run(&scenario, 1, &mut Unwatched).expect("runs").counters.counted);
+    }
+}
