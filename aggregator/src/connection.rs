@@ -254,7 +254,13 @@ impl Connection {
     /// A frame, or an update in chunks, has begun and not ended.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
-        self.decoder.is_mid_frame() || self.incoming.is_some()
+        self.decoder.is_mid_frame() || self.is_mid_update()
+    }
+
+    /// An update in chunks has begun and not ended.
+    #[must_use]
+    pub fn is_mid_update(&self) -> bool {
+        self.incoming.is_some()
     }
 
     /// Messages that wait to be sent.

@@ -48,6 +48,8 @@ pub mod session;
 pub mod source;
 pub mod store;
 pub mod task;
+#[cfg(feature = "nalgebra")]
+mod views;
 
 pub use error::{NotReady, ShapeMismatch, SourceError};
 pub use memory::{Memory, Shape, Workspace};

@@ -21,6 +21,9 @@ pub(super) const COMMANDS: usize = 16;
 /// Where a device is told to come back when there is no room.
 const RETRY: Duration = Duration::from_secs(30);
 
+/// Silence within an update in chunks after which the missing ones are asked for.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Faults after which a connection is closed: noise is forgiven, a flood is not.
 const FAULTS_MAX: u32 = 64;
 
@@ -77,7 +80,7 @@ pub(super) async fn run(
     permit: Option<OwnedSemaphorePermit>,
 ) {
     let _ = socket.set_nodelay(true);
-    let mut peer = Peer { id, socket, limits, inbox, connection: Connection::new(), frame_since: None };
+    let mut peer = Peer { id, socket, limits, inbox, connection: Connection::new(), frame_since: None, asked: None };
     let gone = match permit {
         Some(_permit) => match peer.converse().await {
             Ok(gone) | Err(gone) => gone,
@@ -98,6 +101,8 @@ struct Peer {
     connection: Connection,
     /// Since when a frame (or an update in chunks) has been unfinished.
     frame_since: Option<Instant>,
+    /// When the missing chunks of an update were last asked for.
+    asked: Option<Instant>,
 }
 
 impl Peer {
@@ -118,8 +123,10 @@ impl Peer {
         loop {
             let silence = if sender.is_some() { self.limits.hello } else { self.limits.idle };
             let mut limit = heard + silence;
+            let mut ask = None;
             if let Some(since) = self.frame_since {
                 limit = limit.min(since + self.limits.frame);
+                ask = self.connection.is_mid_update().then(|| self.asked.unwrap_or(since) + ASK_AGAIN);
             }
             tokio::select! {
                 command = commands.recv(), if sender.is_none() => match command {
@@ -138,12 +145,13 @@ impl Peer {
                     if n == 0 {
                         return Ok(Gone::Closed);
                     }
+                    let before = self.connection.traffic().frames.accepted;
                     self.connection.receive(buffer.get(..n).unwrap_or_default(), &mut said);
                     // Time to hello counts from the connection's beginning, however much it talks.
-                    if !said.is_empty() && sender.is_none() {
+                    if self.connection.traffic().frames.accepted != before && sender.is_none() {
                         heard = Instant::now();
                     }
-                    self.watch_frame(!said.is_empty());
+                    self.watch_frame(self.connection.traffic().frames.accepted != before);
                     for inbound in said.drain(..) {
                         self.forward(inbound, &mut sender).await?;
                     }
@@ -154,6 +162,11 @@ impl Peer {
                     if traffic.faults + dropped > FAULTS_MAX || self.connection.pending() > OUTBOX_MAX {
                         return Err(Gone::Flood);
                     }
+                }
+                () = tokio::time::sleep_until(ask.unwrap_or(limit)), if ask.is_some_and(|ask| ask < limit) => {
+                    self.asked = Some(Instant::now());
+                    self.connection.ask_missing();
+                    self.flush().await?;
                 }
                 () = tokio::time::sleep_until(limit) => return Err(self.timed_out(sender.is_some())),
             }
@@ -173,6 +186,7 @@ impl Peer {
             self.frame_since = None;
         } else if self.frame_since.is_none() || progress {
             self.frame_since = Some(Instant::now());
+            self.asked = None;
         }
     }
 

@@ -71,8 +71,19 @@ impl<M: Memory> Linear<M> {
         for (place, &value) in parts.representation.iter_mut().zip(b) {
             *place = value;
         }
-        self.state.representation = Some(crc32c_f32(b));
+        self.accept_representation();
         Ok(())
+    }
+
+    /// The memory itself, for the views.
+    #[cfg(feature = "nalgebra")]
+    pub(crate) fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    /// Declares what is in the representation buffer valid.
+    pub(crate) fn accept_representation(&mut self) {
+        self.state.representation = Some(crc32c_f32(self.memory.parts_ref().representation));
     }
 
     /// Fits the head on the representation in memory, from `samples`.

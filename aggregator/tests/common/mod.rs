@@ -1,0 +1,121 @@
+//! What the tests of this crate share: directories, frames by hand, devices and gradients.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::engine::Update;
+use fedspan_aggregator::linalg::Matrix;
+use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::message::{
+    Capabilities, Hello, Model, Numeric, RoundId, ToDevice, ToServer, decode,
+};
+use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
+
+/// A directory that goes with its guard.
+pub struct Scratch(PathBuf);
+
+static SCRATCH: AtomicU32 = AtomicU32::new(0);
+
+impl Scratch {
+    pub fn new() -> Self {
+        let number = SCRATCH.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("fedspan-agg-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn bits(matrix: &Matrix) -> Vec<u64> {
+    matrix.iter().map(|v| v.to_bits()).collect()
+}
+
+pub fn distance(a: &Matrix, b: &Matrix) -> f64 {
+    (a - b).norm()
+}
+
+pub fn random(index: u64) -> Stream {
+    stream(77, Purpose::Truth, index)
+}
+
+pub fn gaussian(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
+    Matrix::from_fn(rows, cols, |_, _| random.normal())
+}
+
+/// What a linear device with `d` features, width `k` and `outputs` outputs says.
+pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) -> Hello {
+    let elements = u32::from(d) * u32::from(k);
+    Hello::new(
+        device,
+        Capabilities {
+            frame_limit,
+            model: Model::Linear { features: d, width: k, outputs },
+            tasks: 0b1111,
+            roles: 0xff,
+            encodings: 0b111,
+            numeric: Numeric::F32,
+            tensors: 2,
+            tensor_elements: elements,
+            total_elements: elements + u32::from(k) * u32::from(outputs),
+        },
+    )
+}
+
+/// A frame from a device.
+pub fn frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; body.len() + 400];
+    let len = encode(message, body.len(), |place| place.copy_from_slice(body), &mut out).unwrap();
+    out.truncate(len);
+    out
+}
+
+/// The messages in a stream of bytes from the server. Panics where a frame is bad.
+pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
+    let mut decoder = Decoder::new(vec![0u8; 4096]);
+    let mut all = Vec::new();
+    loop {
+        match decoder.feed(&mut bytes) {
+            Fed::NeedMore => return all,
+            Fed::Dropped(why) => panic!("a bad frame from the server: {why:?}"),
+            Fed::Message(message) => {
+                let (message, body) = decode::<ToDevice>(message).unwrap();
+                all.push((message, body.to_vec()));
+            }
+        }
+    }
+}
+
+/// The tensors that a request asks for, drawn from `random`; each value a normal number times `scale`.
+pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) -> Vec<Tensor> {
+    let tensor = |d: &TensorDescriptor| Tensor {
+        role: d.role,
+        rows: d.rows,
+        cols: d.cols,
+        values: (0..d.elements()).map(|_| (random.normal() * scale) as f32).collect(),
+    };
+    expects.iter().map(tensor).collect()
+}
+
+/// An update as the connection hands it on.
+pub fn update(id: RoundId, samples: u32, expects: &[TensorDescriptor], tensors: Vec<Tensor>) -> Update {
+    Update { id, samples, skipped: 0, descriptors: expects.to_vec(), tensors }
+}
+
+pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; encoding.byte_len(values.len())];
+    encoding.encode(values, &mut bytes).unwrap();
+    bytes
+}

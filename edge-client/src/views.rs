@@ -1,0 +1,54 @@
+//! nalgebra at the edge: fixed-size matrices in and out, copies of what the client holds.
+
+use nalgebra::SMatrix;
+
+use crate::error::NotReady;
+use crate::memory::{Memory, Workspace};
+use crate::task::{Linear, Task};
+
+impl<const D: usize, const K: usize, const C: usize> Linear<Workspace<D, K, C>> {
+    /// The verified representation, D x K.
+    ///
+    /// # Errors
+    /// [`NotReady::NoRepresentation`] while there is none.
+    pub fn representation_matrix(&self) -> Result<SMatrix<f32, D, K>, NotReady> {
+        let b = self.representation().ok_or(NotReady::NoRepresentation)?;
+        Ok(SMatrix::from_row_slice(b))
+    }
+
+    /// The head, K x C, fitted or not.
+    #[must_use]
+    pub fn head_matrix(&self) -> SMatrix<f32, K, C> {
+        SMatrix::from_row_slice(self.head())
+    }
+
+    /// Puts a representation with orthonormal columns into memory without a server.
+    pub fn set_representation_matrix(&mut self, b: &SMatrix<f32, D, K>) {
+        let mut row_major = b.transpose();
+        let parts = self.memory_mut().parts();
+        for (place, value) in parts.representation.iter_mut().zip(row_major.iter_mut()) {
+            *place = *value;
+        }
+        self.accept_representation();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Recording;
+    use fedspan_protocol::message::HeadSolve;
+
+    #[test]
+    fn matrices_go_in_and_come_out_as_they_are() {
+        let mut client = Linear::new(Workspace::<3, 2>::new());
+        assert_eq!(client.representation_matrix(), Err(NotReady::NoRepresentation));
+        let b = SMatrix::<f32, 3, 2>::from_row_slice(&[1.0, 0.0, 0.0, 0.6, 0.0, 0.8]);
+        client.set_representation_matrix(&b);
+        assert_eq!(client.representation_matrix(), Ok(b));
+        let (x, y) = ([1.0, 0.0, 0.0, 0.0, 0.6, 0.8], [3.0, -2.0]);
+        let mut samples = Recording::regression(&x, &y, 3, 1);
+        client.fit_head(HeadSolve::LeastSquares { ridge: 0.0 }, &mut samples).ok();
+        assert!((client.head_matrix() - SMatrix::<f32, 2, 1>::new(3.0, -2.0)).amax() < 1e-5);
+    }
+}
