@@ -1,0 +1,44 @@
+//! What a client takes: the workspace beside the least that the arithmetic needs, and the bytes of an update.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_client::memory::{Memory, StreamingWorkspace};
+use fedspan_client::Workspace;
+use fedspan_sim::run::{Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+
+fn check<const D: usize, const K: usize, const C: usize>() {
+    let least = Workspace::<D, K, C>::new().parts_ref().shape.arithmetic_minimum();
+    let size = size_of::<Workspace<D, K, C>>();
+    let streaming = size_of::<StreamingWorkspace<D, K, C>>();
+    println!("({D}, {K}, {C}): workspace {size}, arithmetic minimum {least}, streaming {streaming}");
+    // The square of the triangle, and the order of the columns.
+    let formula = 4 * (2 * K * C + D * K + D * C + K * K + K + C) + 2 * K;
+    assert_eq!(size, formula.next_multiple_of(4));
+    assert_eq!(streaming, size + 4 * D * K);
+    assert!(size - least <= 2 * K * K + 2 * K + 4);
+}
+
+#[test]
+fn the_workspace_is_what_its_formula_says() {
+    check::<20, 2, 1>();
+    check::<57, 8, 7>();
+    check::<58, 24, 7>();
+    check::<64, 4, 1>();
+    check::<128, 8, 1>();
+}
+
+#[test]
+fn an_update_at_20_2_takes_at_most_400_bytes() {
+    let changes = ["data.d=20", "data.clients=50", "participation.r=1.0", "algorithm.rounds=200"];
+    let changes: Vec<String> = changes.map(str::to_owned).to_vec();
+    let text = Scenario::built_in("linear").expect("built in").replace("\"moments\"", "\"random\"");
+    let scenario = Scenario::parse("linear", &text, &changes).expect("scenario");
+    let outcome = run(&scenario, 1, &mut Unwatched).expect("runs");
+    for row in outcome.rounds.iter().skip(1) {
+        let per_update = (row.bytes_up + row.bytes_down) as f64 / row.participants.len() as f64;
+        assert!(per_update <= 400.0, "round {}: {per_update}", row.round);
+    }
+    let (up, down) = outcome.bytes;
+    let updates = outcome.rounds.iter().map(|row| row.participants.len()).sum::<usize>() as f64;
+    println!("bytes of an update: up {:.1}, down {:.1}", up as f64 / updates, down as f64 / updates);
+}
