@@ -2,31 +2,27 @@
 
 /// Projects one sample. `b` is d x k, `x` has d values, `z` receives k.
 ///
-/// The widths that small models use are unrolled; the order of the sum (over features, ascending) is
-/// the same for all of them.
+/// Small widths and blocks of eight columns keep their sums in registers; the order of each sum (over
+/// features, ascending) is the same for all widths.
 pub fn project(b: &[f32], x: &[f32], z: &mut [f32]) {
     match z.len() {
-        1 => fixed::<1>(b, x, z),
-        2 => fixed::<2>(b, x, z),
-        3 => fixed::<3>(b, x, z),
-        4 => fixed::<4>(b, x, z),
-        6 => fixed::<6>(b, x, z),
-        8 => fixed::<8>(b, x, z),
-        12 => fixed::<12>(b, x, z),
-        16 => fixed::<16>(b, x, z),
         0 => {}
+        1 => narrow::<1>(b, x, z),
+        2 => narrow::<2>(b, x, z),
+        4 => narrow::<4>(b, x, z),
+        8 => narrow::<8>(b, x, z),
         k => {
-            z.fill(0.0);
-            for (row, &xi) in b.chunks_exact(k).zip(x) {
-                for (zj, &bij) in z.iter_mut().zip(row) {
-                    *zj += xi * bij;
-                }
+            for (block, own) in z.chunks_mut(BLOCK).enumerate() {
+                columns(b, k, block * BLOCK, x, own);
             }
         }
     }
 }
 
-fn fixed<const K: usize>(b: &[f32], x: &[f32], z: &mut [f32]) {
+const BLOCK: usize = 8;
+
+/// All columns at once.
+fn narrow<const K: usize>(b: &[f32], x: &[f32], z: &mut [f32]) {
     let mut sum = [0.0f32; K];
     let (rows, _) = b.as_chunks::<K>();
     for (row, &xi) in rows.iter().zip(x) {
@@ -35,6 +31,29 @@ fn fixed<const K: usize>(b: &[f32], x: &[f32], z: &mut [f32]) {
         }
     }
     for (zj, s) in z.iter_mut().zip(sum) {
+        *zj = s;
+    }
+}
+
+/// Columns `first..first + own.len()`, at most eight, of a wider representation.
+fn columns(b: &[f32], k: usize, first: usize, x: &[f32], own: &mut [f32]) {
+    let mut sum = [0.0f32; BLOCK];
+    for (row, &xi) in b.chunks_exact(k).zip(x) {
+        let part = row.get(first..).unwrap_or_default();
+        match part.first_chunk::<BLOCK>() {
+            Some(whole) => {
+                for (s, &bij) in sum.iter_mut().zip(whole) {
+                    *s += xi * bij;
+                }
+            }
+            None => {
+                for (s, &bij) in sum.iter_mut().zip(part) {
+                    *s += xi * bij;
+                }
+            }
+        }
+    }
+    for (zj, s) in own.iter_mut().zip(sum) {
         *zj = s;
     }
 }
