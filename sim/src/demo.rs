@@ -1,1 +1,94 @@
-//! x
+//! The run without arguments: the bundled smartwatch recordings, FedRep beside its baselines, all folds and
+//! several seeds, two tables and a report.
+
+mod measure;
+mod memory;
+mod scaled;
+mod tables;
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use measure::PARTS;
+
+use crate::report::files::{WriteError, make_directory, write_json, write_text};
+use crate::report::html::Page;
+use crate::run::RunError;
+use crate::scenario::Scenario;
+
+/// Is told how far the demo is.
+pub trait Progress: Sync {
+    /// `parts` more of `of` are done; `what` is the latest.
+    fn advance(&self, parts: u64, of: u64, what: &str);
+}
+
+/// Why the demo failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// A built-in scenario is broken.
+    #[error(transparent)]
+    Scenario(#[from] fedspan_aggregator::config::Problem),
+    /// A run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The report could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// What the demo has to say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shown {
+    /// Tables, memory, and where the report is.
+    pub text: String,
+    /// Ended by the user; the tables hold what was finished.
+    pub interrupted: bool,
+}
+
+/// Runs the demo and writes `summary.json` and `report.html` into `out`. `stop` ends it early.
+///
+/// # Errors
+/// [`DemoError`].
+pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Shown, DemoError> {
+    let began = Instant::now();
+    let measured = measure::all(stop, progress)?;
+    let interrupted = measured.iter().any(|part| part.interrupted);
+    let tables: Vec<_> = measured.iter().filter(|part| !part.cases.is_empty()).map(tables::table).collect();
+    let mut text = String::new();
+    for table in &tables {
+        text.push_str(&table.text());
+        text.push('\n');
+    }
+    if tables.is_empty() {
+        return Ok(Shown { text, interrupted });
+    }
+    let memory = memory::story();
+    let notes = [tables::method_note(), memory];
+    for note in &notes {
+        text.push_str(&crate::report::table::wrap(note, 0, 110));
+    }
+    make_directory(out)?;
+    let wall_s = began.elapsed().as_secs_f64();
+    write_json(&out.join("summary.json"), &tables::summary(&measured, wall_s))?;
+    let page = Page {
+        title: "A fleet of smartwatches learns one representation".to_owned(),
+        intro: "People who come after training label one window per exercise; what the others have learned \
+                together does the rest. Measured in this run, on recordings of ten people."
+            .to_owned(),
+        tables,
+        curves: measured.iter().map(tables::curves).collect(),
+        notes: notes.to_vec(),
+        texts: PARTS
+            .iter()
+            .map(|part| {
+                let text = Scenario::built_in(part.name).unwrap_or_default();
+                (format!("Scenario: {}", part.name), text.to_owned())
+            })
+            .collect(),
+    };
+    let report = out.join("report.html");
+    write_text(&report, &page.html())?;
+    text.push_str(&format!("\n{wall_s:.1} s. Report: {}\n", report.display()));
+    Ok(Shown { text, interrupted })
+}

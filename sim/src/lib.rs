@@ -6,10 +6,11 @@
 //!
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
-//! [`device`] is one virtual device for a real server.
+//! [`device`] is one virtual device for a real server; [`cli`] is the program.
 
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod data;
 pub mod demo;
 pub mod device;

@@ -2,20 +2,23 @@
 //! which they would arrive. Devices of a round compute in parallel; the engine hears them in order of
 //! (time, device), so nothing depends on the number of threads.
 
+mod prepare;
+
+use std::collections::VecDeque;
 use std::time::Instant;
 
-use fedspan_aggregator::config::{Init, Shape as EngineShape, build_engine};
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{Action, Counters, Engine, Event, Failure, Phase, Settings};
+use fedspan_aggregator::engine::{Action, Counters, Engine, Event, Failure, Phase};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::Config;
 use fedspan_protocol::message::ToDevice;
 use fedspan_protocol::message::Welcome;
+pub use prepare::{Job, engine, given_start};
 use rayon::prelude::*;
 
-use crate::data::{Client, DataError, Dataset, npz};
+use crate::data::{Client, DataError, Dataset};
 use crate::evaluate::{self, ClientScore, Scores};
 use crate::fleet::{SimDevice, frame_limit, session};
 use crate::scenario::Scenario;
@@ -32,9 +35,9 @@ pub enum RunError {
     /// The scenario and the data do not fit.
     #[error("{0}")]
     Mismatch(String),
-    /// The user ended it.
-    #[error("interrupted after round {0}")]
-    Interrupted(u32),
+    /// A fault of this program.
+    #[error("the fleet fell silent before the campaign was over")]
+    Silent,
 }
 
 /// One round, as `rounds.jsonl` has it.
@@ -71,18 +74,34 @@ pub struct Outcome {
     pub clients: Vec<ClientScore>,
     /// Each newcomer's personal model.
     pub newcomers: Vec<ClientScore>,
+    /// The shared model's figures on newcomers' test data, where there is a shared model.
+    pub newcomers_global: Scores,
+    /// `C`.
+    pub outputs: usize,
     /// The final representation, orthonormal.
     pub representation: Option<Matrix>,
     /// The engine's counters.
     pub counters: Counters,
+    /// Updates that counted in all rounds, the start's included, the final fit-head's not.
+    pub updates: u64,
     /// Bytes up and down of all rounds.
     pub bytes: (u64, u64),
-    /// Bytes up and down of the final fit-head.
+    /// Bytes up and down of the final fit-head of those who trained.
     pub fit_bytes: (u64, u64),
+    /// Bytes up and down of the fit-head of newcomers.
+    pub newcomer_bytes: (u64, u64),
     /// Seconds spent in rounds, without evaluation.
     pub seconds: f64,
     /// Interrupted before the end; what was finished is here.
     pub interrupted: bool,
+}
+
+impl Outcome {
+    /// The engine's counters as they would be had `newcomers` newcomers not fitted their heads.
+    #[must_use]
+    pub fn counters_without_newcomers(&self, newcomers: usize) -> Counters {
+        Counters { counted: self.counters.counted - newcomers as u64, ..self.counters }
+    }
 }
 
 /// Is told about progress; answers false to end the run.
@@ -105,129 +124,7 @@ impl Watcher for Unwatched {
 /// # Errors
 /// [`RunError`].
 pub fn run(scenario: &Scenario, seed: u64, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
-    let dataset = scenario.dataset(seed)?;
-    if dataset.clients.is_empty() {
-        return Err(RunError::Mismatch("no client is left to train".to_owned()));
-    }
-    if !scenario.is_federated() {
-        return Ok(baseline(scenario, &dataset));
-    }
-    if scenario.model.k > dataset.features {
-        let message = format!("model.k is {}, the data have {} features", scenario.model.k, dataset.features);
-        return Err(RunError::Mismatch(message));
-    }
-    let given = given_start(scenario, &dataset, seed)?;
-    Simulation::new(scenario, &dataset, seed, given).run(watcher)
-}
-
-/// The engine of a scenario, as a server would build it from the same sections.
-#[must_use]
-pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
-    let settings = Settings {
-        fleet_size: dataset.clients.len(),
-        rounds: scenario.algorithm.rounds,
-        final_head: scenario.algorithm.final_head,
-        deadline: None,
-        min_count: 1,
-        norm_bound: f32::MAX,
-    };
-    let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };
-    build_engine(
-        settings,
-        shape,
-        &scenario.model,
-        &scenario.algorithm,
-        scenario.participation,
-        1.0,
-        seed,
-        given,
-    )
-}
-
-/// The starting representation where the file names one.
-///
-/// # Errors
-/// [`RunError`] if the file cannot be used.
-pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Matrix>, RunError> {
-    match &scenario.model.init {
-        Init::Npy(path) => {
-            let b = npz::read_matrix(path, dataset.features)?;
-            if b.ncols() != scenario.model.k {
-                let message = format!("{path} has {} columns, model.k is {}", b.ncols(), scenario.model.k);
-                return Err(RunError::Mismatch(message));
-            }
-            let b = orthonormal(&b).map_err(|error| RunError::Mismatch(format!("{path}: {error}")))?;
-            Ok(Some(b))
-        }
-        Init::TruthSine(sine) => match &dataset.truth {
-            Some(truth) if truth.ncols() == scenario.model.k && 2 * truth.ncols() <= truth.nrows() => {
-                Ok(Some(tilted(truth, *sine, seed)))
-            }
-            _ => Err(RunError::Mismatch("truth-sine needs model.k = data.k and d >= 2 k".to_owned())),
-        },
-        _ => Ok(None),
-    }
-}
-
-/// A basis at which every principal angle to `truth` has the given sine.
-fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
-    let (d, k) = truth.shape();
-    let mut random = stream(seed, Purpose::Start, 1);
-    let mut both = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
-    both.columns_mut(0, k).copy_from(truth);
-    let basis = orthonormal(&both).unwrap_or(both);
-    let cosine = (1.0 - sine * sine).max(0.0).sqrt();
-    truth * cosine + basis.columns(k, k) * sine
-}
-
-fn baseline(scenario: &Scenario, dataset: &Dataset) -> Outcome {
-    use fedspan_aggregator::config::AlgorithmName;
-    let began = Instant::now();
-    let head = scenario.algorithm.final_head;
-    let (scores, clients, newcomers) = match scenario.algorithm.name {
-        AlgorithmName::Pooled => {
-            let scores = evaluate::pooled(dataset, &[], 0, &dataset.clients, head);
-            let each = |client: &Client| {
-                let one = std::slice::from_ref(client);
-                let scores = evaluate::pooled(dataset, one, 1, one, head);
-                ClientScore {
-                    head: Vec::new(),
-                    loss: scores.loss.unwrap_or(0.0),
-                    accuracy: scores.accuracy,
-                    test_mse: scores.test_mse,
-                }
-            };
-            let newcomers = dataset.newcomers.iter().map(each).collect();
-            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers)
-        }
-        _ => {
-            let clients = evaluate::local_only(dataset, &dataset.clients, head);
-            let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
-            (evaluate::average(&clients), clients, newcomers)
-        }
-    };
-    Outcome {
-        rounds: vec![RoundRow {
-            round: 0,
-            stage: 0,
-            cohort: Vec::new(),
-            participants: Vec::new(),
-            time: 0.0,
-            scores: Some(scores),
-            bytes_up: 0,
-            bytes_down: 0,
-            rejected: 0,
-        }],
-        scores,
-        clients,
-        newcomers,
-        representation: None,
-        counters: Counters::default(),
-        bytes: (0, 0),
-        fit_bytes: (0, 0),
-        seconds: began.elapsed().as_secs_f64(),
-        interrupted: false,
-    }
+    Job::prepare(scenario, seed)?.run(watcher)
 }
 
 /// Engine clock ticks per unit of simulated time.
@@ -243,6 +140,9 @@ struct Simulation<'a> {
     speeds: Vec<f64>,
     time: f64,
     rows: Vec<RoundRow>,
+    /// Sums over `rows`.
+    recorded: (u64, u64),
+    updates: u64,
     seconds: f64,
     finished: bool,
     interrupted: bool,
@@ -267,6 +167,8 @@ impl<'a> Simulation<'a> {
             speeds,
             time: 0.0,
             rows: Vec::new(),
+            recorded: (0, 0),
+            updates: 0,
             seconds: 0.0,
             finished: false,
             interrupted: false,
@@ -281,28 +183,37 @@ impl<'a> Simulation<'a> {
             self.engine.handle(0, Event::Joined(id), &mut actions);
         }
         self.seconds += began.elapsed().as_secs_f64();
-        let starts = matches!(self.engine.phase(), Phase::Start(_));
-        if !starts {
-            self.record_initial(&mut actions, watcher);
+        let mut queue = VecDeque::from(actions);
+        if !matches!(self.engine.phase(), Phase::Start(_)) {
+            self.record_initial(&mut queue, watcher);
         }
-        self.until_finished(actions, watcher)?;
-        let bytes = self.traffic();
-        let trained =
-            self.rows.iter().fold((0, 0), |sum, row| (sum.0 + row.bytes_up, sum.1 + row.bytes_down));
-        let fit_bytes = (bytes.0 - trained.0, bytes.1 - trained.1);
+        self.until_finished(queue.into(), watcher)?;
+        let fitted = self.traffic();
+        let trained = self.recorded;
         let newcomers = self.welcome_newcomers()?;
+        let all = self.traffic();
         let representation = self.engine.representation().clone();
         let basis = orthonormal(&representation).unwrap_or_else(|_| representation.clone());
         let (scores, clients) = self.scores();
+        // A run that ended early ends with a row of figures, too.
+        if let Some(row) = self.rows.last_mut() {
+            row.scores.get_or_insert(scores);
+        }
         Ok(Outcome {
             rounds: self.rows,
             scores,
             clients,
             newcomers,
+            newcomers_global: self.engine.shared_head().map_or_else(Scores::default, |w| {
+                evaluate::shared(&self.dataset.newcomers, &representation, w)
+            }),
+            outputs: self.dataset.outputs,
             representation: Some(basis),
             counters: self.engine.counters(),
+            updates: self.updates,
             bytes: trained,
-            fit_bytes,
+            fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),
+            newcomer_bytes: (all.0 - fitted.0, all.1 - fitted.1),
             seconds: self.seconds,
             interrupted: self.interrupted,
         })
@@ -347,11 +258,7 @@ impl<'a> Simulation<'a> {
             }
             if arrivals.is_empty() {
                 self.seconds += began.elapsed().as_secs_f64();
-                return if self.finished {
-                    Ok(())
-                } else {
-                    Err(RunError::Mismatch("the fleet fell silent before the campaign was over".to_owned()))
-                };
+                return if self.finished { Ok(()) } else { Err(RunError::Silent) };
             }
             arrivals.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             for (time, index) in arrivals.drain(..) {
@@ -373,7 +280,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn act(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<(), RunError> {
-        let mut queue: std::collections::VecDeque<Action> = actions.drain(..).collect();
+        let mut queue: VecDeque<Action> = actions.drain(..).collect();
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Acknowledge(device, ack) => {
@@ -396,15 +303,13 @@ impl<'a> Simulation<'a> {
                     self.devices.par_iter_mut().with_min_len(32).for_each(SimDevice::pump);
                     self.seconds += began.elapsed().as_secs_f64();
                     self.time += self.scenario.fleet.communication;
+                    self.updates += record.participants.len() as u64;
                     let number = match record.phase {
                         Phase::Train(number) => number,
                         // The start belongs to round 0, which is the initial model.
                         _ => {
-                            let next = matches!(self.engine.phase(), Phase::Train(_));
-                            if next {
-                                let mut more: Vec<Action> = Vec::new();
-                                self.record_initial(&mut more, watcher);
-                                queue.extend(more);
+                            if matches!(self.engine.phase(), Phase::Train(_)) {
+                                self.record_initial(&mut queue, watcher);
                             }
                             continue;
                         }
@@ -412,9 +317,7 @@ impl<'a> Simulation<'a> {
                     let last = number == self.scenario.algorithm.rounds;
                     let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
                     let scores = evaluated.then(|| self.scores().0);
-                    let (up, down) = self.traffic();
-                    let before =
-                        self.rows.iter().fold((0, 0), |s, row| (s.0 + row.bytes_up, s.1 + row.bytes_down));
+                    let (bytes_up, bytes_down) = self.traffic_since_last_row();
                     self.rows.push(RoundRow {
                         round: number,
                         stage: record.id.stage,
@@ -422,18 +325,16 @@ impl<'a> Simulation<'a> {
                         participants: record.participants.clone(),
                         time: self.time,
                         scores,
-                        bytes_up: up - before.0,
-                        bytes_down: down - before.1,
+                        bytes_up,
+                        bytes_down,
                         rejected: record.rejected,
                     });
-                    self.interrupted =
-                        !watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
-                    if self.interrupted || scores.is_some_and(|s| self.reached(&s)) {
-                        let mut more = Vec::new();
-                        self.engine.finish_training(0, &mut more);
-                        // The round that had just opened never reaches a device.
-                        queue.retain(|action| !matches!(action, Action::Open(..)));
-                        queue.extend(more);
+                    let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
+                    if !last {
+                        self.interrupted = !go_on;
+                        if self.interrupted || self.reached(scores.as_ref()) {
+                            self.end_training(&mut queue);
+                        }
                     }
                 }
                 Action::Finished => self.finished = true,
@@ -444,9 +345,9 @@ impl<'a> Simulation<'a> {
     }
 
     /// Round 0: the initial model, with the bytes that the start took.
-    fn record_initial(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) {
+    fn record_initial(&mut self, queue: &mut VecDeque<Action>, watcher: &mut dyn Watcher) {
         let scores = self.scores().0;
-        let (bytes_up, bytes_down) = self.traffic();
+        let (bytes_up, bytes_down) = self.traffic_since_last_row();
         self.rows.push(RoundRow {
             round: 0,
             stage: 0,
@@ -460,8 +361,16 @@ impl<'a> Simulation<'a> {
         });
         if !watcher.round(0, self.scenario.algorithm.rounds, Some(&scores)) {
             self.interrupted = true;
-            self.engine.finish_training(0, actions);
+            self.end_training(queue);
         }
+    }
+
+    /// Goes on to the final heads. The round that had just opened never reaches a device.
+    fn end_training(&mut self, queue: &mut VecDeque<Action>) {
+        queue.retain(|action| !matches!(action, Action::Open(..)));
+        let mut more = Vec::new();
+        self.engine.finish_training(0, &mut more);
+        queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
     }
 
     fn device(&mut self, id: u64) -> Option<&mut SimDevice> {
@@ -470,6 +379,12 @@ impl<'a> Simulation<'a> {
 
     fn traffic(&self) -> (u64, u64) {
         self.devices.iter().map(SimDevice::traffic).fold((0, 0), |(up, down), t| (up + t.up, down + t.down))
+    }
+
+    fn traffic_since_last_row(&mut self) -> (u64, u64) {
+        let now = self.traffic();
+        let before = std::mem::replace(&mut self.recorded, now);
+        (now.0 - before.0, now.1 - before.1)
     }
 
     fn scores(&self) -> (Scores, Vec<ClientScore>) {
@@ -485,14 +400,16 @@ impl<'a> Simulation<'a> {
         (scores, clients)
     }
 
-    fn reached(&self, scores: &Scores) -> bool {
+    /// Whether `[stop]` asks for the end; figures count where the round was evaluated.
+    fn reached(&self, scores: Option<&Scores>) -> bool {
         let stop = &self.scenario.stop;
         let below =
             |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);
+        let scores = scores.copied().unwrap_or_default();
         below(scores.distance, stop.distance)
             || below(scores.loss, stop.loss)
-            || matches!((scores.accuracy, stop.accuracy), (Some(v), Some(l)) if v >= l)
-            || stop.simulated_time.is_some_and(|limit| self.time >= limit)
+            || below(stop.accuracy, scores.accuracy)
+            || below(stop.simulated_time, Some(self.time))
     }
 
     /// Newcomers join the finished campaign and fit their head through it, like any device.

@@ -1,5 +1,7 @@
 //! Scenario files: what to simulate. Every mistake names file, line, key, what was found and what is allowed.
 
+use std::path::Path;
+
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, Problem, Section, Source,
     StopSection, read_algorithm, read_model, read_participation, read_stop,
@@ -174,10 +176,10 @@ impl Scenario {
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
         match &self.data {
             DataSection::Linear(settings) => Ok(linear_regression(settings, seed)),
-            DataSection::Npz(path) => npz::dataset(path),
+            DataSection::Npz(path) => npz::dataset(&self.locate(path)),
             DataSection::Watch(settings) => watch::dataset(settings, seed),
             DataSection::Csv(path, columns, split) => {
-                let mut dataset = table::read(path, columns)?;
+                let mut dataset = table::read(&self.locate(path), columns)?;
                 let d = dataset.features;
                 let cut = |client: &Client| split_by_order(&client.train, d, split.test, split.gap);
                 dataset.clients = dataset.clients.iter().map(cut).collect();
@@ -186,7 +188,9 @@ impl Scenario {
             DataSection::Images(source, how, split) => {
                 let images = match source {
                     ImageSource::Bundled(which) => idx::bundled(*which)?,
-                    ImageSource::Files(images, labels) => idx::read(images, labels)?,
+                    ImageSource::Files(images, labels) => {
+                        idx::read(&self.locate(images), &self.locate(labels))?
+                    }
                 };
                 let parts = partition(&images.set, images.features, *how, seed);
                 let clients =
@@ -201,6 +205,13 @@ impl Scenario {
                 })
             }
         }
+    }
+
+    /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.
+    #[must_use]
+    pub fn locate(&self, path: &str) -> String {
+        let beside = Path::new(&self.name).with_file_name(path);
+        if beside.is_file() { beside.display().to_string() } else { path.to_owned() }
     }
 
     /// Whether the algorithm exchanges rounds.

@@ -17,6 +17,15 @@ pub struct Columns {
     pub classification: bool,
 }
 
+/// One sample.
+struct Row {
+    x: Vec<f32>,
+    /// The target as a number, for regression.
+    value: f32,
+    /// The target as it stands in the file.
+    word: String,
+}
+
 /// Reads a file. Rows keep their order within a client; clients are sorted by name. All samples are in
 /// `train`; splitting is the scenario's.
 ///
@@ -35,43 +44,45 @@ pub fn read(path: &str, columns: &Columns) -> Result<Dataset, DataError> {
     let client_at = find(&columns.client)?;
     let target_at = find(&columns.target)?;
     let features_at = columns.features.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut rows: BTreeMap<String, Vec<(Vec<f32>, String)>> = BTreeMap::new();
+    let mut rows: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     for record in reader.records() {
         let record = record.map_err(|error| wrong(error.to_string()))?;
         let line = record.position().map_or(0, csv::Position::line);
         let text = |at: usize| record.get(at).unwrap_or_default().trim();
+        let number = |at: usize, name: &str| {
+            let value = text(at).parse::<f32>().ok().filter(|value| value.is_finite());
+            value.ok_or_else(|| {
+                wrong(format!("line {line}, column {name}: found {:?}, expected a finite number", text(at)))
+            })
+        };
         let mut x = Vec::with_capacity(features_at.len() + 1);
         for (&at, name) in features_at.iter().zip(&columns.features) {
-            let value: f32 = text(at).parse().map_err(|_| {
-                wrong(format!("line {line}, column {name}: found {:?}, expected a number", text(at)))
-            })?;
-            x.push(value);
+            x.push(number(at, name)?);
         }
         x.push(1.0);
-        rows.entry(text(client_at).to_owned()).or_default().push((x, text(target_at).to_owned()));
+        let value = if columns.classification { 0.0 } else { number(target_at, &columns.target)? };
+        let row = Row { x, value, word: text(target_at).to_owned() };
+        rows.entry(text(client_at).to_owned()).or_default().push(row);
     }
     if rows.is_empty() {
         return Err(wrong("no rows after the header".to_owned()));
     }
-    let mut classes: Vec<&str> = rows.values().flatten().map(|(_, y)| y.as_str()).collect();
+    let mut classes: Vec<&str> = rows.values().flatten().map(|row| row.word.as_str()).collect();
     classes.sort_unstable();
     classes.dedup();
     if columns.classification && classes.len() > 256 {
         return Err(wrong(format!("column {} has {} classes, at most 256", columns.target, classes.len())));
     }
     let mut clients = Vec::new();
-    for (name, samples) in &rows {
-        let x = samples.iter().flat_map(|(x, _)| x.iter().copied()).collect();
+    for samples in rows.values() {
+        let x = samples.iter().flat_map(|row| row.x.iter().copied()).collect();
         let y = if columns.classification {
-            let number =
-                |y: &String| classes.binary_search(&y.as_str()).ok().and_then(|c| u8::try_from(c).ok());
-            Labels::Classes(samples.iter().map(|(_, y)| number(y).unwrap_or(0)).collect())
+            let number = |row: &Row| {
+                classes.binary_search(&row.word.as_str()).ok().and_then(|class| u8::try_from(class).ok())
+            };
+            Labels::Classes(samples.iter().map(|row| number(row).unwrap_or(0)).collect())
         } else {
-            let values: Result<Vec<f32>, _> = samples.iter().map(|(_, y)| y.parse::<f32>()).collect();
-            let values = values.map_err(|_| {
-                wrong(format!("client {name}: column {} is not a number everywhere", columns.target))
-            })?;
-            Labels::Values(values)
+            Labels::Values(samples.iter().map(|row| row.value).collect())
         };
         clients.push(Client::new(Set { x, y }, Set::empty(columns.classification)));
     }

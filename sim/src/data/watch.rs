@@ -87,19 +87,27 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
     Ok(series)
 }
 
-/// The features of every window of a series.
+/// The features of one window of [`WINDOW`] samples.
+pub type Extract = fn(&[[f32; CHANNELS]]) -> [f32; FEATURES];
+
+/// What a device computes.
+fn on_device(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
+    let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
+    for sample in window {
+        extractor.push(sample, &mut out);
+    }
+    out
+}
+
+/// The features of every window of a series, as a device computes them.
 #[must_use]
 pub fn windows(series: &Series) -> Vec<[f32; FEATURES]> {
+    windows_with(series, on_device)
+}
+
+fn windows_with(series: &Series, extract: Extract) -> Vec<[f32; FEATURES]> {
     let starts = (0..).map(|j| j * HOP).take_while(|start| start + WINDOW <= series.samples.len());
-    starts
-        .map(|start| {
-            let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
-            for sample in series.samples.get(start..start + WINDOW).unwrap_or_default() {
-                extractor.push(sample, &mut out);
-            }
-            out
-        })
-        .collect()
+    starts.map(|start| extract(series.samples.get(start..start + WINDOW).unwrap_or_default())).collect()
 }
 
 /// Cuts the recordings into clients.
@@ -107,6 +115,14 @@ pub fn windows(series: &Series) -> Vec<[f32; FEATURES]> {
 /// # Errors
 /// [`DataError`]; never, short of a broken build.
 pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
+    dataset_with(settings, seed, on_device)
+}
+
+/// [`dataset`] with other features of the same windows: the same clients, labels and draws.
+///
+/// # Errors
+/// As [`dataset`].
+pub fn dataset_with(settings: &WatchSettings, seed: u64, extract: Extract) -> Result<Dataset, DataError> {
     let series = recordings()?;
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
     for one in &series {
@@ -114,7 +130,7 @@ pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError
         let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
             continue;
         };
-        let windows = windows(one);
+        let windows = windows_with(one, extract);
         let n = windows.len();
         #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
         let trained = n - whole((n as f64 * settings.test).ceil()).min(n);

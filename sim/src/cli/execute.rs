@@ -1,0 +1,265 @@
+//! `run`, and what `compare` shares with it: scenarios times seeds, with progress, files and interruption.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::progress::Progress;
+use super::{Format, RunOptions, Stop, check_out, interrupt, load, output, use_threads};
+use crate::report::files::{self, make_directory, write_json, write_run, write_text};
+use crate::report::html::Page;
+use crate::report::plot::{Point, Series, curve};
+use crate::report::summary::{SeedsSummary, Summary, short_name};
+use crate::report::table::{Table, bytes, figure};
+use crate::run::{Job, RunError};
+use crate::scenario::Scenario;
+
+/// One scenario to run, under a label of its own.
+pub struct Entry {
+    /// Distinct among the entries.
+    pub label: String,
+    /// What to run.
+    pub scenario: Scenario,
+    /// Where its results go.
+    pub directory: Option<PathBuf>,
+}
+
+/// All finished runs of one scenario.
+pub struct Runs {
+    /// One a seed.
+    pub summaries: Vec<Summary>,
+    /// One a seed.
+    pub curves: Vec<Vec<Point>>,
+    /// Over the seeds, where there are several.
+    pub over_seeds: Option<SeedsSummary>,
+}
+
+/// What was done before the end or Ctrl-C.
+pub struct Executed {
+    /// One an entry that was begun.
+    pub runs: Vec<Runs>,
+    /// Where Ctrl-C ended it.
+    pub interrupted: Option<String>,
+}
+
+/// `fedspan-sim run`.
+pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
+    let scenario = load::scenario(name, &options.changes)?;
+    let entry = Entry { label: short_name(name), scenario, directory: options.out.clone() };
+    let executed = execute(std::slice::from_ref(&entry), options)?;
+    let Some(runs) = executed.runs.first() else { return Ok(()) };
+    if let Some(directory) = &entry.directory
+        && runs.summaries.len() > 1
+    {
+        write_text(&directory.join("report.html"), &page(&entry, runs).html())?;
+    }
+    match options.format {
+        Format::Json => {
+            output::print(&files::json(&runs.written()).map_err(|error| Stop::Failed(error.to_string()))?);
+        }
+        Format::Human => output::print(&table(&entry, runs).text()),
+    }
+    if options.format == Format::Human
+        && let Some(directory) = &entry.directory
+    {
+        output::say(&format!("results: {}", directory.join("report.html").display()));
+    }
+    end(executed.interrupted, entry.directory.as_deref())
+}
+
+/// The message and the exit code of an interrupted command.
+pub fn end(interrupted: Option<String>, directory: Option<&Path>) -> Result<(), Stop> {
+    let Some(place) = interrupted else { return Ok(()) };
+    let kept = match directory {
+        Some(directory) => format!("what was finished is in {}", directory.display()),
+        None => "what was finished is shown above".to_owned(),
+    };
+    Err(Stop::Failed(format!("interrupted {place}; {kept}")))
+}
+
+/// What `summary.json` of one scenario holds.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum Written<'a> {
+    /// A single run.
+    One(&'a Summary),
+    /// Several seeds.
+    Seeds(&'a SeedsSummary),
+}
+
+impl Runs {
+    /// What its `summary.json` holds; `None` if nothing was finished.
+    pub fn written(&self) -> Option<Written<'_>> {
+        let one = self.summaries.first().map(Written::One);
+        self.over_seeds.as_ref().map(Written::Seeds).or(one)
+    }
+}
+
+/// Runs all entries with all seeds and writes the files of each run as soon as it is finished.
+pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop> {
+    use_threads(options.threads)?;
+    for directory in entries.iter().filter_map(|entry| entry.directory.as_deref()) {
+        check_out(directory)?;
+    }
+    // Whatever can be wrong with a file is found before anything is written.
+    let first_seed = |entry: &Entry| options.seed.unwrap_or(entry.scenario.seed);
+    if entries.len() > 1 {
+        for entry in entries {
+            Job::prepare(&entry.scenario, first_seed(entry)).map_err(|error| stop(entry, &error))?;
+        }
+    }
+    let flag = interrupt::watch();
+    let mut executed = Executed { runs: Vec::new(), interrupted: None };
+    for entry in entries {
+        let mut runs = Runs { summaries: Vec::new(), curves: Vec::new(), over_seeds: None };
+        let first = first_seed(entry);
+        for seed in (0..u64::from(options.seeds.unwrap_or(1))).map(|index| first.saturating_add(index)) {
+            if flag.load(Ordering::Relaxed) {
+                let place = format!("before seed {seed} of {}", entry.label);
+                executed.interrupted.get_or_insert(place);
+                break;
+            }
+            let several = options.seeds.is_some_and(|seeds| seeds > 1);
+            one(entry, seed, several, &flag, &mut runs)?;
+            if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
+                let place = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
+                executed.interrupted = Some(place);
+            }
+        }
+        if options.seeds.is_some_and(|seeds| seeds > 1) {
+            runs.over_seeds = SeedsSummary::of(&runs.summaries, executed.interrupted.is_some());
+            if let (Some(over), Some(directory)) = (&runs.over_seeds, &entry.directory) {
+                write_json(&directory.join("summary.json"), over)?;
+            }
+        }
+        executed.runs.push(runs);
+        if executed.interrupted.is_some() {
+            break;
+        }
+    }
+    Ok(executed)
+}
+
+/// Runs one seed and keeps its results.
+fn one(
+    entry: &Entry,
+    seed: u64,
+    several: bool,
+    flag: &std::sync::Arc<std::sync::atomic::AtomicBool>,
+    runs: &mut Runs,
+) -> Result<(), Stop> {
+    let began = Instant::now();
+    let job = Job::prepare(&entry.scenario, seed).map_err(|error| stop(entry, &error))?;
+    let directory = match (&entry.directory, several) {
+        (Some(directory), true) => Some(directory.join(format!("seed-{seed}"))),
+        (directory, _) => directory.clone(),
+    };
+    if let Some(directory) = &directory {
+        make_directory(directory)?;
+    }
+    let mut progress = Progress::new(
+        if several { format!("{} seed {seed}", entry.label) } else { entry.label.clone() },
+        entry.scenario.algorithm.rounds,
+        flag,
+    );
+    let outcome = job.run(&mut progress);
+    progress.finish();
+    let outcome = outcome.map_err(|error| stop(entry, &error))?;
+    let wall = began.elapsed().as_secs_f64();
+    let summary = Summary::new(&entry.scenario, seed, job.dataset.clients.len(), &outcome, wall);
+    let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
+    output::say(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
+    let points = curve(&outcome);
+    if let Some(directory) = &directory {
+        write_run(directory, &summary, &outcome)?;
+        let single =
+            Runs { summaries: vec![summary.clone()], curves: vec![points.clone()], over_seeds: None };
+        write_text(&directory.join("report.html"), &page(entry, &single).html())?;
+    }
+    runs.summaries.push(summary);
+    runs.curves.push(points);
+    Ok(())
+}
+
+/// An error of a run, with the exit code that it asks for.
+fn stop(entry: &Entry, error: &RunError) -> Stop {
+    let message = format!("{}: {error}", entry.scenario.name);
+    match error {
+        RunError::Data(_) | RunError::Mismatch(_) => Stop::Usage(message),
+        RunError::Failed(_) | RunError::Silent => Stop::Failed(message),
+    }
+}
+
+/// The report of one scenario.
+fn page(entry: &Entry, runs: &Runs) -> Page {
+    let algorithm = entry.scenario.algorithm_word();
+    Page {
+        title: format!("{} · {algorithm}", entry.label),
+        tables: vec![table(entry, runs)],
+        curves: vec![(String::new(), vec![Series { label: entry.label.clone(), runs: runs.curves.clone() }])],
+        texts: vec![("Scenario".to_owned(), entry.scenario.text.clone())],
+        ..Page::default()
+    }
+}
+
+/// Everything that a table shows of a run, in order: name, value, as text.
+pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
+    #[allow(clippy::cast_precision_loss, reason = "for reading")]
+    let number = |name, value: u64| (name, value as f64, value.to_string());
+    #[allow(clippy::cast_precision_loss, reason = "for reading")]
+    let size = |name, value: u64| (name, value as f64, bytes(value as f64));
+    let mut lines: Vec<(&'static str, f64, String)> =
+        summary.figures.iter().map(|(name, value)| (name, value, figure(name, value))).collect();
+    lines.push(number("rounds", summary.rounds.into()));
+    if summary.updates > 0 {
+        let time = summary.time.simulated;
+        lines.push(("simulated time", time, format!("{time:.2}")));
+        lines.push(number("updates", summary.updates));
+        lines.push(size("bytes up", summary.bytes.up));
+        lines.push(size("bytes down", summary.bytes.down));
+        if let Some(each) = summary.bytes.per_update {
+            lines.push(("bytes per update", each, bytes(each)));
+        }
+    }
+    if summary.rejected > 0 {
+        lines.push(number("rejected", summary.rejected));
+    }
+    lines
+}
+
+/// A value as [`lines`] would show it.
+pub fn show(name: &str, value: f64) -> String {
+    match name {
+        "rounds" | "updates" | "rejected" => format!("{value:.0}"),
+        "simulated time" => format!("{value:.2}"),
+        name if name.starts_with("bytes") => bytes(value),
+        name => figure(name, value),
+    }
+}
+
+fn table(entry: &Entry, runs: &Runs) -> Table {
+    let algorithm = entry.scenario.algorithm_word();
+    let Some(first) = runs.summaries.first() else { return Table::default() };
+    if runs.summaries.len() == 1 {
+        return Table {
+            title: format!("{}, {algorithm}, seed {}, {} clients", entry.label, first.seed, first.clients),
+            columns: vec!["figure".to_owned(), "value".to_owned()],
+            rows: lines(first).into_iter().map(|(name, _, text)| vec![name.to_owned(), text]).collect(),
+            notes: Vec::new(),
+        };
+    }
+    let done: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
+    let rows = lines(first).into_iter().filter_map(|(name, _, _)| {
+        let spread = super::compare::spread(&done, name)?;
+        let cells = [spread.median, spread.q25, spread.q75].map(|value| show(name, value));
+        Some([name.to_owned()].into_iter().chain(cells).collect())
+    });
+    Table {
+        title: format!("{}, {algorithm}, {} seeds, {} clients", entry.label, done.len(), first.clients),
+        columns: ["figure", "median", "q25", "q75"].map(str::to_owned).to_vec(),
+        rows: rows.collect(),
+        notes: Vec::new(),
+    }
+}

@@ -1,0 +1,25 @@
+//! Ctrl-C: the first one asks the run to end after its round, the second ends the program.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::output::say;
+
+/// Watches for Ctrl-C from now on, in a thread of its own. The flag is true after the first.
+pub fn watch() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&flag);
+    // Without a watcher Ctrl-C ends the program at once, as it does by default.
+    let _ = std::thread::Builder::new().name("ctrl-c".to_owned()).spawn(move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
+        runtime.block_on(async {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if seen.swap(true, Ordering::Relaxed) {
+                    std::process::exit(1);
+                }
+                say("ending after this round; Ctrl-C again ends at once and loses the run");
+            }
+        });
+    });
+    flag
+}

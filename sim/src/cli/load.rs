@@ -1,0 +1,53 @@
+//! From the words of the command line to scenarios.
+
+use fedspan_aggregator::config::nearest;
+
+use super::Stop;
+use crate::scenario::{BUILT_IN, Scenario};
+
+/// Reads a built-in scenario or a file.
+pub fn scenario(name: &str, changes: &[String]) -> Result<Scenario, Stop> {
+    let text = match Scenario::built_in(name) {
+        Some(text) => text.to_owned(),
+        None if !std::path::Path::new(name).exists() && !looks_like_a_file(name) => {
+            return Err(Stop::Usage(unknown(name)));
+        }
+        None => std::fs::read_to_string(name)
+            .map_err(|error| Stop::Usage(format!("{name}: cannot read the scenario file: {error}")))?,
+    };
+    Scenario::parse(name, &text, changes).map_err(|problem| Stop::Usage(problem.to_string()))
+}
+
+fn looks_like_a_file(name: &str) -> bool {
+    name.ends_with(".toml") || name.contains(['/', '\\'])
+}
+
+/// What to say about a name that is no scenario.
+pub fn unknown(name: &str) -> String {
+    let names: Vec<&str> = BUILT_IN.iter().map(|(name, _, _)| *name).collect();
+    let hint = nearest(name, &names).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
+    format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
+}
+
+/// Cuts `NAME,KEY=VALUE,...` into the name and its changes. A comma that no key and `=` follow belongs to
+/// what stands before it.
+pub fn with_changes(word: &str) -> (String, Vec<String>) {
+    let starts_change = |part: &str| {
+        part.split_once('=').is_some_and(|(key, _)| {
+            let key = key.trim();
+            !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+        })
+    };
+    let mut parts: Vec<String> = Vec::new();
+    for part in word.split(',') {
+        match parts.last_mut() {
+            Some(last) if !starts_change(part) => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => parts.push(part.to_owned()),
+        }
+    }
+    let mut parts = parts.into_iter();
+    (parts.next().unwrap_or_default(), parts.collect())
+}

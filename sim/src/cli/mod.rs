@@ -1,0 +1,222 @@
+//! The command line of `fedspan-sim`. Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command
+//! line or a file is wrong, and nothing was written.
+
+mod compare;
+mod execute;
+mod interrupt;
+mod load;
+mod output;
+mod progress;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fedspan_aggregator::config::ALGORITHMS;
+
+use crate::scenario::{BUILT_IN, Scenario};
+
+const EXAMPLES: &str = "\
+Examples:
+  fedspan-sim                                       the demo, under a minute
+  fedspan-sim list                                  what there is to run
+  fedspan-sim show linear > my.toml                 a scenario to start from
+  fedspan-sim run my.toml --set algorithm.rounds=50 --seeds 5 --out results
+  fedspan-sim compare linear linear,algorithm.name=gd-gd
+
+Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command line or a file is wrong.";
+
+/// Simulates whole fleets of devices that learn one representation together.
+///
+/// Every simulated device runs the client that is flashed on boards, every round goes through the server's
+/// own engine, byte for byte through the encoded protocol; only the clock and the wire are virtual.
+/// Without a command: the demo on bundled smartwatch recordings.
+#[derive(Debug, Parser)]
+#[command(name = "fedspan-sim", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    demo: DemoOptions,
+}
+
+/// Options of the demo.
+#[derive(Debug, Args)]
+struct DemoOptions {
+    /// Where the demo writes its report and figures
+    #[arg(long, value_name = "DIR", default_value = "fedspan-demo")]
+    out: PathBuf,
+    /// Threads; results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the built-in scenarios (or the algorithms), a line each
+    #[command(after_help = "Example:\n  fedspan-sim list --algorithms")]
+    List {
+        /// The algorithms that a scenario may name
+        #[arg(long)]
+        algorithms: bool,
+    },
+    /// Print the scenario file of a built-in: a start for one's own
+    #[command(after_help = "Example:\n  fedspan-sim show digits > my.toml")]
+    Show {
+        /// A name from `list`
+        name: String,
+    },
+    /// Run a scenario: a table on standard output, and result files with --out
+    #[command(after_help = "Examples:
+  fedspan-sim run linear --set data.clients=1000 --seeds 5 --out results
+  fedspan-sim run my.toml --format json | jq .final
+
+Result files are described in sim/RESULTS.md.")]
+    Run {
+        /// A built-in scenario (see `list`) or a TOML file
+        #[arg(value_name = "NAME|FILE.toml")]
+        scenario: String,
+        #[command(flatten)]
+        options: RunOptions,
+    },
+    /// Run several scenarios and show them side by side: a table, and one report with all curves
+    #[command(after_help = "Examples:
+  fedspan-sim compare a.toml b.toml --seeds 5 --out comparison
+  fedspan-sim compare linear linear,algorithm.name=gd-gd linear,data.clients=1000
+
+--set, --seed and --seeds apply to all; what follows a comma applies to that one only.")]
+    Compare {
+        /// Built-in scenarios or TOML files, each with changes of its own if there are any
+        #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
+        scenarios: Vec<String>,
+        #[command(flatten)]
+        options: RunOptions,
+    },
+    /// Be one virtual device for a real server
+    #[command(after_help = "Example:\n  fedspan-sim device --connect localhost:7878 --wearer 3")]
+    Device(crate::device::Arguments),
+}
+
+/// Options of `run` and `compare`.
+#[derive(Debug, Args)]
+struct RunOptions {
+    /// Change a key of the scenario file, e.g. algorithm.rounds=50; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    changes: Vec<String>,
+    /// Seed, instead of the scenario's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
+    /// Run this many seeds, counting up from the first, and report their spread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    seeds: Option<u32>,
+    /// Threads; results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Write result files into this directory [default: none for run, fedspan-compare for compare]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What standard output gets: a table, or the text of summary.json
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Human,
+    Json,
+}
+
+/// Why a command ended early.
+#[derive(Debug)]
+enum Stop {
+    /// The command line or a file is wrong: exit code 2.
+    Usage(String),
+    /// The run failed, or was interrupted: exit code 1.
+    Failed(String),
+}
+
+impl From<crate::report::files::WriteError> for Stop {
+    fn from(error: crate::report::files::WriteError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// The whole program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = match cli.command {
+        None => demo(&cli.demo),
+        Some(Command::List { algorithms }) => {
+            output::print(&list(algorithms));
+            Ok(())
+        }
+        Some(Command::Show { name }) => match Scenario::built_in(&name) {
+            Some(text) => {
+                output::print(text);
+                Ok(())
+            }
+            None => Err(Stop::Usage(load::unknown(&name))),
+        },
+        Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
+        Some(Command::Compare { scenarios, options }) => compare::command(&scenarios, &options),
+        Some(Command::Device(arguments)) => return crate::device::command(&arguments),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Usage(message)) => {
+            output::say(&format!("error: {message}"));
+            ExitCode::from(2)
+        }
+        Err(Stop::Failed(message)) => {
+            output::say(&format!("error: {message}"));
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn list(algorithms: bool) -> String {
+    let lines: Vec<(&str, &str)> = if algorithms {
+        ALGORITHMS.iter().map(|(name, _, line)| (*name, *line)).collect()
+    } else {
+        BUILT_IN.iter().map(|(name, line, _)| (*name, *line)).collect()
+    };
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    lines.iter().map(|(name, line)| format!("{name:<width$}  {line}\n")).collect()
+}
+
+/// Sets the number of threads for the whole program.
+fn use_threads(threads: Option<u16>) -> Result<(), Stop> {
+    let Some(threads) = threads else { return Ok(()) };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global();
+    pool.map_err(|error| Stop::Failed(format!("cannot start {threads} threads: {error}")))
+}
+
+/// A directory that results can go to: one that is there, or nothing yet.
+fn check_out(out: &std::path::Path) -> Result<(), Stop> {
+    if out.exists() && !out.is_dir() {
+        let message = format!("--out {}: found a file, allowed: a directory", out.display());
+        return Err(Stop::Usage(message));
+    }
+    Ok(())
+}
+
+fn demo(options: &DemoOptions) -> Result<(), Stop> {
+    use_threads(options.threads)?;
+    check_out(&options.out)?;
+    let stop = interrupt::watch();
+    let progress = progress::Whole::new("demo");
+    let finished = crate::demo::run(&options.out, &stop, &progress);
+    progress.finish();
+    match finished {
+        Ok(shown) => {
+            output::print(&shown.text);
+            if shown.interrupted {
+                return Err(Stop::Failed("interrupted; the tables hold what was finished".to_owned()));
+            }
+            Ok(())
+        }
+        Err(crate::demo::DemoError::Write(error)) => Err(error.into()),
+        Err(error) => Err(Stop::Failed(error.to_string())),
+    }
+}

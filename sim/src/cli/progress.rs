@@ -1,0 +1,119 @@
+//! Progress on standard error: a bar on a terminal, a few plain lines elsewhere.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::output::say;
+use crate::evaluate::Scores;
+use crate::report::summary::Figures;
+use crate::report::table::figure;
+use crate::run::Watcher;
+
+/// Plain lines per run where there is no terminal.
+const LINES: u32 = 10;
+
+fn bar(prefix: &str, length: u64) -> Option<ProgressBar> {
+    if !std::io::stderr().is_terminal() {
+        return None;
+    }
+    // Colours are left out by the library where NO_COLOR is set.
+    let style = ProgressStyle::with_template("{prefix} {bar:32.cyan/blue} {pos}/{len}{msg} ({eta})");
+    let bar = ProgressBar::new(length).with_prefix(prefix.to_owned());
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    Some(bar)
+}
+
+/// Watches one run.
+pub struct Progress {
+    label: String,
+    bar: Option<ProgressBar>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Progress {
+    /// For the run `label`; `stop` ends it after the round.
+    pub fn new(label: String, rounds: u32, stop: &Arc<AtomicBool>) -> Self {
+        let bar = bar(&label, rounds.into());
+        Self { label, bar, stop: Arc::clone(stop) }
+    }
+
+    /// Clears the bar.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Watcher for Progress {
+    fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool {
+        let mut figures = String::new();
+        if let Some(scores) = scores {
+            for (name, value) in Figures::of(scores).iter() {
+                figures.push_str(&format!(", {name} {}", figure(name, value)));
+            }
+        }
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(done.into());
+                if scores.is_some() {
+                    bar.set_message(figures);
+                }
+            }
+            None => {
+                let every = of.div_ceil(LINES).max(1);
+                if done > 0 && (done.is_multiple_of(every) || done == of) {
+                    say(&format!("{}: round {done}/{of}{figures}", self.label));
+                }
+            }
+        }
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Watches many runs at once, in parts of a whole.
+pub struct Whole {
+    label: String,
+    bar: Option<ProgressBar>,
+    done: AtomicU64,
+}
+
+impl Whole {
+    /// Nothing is done yet.
+    pub fn new(label: &str) -> Self {
+        Self { label: label.to_owned(), bar: bar(label, 0), done: AtomicU64::new(0) }
+    }
+
+    /// Clears the bar.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl crate::demo::Progress for Whole {
+    fn advance(&self, parts: u64, of: u64, what: &str) {
+        let before = self.done.fetch_add(parts, Ordering::Relaxed);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(of);
+                bar.set_position(before + parts);
+                bar.set_message(format!(", {what}"));
+            }
+            None => {
+                let tenth = |done: u64| done * u64::from(LINES) / of.max(1);
+                if tenth(before) != tenth(before + parts) {
+                    say(&format!("{}: {}% done, {what}", self.label, (before + parts) * 100 / of.max(1)));
+                }
+            }
+        }
+    }
+}

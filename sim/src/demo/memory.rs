@@ -1,0 +1,37 @@
+//! The RAM that the client of the demo takes.
+
+use fedspan_client::session::Config;
+use fedspan_client::store::NoStore;
+use fedspan_client::{Linear, Recording, Session, Workspace, features::FEATURES};
+use rand_chacha::ChaCha8Rng;
+
+use crate::data::watch::{EXERCISES, PROGRAMME_MAX};
+
+/// Width of the representation in both scenarios.
+const WIDTH: usize = 24;
+/// Bytes that the driver of a link reads at once.
+const READ: usize = 64;
+
+/// Bytes of the model, of the session around it, and of the link's buffers.
+fn sizes<const C: usize>() -> [usize; 3] {
+    type Whole<const C: usize> =
+        Session<Linear<Workspace<FEATURES, WIDTH, C>>, Recording<'static>, NoStore, ChaCha8Rng>;
+    let config = Config::new(0);
+    let model = size_of::<Workspace<FEATURES, WIDTH, C>>();
+    let link = usize::from(config.frame_limit) + config.transmit_capacity() + READ;
+    [model, size_of::<Whole<C>>() - model, link]
+}
+
+/// In words.
+#[must_use]
+pub fn story() -> String {
+    let [model, session, link] = sizes::<EXERCISES>();
+    let total = model + session + link;
+    let programmes: usize = sizes::<PROGRAMME_MAX>().iter().sum();
+    format!(
+        "RAM of the same client on a device: {total} bytes = model {model} ({FEATURES} features, width \
+         {WIDTH}, {EXERCISES} outputs: all that training needs) + session {session} (with its random \
+         generator; as compiled for this machine) + link buffers {link} (frames of 256 bytes); with the \
+         {PROGRAMME_MAX} outputs of a programme {programmes}. Samples not included: they may stay in flash."
+    )
+}

@@ -1,0 +1,142 @@
+//! The result files of one run. Every file is written under a temporary name and renamed when it is whole.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::summary::{Figures, Summary};
+use crate::data::npz;
+use crate::run::{Outcome, RoundRow};
+
+/// A result that could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}: {error}", .path.display())]
+pub struct WriteError {
+    /// Which file or directory.
+    pub path: PathBuf,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl WriteError {
+    fn new(path: &Path, error: impl Into<io::Error>) -> Self {
+        Self { path: path.to_owned(), error: error.into() }
+    }
+}
+
+/// One line of `rounds.jsonl`.
+#[derive(Serialize)]
+struct Line<'a> {
+    round: u32,
+    stage: u16,
+    cohort: &'a [u64],
+    participants: &'a [u64],
+    time: f64,
+    #[serde(flatten)]
+    figures: Figures,
+    bytes_up: u64,
+    bytes_down: u64,
+    rejected: u32,
+}
+
+impl<'a> Line<'a> {
+    fn new(row: &'a RoundRow) -> Self {
+        Self {
+            round: row.round,
+            stage: row.stage,
+            cohort: &row.cohort,
+            participants: &row.participants,
+            time: row.time,
+            figures: row.scores.as_ref().map(Figures::of).unwrap_or_default(),
+            bytes_up: row.bytes_up,
+            bytes_down: row.bytes_down,
+            rejected: row.rejected,
+        }
+    }
+}
+
+/// Makes a directory with all its parents.
+///
+/// # Errors
+/// [`WriteError`] naming it.
+pub fn make_directory(path: &Path) -> Result<(), WriteError> {
+    fs::create_dir_all(path).map_err(|error| WriteError::new(path, error))
+}
+
+/// Writes a text file.
+///
+/// # Errors
+/// [`WriteError`] naming it.
+pub fn write_text(path: &Path, text: &str) -> Result<(), WriteError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let write = || {
+        let mut file = fs::File::create(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    write().map_err(|error| WriteError::new(path, error))
+}
+
+/// A value as JSON: two spaces of indentation and a line feed at the end.
+///
+/// # Errors
+/// Only what `serde_json` reports for values that are no JSON.
+pub fn json(value: &impl Serialize) -> Result<String, serde_json::Error> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n")
+}
+
+/// Writes a value as a JSON file.
+///
+/// # Errors
+/// [`WriteError`] naming it.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError> {
+    let text = json(value).map_err(|error| WriteError::new(path, error))?;
+    write_text(path, &text)
+}
+
+/// Writes `summary.json`, `rounds.jsonl` and `model/` of one run into a directory.
+///
+/// # Errors
+/// [`WriteError`] naming the file.
+pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Result<(), WriteError> {
+    let model = directory.join("model");
+    make_directory(&model)?;
+    let rounds = directory.join("rounds.jsonl");
+    let mut lines = String::new();
+    for row in &outcome.rounds {
+        let line = serde_json::to_string(&Line::new(row)).map_err(|error| WriteError::new(&rounds, error))?;
+        lines.push_str(&line);
+        lines.push('\n');
+    }
+    write_text(&rounds, &lines)?;
+    write_model(&model, outcome)?;
+    write_json(&directory.join("summary.json"), summary)
+}
+
+/// `representation.npy` (d x k) and `heads.npy` ((clients, k), or (clients, k, outputs) where there are
+/// several). A model without a representation (local-only) has heads on all d features.
+fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
+    let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
+    if let Some(b) = &outcome.representation {
+        let path = directory.join("representation.npy");
+        let values: Vec<f64> = b.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect();
+        let shape = [b.nrows() as u64, b.ncols() as u64];
+        npz::write(&path, &shape, &values).map_err(|error| failed(&path, error))?;
+    }
+    if let Some(first) = outcome.clients.first() {
+        let path = directory.join("heads.npy");
+        let values: Vec<f64> = outcome.clients.iter().flat_map(|c| &c.head).map(|&w| f64::from(w)).collect();
+        let (size, outputs) = (first.head.len() as u64, outcome.outputs as u64);
+        let mut shape = vec![outcome.clients.len() as u64, size / outputs.max(1)];
+        if outputs > 1 {
+            shape.push(outputs);
+        }
+        npz::write(&path, &shape, &values).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! Curves as SVG, without fonts of its own and without fixed colours: those are CSS variables of the page
+//! ([`super::html`]), so that one file suits light and dark screens.
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+
+use crate::evaluate::Scores;
+use crate::run::Outcome;
+
+/// Colours that stand for CSS variables until the SVG is finished.
+const INK: RGBColor = RGBColor(1, 1, 1);
+const GRID: RGBColor = RGBColor(1, 1, 2);
+const AXIS: RGBColor = RGBColor(1, 1, 3);
+/// Distinct colours of the page for series; further series begin anew.
+pub const SERIES_COLOURS: usize = 6;
+
+/// Size of a chart, in CSS pixels before scaling.
+const SIZE: (u32, u32) = (620, 340);
+
+/// Where a run was after a round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Round; 0 is the start.
+    pub round: f64,
+    /// Simulated time.
+    pub time: f64,
+    /// Bytes up and down so far.
+    pub bytes: f64,
+    /// Figures.
+    pub scores: Scores,
+}
+
+/// The rounds of a run that were evaluated.
+#[must_use]
+pub fn curve(outcome: &Outcome) -> Vec<Point> {
+    let mut points = Vec::new();
+    let mut bytes = 0.0;
+    for row in &outcome.rounds {
+        #[allow(clippy::cast_precision_loss, reason = "for a plot")]
+        let more = (row.bytes_up + row.bytes_down) as f64;
+        bytes += more;
+        if let Some(scores) = row.scores {
+            points.push(Point { round: row.round.into(), time: row.time, bytes, scores });
+        }
+    }
+    points
+}
+
+/// The runs of one scenario: one colour.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// In the legend.
+    pub label: String,
+    /// A curve per seed.
+    pub runs: Vec<Vec<Point>>,
+}
+
+/// What is plotted upwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Logarithmic.
+    Distance,
+    /// Logarithmic.
+    Loss,
+    /// Linear.
+    Accuracy,
+    /// Linear.
+    AccuracyGlobal,
+    /// Logarithmic.
+    TestMse,
+}
+
+/// What is plotted to the right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Rounds.
+    Round,
+    /// Simulated time.
+    Time,
+    /// Bytes up and down.
+    Bytes,
+}
+
+impl Metric {
+    /// All.
+    pub const ALL: [Self; 5] =
+        [Self::Distance, Self::Accuracy, Self::AccuracyGlobal, Self::Loss, Self::TestMse];
+
+    /// In words.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Distance => "Distance to the true representation (sine of the largest angle)",
+            Self::Loss => "Training loss, heads refitted",
+            Self::Accuracy => "Accuracy of personal models, mean over clients",
+            Self::AccuracyGlobal => "Accuracy of the one shared model, mean over clients",
+            Self::TestMse => "Mean squared test error of personal models",
+        }
+    }
+
+    fn of(self, scores: &Scores) -> Option<f64> {
+        let value = match self {
+            Self::Distance => scores.distance,
+            Self::Loss => scores.loss,
+            Self::Accuracy => scores.accuracy,
+            Self::AccuracyGlobal => scores.accuracy_global,
+            Self::TestMse => scores.test_mse,
+        };
+        value.filter(|value| value.is_finite() && (!self.is_logarithmic() || *value > 0.0))
+    }
+
+    fn is_logarithmic(self) -> bool {
+        !matches!(self, Self::Accuracy | Self::AccuracyGlobal)
+    }
+}
+
+impl Axis {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Round, Self::Time, Self::Bytes];
+
+    /// In words.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Round => "rounds",
+            Self::Time => "simulated time (mean computations)",
+            Self::Bytes => "bytes sent, both directions, all clients",
+        }
+    }
+
+    fn of(self, point: &Point) -> f64 {
+        match self {
+            Self::Round => point.round,
+            Self::Time => point.time,
+            Self::Bytes => point.bytes,
+        }
+    }
+
+    fn label(self, value: f64) -> String {
+        match self {
+            Self::Bytes if value >= 1e9 => format!("{} GB", trim(value / 1e9)),
+            Self::Bytes if value >= 1e6 => format!("{} MB", trim(value / 1e6)),
+            Self::Bytes if value >= 1e3 => format!("{} kB", trim(value / 1e3)),
+            _ => trim(value),
+        }
+    }
+}
+
+/// Without needless decimals.
+fn trim(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A line of a chart: places and how it is drawn.
+struct Line {
+    points: Vec<(f64, f64)>,
+    colour: RGBColor,
+    weight: Weight,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Weight {
+    /// One of several seeds.
+    Faint,
+    /// A single run, or the median over seeds.
+    Full,
+    /// A method without rounds: a level across the chart.
+    Level,
+}
+
+/// A chart of one figure; `None` if no run has it twice, or at all.
+#[must_use]
+pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
+    let mut lines = Vec::new();
+    for (index, one) in series.iter().enumerate() {
+        let colour = RGBColor(1, 2, u8::try_from(index % SERIES_COLOURS).unwrap_or(0));
+        let places = |run: &Vec<Point>| -> Vec<(f64, f64)> {
+            run.iter().filter_map(|p| metric.of(&p.scores).map(|y| (axis.of(p), y))).collect()
+        };
+        let runs: Vec<Vec<(f64, f64)>> =
+            one.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
+        let middle = median(&runs);
+        if middle.is_empty() {
+            continue;
+        }
+        let weight = if middle.len() == 1 { Weight::Level } else { Weight::Full };
+        if runs.len() > 1 && weight == Weight::Full {
+            lines.extend(runs.into_iter().map(|points| Line { points, colour, weight: Weight::Faint }));
+        }
+        lines.push(Line { points: middle, colour, weight });
+    }
+    lines.iter().any(|line| line.weight == Weight::Full).then_some(())?;
+    // Medians over the faint lines.
+    lines.sort_by_key(|line| line.weight != Weight::Faint);
+    if metric.is_logarithmic() {
+        // A level far from everything else would press the curves flat.
+        let (low, high) = range(&lines, |line| line.weight != Weight::Level);
+        let near = |y: f64| y > low / 30.0 && y < high * 30.0;
+        lines.retain(|line| line.weight != Weight::Level || line.points.iter().all(|point| near(point.1)));
+    }
+    let (low, high) = range(&lines, |_| true);
+    let right = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
+    let right = if right > 0.0 { right } else { 1.0 };
+    let scale = if metric.is_logarithmic() {
+        Scale::logarithmic(low / 1.3, high * 1.3)
+    } else {
+        let margin = ((high - low) * 0.08).max(0.005);
+        Scale::linear((low - margin).max(0.0), (high + margin).min(1.0))
+    };
+    let mut svg = String::new();
+    let drawn = draw(&mut svg, &lines, axis, right, scale);
+    drawn.is_ok().then(|| themed(&svg))
+}
+
+/// Values upwards: their range, and where the ticks are.
+struct Scale {
+    low: f64,
+    high: f64,
+    ticks: Vec<f64>,
+    logarithmic: bool,
+}
+
+impl Scale {
+    fn linear(low: f64, high: f64) -> Self {
+        let ticks = RangedCoordf64::from(low..high).key_points(7);
+        Self { low, high, ticks, logarithmic: false }
+    }
+
+    /// Ticks at 1, 2 and 5 times powers of ten where there are few of those, else at some of the powers.
+    fn logarithmic(low: f64, high: f64) -> Self {
+        let (first, last) = (low.log10().floor(), high.log10().ceil());
+        let steps: &[f64] = if last - first > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let stride = ((last - first) / 8.0).ceil().max(1.0);
+        let mut ticks = Vec::new();
+        let mut power = first;
+        while power <= last {
+            ticks.extend(steps.iter().map(|step| step * 10f64.powf(power)));
+            power += stride;
+        }
+        ticks.retain(|tick| (low..=high).contains(tick));
+        Self { low, high, ticks, logarithmic: true }
+    }
+}
+
+impl Ranged for Scale {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    #[allow(clippy::cast_possible_truncation, reason = "pixels")]
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let height = |value: f64| if self.logarithmic { value.log10() } else { value };
+        let part = (height(*value) - height(self.low)) / (height(self.high) - height(self.low));
+        limit.0 + (f64::from(limit.1 - limit.0) * part).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
+        self.ticks.clone()
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.low..self.high
+    }
+}
+
+impl ValueFormatter<f64> for Scale {
+    fn format(value: &f64) -> String {
+        if *value != 0.0 && !(1e-3..1e4).contains(&value.abs()) {
+            return format!("{value:.0e}");
+        }
+        format!("{value:.4}").trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+}
+
+/// Least and largest place upwards.
+fn range(lines: &[Line], of: impl Fn(&Line) -> bool) -> (f64, f64) {
+    let places = lines.iter().filter(|line| of(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
+    places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
+}
+
+fn draw(
+    svg: &mut String,
+    lines: &[Line],
+    axis: Axis,
+    right: f64,
+    scale: Scale,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let text = ("sans-serif", 16).into_font().color(&INK);
+    let mut chart = ChartBuilder::on(&root)
+        .margin(8)
+        .margin_right(24)
+        .x_label_area_size(48)
+        .y_label_area_size(68)
+        .build_cartesian_2d(0.0..right, scale)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(GRID.stroke_width(1))
+        .light_line_style(TRANSPARENT)
+        .axis_style(AXIS.stroke_width(1))
+        .label_style(text.clone())
+        .axis_desc_style(text)
+        .x_labels(6)
+        .x_label_formatter(&|x: &f64| axis.label(*x))
+        .x_desc(axis.title())
+        .draw()?;
+    for line in lines {
+        let points = line.points.iter().copied();
+        match line.weight {
+            Weight::Faint => {
+                chart.draw_series(LineSeries::new(points, line.colour.mix(0.3).stroke_width(1)))?;
+            }
+            Weight::Full => {
+                chart.draw_series(LineSeries::new(points, line.colour.stroke_width(3)))?;
+            }
+            Weight::Level => {
+                let Some((_, level)) = line.points.first().copied() else { continue };
+                let ends = [(0.0, level), (right, level)];
+                chart.draw_series(DashedLineSeries::new(ends, 8, 6, line.colour.stroke_width(2)))?;
+            }
+        }
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// The median curve, as far as all runs go.
+fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
+    let length = runs.iter().map(Vec::len).min().unwrap_or(0);
+    let middle = |at: usize, pick: fn(&(f64, f64)) -> f64| {
+        let mut values: Vec<f64> = runs.iter().filter_map(|run| run.get(at)).map(pick).collect();
+        values.sort_by(f64::total_cmp);
+        let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
+        (values.get(low).copied().unwrap_or(0.0) + values.get(high).copied().unwrap_or(0.0)) / 2.0
+    };
+    (0..length).map(|at| (middle(at, |p| p.0), middle(at, |p| p.1))).collect()
+}
+
+/// Puts the page's variables in the place of the colours that stood for them.
+fn themed(svg: &str) -> String {
+    let hex = |colour: RGBColor| format!("\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
+    let mut out = svg.replace(&hex(INK), "\"var(--ink)\"");
+    out = out.replace(&hex(GRID), "\"var(--grid)\"").replace(&hex(AXIS), "\"var(--axis)\"");
+    for index in 0..SERIES_COLOURS {
+        let stand_in = RGBColor(1, 2, u8::try_from(index).unwrap_or(0));
+        out = out.replace(&hex(stand_in), &format!("\"var(--series-{index})\""));
+    }
+    out
+}

@@ -1,0 +1,133 @@
+//! Tables, as text and as HTML, and how numbers are shown in them.
+
+use std::fmt::Write;
+
+/// A table: the first column names the rows, the others are figures.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// Above it.
+    pub title: String,
+    /// Names of all columns.
+    pub columns: Vec<String>,
+    /// Cells, as many as columns.
+    pub rows: Vec<Vec<String>>,
+    /// Sentences below it.
+    pub notes: Vec<String>,
+}
+
+impl Table {
+    /// As text with aligned columns and a line feed at the end.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        if !self.title.is_empty() {
+            out.push_str(&self.title);
+            out.push('\n');
+        }
+        let width = |column: usize| {
+            let cells = self.rows.iter().chain([&self.columns]).filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let rule: usize = widths.iter().map(|w| w + 2).sum::<usize>();
+        for (index, row) in [&self.columns].into_iter().chain(&self.rows).enumerate() {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                let _ = if column == 0 || !is_figure_column(self, column) {
+                    write!(line, "  {cell:<width$}")
+                } else {
+                    write!(line, "  {cell:>width$}")
+                };
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+            if index == 0 {
+                let _ = writeln!(out, "  {}", "-".repeat(rule.saturating_sub(2)));
+            }
+        }
+        for note in &self.notes {
+            out.push_str(&wrap(note, 2, 108));
+        }
+        out
+    }
+
+    /// As an HTML table with its notes.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let mut out = String::new();
+        if !self.title.is_empty() {
+            let _ = writeln!(out, "<h2>{}</h2>", escape(&self.title));
+        }
+        out.push_str("<div class=\"scroll\"><table>\n");
+        for (index, row) in [&self.columns].into_iter().chain(&self.rows).enumerate() {
+            out.push_str("<tr>");
+            for (column, cell) in row.iter().enumerate() {
+                let tag = if index == 0 || column == 0 { "th" } else { "td" };
+                let class =
+                    if column > 0 && is_figure_column(self, column) { " class=\"figure\"" } else { "" };
+                let _ = write!(out, "<{tag}{class}>{}</{tag}>", escape(cell));
+            }
+            out.push_str("</tr>\n");
+        }
+        out.push_str("</table></div>\n");
+        for note in &self.notes {
+            let _ = writeln!(out, "<p>{}</p>", escape(note));
+        }
+        out
+    }
+}
+
+/// Whether a column holds figures: they are set to the right.
+fn is_figure_column(table: &Table, column: usize) -> bool {
+    let starts = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "-–".contains(c));
+    table.rows.iter().filter_map(|row| row.get(column)).all(starts)
+}
+
+/// Breaks a sentence into indented lines.
+#[must_use]
+pub fn wrap(text: &str, indent: usize, width: usize) -> String {
+    let mut out = String::new();
+    let mut line = " ".repeat(indent);
+    for word in text.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > width && !line.trim().is_empty() {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+    out
+}
+
+/// Text inside HTML.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A figure of the given name: accuracies with four decimals, others with four digits.
+#[must_use]
+pub fn figure(name: &str, value: f64) -> String {
+    if name.starts_with("accuracy") {
+        format!("{value:.4}")
+    } else if value != 0.0 && !(1e-3..1e4).contains(&value.abs()) {
+        format!("{value:.3e}")
+    } else {
+        format!("{value:.4}")
+    }
+}
+
+/// A number of bytes, rounded for reading.
+#[must_use]
+pub fn bytes(count: f64) -> String {
+    if count >= 1e6 {
+        format!("{:.2} MB", count / 1e6)
+    } else if count >= 1e4 {
+        format!("{:.1} kB", count / 1e3)
+    } else {
+        format!("{count:.0} B")
+    }
+}

@@ -1,0 +1,175 @@
+//! Before the loop: data, start, engine; and the baselines, which need no loop.
+
+use std::time::Instant;
+
+use fedspan_aggregator::config::{AlgorithmName, Init, Shape as EngineShape, build_engine};
+use fedspan_aggregator::engine::{Counters, Engine, Settings};
+use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_aggregator::random::{Purpose, stream};
+
+use super::{Outcome, RoundRow, RunError, Simulation, Watcher};
+use crate::data::{Client, Dataset, npz};
+use crate::evaluate::{self, ClientScore, Scores};
+use crate::scenario::Scenario;
+
+/// A scenario with its data: everything that can be wrong with files has been found.
+#[derive(Clone, Debug)]
+pub struct Job<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+    /// The data.
+    pub dataset: Dataset,
+    given: Option<Matrix>,
+}
+
+impl<'a> Job<'a> {
+    /// Makes or reads the data of a scenario with one seed, and checks that both fit.
+    ///
+    /// # Errors
+    /// [`RunError::Data`] and [`RunError::Mismatch`].
+    pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
+        let dataset = scenario.dataset(seed)?;
+        if dataset.clients.is_empty() {
+            return Err(RunError::Mismatch("no client is left to train".to_owned()));
+        }
+        let mut given = None;
+        if scenario.is_federated() {
+            let (k, d) = (scenario.model.k, dataset.features);
+            if k > d {
+                return Err(RunError::Mismatch(format!("model.k is {k}, the data have {d} features")));
+            }
+            if dataset.classification && scenario.model.init == Init::Moments {
+                let message = "model.init is \"moments\", which is for regression; the targets are classes";
+                return Err(RunError::Mismatch(message.to_owned()));
+            }
+            given = given_start(scenario, &dataset, seed)?;
+        }
+        Ok(Self { scenario, seed, dataset, given })
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`RunError::Failed`] and [`RunError::Silent`].
+    pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
+        if !self.scenario.is_federated() {
+            return Ok(baseline(self.scenario, &self.dataset));
+        }
+        Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone()).run(watcher)
+    }
+}
+
+/// The engine of a scenario, as a server would build it from the same sections.
+#[must_use]
+pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
+    let settings = Settings {
+        fleet_size: dataset.clients.len(),
+        rounds: scenario.algorithm.rounds,
+        final_head: scenario.algorithm.final_head,
+        deadline: None,
+        min_count: 1,
+        norm_bound: f32::MAX,
+        absence: 0,
+    };
+    let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };
+    build_engine(
+        settings,
+        shape,
+        &scenario.model,
+        &scenario.algorithm,
+        scenario.participation,
+        1.0,
+        seed,
+        given,
+    )
+}
+
+/// The starting representation where the file names one.
+///
+/// # Errors
+/// [`RunError`] if the file cannot be used.
+pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Matrix>, RunError> {
+    match &scenario.model.init {
+        Init::Npy(path) => {
+            let path = &scenario.locate(path);
+            let b = npz::read_matrix(path, dataset.features)?;
+            if b.ncols() != scenario.model.k {
+                let message = format!("{path} has {} columns, model.k is {}", b.ncols(), scenario.model.k);
+                return Err(RunError::Mismatch(message));
+            }
+            let b = orthonormal(&b).map_err(|error| RunError::Mismatch(format!("{path}: {error}")))?;
+            Ok(Some(b))
+        }
+        Init::TruthSine(sine) => match &dataset.truth {
+            Some(truth) if truth.ncols() == scenario.model.k && 2 * truth.ncols() <= truth.nrows() => {
+                Ok(Some(tilted(truth, *sine, seed)))
+            }
+            _ => Err(RunError::Mismatch("truth-sine needs model.k = data.k and d >= 2 k".to_owned())),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// A basis at which every principal angle to `truth` has the given sine.
+fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
+    let (d, k) = truth.shape();
+    let mut random = stream(seed, Purpose::Start, 1);
+    let mut both = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
+    both.columns_mut(0, k).copy_from(truth);
+    let basis = orthonormal(&both).unwrap_or(both);
+    let cosine = (1.0 - sine * sine).max(0.0).sqrt();
+    truth * cosine + basis.columns(k, k) * sine
+}
+
+fn baseline(scenario: &Scenario, dataset: &Dataset) -> Outcome {
+    let began = Instant::now();
+    let head = scenario.algorithm.final_head;
+    let (scores, clients, newcomers) = match scenario.algorithm.name {
+        AlgorithmName::Pooled => {
+            let scores = evaluate::pooled(dataset, &[], 0, &dataset.clients, head);
+            let each = |client: &Client| {
+                let one = std::slice::from_ref(client);
+                let scores = evaluate::pooled(dataset, one, 1, one, head);
+                ClientScore {
+                    head: Vec::new(),
+                    loss: scores.loss.unwrap_or(0.0),
+                    accuracy: scores.accuracy,
+                    test_mse: scores.test_mse,
+                }
+            };
+            let newcomers = dataset.newcomers.iter().map(each).collect();
+            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers)
+        }
+        _ => {
+            let clients = evaluate::local_only(dataset, &dataset.clients, head);
+            let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
+            (evaluate::average(&clients), clients, newcomers)
+        }
+    };
+    Outcome {
+        rounds: vec![RoundRow {
+            round: 0,
+            stage: 0,
+            cohort: Vec::new(),
+            participants: Vec::new(),
+            time: 0.0,
+            scores: Some(scores),
+            bytes_up: 0,
+            bytes_down: 0,
+            rejected: 0,
+        }],
+        scores,
+        clients,
+        newcomers,
+        newcomers_global: Scores::default(),
+        outputs: dataset.outputs,
+        representation: None,
+        counters: Counters::default(),
+        updates: 0,
+        bytes: (0, 0),
+        fit_bytes: (0, 0),
+        newcomer_bytes: (0, 0),
+        seconds: began.elapsed().as_secs_f64(),
+        interrupted: false,
+    }
+}

@@ -1,0 +1,96 @@
+//! What a simulation must show: FedRep's laws on small cases, and how runs end.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_sim::evaluate::Scores;
+use fedspan_sim::run::{Job, Outcome, Unwatched, Watcher, run};
+use fedspan_sim::scenario::Scenario;
+
+fn scenario(changes: &[&str]) -> Scenario {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    Scenario::parse("linear", Scenario::built_in("linear").unwrap(), &changes).unwrap()
+}
+
+fn outcome(changes: &[&str], seed: u64) -> Outcome {
+    run(&scenario(changes), seed, &mut Unwatched).unwrap()
+}
+
+/// Median distance over nine seeds.
+fn distance(changes: &[&str]) -> f64 {
+    let every = [changes, &["evaluate_every=1000000"]].concat();
+    let mut all: Vec<f64> = (1..=9).map(|seed| outcome(&every, seed).scores.distance.unwrap()).collect();
+    all.sort_by(f64::total_cmp);
+    all[4]
+}
+
+#[test]
+fn more_clients_come_closer_to_the_truth() {
+    let few = distance(&["data.clients=10"]);
+    let some = distance(&["data.clients=60"]);
+    let many = distance(&["data.clients=360"]);
+    assert!(many < some && some < few, "{few} {some} {many}");
+}
+
+#[test]
+fn exact_heads_are_faster_than_gradient_steps() {
+    let early = ["algorithm.rounds=40"];
+    let fedrep = distance(&early);
+    let gradient = distance(&[early[0], "algorithm.name=gd-gd"]);
+    assert!(fedrep < gradient / 2.0, "{fedrep} {gradient}");
+}
+
+#[test]
+fn a_perfect_start_without_noise_stays_perfect() {
+    let ended = outcome(&["model.init=truth-sine:0", "data.noise_std=0", "algorithm.rounds=30"], 1);
+    assert!(ended.rounds.iter().all(|row| row.scores.unwrap().distance.unwrap() < 1e-5));
+}
+
+#[test]
+fn a_start_is_as_far_from_the_truth_as_it_says() {
+    let first = outcome(&["model.init=truth-sine:0.9", "algorithm.rounds=1"], 1).rounds[0].scores.unwrap();
+    assert!((first.distance.unwrap() - 0.9).abs() < 1e-6);
+}
+
+/// Stops a run after some rounds.
+struct Until(u32);
+
+impl Watcher for Until {
+    fn round(&mut self, done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
+        done < self.0
+    }
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_was_finished_whenever_it_comes() {
+    for start in ["random", "power", "moments"] {
+        let init = format!("model.init={start}");
+        let scenario = scenario(&[&init, "algorithm.rounds=6", "evaluate_every=4"]);
+        let job = Job::prepare(&scenario, 1).unwrap();
+        let whole = job.run(&mut Unwatched).unwrap();
+        for stop in 0..=6 {
+            let ended = job.run(&mut Until(stop)).unwrap();
+            assert_eq!(ended.rounds.len(), stop as usize + 1, "{start}, stopped after {stop}");
+            assert_eq!(ended.interrupted, stop < 6, "after the last round there is nothing to interrupt");
+            let same = |(a, b): (&fedspan_sim::run::RoundRow, _)| {
+                let b: &fedspan_sim::run::RoundRow = b;
+                (a.time, a.bytes_up, &a.participants) == (b.time, b.bytes_up, &b.participants)
+            };
+            assert!(ended.rounds.iter().zip(&whole.rounds).all(same), "the same rounds as without a stop");
+            assert!(ended.rounds.last().unwrap().scores.is_some(), "the last row has figures");
+            assert_eq!(ended.clients.len(), 100, "final heads are fitted");
+        }
+    }
+}
+
+#[test]
+fn targets_end_a_run_even_in_its_last_round() {
+    let whole = outcome(&["algorithm.rounds=30"], 1);
+    let reached = whole.rounds[30].scores.unwrap().loss.unwrap();
+    // A loss that only the last rounds reach, and one that the first row has already.
+    let target = format!("stop.loss={reached:e}");
+    let ended = outcome(&["algorithm.rounds=30", &target], 1);
+    assert!(ended.scores.loss.unwrap() <= reached && !ended.interrupted);
+    assert_eq!(outcome(&["algorithm.rounds=30", "stop.loss=1e9"], 1).rounds.len(), 2);
+    let timed = outcome(&["algorithm.rounds=30", "stop.simulated_time=12.5", "evaluate_every=7"], 1);
+    assert!(timed.rounds.last().unwrap().time >= 12.5);
+    assert!(timed.rounds[timed.rounds.len() - 2].time < 12.5);
+}

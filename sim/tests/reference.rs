@@ -1,0 +1,102 @@
+//! An npz run from a given start, against the same algorithm in a few lines of f64.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{code, directory, errors, numbers, program, write_npz};
+use fedspan_aggregator::linalg::Matrix;
+use fedspan_sim::data::npz;
+
+const CLIENTS: usize = 12;
+const SAMPLES: usize = 15;
+const FEATURES: usize = 8;
+const WIDTH: usize = 3;
+const ROUNDS: usize = 50;
+const STEP: f64 = 0.3;
+
+/// Columns made orthonormal one after the other.
+fn gram_schmidt(b: &Matrix) -> Matrix {
+    let mut q = b.clone();
+    for j in 0..q.ncols() {
+        for i in 0..j {
+            let along = q.column(i).dot(&q.column(j));
+            let done = q.column(i).clone_owned();
+            q.column_mut(j).axpy(-along, &done, 1.0);
+        }
+        let norm = q.column(j).norm();
+        q.column_mut(j).unscale_mut(norm);
+    }
+    q
+}
+
+/// FedRep (Collins et al. 2021, Algorithm 1) with all clients in every round.
+fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
+    let mut b = gram_schmidt(start);
+    for _ in 0..ROUNDS {
+        let mut mean = Matrix::zeros(FEATURES, WIDTH);
+        for (x, y) in x.iter().zip(y) {
+            let z = x * &b;
+            let w = (z.transpose() * &z).cholesky().unwrap().solve(&(z.transpose() * y));
+            let residual = z * &w - y;
+            mean += x.transpose() * residual * w.transpose() / (SAMPLES * CLIENTS) as f64;
+        }
+        b = gram_schmidt(&(b - mean * STEP));
+    }
+    b
+}
+
+#[test]
+fn a_run_from_given_data_and_start_agrees_with_the_reference() {
+    let here = directory("reference");
+    // What devices hold is f32: the reference gets the same values.
+    let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
+    let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 3)));
+    let all = narrow(numbers(CLIENTS * SAMPLES * FEATURES, 1));
+    let heads = numbers(CLIENTS * WIDTH, 2);
+    let noise = numbers(CLIENTS * SAMPLES, 4);
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    for client in 0..CLIENTS {
+        let own = &all[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
+        let one = Matrix::from_row_slice(SAMPLES, FEATURES, own);
+        let w = Matrix::from_column_slice(WIDTH, 1, &heads[client * WIDTH..(client + 1) * WIDTH]);
+        let errors = Matrix::from_column_slice(SAMPLES, 1, &noise[client * SAMPLES..(client + 1) * SAMPLES]);
+        let clean = &one * &truth * w + errors * 0.1;
+        y.push(Matrix::from_vec(SAMPLES, 1, narrow(clean.iter().copied().collect())));
+        x.push(one);
+    }
+    let targets: Vec<f64> = y.iter().flat_map(|y| y.iter().copied()).collect();
+    let (n, m, d, k) = (CLIENTS as u64, SAMPLES as u64, FEATURES as u64, WIDTH as u64);
+    write_npz(&here.join("data.npz"), &[("x", &[n, m, d], &all), ("y", &[n, m], &targets)]);
+    let start = Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 5));
+    let rows: Vec<f64> = start.transpose().iter().copied().collect();
+    npz::write(&here.join("B0.npy"), &[d, k], &rows).unwrap();
+    let scenario = format!(
+        "[data]\nkind = \"npz\"\npath = \"data.npz\"\n[model]\nk = {WIDTH}\ninit = \"npy:B0.npy\"\n\
+         [algorithm]\nname = \"fedrep\"\nrounds = {ROUNDS}\nstep_size = {STEP}\n\
+         [participation]\npolicy = \"full\"\n"
+    );
+    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    let output = program(&here, &["run", "my.toml", "--out", "out"]);
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+
+    let b = npz::read_matrix(here.join("out/model/representation.npy").to_str().unwrap(), FEATURES).unwrap();
+    let reference = fedrep(&x, &y, &start);
+    let apart =
+        |a: &Matrix, b: &Matrix| (a * a.transpose() - b * b.transpose()).symmetric_eigenvalues().amax();
+    assert!(apart(&gram_schmidt(&start), &reference) > 0.1, "fifty rounds go somewhere");
+    let difference = apart(&b, &reference);
+    assert!(difference < 1e-4, "projectors differ by {difference:e}");
+}
+
+#[test]
+fn files_are_found_beside_the_scenario() {
+    let here = directory("beside");
+    let values = numbers(60, 1);
+    std::fs::create_dir(here.join("deep")).unwrap();
+    write_npz(&here.join("deep/data.npz"), &[("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])]);
+    let scenario = "[data]\nkind = \"npz\"\npath = \"data.npz\"\n[model]\nk = 2\n\
+                    [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n";
+    std::fs::write(here.join("deep/my.toml"), scenario).unwrap();
+    let output = program(&here, &["run", "deep/my.toml"]);
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+}

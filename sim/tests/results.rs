@@ -1,0 +1,240 @@
+//! Result files: what is in them, that they read back, and that threads do not change them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use common::{code, directory, errors, program, text};
+use fedspan_sim::data::npz;
+use serde_json::Value;
+
+fn read(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(!text.contains("null") && !text.contains("NaN"), "absent figures are absent: {text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Every file below a directory; JSON without what comes under `timing`.
+fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let mut bytes = std::fs::read(&path).unwrap();
+            if path.ends_with("summary.json") {
+                let text = String::from_utf8(bytes).unwrap();
+                bytes = text.split("\"timing\"").next().unwrap().as_bytes().to_vec();
+            }
+            found.insert(path.strip_prefix(root).unwrap().display().to_string(), bytes);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_run_writes_what_is_promised() {
+    let here = directory("run");
+    let output = program(
+        &here,
+        &[
+            "run",
+            "linear",
+            "--set",
+            "algorithm.rounds=20",
+            "--set",
+            "fleet.speed=exponential",
+            "--out",
+            "out",
+        ],
+    );
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let out = here.join("out");
+    assert_eq!(
+        files(&out).into_keys().collect::<Vec<_>>(),
+        ["model/heads.npy", "model/representation.npy", "report.html", "rounds.jsonl", "summary.json"]
+    );
+    let summary = read(&out.join("summary.json"));
+    for (field, value) in [("scenario", "linear"), ("algorithm", "fedrep"), ("version", "0.1.0")] {
+        assert_eq!(summary[field], value);
+    }
+    assert_eq!((summary["seed"].as_u64(), summary["rounds"].as_u64()), (Some(7), Some(20)));
+    assert_eq!(summary["stages"][0]["rounds"], 20);
+    assert!(summary["final"]["accuracy"].is_null() && summary["final"]["distance"].is_f64());
+    assert!(summary["timing"]["wall_s"].is_f64() && summary["timing"]["updates_per_s"].is_f64());
+
+    let lines = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
+    let rounds: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rounds.len(), 21, "round 0 is the initial model");
+    let total = |field: &str| rounds.iter().map(|round| round[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(summary["bytes"]["up"], total("bytes_up"));
+    assert_eq!(summary["bytes"]["down"], total("bytes_down"));
+    // A hundred clients, one in ten a round; the moments start asked all of them in each of its rounds.
+    let counted: usize = rounds.iter().map(|round| round["participants"].as_array().unwrap().len()).sum();
+    assert_eq!(counted, 200);
+    let updates = summary["updates"].as_u64().unwrap();
+    assert_eq!((updates - 200) % 100, 0);
+    let per_update = (total("bytes_up") + total("bytes_down")) as f64 / updates as f64;
+    assert_eq!(summary["bytes"]["per_update"], per_update, "numbers read back exactly");
+    let last = rounds.last().unwrap();
+    assert_eq!(last["distance"], summary["final"]["distance"]);
+    assert_eq!(last["time"], summary["time"]["simulated"]);
+    let times: Vec<f64> = rounds.iter().map(|round| round["time"].as_f64().unwrap()).collect();
+    assert!(times.is_sorted());
+
+    let b = npz::read_matrix(out.join("model/representation.npy").to_str().unwrap(), 10).unwrap();
+    assert!((b.transpose() * &b - nalgebra_identity(2)).norm() < 1e-12, "orthonormal columns");
+    let heads = npz::read_matrix(out.join("model/heads.npy").to_str().unwrap(), 100).unwrap();
+    assert_eq!(heads.shape(), (100, 2));
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
+    assert!(page.contains("head_norm = &quot;sqrt-k&quot;"), "the scenario is in the report");
+    assert!(page.contains("fleet") && page.contains("exponential"), "with the changes");
+}
+
+fn nalgebra_identity(k: usize) -> fedspan_aggregator::linalg::Matrix {
+    fedspan_aggregator::linalg::Matrix::identity(k, k)
+}
+
+#[test]
+fn results_do_not_depend_on_threads() {
+    let here = directory("threads");
+    for scenario in ["linear", "digits", "new-clients"] {
+        let run = |threads: &str| {
+            let out = format!("{scenario}-{threads}");
+            let arguments = [
+                "run",
+                scenario,
+                "--set",
+                "algorithm.rounds=12",
+                "--set",
+                "data.clients=70",
+                "--seeds",
+                "2",
+                "--threads",
+                threads,
+                "--out",
+                &out,
+            ];
+            // Images have their clients in [data.partition].
+            let arguments: Vec<&str> = if scenario == "digits" {
+                arguments
+                    .iter()
+                    .map(|a| if *a == "data.clients=70" { "data.partition.clients=70" } else { a })
+                    .collect()
+            } else {
+                arguments.to_vec()
+            };
+            let output = program(&here, &arguments);
+            assert_eq!(code(&output), 0, "{}", errors(&output));
+            files(&here.join(out))
+        };
+        let one = run("1");
+        assert!(one.len() > 10);
+        for threads in ["2", "5"] {
+            assert_eq!(run(threads), one, "{scenario} with {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn several_seeds_have_their_spread() {
+    let here = directory("seeds");
+    let arguments = [
+        "run",
+        "linear",
+        "--set",
+        "algorithm.rounds=5",
+        "--seed",
+        "3",
+        "--seeds",
+        "4",
+        "--format",
+        "json",
+        "--out",
+        "out",
+    ];
+    let output = program(&here, &arguments);
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let summary = read(&here.join("out/summary.json"));
+    assert_eq!(text(&output), std::fs::read_to_string(here.join("out/summary.json")).unwrap());
+    assert_eq!(summary["seeds"], serde_json::json!([3, 4, 5, 6]));
+    let mut each: Vec<f64> = (3..7)
+        .map(|seed| {
+            read(&here.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"].as_f64().unwrap()
+        })
+        .collect();
+    each.sort_by(f64::total_cmp);
+    let spread = &summary["final"]["distance"];
+    assert_eq!(spread["median"], each[1] + (each[2] - each[1]) * 0.5);
+    assert_eq!(spread["q25"], each[0] + (each[1] - each[0]) * 0.75);
+    assert_eq!(spread["q75"], each[2] + (each[3] - each[2]) * 0.25);
+}
+
+#[test]
+fn figures_that_apply_and_no_others() {
+    let here = directory("figures");
+    let figures = |scenario: &str, algorithm: &str| -> Vec<String> {
+        let algorithm = format!("algorithm.name={algorithm}");
+        let arguments = [
+            "run",
+            scenario,
+            "--set",
+            &algorithm,
+            "--set",
+            "algorithm.rounds=2",
+            "--set",
+            "algorithm.step_size=0.1",
+            "--format",
+            "json",
+        ];
+        let output = program(&here, &arguments);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        summary["final"].as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(figures("linear", "fedrep"), ["distance", "loss"]);
+    assert_eq!(figures("new-clients", "fedrep"), ["distance", "loss", "test_mse", "test_mse_new_clients"]);
+    assert_eq!(figures("new-clients", "local-only"), ["loss", "test_mse", "test_mse_new_clients"]);
+    assert_eq!(figures("digits", "fedrep"), ["loss", "accuracy"]);
+    assert_eq!(figures("digits", "fedavg"), ["loss", "accuracy", "accuracy_global"]);
+    assert_eq!(
+        figures("demo", "fedavg"),
+        ["loss", "accuracy", "accuracy_global", "accuracy_new_clients", "accuracy_global_new_clients"]
+    );
+}
+
+#[test]
+fn compare_sets_side_by_side() {
+    let here = directory("compare");
+    let arguments = [
+        "compare",
+        "linear",
+        "linear,algorithm.name=gd-gd",
+        "linear",
+        "--set",
+        "algorithm.rounds=4",
+        "--seeds",
+        "2",
+        "--out",
+        "out",
+    ];
+    let output = program(&here, &arguments);
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let head = text(&output);
+    assert!(head.contains("linear name=gd-gd") && head.contains("linear (2)"), "{head}");
+    let both = read(&here.join("out/summary.json"));
+    let runs = both["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario twice");
+    assert_ne!(runs[0]["final"], runs[1]["final"]);
+    assert!(here.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
+    let page = std::fs::read_to_string(here.join("out/report.html")).unwrap();
+    assert!(page.contains("var(--series-1)"), "a curve for each");
+}
