@@ -531,9 +531,12 @@ fn a_diverged_gradient_head_is_declined_and_the_old_one_stays() {
     model.fit_head(EXACT, &mut Recording::regression(&z, &y, 2, 1)).unwrap();
     let mut before = [0.0];
     model.predict(&[1.0, 1.0], &mut before).unwrap();
-    let head = HeadSolve::Gradient { steps: 2000, step_size: 100.0 };
-    let result = model.fit_head(head, &mut Recording::regression(&z, &y, 2, 1));
-    assert_eq!(result, Err(DeclineReason::UpdateNonFinite));
+    // Diverged beyond f32, and so far that a prediction would be.
+    for (steps, step_size) in [(2000, 100.0), (3, 1e12)] {
+        let head = HeadSolve::Gradient { steps, step_size };
+        let result = model.fit_head(head, &mut Recording::regression(&z, &y, 2, 1));
+        assert_eq!(result, Err(DeclineReason::UpdateNonFinite));
+    }
     let mut after = [0.0];
     model.predict(&[1.0, 1.0], &mut after).unwrap();
     assert_eq!(bits(&before), bits(&after));

@@ -135,6 +135,17 @@ fn rotate<'a>(pairs: impl Iterator<Item = (&'a mut f32, &'a mut f32)>, cosine: f
     }
 }
 
+/// Largest entry of a head that gradient steps may lead to. With samples of at most 1e12 every prediction
+/// then stays inside f32; what is beyond has diverged.
+pub const HEAD_MAX: f32 = 1e24;
+
+/// Gradient steps have diverged: an entry is beyond [`HEAD_MAX`], or not a number.
+#[must_use]
+pub fn has_diverged(head: &[f32]) -> bool {
+    // Written so that a NaN counts.
+    !head.iter().all(|w| w.abs() <= HEAD_MAX)
+}
+
 /// `W <- W - step ((Z^T Z) W - Z^T Y) / m`, `steps` times: the head by gradient descent, from sums alone.
 /// `gram` needs its lower triangle only; `scratch` holds k values.
 pub fn gradient_steps(

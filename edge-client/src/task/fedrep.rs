@@ -10,7 +10,7 @@ use libm::sqrtf;
 use super::Usage;
 use super::pass::{self, Over, project_sample};
 use crate::kernel::gradient::{accumulate, finish_one_pass};
-use crate::kernel::least_squares::{add_normal, gradient_steps, rotate_in, solve_normal};
+use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, rotate_in, solve_normal};
 use crate::kernel::rank::minimum_norm;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
@@ -61,7 +61,7 @@ fn solve(
             let moving = residual.get_mut(..head.len()).unwrap_or_default();
             copy(moving, head);
             gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
-            if moving.iter().any(|w| !w.is_finite()) {
+            if has_diverged(moving) {
                 return Err(DeclineReason::UpdateNonFinite);
             }
             copy(rhs, moving);
@@ -110,7 +110,7 @@ pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<()
         HeadSolve::Gradient { steps, step_size } => {
             let step = step_size / count(usage);
             gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step);
-            if parts.head.iter().any(|w| !w.is_finite()) {
+            if has_diverged(parts.head) {
                 parts.head.fill(0.0);
                 return Err(DeclineReason::UpdateNonFinite);
             }
