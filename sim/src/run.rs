@@ -246,11 +246,7 @@ impl<'a> Simulation<'a> {
         loop {
             self.act(&mut actions, watcher)?;
             let began = Instant::now();
-            self.devices.par_iter_mut().with_min_len(32).for_each(|device| {
-                if device.connection.pending() > 0 {
-                    device.pump();
-                }
-            });
+            self.pump();
             for (index, device) in self.devices.iter().enumerate() {
                 if !device.said.is_empty() {
                     arrivals.push((self.time + self.speeds.get(index).copied().unwrap_or(1.0), index));
@@ -300,7 +296,7 @@ impl<'a> Simulation<'a> {
                 }
                 Action::Commit(record) => {
                     let began = Instant::now();
-                    self.devices.par_iter_mut().with_min_len(32).for_each(SimDevice::pump);
+                    self.pump();
                     self.seconds += began.elapsed().as_secs_f64();
                     self.time += self.scenario.fleet.communication;
                     self.updates += record.participants.len() as u64;
@@ -371,6 +367,12 @@ impl<'a> Simulation<'a> {
         let mut more = Vec::new();
         self.engine.finish_training(0, &mut more);
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
+    }
+
+    /// Lets every device take what waits for it, in parallel, in portions that are worth a thread's while.
+    fn pump(&mut self) {
+        let portion = (self.devices.len() / 64).max(1);
+        self.devices.par_iter_mut().with_min_len(portion).for_each(SimDevice::pump);
     }
 
     fn device(&mut self, id: u64) -> Option<&mut SimDevice> {

@@ -191,7 +191,7 @@ pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usi
     let Labels::Classes(labels) = &set.y else { return (0..set.len()).collect() };
     let mut random = stream(seed, Purpose::Partition, 2000 + index);
     let mut chosen = Vec::new();
-    for class in 0..=u8::MAX {
+    for class in 0..=labels.iter().copied().max().unwrap_or(0) {
         let own: Vec<usize> =
             labels.iter().enumerate().filter(|(_, label)| **label == class).map(|(i, _)| i).collect();
         chosen.extend(random.choose(&own, count));
