@@ -1,5 +1,6 @@
 //! One virtual device for a real server: the same session, over TCP and real time.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -103,7 +104,9 @@ fn prepare(arguments: &Arguments) -> Result<(Scenario, Dataset, SimSession), Str
     let session = arguments
         .wearer
         .checked_sub(1)
-        .and_then(|index| client_session(&scenario, &dataset, index, arguments.wearer as u64, !arguments.stay))
+        .and_then(|index| {
+            client_session(&scenario, &dataset, index, arguments.wearer as u64, !arguments.stay)
+        })
         .ok_or_else(|| format!("--wearer {}: this scenario has clients 1 to {count}", arguments.wearer))?;
     Ok((scenario, dataset, session))
 }
@@ -149,18 +152,22 @@ fn report(
     session: &mut SimSession,
 ) -> ExitCode {
     let counters = session.counters();
-    println!(
-        "device {}: {} rounds counted, {} late, {} rejected, {} declined",
-        arguments.wearer, counters.counted, counters.late, counters.rejected, counters.declined
+    let name = arguments.wearer;
+    let mut text = format!(
+        "device {name}: {} rounds counted, {} late, {} rejected, {} declined\n",
+        counters.counted, counters.late, counters.rejected, counters.declined
     );
     let shape = evaluate::shape_of(dataset, scenario.model.k);
-    if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(arguments.wearer - 1) {
+    if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(name - 1) {
         let score = evaluate::score(session.task_mut(), client, shape);
+        let own = "on its own test samples";
         match (score.accuracy, score.test_mse) {
-            (Some(accuracy), _) => println!("device {}: accuracy {accuracy:.3} on its own test samples", arguments.wearer),
-            (None, Some(mse)) => println!("device {}: mean squared error {mse:.6} on its own test samples", arguments.wearer),
+            (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {own}\n"),
+            (None, Some(mse)) => text += &format!("device {name}: mean squared error {mse:.6} {own}\n"),
             _ => {}
         }
     }
+    // A reader that has gone away is no error.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }

@@ -54,7 +54,9 @@ fn the_exact_head_is_ahead_of_one_gradient_step() {
             .min_by(|a, b| a.0.total_cmp(&b.0))
             .expect("a grid");
         let (fedrep, gd_gd) = (median_distance(&common, 1..21), gd(step, head, 1..21));
-        println!("n = {n}: FedRep {fedrep:.4}, GD-GD {gd_gd:.4} (steps {step}, {head}; {tuned:.4} when tuned)");
+        println!(
+            "n = {n}: FedRep {fedrep:.4}, GD-GD {gd_gd:.4} (steps {step}, {head}; {tuned:.4} when tuned)"
+        );
         assert!(fedrep < gd_gd, "n = {n}: {fedrep} against {gd_gd}");
     }
 }
@@ -78,7 +80,8 @@ fn the_contraction_per_round_is_the_expected_one() {
             .map(|seed| {
                 let all = [&changes[..], &[step.as_str()]].concat();
                 let outcome = simulate(&all, seed);
-                let at = |round: usize| outcome.rounds[round].scores.expect("evaluated").distance.expect("truth");
+                let at =
+                    |round: usize| outcome.rounds[round].scores.expect("evaluated").distance.expect("truth");
                 (at(20) / at(0)).powf(1.0 / 20.0)
             })
             .collect();
@@ -110,7 +113,9 @@ fn new_clients_need_k_samples_not_d() {
         let fedrep = error("fedrep", m, &[]);
         let single = error("fedavg", m, &["algorithm.step_size=0.1", "model.init=random"]);
         let local = error("local-only", m, &[]);
-        println!("m_new = {m}: FedRep {fedrep:.5}, single model with own head {single:.5}, local-only {local:.5}");
+        println!(
+            "m_new = {m}: FedRep {fedrep:.5}, single model with own head {single:.5}, local-only {local:.5}"
+        );
         if m > 2 {
             assert!(fedrep < 0.1 * local && fedrep < 0.1 * single, "m = {m}: {fedrep} {single} {local}");
         }

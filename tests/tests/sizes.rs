@@ -1,8 +1,8 @@
 //! What a client takes: the workspace beside the least that the arithmetic needs, and the bytes of an update.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use fedspan_client::memory::{Memory, StreamingWorkspace};
 use fedspan_client::Workspace;
+use fedspan_client::memory::{Memory, StreamingWorkspace};
 use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
-//! Shutdown: [`serve`] returns when its `shutdown` future completes; what was committed is on disk.
+//! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; what was committed is on disk.
 
 mod control;
 mod host;
@@ -107,20 +107,21 @@ impl Server {
         let result = loop {
             let wake = host.wake();
             tokio::select! {
-                // Commands first, so that a flood of connections cannot starve the campaign or its end.
+                // Commands and deadlines first, so that no flood of messages or connections can starve the
+                // campaign or its end.
                 biased;
                 () = &mut shutdown => break Ok(()),
-                message = messages.recv() => {
-                    let Some(message) = message else { break Ok(()) };
-                    if let Err(error) = host.take(message) {
+                () = host::sleep_until(wake) => {
+                    if let Err(error) = host.tick() {
                         break Err(error);
                     }
                     if until_finished && host.is_finished() {
                         break Ok(());
                     }
                 }
-                () = host::sleep_until(wake) => {
-                    if let Err(error) = host.tick() {
+                message = messages.recv() => {
+                    let Some(message) = message else { break Ok(()) };
+                    if let Err(error) = host.take(message) {
                         break Err(error);
                     }
                     if until_finished && host.is_finished() {
