@@ -1,7 +1,8 @@
 //! Who may take part: hello against what the campaign needs. Every refusal is typed.
 
+use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
-use fedspan_protocol::message::{Hello, Model, Need, Refusal, Task};
+use fedspan_protocol::message::{Descriptors, Hello, Model, Need, Numeric, Refusal, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use crate::algorithm::Request;
@@ -15,6 +16,8 @@ pub struct Requirements {
     roles: u16,
     encodings: u8,
     tensor_elements: u32,
+    /// Smaller frames would need more chunks than the protocol counts.
+    frame_limit: usize,
     /// The devices that may join; `None` for all.
     allowed: Option<Vec<DeviceId>>,
 }
@@ -23,9 +26,19 @@ impl Requirements {
     /// What `requests` (one for each kind of round) need on devices with this model.
     #[must_use]
     pub fn new(model: Model, requests: &[Request], allowed: Option<Vec<DeviceId>>) -> Self {
-        let mut needs =
-            Self { model, tasks: 0, roles: 0, encodings: Encoding::F32.bit(), tensor_elements: 0, allowed };
+        let mut needs = Self {
+            model,
+            tasks: 0,
+            roles: 0,
+            encodings: Encoding::F32.bit(),
+            tensor_elements: 0,
+            frame_limit: FRAME_LIMIT_MIN,
+            allowed,
+        };
         for request in requests {
+            let down = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
+            let up = request.expects.iter().copied().collect();
+            needs.frame_limit = needs.frame_limit.max(least_frame_limit(&down)).max(least_frame_limit(&up));
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
             for tensor in &request.expects {
@@ -49,14 +62,18 @@ impl Requirements {
         if self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(&hello.device)) {
             return Err(Refusal::UnknownDevice);
         }
-        let limits = FRAME_LIMIT_MIN..=FRAME_LIMIT_MAX;
-        if !limits.contains(&usize::from(device.frame_limit)) {
-            #[allow(clippy::cast_possible_truncation, reason = "constants of 128 and 4096")]
-            let (least, most) = (FRAME_LIMIT_MIN as u16, FRAME_LIMIT_MAX as u16);
-            return Err(Refusal::FrameLimit { least, most });
-        }
         if device.model != self.model {
             return Err(Refusal::Model { expected: self.model });
+        }
+        let limits = self.frame_limit..=FRAME_LIMIT_MAX;
+        if !limits.contains(&usize::from(device.frame_limit)) {
+            let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+            let (least, most) = (small(self.frame_limit), small(FRAME_LIMIT_MAX));
+            return Err(Refusal::FrameLimit { least, most });
+        }
+        // The algorithms that exist compute in f32.
+        if device.numeric != Numeric::F32 {
+            return Err(Refusal::Capability(Need::Numeric(Numeric::F32)));
         }
         let missing = |needed: u16, there: u16| needed & !there;
         if missing(self.tasks, device.tasks) != 0 {
@@ -73,4 +90,18 @@ impl Requirements {
         }
         Ok(())
     }
+}
+
+/// The least frame limit under which these tensors travel; above the largest if none does.
+#[must_use]
+pub fn least_frame_limit(tensors: &Descriptors) -> usize {
+    let (mut least, mut above) = (FRAME_LIMIT_MIN, FRAME_LIMIT_MAX + 1);
+    while least < above {
+        let limit = least + (above - least) / 2;
+        match plan(&mut tensors.clone(), limit) {
+            Ok(()) => above = limit,
+            Err(_) => least = limit + 1,
+        }
+    }
+    least
 }

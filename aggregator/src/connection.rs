@@ -10,8 +10,8 @@ use fedspan_protocol::limits::{
     FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, SCHEMA_HASH, WIRE_VERSION, wire_capacity,
 };
 use fedspan_protocol::message::{
-    Chunk, Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, RoundOpen, ToDevice, ToServer,
-    Update as UpdateHead, decode,
+    Chunk, Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, RoundOpen, ToDevice,
+    ToServer, Update as UpdateHead, decode,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
@@ -40,10 +40,12 @@ pub enum Inbound {
 pub struct Traffic {
     /// Bytes received after hello.
     pub up: u64,
-    /// Bytes sent after welcome.
+    /// Bytes sent after hello: welcome and all that follows.
     pub down: u64,
     /// Messages that had no place.
     pub faults: u32,
+    /// Chunks, and requests for chunks, of what was whole, over or replaced when they came.
+    pub stale: u32,
     /// Messages that did not fit a frame. None does, short of a bug.
     pub unsent: u32,
     /// Frames received and dropped.
@@ -81,6 +83,8 @@ pub struct Connection {
     /// The round that is open on this device, and how its tensors are cut.
     open: Option<(Arc<Opening>, Descriptors)>,
     incoming: Option<Incoming>,
+    /// The update that was whole, declined, closed or replaced last: chunks of it may still be on their way.
+    settled: Option<RoundId>,
     traffic: Traffic,
 }
 
@@ -101,6 +105,7 @@ impl Connection {
             outbox: VecDeque::new(),
             open: None,
             incoming: None,
+            settled: None,
             traffic: Traffic::default(),
         }
     }
@@ -113,7 +118,7 @@ impl Connection {
 
     /// Starts counting bytes anew: hello and welcome do not belong to a round.
     pub fn forget_traffic(&mut self) {
-        self.traffic = Traffic::default();
+        self.traffic = Traffic { up: 0, down: 0, ..self.traffic };
     }
 
     /// Asks for the chunks of an update that has begun and not ended, if there is one.
@@ -135,12 +140,13 @@ impl Connection {
             let parsed = match self.decoder.feed(&mut input) {
                 Fed::NeedMore => return,
                 Fed::Dropped(_) => continue,
-                Fed::Message(message) if !self.greeted && foreign(message).is_some() => {
-                    Ok(Parsed::Say(foreign(message).map_or(Inbound::Fault(Fault::Malformed), Inbound::Foreign)))
-                }
+                Fed::Message(message) if !self.greeted && foreign(message).is_some() => Ok(Parsed::Say(
+                    foreign(message).map_or(Inbound::Fault(Fault::Malformed), Inbound::Foreign),
+                )),
                 Fed::Message(message) => match decode::<ToServer>(message) {
                     Ok((message, body)) => {
-                        Self::interpret(&mut self.incoming, self.open.as_ref(), self.greeted, message, body)
+                        let (incoming, settled) = (&mut self.incoming, &mut self.settled);
+                        Self::interpret(incoming, settled, self.open.as_ref(), self.greeted, message, body)
                     }
                     Err(_) => Err(Fault::Malformed),
                 },
@@ -148,24 +154,34 @@ impl Connection {
             match parsed {
                 Ok(Parsed::Say(Inbound::Hello(hello))) => {
                     self.greet(&hello);
+                    self.traffic.up += input.len() as u64;
                     said.push(Inbound::Hello(hello));
                 }
                 Ok(Parsed::Say(inbound)) => said.push(inbound),
-                Ok(Parsed::Resend(missing)) => self.resend(&missing),
-                Ok(Parsed::Nothing) => {}
-                Err(fault) => {
-                    self.traffic.faults = self.traffic.faults.saturating_add(1);
-                    if self.greeted {
-                        self.send(ToDevice::Fault(fault));
+                Ok(Parsed::Resend(missing)) => {
+                    if let Err(fault) = self.resend(&missing) {
+                        said.push(self.fault(fault));
                     }
-                    said.push(Inbound::Fault(fault));
                 }
+                Ok(Parsed::Nothing) => {}
+                Ok(Parsed::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
+                Err(fault) => said.push(self.fault(fault)),
             }
         }
     }
 
+    /// Counts a fault and answers it, unless the device lets its answers pile up.
+    fn fault(&mut self, fault: Fault) -> Inbound {
+        self.traffic.faults = self.traffic.faults.saturating_add(1);
+        if self.greeted && self.outbox.len() < OUTBOX_MAX {
+            self.send(ToDevice::Fault(fault));
+        }
+        Inbound::Fault(fault)
+    }
+
     fn interpret(
         incoming: &mut Option<Incoming>,
+        settled: &mut Option<RoundId>,
         open: Option<&(Arc<Opening>, Descriptors)>,
         greeted: bool,
         message: ToServer,
@@ -179,10 +195,10 @@ impl Connection {
             ToServer::Hello(hello) if !greeted => Ok(Parsed::Say(Inbound::Hello(hello))),
             _ if !greeted => Err(Fault::Unexpected),
             ToServer::Update(head) => begin_update(incoming, open, head, body),
-            ToServer::Chunk(chunk) => take_chunk(incoming, &chunk, body),
+            ToServer::Chunk(chunk) => take_chunk(incoming, settled, &chunk, body),
             ToServer::Missing(missing) => Ok(Parsed::Resend(missing)),
             ToServer::Decline(decline) => {
-                *incoming = None;
+                settle(incoming, settled);
                 Ok(Parsed::Say(Inbound::Decline(decline)))
             }
             ToServer::Alive => Ok(Parsed::Say(Inbound::Alive)),
@@ -215,7 +231,7 @@ impl Connection {
             self.traffic.unsent = self.traffic.unsent.saturating_add(1);
             return;
         }
-        self.incoming = None;
+        settle(&mut self.incoming, &mut self.settled);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         self.open = Some((Arc::clone(opening), tensors.clone()));
         let chunked = tensors.iter().any(|t| t.chunk > 0);
@@ -230,25 +246,30 @@ impl Connection {
         if self.open.as_ref().is_some_and(|(opening, _)| opening.id == id) {
             self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         }
+        // The device stops sending its update; waiting for the rest would look as if it were slow.
+        if self.incoming.as_ref().is_some_and(|update| update.head.id == id) {
+            settle(&mut self.incoming, &mut self.settled);
+        }
         self.send(ToDevice::RoundClosed(id));
     }
 
-    fn resend(&mut self, missing: &Missing) {
+    fn resend(&mut self, missing: &Missing) -> Result<(), Fault> {
         let Some((opening, tensors)) = self.open.as_ref().filter(|(opening, _)| opening.id == missing.id)
         else {
-            return;
+            self.traffic.stale = self.traffic.stale.saturating_add(1);
+            return Ok(());
         };
-        for &index in &missing.chunks {
-            let out = Outgoing::Chunk(
-                Arc::clone(opening),
-                tensors.clone(),
-                usize::from(missing.tensor),
-                usize::from(index),
-            );
-            if self.outbox.len() < OUTBOX_MAX {
-                self.outbox.push_back(out);
+        let tensor = usize::from(missing.tensor);
+        let exists = |index: usize| tensors.get(tensor).is_some_and(|t| t.chunk_range(index).is_some());
+        let mut all = Ok(());
+        for index in missing.chunks.iter().map(|&index| usize::from(index)) {
+            if !exists(index) {
+                all = Err(Fault::Tensors);
+            } else if self.outbox.len() < OUTBOX_MAX {
+                self.outbox.push_back(Outgoing::Chunk(Arc::clone(opening), tensors.clone(), tensor, index));
             }
         }
+        all
     }
 
     /// A frame, or an update in chunks, has begun and not ended.
@@ -316,7 +337,15 @@ fn foreign(message: &[u8]) -> Option<Refusal> {
 enum Parsed {
     Say(Inbound),
     Resend(Missing),
+    Stale,
     Nothing,
+}
+
+/// Forgets an unfinished update, but not that its chunks may still come.
+fn settle(incoming: &mut Option<Incoming>, settled: &mut Option<RoundId>) {
+    if let Some(update) = incoming.take() {
+        *settled = Some(update.head.id);
+    }
 }
 
 /// Only what was asked for is given memory.
@@ -354,9 +383,14 @@ fn begin_update(
     Ok(Parsed::Nothing)
 }
 
-fn take_chunk(incoming: &mut Option<Incoming>, chunk: &Chunk, body: &[u8]) -> Result<Parsed, Fault> {
+fn take_chunk(
+    incoming: &mut Option<Incoming>,
+    settled: &mut Option<RoundId>,
+    chunk: &Chunk,
+    body: &[u8],
+) -> Result<Parsed, Fault> {
     let Some(update) = incoming.as_mut().filter(|update| update.head.id == chunk.id) else {
-        return Err(Fault::Unexpected);
+        return if *settled == Some(chunk.id) { Ok(Parsed::Stale) } else { Err(Fault::Unexpected) };
     };
     let Some(place) = update.assembly.accept(chunk, body.len()).map_err(|_| Fault::Tensors)? else {
         return Ok(Parsed::Nothing);
@@ -369,6 +403,7 @@ fn take_chunk(incoming: &mut Option<Incoming>, chunk: &Chunk, body: &[u8]) -> Re
     if !update.assembly.is_complete() {
         return Ok(Parsed::Nothing);
     }
+    *settled = Some(chunk.id);
     match incoming.take() {
         Some(update) => Ok(Parsed::Say(Inbound::Update(whole(update.head, update.tensors)))),
         None => Ok(Parsed::Nothing),

@@ -29,7 +29,7 @@ pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
     let largest = r.diagonal().amax();
     for column in 0..q.ncols() {
         let pivot = r[(column, column)] / largest;
-        // Written so that a NaN fails too.
+        #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "a NaN fails only so")]
         if !(pivot.abs() > 1e-12) {
             return Err(RankDeficient { column, pivot });
         }
@@ -41,7 +41,8 @@ pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
 }
 
 /// Sine of the largest principal angle between the spans of two matrices with orthonormal columns:
-/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). Accurate down to rounding, where the cosine is not.
+/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). Accurate down to rounding, where the cosine is not. NaN
+/// if a value is not finite.
 #[must_use]
 pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
     let inner = product_transposed(q1, q2);
@@ -55,6 +56,10 @@ pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
         }
     }
     let gram = product_transposed(&rest, &rest);
+    // `max` would lose a NaN, and call two spans the same that are none.
+    if gram.iter().any(|v| !v.is_finite()) {
+        return f64::NAN;
+    }
     let largest = SymmetricEigen::new(gram).eigenvalues.iter().copied().fold(0.0f64, f64::max);
     largest.max(0.0).sqrt()
 }

@@ -23,7 +23,7 @@ pub struct Committed {
     pub campaign: u64,
     /// Round and stage.
     pub id: (u32, u16),
-    /// 0 for a round of the start, 1 for training; and its number.
+    /// 0 for a round of the start, 1 for training, and its number; 2 where no round is finished yet.
     pub phase: (u8, u32),
     /// The algorithm's state.
     pub state: Vec<f64>,
@@ -36,6 +36,7 @@ impl Committed {
         let phase = match phase {
             Phase::Start(number) => (0, number),
             Phase::Train(number) => (1, number),
+            Phase::Waiting => (2, 0),
             _ => (1, u32::MAX),
         };
         Self { configuration, campaign, id: (id.round, id.stage), phase, state }
@@ -52,6 +53,7 @@ impl Committed {
     pub fn phase(&self) -> Phase {
         match self.phase {
             (0, number) => Phase::Start(number),
+            (2, _) => Phase::Waiting,
             (_, number) => Phase::Train(number),
         }
     }
@@ -156,7 +158,8 @@ pub fn read(directory: &Path) -> Result<Option<Committed>, StoreError> {
         Err(error) => return Err(io(&path, error)),
     };
     let damaged = |what| StoreError::Damaged { path: path.clone(), what };
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| damaged("not a FedSpan state file of this version"))?;
+    let rest =
+        bytes.strip_prefix(MAGIC).ok_or_else(|| damaged("not a FedSpan state file of this version"))?;
     let (check, body) = rest.split_at_checked(4).ok_or_else(|| damaged("truncated"))?;
     if crc32c(body).to_le_bytes() != check {
         return Err(damaged("the checksum does not match"));

@@ -37,6 +37,8 @@ fn steps(value: f32) -> i128 {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
     #[test]
     fn any_order_gives_the_same_bits(
         (sorted, shuffled) in updates().prop_flat_map(|u| (Just(u.clone()), Just(u).prop_shuffle()))

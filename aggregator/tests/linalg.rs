@@ -38,6 +38,8 @@ fn invertible(k: usize, seed: u64) -> Matrix {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
     #[test]
     fn qr_spans_the_same_with_a_positive_diagonal((d, k, seed) in shape()) {
         let b = gaussian(d, k, &mut random(seed));
@@ -135,7 +137,8 @@ proptest! {
         let q = random_basis(d, k, &mut random(seed));
         prop_assert!(identity_error(&q) < 1e-13);
         prop_assert_eq!(bits(&q), bits(&random_basis(d, k, &mut random(seed))));
-        prop_assert_ne!(bits(&q), bits(&random_basis(d, k, &mut random(seed.wrapping_add(1)))));
+        // In one dimension there are only two.
+        prop_assert!(d == 1 || bits(&q) != bits(&random_basis(d, k, &mut random(seed.wrapping_add(1)))));
     }
 
     #[test]

@@ -94,15 +94,17 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// For d features and width k. Blocks are as large as a device's d x k buffer.
+    /// For d features and width k. Blocks are as large as a device's d x k buffer, and as a descriptor of
+    /// one row can count.
     #[must_use]
     pub fn new(d: usize, k: usize, weighting: Weighting) -> Self {
+        let most = (d * k).min(usize::from(u16::MAX));
         let mut blocks = vec![0];
-        let mut room = d * k;
+        let mut room = most;
         for row in 0..d {
             if d - row > room {
                 blocks.push(row);
-                room = d * k;
+                room = most;
             }
             room -= d - row;
         }

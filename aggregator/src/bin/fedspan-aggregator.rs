@@ -51,9 +51,12 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_target(false)
-        .with_ansi(std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_ansi(
+            std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr()),
+        )
         .init();
-    let (Command::Serve { config, .. } | Command::Status { config } | Command::Watch { config }) = &cli.command;
+    let (Command::Serve { config, .. } | Command::Status { config } | Command::Watch { config }) =
+        &cli.command;
     let fleet = match load(config) {
         Ok(fleet) => fleet,
         Err(message) => return complain(WRONG, &message),
@@ -123,10 +126,17 @@ async fn status(state: &Path) -> ExitCode {
         Ok(None) => match store::read(state) {
             Ok(Some(committed)) => {
                 let round = committed.round();
-                println!("{{\"phase\":\"not running\",\"exchange\":{},\"committed\":\"{:?}\"}}", round.round, committed.phase());
+                println!(
+                    "{{\"phase\":\"not running\",\"exchange\":{},\"committed\":\"{:?}\"}}",
+                    round.round,
+                    committed.phase()
+                );
                 ExitCode::SUCCESS
             }
-            Ok(None) => complain(FAILED, &format!("{}: no server is running and nothing is committed", state.display())),
+            Ok(None) => complain(
+                FAILED,
+                &format!("{}: no server is running and nothing is committed", state.display()),
+            ),
             Err(error) => complain(FAILED, &error.to_string()),
         },
         Err(error) => complain(FAILED, &format!("{}: {error}", state.display())),
@@ -136,7 +146,9 @@ async fn status(state: &Path) -> ExitCode {
 async fn watch(state: &Path) -> ExitCode {
     match query(state, "watch", |line| println!("{line}")).await {
         Ok(Some(())) => ExitCode::SUCCESS,
-        Ok(None) => complain(FAILED, &format!("{}: no server is running on this state directory", state.display())),
+        Ok(None) => {
+            complain(FAILED, &format!("{}: no server is running on this state directory", state.display()))
+        }
         Err(error) => complain(FAILED, &format!("{}: {error}", state.display())),
     }
 }

@@ -20,6 +20,7 @@ pub struct Shape {
 /// Builds the engine of a campaign. `given` is the starting representation where the file names one
 /// (`npy:`, `truth-sine:`); `over_select` is asked over waited for.
 #[must_use]
+#[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
 pub fn build_engine(
     settings: Settings,
     shape: Shape,

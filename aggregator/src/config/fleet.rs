@@ -3,11 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
 use super::build::{Shape, build_engine};
 use super::reader::{Problem, Section, Source};
 use super::sections::{
-    AlgorithmSection, Init, ModelSection, ParticipationSection, read_algorithm, read_model, read_participation,
+    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, read_algorithm, read_model,
+    read_participation,
 };
+use crate::admission::least_frame_limit;
 use crate::engine::{DeviceId, Engine, Settings};
 
 /// A server's configuration.
@@ -96,7 +101,13 @@ impl Fleet {
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let d = self.shape.features;
         if self.model.k > d {
-            let message = format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
+            let message =
+                format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
+            return Err(root.section("model")?.problem("k", message));
+        }
+        if !self.fits_frames() {
+            let allowed = format!("a width at which {d} x k values fit the chunks of the largest frame");
+            let message = format!("found {}, allowed: {allowed}", self.model.k);
             return Err(root.section("model")?.problem("k", message));
         }
         if !matches!(self.model.init, Init::Random | Init::Power { .. }) {
@@ -114,6 +125,24 @@ impl Fleet {
             return Err(root.section("devices")?.problem("allow", message));
         }
         Ok(())
+    }
+
+    /// Whether some frame limit carries everything that a round sends, either way.
+    fn fits_frames(&self) -> bool {
+        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let (d, k, outputs) = (small(self.shape.features), small(self.model.k), small(self.shape.outputs));
+        let AlgorithmSection { upload, download, .. } = self.algorithm;
+        let encodings = match self.model.init {
+            Init::Power { .. } => [upload, download, Encoding::F32],
+            _ => [upload, download, upload],
+        };
+        encodings.iter().all(|&encoding| {
+            let representation = TensorDescriptor::inline(Role::Representation, encoding, d, k);
+            let head = TensorDescriptor::inline(Role::SharedHead, encoding, k, outputs);
+            let shared = self.algorithm.name == AlgorithmName::FedAvg;
+            let tensors = [representation].into_iter().chain(shared.then_some(head)).collect();
+            least_frame_limit(&tensors) <= FRAME_LIMIT_MAX
+        })
     }
 
     /// The engine of this campaign.
@@ -167,7 +196,12 @@ fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, 
     let list = section.list("allow", allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()))?;
     let absence = section.number("absence", Some(30.0), 0.0..=1e7)?;
     section.finish()?;
-    Ok((expected, list, Duration::from_secs_f64(absence)))
+    let distinct = list.map(|mut devices| {
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    });
+    Ok((expected, distinct, Duration::from_secs_f64(absence)))
 }
 
 fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {
@@ -191,9 +225,8 @@ fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Problem> {
 }
 
 fn read_limits(section: &Section<'_>) -> Result<Limits, Problem> {
-    let seconds = |key: &str, default: f64| {
-        section.number(key, Some(default), 0.01..=1e6).map(Duration::from_secs_f64)
-    };
+    let seconds =
+        |key: &str, default: f64| section.number(key, Some(default), 0.01..=1e6).map(Duration::from_secs_f64);
     #[allow(clippy::cast_possible_truncation, reason = "a bound")]
     let limits = Limits {
         connections: section.size("connections", Some(1024), 1..=1_000_000)?,

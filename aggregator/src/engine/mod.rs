@@ -15,7 +15,7 @@
 pub mod participation;
 mod round;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
@@ -214,14 +214,13 @@ impl Counters {
 /// One campaign's rounds.
 pub struct Engine {
     settings: Settings,
+    /// Until its representation has been handed to the algorithm.
     start: Option<Box<dyn Algorithm>>,
-    /// Builds the algorithm on the representation that the start found.
     algorithm: Box<dyn Algorithm>,
     participation: Box<dyn Participation>,
     phase: Phase,
     /// Every device that ever joined.
     fleet: BTreeMap<DeviceId, Presence>,
-    fitted: BTreeSet<DeviceId>,
     last_id: RoundId,
     /// A round has been opened since this engine was made.
     opened: bool,
@@ -248,7 +247,6 @@ impl Engine {
             participation,
             phase: Phase::Waiting,
             fleet: BTreeMap::new(),
-            fitted: BTreeSet::new(),
             last_id: RoundId::default(),
             opened: false,
             open: None,
@@ -306,28 +304,37 @@ impl Engine {
         self.fleet.iter().filter(|(_, presence)| here(presence)).map(|(device, _)| *device).collect()
     }
 
-    /// Everything that a restart needs: the last round's identity, the phase, the state of the algorithm
-    /// (or of the start).
+    /// The last exchange that was opened, the phase it belongs to, and the state of the algorithm (or of the
+    /// start). The state is that after the last commit; what [`Self::resume`] continues after is the
+    /// committed round's identity and phase, as its [`RoundRecord`] has them.
     #[must_use]
     pub fn snapshot(&self) -> (RoundId, Phase, Vec<f64>) {
         (self.last_id, self.phase, self.current().state())
     }
 
-    /// Continues after the last committed round. False, with nothing changed, if the state does not fit.
+    /// Continues after the last committed round ([`Phase::Waiting`]: after none). False, with nothing
+    /// changed, if the state does not fit.
+    ///
+    /// The exchange that was open when the server stopped may have been acknowledged to some devices: it is
+    /// repeated under a number that no device has seen. For that to hold after a second restart, too, make
+    /// [`Self::snapshot`] durable right after this.
     pub fn resume(&mut self, id: RoundId, phase: Phase, state: &[f64]) -> bool {
-        let target = match (phase, self.start.as_mut()) {
-            (Phase::Start(_), Some(start)) => start,
+        let start_goes_on = match (phase, &self.start) {
             (Phase::Start(_), None) => return false,
+            (Phase::Start(done), Some(start)) => done < start.rounds_needed(),
+            (Phase::Waiting, start) => start.is_some(),
+            _ => false,
+        };
+        let target = match &mut self.start {
+            Some(start) if start_goes_on => start,
             _ => &mut self.algorithm,
         };
         if !target.restore(state) {
             return false;
         }
-        if !matches!(phase, Phase::Start(_)) {
+        if !start_goes_on {
             self.start = None;
         }
-        // The exchange that was open when the server stopped may have been acknowledged to some devices:
-        // it is repeated under a number that no device has seen.
         self.last_id = RoundId { round: id.round + 1, ..id };
         self.phase = match phase {
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
@@ -385,35 +392,53 @@ impl Engine {
     }
 
     fn current(&self) -> &dyn Algorithm {
-        match (&self.start, self.phase) {
-            (Some(start), Phase::Waiting | Phase::Start(_)) => start.as_ref(),
-            _ => self.algorithm.as_ref(),
-        }
+        self.start.as_ref().unwrap_or(&self.algorithm).as_ref()
     }
 
     fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
         self.fleet.insert(device, Presence::Connected);
         match (&mut self.open, self.phase) {
+            // Who has answered is asked again, too: its acknowledgement may have been lost with the
+            // connection. It repeats its update, or declines the round as finished.
             (Some(round), Phase::FitHead | Phase::Finished) => {
-                if !self.fitted.contains(&device) {
-                    round.cohort.insert(device);
-                    actions.push(Action::Open(device, Arc::clone(&round.opening)));
-                }
+                round.cohort.insert(device);
+                actions.push(Action::Open(device, Arc::clone(&round.opening)));
             }
             (Some(round), _) => {
-                if round.awaits(device) {
+                if round.cohort.contains(&device) && !round.out.contains(&device) {
                     actions.push(Action::Open(device, Arc::clone(&round.opening)));
                 }
             }
             (None, Phase::Failed) => {}
             (None, _) => {
-                // Once it runs, a campaign that everybody left goes on with the fewest that make a round.
-                let needed = if self.opened { self.settings.min_count.max(1) } else { self.settings.fleet_size };
-                if self.fleet().1 >= needed {
+                if self.fleet().1 >= self.needed() {
                     self.next_round(now, actions);
                 }
             }
         }
+    }
+
+    /// Connected devices with which a round opens where none is open.
+    fn needed(&self) -> usize {
+        match self.phase {
+            // Everyone fits a head alone.
+            Phase::Train(done) if done >= self.settings.rounds => 1,
+            // Once it runs, a campaign that everybody left goes on with the fewest that make a round.
+            _ if self.opened => self.settings.min_count.min(self.settings.fleet_size),
+            _ => self.settings.fleet_size,
+        }
+    }
+
+    /// Asks everybody who is there and was not asked. False if there is nobody.
+    fn widen(&mut self, now: Millis, actions: &mut Vec<Action>) -> bool {
+        let mut more = self.present(now);
+        let Some(round) = &mut self.open else { return false };
+        more.retain(|device| round.cohort.insert(*device));
+        let opening = Arc::clone(&round.opening);
+        for device in more.iter().filter(|device| self.is_connected(**device)) {
+            actions.push(Action::Open(*device, Arc::clone(&opening)));
+        }
+        !more.is_empty()
     }
 
     /// Opens whatever comes after the last finished round.
@@ -487,9 +512,7 @@ impl Engine {
             AckOutcome::Counted => {
                 self.counters.skipped_samples += u64::from(update.skipped);
                 match self.phase {
-                    Phase::FitHead | Phase::Finished => {
-                        self.fitted.insert(device);
-                    }
+                    Phase::FitHead | Phase::Finished => {}
                     Phase::Start(_) => {
                         if let Some(start) = &mut self.start {
                             start.absorb(update.samples, &update.tensors);
@@ -506,36 +529,31 @@ impl Engine {
 
     fn declined(&mut self, now: Millis, device: DeviceId, decline: Decline, actions: &mut Vec<Action>) {
         self.counters.declined += 1;
-        let finishing = matches!(self.phase, Phase::FitHead | Phase::Finished);
         if let Some(round) = &mut self.open
             && round.opening.id == decline.id
             && round.awaits(device)
         {
             round.out.insert(device);
-            // It has fitted its head already, and has forgotten only that it said so.
-            if finishing && matches!(decline.reason, DeclineReason::RoundRepeated { .. }) {
-                self.fitted.insert(device);
-            }
         }
         self.maybe_close(now, device, decline.reason, actions);
     }
 
     fn maybe_close(&mut self, now: Millis, device: DeviceId, why: DeclineReason, actions: &mut Vec<Action>) {
         let Some(round) = &self.open else { return };
+        // After a restart devices come one by one, so that the first could seem to be all.
+        let everyone = round.outstanding() == 0 && self.fleet.len() >= self.settings.fleet_size;
         match self.phase {
-            Phase::FitHead => {
-                if round.outstanding() == 0 {
-                    self.phase = Phase::Finished;
-                    actions.push(Action::Finished);
-                }
+            Phase::FitHead if everyone => {
+                self.phase = Phase::Finished;
+                actions.push(Action::Finished);
             }
-            Phase::Finished => {}
+            Phase::FitHead | Phase::Finished => {}
             _ if round.is_complete() => {
-                if round.participants.is_empty() {
-                    let round = round.opening.id.round;
-                    self.fail(Failure::NoUpdates { round, device, reason: why }, actions);
-                } else {
+                let round_number = round.opening.id.round;
+                if !round.participants.is_empty() {
                     self.close_round(now, actions);
+                } else if !self.widen(now, actions) {
+                    self.fail(Failure::NoUpdates { round: round_number, device, reason: why }, actions);
                 }
             }
             _ => {}
@@ -558,6 +576,8 @@ impl Engine {
             _ => {
                 round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
                 self.counters.extended += 1;
+                // Those who were asked may never come back.
+                self.widen(now, actions);
             }
         }
     }
@@ -572,6 +592,13 @@ impl Engine {
         };
         if let Err(error) = finished {
             return self.fail(Failure::Representation { round: id.round, error }, actions);
+        }
+        // What is committed after the last round of a start is the algorithm's state already, whether or
+        // not the next round opens at once.
+        if let (Some(start), Phase::Start(done)) = (&self.start, self.phase)
+            && done >= start.rounds_needed()
+        {
+            self.hand_over();
         }
         actions.push(Action::Commit(Box::new(RoundRecord {
             id,

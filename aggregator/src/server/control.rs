@@ -84,7 +84,8 @@ pub(super) async fn answer(
             }
         },
         other => {
-            let line = serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch") });
+            let line =
+                serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch") });
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
     }
@@ -103,7 +104,10 @@ pub async fn query(
     let mut stream = match UnixStream::connect(directory.join(SOCKET)).await {
         Ok(stream) => stream,
         Err(error)
-            if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) =>
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+            ) =>
         {
             return Ok(None);
         }

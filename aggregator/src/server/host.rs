@@ -63,6 +63,8 @@ pub struct ConnectionCounters {
     pub congested: u64,
     /// Messages that had no place.
     pub faults: u64,
+    /// Chunks of updates that were over, and messages of connections that had been replaced.
+    pub stale: u64,
     /// Frames dropped: too long, not COBS, wrong check, unknown header.
     pub dropped_frames: u64,
     /// Bytes received from welcomed devices whose connection has ended.
@@ -116,9 +118,13 @@ impl Host {
         };
         let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone());
         // Distinct for each campaign, without a clock: the configuration and the seed.
-        let mut campaign = u64::from(fedspan_protocol::frame::crc32c(fingerprint.as_bytes())) << 32 | fleet.seed & 0xffff_ffff;
+        let mut campaign = u64::from(fedspan_protocol::frame::crc32c(fingerprint.as_bytes())) << 32
+            | fleet.seed & 0xffff_ffff;
         let mut done = 0;
-        if let Some(committed) = store.load()? {
+        // Where no round was finished there is nothing that another configuration could spoil.
+        let begun =
+            |stored: &Committed| stored.configuration == fingerprint || stored.phase() != Phase::Waiting;
+        if let Some(committed) = store.load()?.filter(begun) {
             if committed.configuration != fingerprint {
                 let difference = difference(&committed.configuration, &fingerprint);
                 return Err(ServeError::Changed { difference });
@@ -131,8 +137,14 @@ impl Host {
             if let Phase::Train(number) = committed.phase() {
                 done = number.min(fleet.algorithm.rounds);
             }
-            tracing::info!(round = done, "resuming after the last committed round");
+            if committed.phase() != Phase::Waiting {
+                tracing::info!(round = done, "resuming after the last committed round");
+            }
         }
+        // Before any device sees a number: the next start must not use it again, even if nothing is
+        // committed until then.
+        let (id, phase, state) = engine.snapshot();
+        store.commit(&Committed::new(fingerprint.clone(), campaign, id, phase, state))?;
         let (status, _) = watch::channel(Status::default());
         let (round_lines, _) = broadcast::channel(64);
         let idle = fleet.limits.idle.as_millis();
@@ -179,6 +191,7 @@ impl Host {
 
     pub(super) fn turned_away(&mut self) {
         self.connections.turned_away += 1;
+        self.publish();
     }
 
     /// Lets all peers go: they write what is queued and close.
@@ -236,8 +249,11 @@ impl Host {
                     }
                 }
             }
-            // A message from a connection that has been replaced.
-            _ => Ok(()),
+            // A message from a connection that has been replaced or cut off.
+            _ => {
+                self.connections.stale += 1;
+                Ok(())
+            }
         }
     }
 
@@ -253,6 +269,7 @@ impl Host {
         };
         *counter += 1;
         counters.faults += u64::from(traffic.faults);
+        counters.stale += u64::from(traffic.stale);
         let frames = traffic.frames;
         counters.dropped_frames += u64::from(frames.oversize)
             + u64::from(frames.framing)
@@ -324,6 +341,10 @@ impl Host {
             self.connections.congested += 1;
             let peer = *peer;
             self.peers.remove(&peer);
+            self.current.remove(&device);
+            tracing::warn!(device, "left: it does not take what is sent to it");
+            // A device that leaves asks for nothing.
+            self.engine.handle(self.now(), Event::Left(device), &mut Vec::new());
         }
     }
 

@@ -24,6 +24,9 @@ const RETRY: Duration = Duration::from_secs(30);
 /// Silence within an update in chunks after which the missing ones are asked for.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long a connection that this side ends may take to close on the other.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Faults after which a connection is closed: noise is forgiven, a flood is not.
 const FAULTS_MAX: u32 = 64;
 
@@ -80,13 +83,17 @@ pub(super) async fn run(
     permit: Option<OwnedSemaphorePermit>,
 ) {
     let _ = socket.set_nodelay(true);
-    let mut peer = Peer { id, socket, limits, inbox, connection: Connection::new(), frame_since: None, asked: None };
+    let mut peer =
+        Peer { id, socket, limits, inbox, connection: Connection::new(), frame_since: None, asked: None };
     let gone = match permit {
         Some(_permit) => match peer.converse().await {
             Ok(gone) | Err(gone) => gone,
         },
         None => peer.turn_away().await,
     };
+    if gone == Gone::Ended {
+        peer.linger().await;
+    }
     tracing::debug!(peer = id, %address, ?gone, "connection ended");
     let traffic = peer.connection.traffic();
     // The host is gone only when the server stops; nobody needs to know then.
@@ -111,6 +118,15 @@ impl Peer {
         self.connection.send(ToDevice::RetryAfter { milliseconds });
         let _ = self.flush().await;
         Gone::Ended
+    }
+
+    /// Lets the device read what was said last: a socket that is closed with unread bytes in it resets the
+    /// connection, and what was still on its way is lost.
+    async fn linger(&mut self) {
+        let _ = self.socket.shutdown().await;
+        let mut buffer = [0u8; 512];
+        let drained = async { while matches!(self.socket.read(&mut buffer).await, Ok(1..)) {} };
+        let _ = timeout(LINGER, drained).await;
     }
 
     /// Until hello, then until the end.

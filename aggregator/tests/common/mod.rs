@@ -1,6 +1,8 @@
 //! What the tests of this crate share: directories, frames by hand, devices and gradients.
 #![allow(dead_code)]
 
+pub mod campaign;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,9 +11,7 @@ use fedspan_aggregator::engine::Update;
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_aggregator::random::{Purpose, Stream, stream};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
-use fedspan_protocol::message::{
-    Capabilities, Hello, Model, Numeric, RoundId, ToDevice, ToServer, decode,
-};
+use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, RoundId, ToDevice, ToServer, decode};
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 /// A directory that goes with its guard.

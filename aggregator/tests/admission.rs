@@ -1,0 +1,136 @@
+//! Who may take part: every reason to refuse a hello, alone and in its order.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::hello;
+use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::DeviceId;
+use fedspan_protocol::message::{Hello, Model, Need, Numeric, Refusal};
+
+const SHAPE: (u16, u16, u16) = (20, 3, 2);
+const MODEL: Model = Model::Linear { features: 20, width: 3, outputs: 2 };
+
+fn requirements_of(shape: (u16, u16, u16), algorithm: &str, allowed: Option<Vec<DeviceId>>) -> Requirements {
+    let (d, k, outputs) = shape;
+    let text = format!(
+        "[devices]\nexpected = 2\n[data]\nd = {d}\noutputs = {outputs}\n[model]\nk = {k}\n\
+         [algorithm]\nrounds = 3\nstep_size = 0.1\n{algorithm}\n"
+    );
+    let fleet = Fleet::parse("test", &text).unwrap();
+    let model = Model::Linear { features: d, width: k, outputs };
+    Requirements::new(model, &fleet.engine().requests(), allowed)
+}
+
+fn requirements(algorithm: &str) -> Requirements {
+    requirements_of(SHAPE, algorithm, None)
+}
+
+fn changed(change: impl Fn(&mut Hello)) -> Hello {
+    let mut hello = hello(5, SHAPE, 256);
+    change(&mut hello);
+    hello
+}
+
+#[test]
+fn a_capable_device_is_admitted_and_one_with_more_than_needed_too() {
+    for algorithm in
+        ["name = \"fedrep\"", "name = \"gd-gd\"\nupload = \"i8\"\ndownload = \"f16\"", "name = \"fedavg\""]
+    {
+        let needs = requirements(algorithm);
+        assert_eq!(needs.admit(&changed(|_| {})), Ok(()), "{algorithm}");
+        let more = |h: &mut Hello| {
+            h.capabilities.tensor_elements = u32::MAX;
+            h.capabilities.total_elements = u32::MAX;
+            h.capabilities.tasks = u16::MAX;
+            h.capabilities.frame_limit = 4096;
+        };
+        assert_eq!(needs.admit(&changed(more)), Ok(()), "{algorithm}");
+    }
+}
+
+#[test]
+fn each_refusal() {
+    let plain = requirements("name = \"fedrep\"");
+    let refused =
+        |needs: &Requirements, change: &dyn Fn(&mut Hello)| needs.admit(&changed(change)).unwrap_err();
+
+    let shape = Refusal::Model { expected: MODEL };
+    for (features, width, outputs) in [(21, 3, 2), (20, 2, 2), (20, 3, 1)] {
+        let model = Model::Linear { features, width, outputs };
+        assert_eq!(refused(&plain, &|h| h.capabilities.model = model), shape);
+    }
+    for limit in [0, 1, 127, 4097, u16::MAX] {
+        let expected = Refusal::FrameLimit { least: 128, most: 4096 };
+        assert_eq!(refused(&plain, &|h| h.capabilities.frame_limit = limit), expected);
+    }
+    for limit in [128, 4096] {
+        assert_eq!(plain.admit(&changed(|h| h.capabilities.frame_limit = limit)), Ok(()));
+    }
+    // Exactly what is missing is named: fedrep (bit 0) and fit-head (bit 1).
+    let tasks = |set| Refusal::Capability(Need::Tasks(set));
+    assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0), tasks(0b11));
+    assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0b01), tasks(0b10));
+    assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.tasks = 0b011), tasks(0b100));
+    // What leaves the device: a gradient, a representation, or a representation and a shared head.
+    let roles = |set| Refusal::Capability(Need::Roles(set));
+    assert_eq!(refused(&plain, &|h| h.capabilities.roles = 0xfd), roles(0x02));
+    let steps = requirements("name = \"fedrep\"\nsend = \"representation\"");
+    assert_eq!(refused(&steps, &|h| h.capabilities.roles = 0x02), roles(0x01));
+    assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.roles = 0x03), roles(0x40));
+    // F32 always, and what either direction uses.
+    let encodings = |set| Refusal::Capability(Need::Encodings(set));
+    assert_eq!(refused(&plain, &|h| h.capabilities.encodings = 0b110), encodings(0b001));
+    let up = requirements("name = \"fedrep\"\nupload = \"i8\"");
+    assert_eq!(refused(&up, &|h| h.capabilities.encodings = 0b011), encodings(0b100));
+    let down = requirements("name = \"fedrep\"\ndownload = \"f16\"");
+    assert_eq!(refused(&down, &|h| h.capabilities.encodings = 0b101), encodings(0b010));
+
+    let elements = Refusal::Capability(Need::TensorElements(60));
+    assert_eq!(refused(&plain, &|h| h.capabilities.tensor_elements = 59), elements);
+    // The campaign's arithmetic is f32.
+    let numeric = Refusal::Capability(Need::Numeric(Numeric::F32));
+    assert_eq!(refused(&plain, &|h| h.capabilities.numeric = Numeric::I16), numeric);
+}
+
+#[test]
+fn only_the_devices_of_the_list_where_there_is_one() {
+    let needs = requirements_of(SHAPE, "name = \"fedrep\"", Some(vec![3, 5, u64::MAX]));
+    for device in [3, 5, u64::MAX] {
+        assert_eq!(needs.admit(&changed(|h| h.device = device)), Ok(()));
+    }
+    for device in [0, 4, u64::MAX - 1] {
+        assert_eq!(needs.admit(&changed(|h| h.device = device)), Err(Refusal::UnknownDevice));
+    }
+}
+
+#[test]
+fn a_start_is_part_of_what_is_needed() {
+    let text = "[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\ninit = \"power\"\n\
+                [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.1\n";
+    let fleet = Fleet::parse("test", text).unwrap();
+    let needs = Requirements::new(MODEL, &fleet.engine().requests(), None);
+    let task = changed(|h| h.capabilities.tasks = 0b0011);
+    assert_eq!(needs.admit(&task), Err(Refusal::Capability(Need::Tasks(0b1000))));
+    let role = changed(|h| h.capabilities.roles = 0x02);
+    assert_eq!(needs.admit(&role), Err(Refusal::Capability(Need::Roles(0x08))));
+}
+
+/// At most 256 chunks travel in one direction: a frame that would need more is too small for this
+/// campaign, and a device that was let in with it could never be sent a round.
+#[test]
+fn frames_that_cannot_carry_the_model_are_refused_with_the_least_that_can() {
+    let shape = (784, 8, 1);
+    let needs = requirements_of(shape, "name = \"fedrep\"", None);
+    let answer = |limit| needs.admit(&hello(1, shape, limit));
+    // 6272 values in 256 chunks: 25 a chunk, 100 bytes, and 40 beside it.
+    assert_eq!(answer(128), Err(Refusal::FrameLimit { least: 140, most: 4096 }));
+    assert_eq!(answer(139), Err(Refusal::FrameLimit { least: 140, most: 4096 }));
+    assert_eq!(answer(140), Ok(()));
+    // Halves need less; here the upload decides.
+    let half = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"\nupload = \"f16\"", None);
+    assert_eq!(half.admit(&hello(1, shape, 128)), Ok(()));
+    let mixed = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"", None);
+    assert_eq!(mixed.admit(&hello(1, shape, 128)), Err(Refusal::FrameLimit { least: 140, most: 4096 }));
+}

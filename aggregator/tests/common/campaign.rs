@@ -1,0 +1,144 @@
+//! Engines of small campaigns and devices that answer them, each a fixed function of what it is sent.
+
+use fedspan_aggregator::algorithm::{
+    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, Tensor, Weighting,
+    random_start,
+};
+use fedspan_aggregator::engine::participation::{Fraction, Full};
+use fedspan_aggregator::engine::{DeviceId, Engine, Opening, Participation, Settings, Update};
+use fedspan_aggregator::linalg::{Matrix, from_f32, to_f32};
+use fedspan_protocol::message::{HeadSolve, Task, Upload};
+use fedspan_protocol::tensor::Encoding;
+use proptest::prelude::*;
+
+pub const D: usize = 4;
+pub const K: usize = 2;
+pub const ETA: f32 = 0.25;
+pub const BOUND: f32 = 50.0;
+pub const ITERATIONS: u32 = 2;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub fleet_size: usize,
+    pub rounds: u32,
+    pub deadline: Option<u64>,
+    pub min_count: usize,
+    pub absence: u64,
+    /// Rate and over-selection; everyone where there is none.
+    pub fraction: Option<(f64, f64)>,
+    pub power: bool,
+    pub fedavg: bool,
+    pub by_samples: bool,
+    pub seed: u64,
+}
+
+pub fn setup() -> impl Strategy<Value = Setup> {
+    let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
+    let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=3);
+    let ways = (proptest::option::of(rates), any::<bool>(), any::<bool>(), any::<bool>());
+    (sizes, prop::sample::select(vec![0u64, 60, 500]), ways, any::<u64>()).prop_map(
+        |(
+            (fleet_size, rounds, deadline, min_count),
+            absence,
+            (fraction, power, fedavg, by_samples),
+            seed,
+        )| {
+            Setup {
+                fleet_size,
+                rounds,
+                deadline,
+                min_count,
+                absence,
+                fraction,
+                power,
+                fedavg,
+                by_samples,
+                seed,
+            }
+        },
+    )
+}
+
+impl Setup {
+    pub fn weighting(&self) -> Weighting {
+        if self.by_samples { Weighting::Samples } else { Weighting::Uniform }
+    }
+
+    pub fn policy(&self) -> Box<dyn Participation> {
+        match self.fraction {
+            Some((rate, over_select)) => Box::new(Fraction { rate, over_select, seed: self.seed }),
+            None => Box::new(Full),
+        }
+    }
+
+    pub fn basis(&self) -> Matrix {
+        random_start(D, K, self.seed)
+    }
+
+    pub fn engine(&self) -> Engine {
+        let head = HeadSolve::LeastSquares { ridge: 0.0 };
+        let settings = Settings {
+            fleet_size: self.fleet_size,
+            rounds: self.rounds,
+            final_head: head,
+            deadline: self.deadline,
+            min_count: self.min_count,
+            norm_bound: BOUND,
+            absence: self.absence,
+        };
+        let weighting = self.weighting();
+        let start: Option<Box<dyn Algorithm>> = match self.power {
+            true => Some(Box::new(PowerStart::new(self.basis(), ITERATIONS, weighting))),
+            false => None,
+        };
+        let algorithm: Box<dyn Algorithm> = if self.fedavg {
+            let encoding = Encoding::F32;
+            let parameters =
+                FedAvgParameters { step_size: ETA, head_step_size: 0.5, local_steps: 1, encoding, weighting };
+            Box::new(FedAvg::new(self.basis(), Matrix::zeros(K, 1), parameters))
+        } else {
+            let parameters = FedRepParameters {
+                step_size: ETA,
+                head,
+                upload: Upload::Gradient,
+                download_encoding: Encoding::F32,
+                upload_encoding: Encoding::F32,
+                weighting,
+            };
+            Box::new(FedRep::new(self.basis(), parameters))
+        };
+        Engine::new(settings, start, algorithm, self.policy())
+    }
+}
+
+/// A device's own symmetric matrix, from which it answers everything.
+fn own(device: DeviceId, d: usize) -> Matrix {
+    let raw = super::gaussian(d, d, &mut super::random(1000 + device));
+    &raw * raw.transpose() * (0.2 / d as f64)
+}
+
+/// The values that `device` answers to a task on a representation (d x k, row-major) and perhaps a head.
+pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    let Some(b) = sent.first().map(|values| from_f32(d, k, values)) else { return Vec::new() };
+    let step = own(device, d) * &b;
+    match task {
+        Task::FedRep { .. } => vec![to_f32(&(step * -0.3))],
+        Task::PowerStart => vec![to_f32(&step)],
+        Task::FedAvg { .. } => {
+            let head = sent[1].iter().map(|w| w * 0.5 + device as f32 * 0.125).collect();
+            vec![to_f32(&(&b + step * 0.1)), head]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What an honest device answers to an opening.
+pub fn honest(device: DeviceId, opening: &Opening) -> Update {
+    let sent: Vec<Vec<f32>> = opening.request.tensors.iter().map(|t| t.values.clone()).collect();
+    let (d, k) =
+        opening.request.tensors.first().map_or((0, 0), |t| (usize::from(t.rows), usize::from(t.cols)));
+    let values = honest_values(device, &opening.request.task, d, k, &sent);
+    let tensors = opening.request.expects.iter().zip(values);
+    let tensors = tensors.map(|(t, values)| Tensor { role: t.role, rows: t.rows, cols: t.cols, values });
+    super::update(opening.id, 1 + device as u32 % 5, &opening.request.expects, tensors.collect())
+}

@@ -1,0 +1,322 @@
+//! `fleet.toml`: the example works, and every kind of mistake gets one message that says where, what was
+//! found and what is allowed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::time::Duration;
+
+use fedspan_aggregator::config::{AlgorithmName, Fleet, Init, ParticipationSection, Source, nearest};
+use proptest::prelude::*;
+
+const EXAMPLE: &str = include_str!("../examples/fleet.toml");
+
+const BASE: &str = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n\
+                    [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
+
+/// The message for the base file with one line replaced (or, with an empty `old`, lines appended).
+fn message(old: &str, new: &str) -> String {
+    let text = if old.is_empty() { format!("{BASE}{new}\n") } else { BASE.replacen(old, new, 1) };
+    assert_ne!(text, BASE, "the replacement replaced nothing");
+    Fleet::parse("fleet.toml", &text).expect_err(&text).to_string()
+}
+
+#[test]
+fn the_example_works_as_it_is() {
+    let fleet = Fleet::parse("fleet.toml", EXAMPLE).unwrap();
+    assert_eq!((fleet.expected, fleet.shape.features, fleet.shape.outputs, fleet.model.k), (8, 58, 7, 24));
+    assert_eq!(fleet.algorithm.name, AlgorithmName::FedRep);
+    assert_eq!(fleet.participation, ParticipationSection::Full);
+    assert_eq!(fleet.rounds.deadline, Some(Duration::from_secs(60)));
+    assert_eq!(fleet.engine().representation().shape(), (58, 24));
+    // "The values shown are the defaults": with the required keys alone it is the same configuration.
+    let required = "seed = 1\n[devices]\nexpected = 8\n[data]\nd = 58\noutputs = 7\n[model]\nk = 24\n\
+                    [algorithm]\nname = \"fedrep\"\nrounds = 300\nstep_size = 1.0\nridge = 0.01\nfinal_ridge = 0.03\n";
+    assert_eq!(Fleet::parse("fleet.toml", required).unwrap(), fleet);
+}
+
+/// The keys that the example shows in comments work, too.
+#[test]
+fn the_examples_comments_work_when_they_are_taken_out() {
+    let text = EXAMPLE
+        .replace("# allow = [1, 2, 3, 4, 5, 6, 7, 8]", "allow = [1, 2, 3, 4, 5, 6, 7, 8]")
+        .replace("init = \"random\"", "init = \"power\"")
+        .replace("policy = \"full\"", "policy = \"fraction\"\nr = 0.5")
+        .replace("name = \"fedrep\"", "name = \"fedavg\"");
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    assert_eq!(fleet.allowed, Some((1..=8).collect()));
+    assert_eq!(fleet.model.init, Init::Power { iterations: 5 });
+    assert_eq!(fleet.participation, ParticipationSection::Fraction { r: 0.5 });
+}
+
+#[test]
+fn each_kind_of_mistake_has_its_message() {
+    let cases = [
+        // Unknown keys, with what is close.
+        (
+            "step_size = 0.5",
+            "step_sise = 0.5",
+            "fleet.toml:9: algorithm.step_size is missing, allowed: a number from 0 to 1000000",
+        ),
+        (
+            "",
+            "roundz = 5",
+            "fleet.toml:13: algorithm.roundz: unknown key (did you mean \"rounds\"?), allowed: ",
+        ),
+        (
+            "seed = 3",
+            "sead = 3",
+            "fleet.toml:1: sead: unknown key (did you mean \"seed\"?), allowed: algorithm, data, devices, ",
+        ),
+        ("[data]", "[dada]", "fleet.toml: data.d is missing, allowed: an integer from 1 to 65535"),
+        (
+            "",
+            "[limitz]\nidle = 1",
+            "fleet.toml:13: limitz: unknown key (did you mean \"limits\"?), allowed: ",
+        ),
+        ("", "[participation]\nr = 0.5", "fleet.toml:14: participation.r: unknown key"),
+        // Wrong types.
+        (
+            "k = 3",
+            "k = \"three\"",
+            "fleet.toml:8: model.k: found \"three\", allowed: an integer from 1 to 1024",
+        ),
+        ("k = 3", "k = 3.0", "fleet.toml:8: model.k: found 3.0, allowed: an integer from 1 to 1024"),
+        (
+            "rounds = 4",
+            "rounds = true",
+            "fleet.toml:11: algorithm.rounds: found true, allowed: an integer from 0 to 10000000",
+        ),
+        (
+            "name = \"fedrep\"",
+            "name = 7",
+            "fleet.toml:10: algorithm.name: found 7, allowed: \"fedrep\", \"gd-gd\"",
+        ),
+        (
+            "step_size = 0.5",
+            "step_size = \"0.5\"",
+            "fleet.toml:12: algorithm.step_size: found \"0.5\", allowed: a number from 0",
+        ),
+        ("seed = 3", "seed = 3\nlimits = 3", "fleet.toml:2: limits: found 3, allowed: a table"),
+        ("", "[devices.allow]", "devices.allow: found a table, allowed: a list of device numbers from 0"),
+        (
+            "expected = 2",
+            "expected = 2\nallow = [1, \"two\"]",
+            "fleet.toml:4: devices.allow: found [1, \"two\"], allowed: a list of device numbers from 0",
+        ),
+        (
+            "expected = 2",
+            "expected = 2\nallow = [1, -2]",
+            "fleet.toml:4: devices.allow: found [1, -2], allowed: ",
+        ),
+        // Out of range.
+        ("d = 20", "d = 0", "fleet.toml:5: data.d: found 0, allowed: an integer from 1 to 65535"),
+        ("d = 20", "d = 65536", "fleet.toml:5: data.d: found 65536, allowed: an integer from 1 to 65535"),
+        ("k = 3", "k = -3", "fleet.toml:8: model.k: found -3, allowed: an integer from 1 to 1024"),
+        (
+            "rounds = 4",
+            "rounds = 0",
+            "fleet.toml:11: algorithm.rounds: found 0, allowed: an integer from 1 to 10000000",
+        ),
+        (
+            "step_size = 0.5",
+            "step_size = -0.5",
+            "fleet.toml:12: algorithm.step_size: found -0.5, allowed: a number from 0 to 1000000",
+        ),
+        ("step_size = 0.5", "step_size = nan", "found nan, allowed: a number from 0 to 1000000"),
+        ("step_size = 0.5", "step_size = inf", "found inf, allowed: a number from 0 to 1000000"),
+        (
+            "",
+            "[participation]\npolicy = \"fraction\"\nr = 1.5",
+            "fleet.toml:15: participation.r: found 1.5, allowed: a number from",
+        ),
+        (
+            "",
+            "[participation]\npolicy = \"fraction\"\nr = 0",
+            "fleet.toml:15: participation.r: found 0, allowed: a number from",
+        ),
+        (
+            "",
+            "[rounds]\nover_select = 0.5",
+            "fleet.toml:14: rounds.over_select: found 0.5, allowed: a number from 1 to 10",
+        ),
+        ("", "[limits]\nnorm = 1e9", "fleet.toml:14: limits.norm: found 1e9, allowed: a number from"),
+        (
+            "",
+            "[limits]\nconnections = 0",
+            "fleet.toml:14: limits.connections: found 0, allowed: an integer from 1 to 1000000",
+        ),
+        // Unknown words, with what is close.
+        (
+            "\"fedrep\"",
+            "\"fedrap\"",
+            "fleet.toml:10: algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"local-only\", \"pooled\" (did you mean \"fedrep\"?)",
+        ),
+        (
+            "\"fedrep\"",
+            "\"zzz\"",
+            "found \"zzz\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"local-only\", \"pooled\"",
+        ),
+        (
+            "k = 3",
+            "k = 3\ninit = \"sideways\"",
+            "fleet.toml:9: model.init: found \"sideways\", allowed: \"random\", \"power\"",
+        ),
+        (
+            "step_size = 0.5",
+            "step_size = 0.5\nupload = \"f61\"",
+            "fleet.toml:13: algorithm.upload: found \"f61\", allowed: \"f32\", \"f16\", \"i8\"",
+        ),
+        // Missing.
+        ("k = 3\n", "", "fleet.toml:7: model.k is missing, allowed: an integer from 1 to 1024"),
+        ("name = \"fedrep\"\n", "", "fleet.toml:9: algorithm.name is missing, allowed: \"fedrep\""),
+        (
+            "expected = 2\n",
+            "",
+            "fleet.toml:2: devices.expected is missing, allowed: an integer from 1 to 1000000",
+        ),
+        (
+            "",
+            "[participation]\npolicy = \"fraction\"",
+            "fleet.toml:13: participation.r is missing, allowed: a number",
+        ),
+        // Not TOML.
+        ("d = 20", "d = ", "fleet.toml:5: "),
+        ("d = 20", "d = 20\nd = 21", "fleet.toml:6: "),
+        ("[model]", "[model", "fleet.toml:7: "),
+        // What contradicts something else.
+        (
+            "k = 3",
+            "k = 21",
+            "fleet.toml:8: model.k: found 21, allowed: an integer from 1 to 20, the number of features",
+        ),
+        (
+            "k = 3",
+            "k = 3\ninit = \"moments\"",
+            "fleet.toml:9: model.init: allowed for a real fleet: \"random\", \"power\" (moments reveal records)",
+        ),
+        ("k = 3", "k = 3\ninit = \"truth-sine:0.5\"", "fleet.toml:9: model.init: allowed for a real fleet"),
+        ("\"fedrep\"", "\"pooled\"", "fleet.toml:10: algorithm.name: \"pooled\" has no rounds to serve"),
+        (
+            "expected = 2",
+            "expected = 2\nallow = [7]",
+            "fleet.toml:4: devices.allow: 1 devices are allowed, 2 expected",
+        ),
+        (
+            "expected = 2",
+            "expected = 2\nallow = [7, 7]",
+            "fleet.toml:4: devices.allow: 1 devices are allowed, 2 expected",
+        ),
+        (
+            "d = 20\noutputs = 2\n[model]\nk = 3",
+            "d = 2000\noutputs = 2\n[model]\nk = 200",
+            "fleet.toml:8: model.k: found 200, ",
+        ),
+    ];
+    for (old, new, expected) in cases {
+        let found = message(old, new);
+        assert!(found.contains(expected), "{old:?} -> {new:?}\nfound:    {found}\nexpected: {expected}");
+        assert_eq!(found.lines().count(), 1, "one line: {found:?}");
+        assert!(found.starts_with("fleet.toml"), "{found}");
+    }
+    let none = message("\"fedrep\"", "\"zzz\"");
+    assert!(!none.contains("did you mean"), "{none}");
+}
+
+#[test]
+fn changes_of_the_command_line_win_and_are_blamed() {
+    let change = |changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|&c| c.to_owned()).collect();
+        Source::parse("s.toml", "a = 1\n[model]\nk = 3\n", &changes)
+    };
+    let source = change(&["model.k=5", "a = 2", "new.deep.word=fast", "model.flag=true", "x=1.5"]).unwrap();
+    let root = source.root();
+    assert_eq!(root.integer("a", None, 0..=9).unwrap(), 2);
+    let model = root.section("model").unwrap();
+    assert_eq!(model.integer("k", None, 0..=9).unwrap(), 5);
+    assert!(model.boolean("flag", false).unwrap());
+    let deep = root.section("new").unwrap().section("deep").unwrap();
+    assert_eq!(deep.string("word", None, "a word").unwrap(), "fast");
+    assert_eq!(root.number("x", None, 0.0..=9.0).unwrap(), 1.5);
+    root.finish().unwrap();
+    model.finish().unwrap();
+    // What is written down is what ran.
+    let again = Source::parse("again", &source.effective(), &[]).unwrap();
+    assert_eq!(again.root().section("model").unwrap().integer("k", None, 0..=9).unwrap(), 5);
+    assert_eq!(again.root().integer("a", None, 0..=9).unwrap(), 2);
+
+    let source = change(&["model.k=50"]).unwrap();
+    let problem = source.root().section("model").unwrap().integer("k", None, 0..=9).unwrap_err();
+    assert_eq!(problem.to_string(), "--set model.k: found 50, allowed: an integer from 0 to 9");
+    let source = change(&["model.q=50"]).unwrap();
+    let model = source.root().section("model").unwrap();
+    model.integer("k", None, 0..=9).unwrap();
+    assert!(model.finish().unwrap_err().to_string().starts_with("--set model.q: unknown key"));
+
+    for (bad, expected) in [
+        ("model.k", "--set model.k: expected KEY=VALUE, no '=' found"),
+        ("=3", "is not a dotted key of this file"),
+        ("a..b=3", "is not a dotted key of this file"),
+        ("a.b=3", "is not a dotted key of this file"),
+    ] {
+        let found = change(&[bad]).unwrap_err().to_string();
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
+#[test]
+fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
+    let of = |text: &str| Fleet::parse("f", text).unwrap().fingerprint();
+    let base = of(BASE);
+    for (old, new) in [
+        ("seed = 3", "seed = 4"),
+        ("d = 20", "d = 21"),
+        ("outputs = 2", "outputs = 3"),
+        ("k = 3", "k = 4"),
+        ("k = 3", "k = 3\ninit = \"power\""),
+        ("rounds = 4", "rounds = 5"),
+        ("step_size = 0.5", "step_size = 0.25"),
+        ("step_size = 0.5", "step_size = 0.5\nweighting = \"samples\""),
+        ("[model]", "[participation]\npolicy = \"fraction\"\nr = 0.5\n[model]"),
+    ] {
+        assert_ne!(of(&BASE.replacen(old, new, 1)), base, "{new}");
+    }
+    let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");
+    assert_eq!(of(&moved), base);
+}
+
+proptest! {
+    /// Whatever stands in the file, the answer is a configuration or a message.
+    #[test]
+    fn no_file_makes_it_panic(
+        cut in any::<prop::sample::Index>(), noise in "[\\[\\]=\"a-z0-9.\n #{}-]{0,30}", insert in any::<prop::sample::Index>()
+    ) {
+        let mut text = EXAMPLE.to_owned();
+        let at = insert.index(text.len());
+        if text.is_char_boundary(at) {
+            text.insert_str(at, &noise);
+        }
+        let mut end = cut.index(text.len() + 1);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        if let Err(problem) = Fleet::parse("fleet.toml", &text) {
+            let message = problem.to_string();
+            prop_assert!(message.starts_with("fleet.toml"), "{}", message);
+            prop_assert_eq!(message.lines().count(), 1, "{}", message);
+        }
+    }
+
+    #[test]
+    fn the_nearest_word_is_one_edit_away(at in 0usize..6, letter in "[a-z]") {
+        let mut word = "fedavg".to_owned();
+        word.replace_range(at..=at, &letter);
+        prop_assert_eq!(nearest(&word, &["pooled", "fedavg", "local-only"]), Some("fedavg"));
+    }
+}
+
+#[test]
+fn nothing_is_near_a_word_of_its_own() {
+    assert_eq!(nearest("qqqqqq", &["fedrep", "fedavg"]), None);
+    assert_eq!(nearest("", &["fedrep"]), None);
+    assert_eq!(nearest("x", &[]), None);
+}

@@ -1,0 +1,543 @@
+//! One device's side on the host: whole updates in any order of chunks, foreign and hostile bytes, bounds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{encoded, frame, hello, messages, random, tensors};
+use fedspan_aggregator::algorithm::{Request, Tensor};
+use fedspan_aggregator::connection::{Connection, Inbound, OUTBOX_MAX, Traffic};
+use fedspan_aggregator::engine::{Opening, Update};
+use fedspan_protocol::assembly::{Assembly, plan};
+use fedspan_protocol::limits::{SCHEMA_HASH, WIRE_VERSION};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello, Missing, Refusal,
+    RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+
+const DEVICE: u64 = 9;
+
+/// A round that sends and expects one d x k tensor (and, with two, a 2 x 3 head each way).
+fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Opening> {
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    let (down, up) = (Role::Representation, if two { Role::Representation } else { Role::Gradient });
+    let shape = |role| TensorDescriptor::inline(role, encoding, d, k);
+    let shared = TensorDescriptor::inline(Role::SharedHead, encoding, 2, 3);
+    let mut sends = vec![shape(down)];
+    let mut expects = vec![shape(up)];
+    if two {
+        sends.push(shared);
+        expects.push(shared);
+    }
+    let request = Request {
+        task: Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding },
+        tensors: tensors(&sends, &mut random(number.into()), 1.0),
+        encoding,
+        expects,
+    };
+    Arc::new(Opening::new(RoundId { round: number, stage: 1 }, request))
+}
+
+/// A connection that has heard hello and said welcome.
+fn greeted(limit: u16) -> Connection {
+    let mut connection = Connection::new();
+    let said = say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), limit)), &[]);
+    assert!(matches!(said.as_slice(), [Inbound::Hello(_)]), "{said:?}");
+    connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 1000 }));
+    assert_eq!(sent(&mut connection).len(), 1);
+    connection
+}
+
+fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<Inbound> {
+    hear(connection, &frame(message, body))
+}
+
+fn hear(connection: &mut Connection, bytes: &[u8]) -> Vec<Inbound> {
+    let mut said = Vec::new();
+    connection.receive(bytes, &mut said);
+    said
+}
+
+/// All frames that wait, decoded.
+fn sent(connection: &mut Connection) -> Vec<(ToDevice, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    while connection.next_frame(&mut bytes) {}
+    messages(&bytes)
+}
+
+/// The frames of an update, head first, and the update as it should arrive.
+fn update_frames(opening: &Opening, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
+    let mut descriptors: Descriptors = opening.request.expects.iter().copied().collect();
+    plan(&mut descriptors, limit).unwrap();
+    let mut values = tensors(&descriptors, &mut random(seed), 2.0);
+    let mut bytes = Vec::new();
+    for (tensor, descriptor) in values.iter_mut().zip(&descriptors) {
+        let own = encoded(descriptor.encoding, &tensor.values);
+        // What arrives is what was encoded.
+        descriptor.encoding.decode(&own, &mut tensor.values).unwrap();
+        bytes.push(own);
+    }
+    let head = UpdateHead { id: opening.id, samples: 5, skipped: 1, tensors: descriptors.clone() };
+    let inline = descriptors.iter().all(|d| d.chunk == 0);
+    let body = if inline { bytes.concat() } else { Vec::new() };
+    let mut frames = vec![frame(&ToServer::Update(head), &body)];
+    for (tensor, descriptor) in descriptors.iter().enumerate() {
+        frames.extend(
+            (0..descriptor.chunks())
+                .map(|index| chunk_frame(opening.id, descriptor, tensor, index, &bytes[tensor])),
+        );
+    }
+    let whole =
+        Update { id: opening.id, samples: 5, skipped: 1, descriptors: descriptors.to_vec(), tensors: values };
+    (frames, whole)
+}
+
+fn chunk_frame(id: RoundId, d: &TensorDescriptor, tensor: usize, index: usize, bytes: &[u8]) -> Vec<u8> {
+    let range = d.chunk_range(index).unwrap();
+    let first = d.encoding.byte_len(range.start);
+    let body = &bytes[first..first + d.encoding.byte_len(range.len())];
+    let chunk = Chunk { id, tensor: tensor as u8, offset: range.start as u32 };
+    frame(&ToServer::Chunk(chunk), body)
+}
+
+/// What a device has after a round was opened on it: its tensors' values, once all chunks have come.
+fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> {
+    let (open, body) = frames.iter().rev().find_map(|(message, body)| match message {
+        ToDevice::RoundOpen(open) => Some((open, body)),
+        _ => None,
+    })?;
+    let mut values: Vec<Vec<f32>> = open.tensors.iter().map(|t| vec![f32::NAN; t.elements()]).collect();
+    if open.tensors.iter().all(|t| t.chunk == 0) {
+        let mut rest = body.as_slice();
+        for (tensor, values) in open.tensors.iter().zip(&mut values) {
+            let (own, tail) = rest.split_at(tensor.byte_len());
+            tensor.encoding.decode(own, values).unwrap();
+            rest = tail;
+        }
+        return Some((open.id, values));
+    }
+    let mut assembly = Assembly::new(&open.tensors).unwrap();
+    for (message, body) in frames {
+        if let ToDevice::Chunk(chunk) = message
+            && chunk.id == open.id
+            && let Some(place) = assembly.accept(chunk, body.len()).unwrap()
+        {
+            let encoding = open.tensors[place.tensor].encoding;
+            encoding.decode(body, &mut values[place.tensor][place.elements]).unwrap();
+        }
+    }
+    assembly.is_complete().then_some((open.id, values))
+}
+
+/// The values of an opening as they decode.
+fn decoded(opening: &Opening) -> Vec<Vec<f32>> {
+    let decode = |(tensor, bytes): (&Tensor, &Vec<u8>)| {
+        let mut values = vec![0.0; tensor.values.len()];
+        opening.request.encoding.decode(bytes, &mut values).unwrap();
+        values
+    };
+    opening.request.tensors.iter().zip(&opening.encoded).map(decode).collect()
+}
+
+fn encoding() -> impl Strategy<Value = Encoding> {
+    prop::sample::select(vec![Encoding::F32, Encoding::F16, Encoding::I8])
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    d: u16,
+    k: u16,
+    encoding: Encoding,
+    two: bool,
+    limit: u16,
+    seed: u64,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let limit = prop_oneof![Just(128u16), 129u16..400, 400u16..=4096];
+    (1u16..60, 1u16..8, encoding(), any::<bool>(), limit, any::<u64>())
+        .prop_map(|(d, k, encoding, two, limit, seed)| Case { d, k, encoding, two, limit, seed })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Inline or chunked, in any order, with losses that are asked for and with repetitions: one update,
+    /// with the bits that were sent; and downwards the same.
+    #[test]
+    fn an_update_comes_whole_and_once(
+        case in case(), order in any::<u64>(), lose in 0.0f64..0.6, cut in 1usize..200
+    ) {
+        let mut connection = greeted(case.limit);
+        let opening = opening(3, case.d, case.k, case.encoding, case.two);
+        connection.open(&opening);
+        let down = sent(&mut connection);
+        prop_assert_eq!(received(&down), Some((opening.id, decoded(&opening))));
+
+        let (frames, whole) = update_frames(&opening, case.limit.into(), case.seed);
+        let random = &mut random(order);
+        let (head, chunks) = frames.split_first().unwrap();
+        let mut arriving = random.choose(chunks, chunks.len());
+        arriving.retain(|_| random.uniform() > lose);
+        let again = random.below(arriving.len() + 1);
+        if let Some(repeated) = arriving.get(again).cloned() {
+            arriving.insert(0, repeated);
+        }
+        let bytes: Vec<u8> = [head.clone()].into_iter().chain(arriving).flatten().collect();
+        let mut said: Vec<Inbound> = bytes.chunks(cut).flat_map(|part| hear(&mut connection, part)).collect();
+        // What was lost is asked for until it is here.
+        for _ in 0..300 {
+            if !said.is_empty() {
+                break;
+            }
+            prop_assert!(connection.is_mid_message());
+            connection.ask_missing();
+            let asked = sent(&mut connection);
+            let [(ToDevice::Missing(missing), _)] = asked.as_slice() else { panic!("{asked:?}") };
+            prop_assert_eq!(missing.id, opening.id);
+            for &index in &missing.chunks {
+                let before: usize = whole.descriptors[..missing.tensor.into()].iter().map(|d| d.chunks()).sum();
+                said.extend(hear(&mut connection, &chunks[before + usize::from(index)]));
+            }
+        }
+        prop_assert_eq!(said, vec![Inbound::Update(whole)]);
+        prop_assert!(!connection.is_mid_message());
+        prop_assert_eq!(connection.pending(), 0, "nothing but the update");
+        // Chunks that come after that are left over, not faults.
+        if let Some(last) = chunks.last() {
+            let before = connection.traffic().stale;
+            prop_assert_eq!(hear(&mut connection, last), vec![]);
+            prop_assert_eq!((connection.traffic().faults, connection.traffic().stale), (0, before + 1));
+        }
+    }
+
+    /// A device asks for any chunks of the round that is open, and gets exactly those.
+    #[test]
+    fn chunks_that_are_asked_for_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
+        let mut connection = greeted(case.limit);
+        let opening = opening(3, case.d, case.k, case.encoding, case.two);
+        connection.open(&opening);
+        let down = sent(&mut connection);
+        let chunk_of = |index: u16| down.iter().filter(|(message, _)| matches!(message, ToDevice::Chunk(c) if c.tensor == 0)).nth(index.into());
+        let chunks = wanted.iter().copied().collect();
+        let missing = Missing { id: opening.id, tensor: 0, chunks };
+        let said = say(&mut connection, &ToServer::Missing(missing), &[]);
+        let again = sent(&mut connection);
+        let there: Vec<_> = wanted.iter().filter_map(|index| chunk_of(*index).cloned()).collect();
+        let (repeated, faults): (Vec<_>, Vec<_>) =
+            again.into_iter().partition(|(message, _)| matches!(message, ToDevice::Chunk(_)));
+        prop_assert_eq!(repeated, there.clone());
+        // What does not exist is the device's fault, and said so once.
+        let strange = there.len() < wanted.len();
+        prop_assert_eq!(faults.len(), usize::from(strange));
+        prop_assert_eq!(said, vec![Inbound::Fault(Fault::Tensors); usize::from(strange)]);
+        prop_assert_eq!((connection.traffic().unsent, connection.traffic().faults), (0, u32::from(strange)));
+        // Of another round: nothing.
+        let other = Missing { id: RoundId { round: 4, stage: 1 }, tensor: 0, chunks: [0].into_iter().collect() };
+        prop_assert_eq!(say(&mut connection, &ToServer::Missing(other), &[]), vec![]);
+        prop_assert_eq!((connection.pending(), connection.traffic().stale), (0, 1));
+    }
+
+    /// A round that replaces another: the device is told nothing more of the first, and ends with the second.
+    #[test]
+    fn a_new_round_replaces_the_one_that_is_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
+        let mut connection = greeted(case.limit);
+        let first = opening(3, case.d, case.k, case.encoding, case.two);
+        let second = opening(4, case.d, case.k, case.encoding, case.two);
+        connection.open(&first);
+        let mut bytes = Vec::new();
+        for _ in 0..after {
+            connection.next_frame(&mut bytes);
+        }
+        // The device is in the middle of an update for the first.
+        let (frames, _) = update_frames(&first, case.limit.into(), case.seed);
+        let begun = half.min(frames.len() - 1);
+        for frame in &frames[..begun] {
+            hear(&mut connection, frame);
+        }
+        connection.open(&second);
+        prop_assert!(!connection.is_mid_message());
+        let rest = sent(&mut connection);
+        prop_assert!(rest.iter().all(|(message, _)| !matches!(message, ToDevice::Chunk(c) if c.id == first.id)));
+        prop_assert_eq!(received(&rest), Some((second.id, decoded(&second))));
+        // What was on its way of the old update is left over.
+        for frame in &frames[begun.max(1)..] {
+            hear(&mut connection, frame);
+        }
+        if begun > 0 {
+            prop_assert_eq!(connection.traffic().faults, 0);
+            prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
+        }
+        let (frames, whole) = update_frames(&second, case.limit.into(), case.seed);
+        let said: Vec<Inbound> = frames.iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+        prop_assert_eq!(said.last(), Some(&Inbound::Update(whole)));
+    }
+
+    /// RoundClosed in the middle of an update: the device stops, and is not cut off for it.
+    #[test]
+    fn a_closed_round_takes_its_half_update_along(case in case(), half in 1usize..20) {
+        let mut connection = greeted(case.limit);
+        let opening = opening(3, case.d, case.k, case.encoding, case.two);
+        connection.open(&opening);
+        let mut bytes = Vec::new();
+        connection.next_frame(&mut bytes);
+        let (frames, _) = update_frames(&opening, case.limit.into(), case.seed);
+        if frames.len() == 1 {
+            return Ok(());
+        }
+        let begun = half.min(frames.len() - 1);
+        for frame in &frames[..begun] {
+            hear(&mut connection, frame);
+        }
+        prop_assert!(connection.is_mid_message());
+        // A round that is not this one changes nothing.
+        connection.close_round(RoundId { round: 2, stage: 1 });
+        prop_assert!(connection.is_mid_message());
+        connection.close_round(opening.id);
+        prop_assert!(!connection.is_mid_message());
+        let told: Vec<ToDevice> = sent(&mut connection).into_iter().map(|(message, _)| message).collect();
+        prop_assert_eq!(told.last(), Some(&ToDevice::RoundClosed(opening.id)));
+        prop_assert!(told.iter().all(|message| !matches!(message, ToDevice::Chunk(_))), "no more of it");
+        for frame in &frames[begun..] {
+            prop_assert_eq!(hear(&mut connection, frame), vec![]);
+        }
+        prop_assert_eq!(connection.traffic().faults, 0);
+        prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
+    }
+
+    /// Bytes of any kind, before and after hello: no panic, no update that nobody sent, bounded queues.
+    #[test]
+    fn garbage_does_no_harm(
+        greet in any::<bool>(), seed in any::<u64>(),
+        parts in proptest::collection::vec((0usize..6, any::<prop::sample::Index>(), any::<u8>(), proptest::collection::vec(any::<u8>(), 0..80)), 1..40)
+    ) {
+        let mut connection = if greet { greeted(256) } else { Connection::new() };
+        let opening = opening(3, 40, 3, Encoding::F32, true);
+        if greet {
+            connection.open(&opening);
+        }
+        let (frames, whole) = update_frames(&opening, 256, seed);
+        let valid: Vec<u8> = frames.concat();
+        let mut stream = Vec::new();
+        for (how, at, byte, noise) in parts {
+            let place = at.index(valid.len());
+            match how {
+                0 => stream.extend_from_slice(&noise),
+                1 => stream.extend_from_slice(&valid[..place]),
+                2 => stream.extend_from_slice(&valid[place..]),
+                3 => {
+                    let mut flipped = frames[at.index(frames.len())].clone();
+                    let inside = usize::from(byte) % flipped.len();
+                    flipped[inside] ^= 1 << (byte % 8);
+                    stream.extend_from_slice(&flipped);
+                }
+                4 => stream.extend_from_slice(&frames[at.index(frames.len())]),
+                _ => stream.push(0),
+            }
+        }
+        let said = hear(&mut connection, &stream);
+        for inbound in &said {
+            match inbound {
+                Inbound::Update(update) => prop_assert_eq!(update, &whole),
+                Inbound::Fault(_) => {}
+                Inbound::Hello(_) | Inbound::Foreign(_) => prop_assert!(!greet),
+                other => panic!("{other:?} was never sent"),
+            }
+        }
+        prop_assert!(connection.pending() <= OUTBOX_MAX + 2, "{}", connection.pending());
+        sent(&mut connection);
+        let faults = said.iter().filter(|inbound| matches!(inbound, Inbound::Fault(_))).count();
+        prop_assert_eq!(connection.traffic().faults as usize, faults, "every one is counted");
+    }
+
+    /// Every byte after hello is counted, however the stream is cut.
+    #[test]
+    fn traffic_is_counted_to_the_byte(case in case(), cut in 1usize..300) {
+        let mut connection = Connection::new();
+        let greeting = frame(&ToServer::Hello(hello(DEVICE, (8, 2, 1), case.limit)), &[]);
+        let opening = opening(3, case.d, case.k, case.encoding, case.two);
+        let alive = frame(&ToServer::Alive, &[]);
+        let after: Vec<u8> = std::iter::repeat_n(alive, 9).flatten().collect();
+        let stream = [greeting.clone(), after.clone()].concat();
+        for part in stream.chunks(cut) {
+            hear(&mut connection, part);
+        }
+        prop_assert_eq!(connection.traffic().up as usize, after.len());
+        let mut bytes = Vec::new();
+        connection.open(&opening);
+        while connection.next_frame(&mut bytes) {}
+        prop_assert_eq!(connection.traffic().down as usize, bytes.len());
+        // Bytes may be counted anew; what was dropped stays counted.
+        say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), 256)), &[]);
+        hear(&mut connection, &[5, 1, 2, 3, 4, 0]);
+        connection.forget_traffic();
+        let traffic = connection.traffic();
+        prop_assert_eq!((traffic.up, traffic.down, traffic.faults), (0, 0, 1));
+        prop_assert!(traffic.frames.framing + traffic.frames.check + traffic.frames.header >= 1);
+    }
+}
+
+// ---- examples -----------------------------------------------------------------------------------------
+
+#[test]
+fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
+    let refusal_of = |hello: Hello| {
+        let mut connection = Connection::new();
+        let said = say(&mut connection, &ToServer::Hello(hello), &[]);
+        let [Inbound::Foreign(refusal)] = said.as_slice() else { panic!("{said:?}") };
+        connection.refuse(*refusal);
+        assert_eq!(sent(&mut connection), vec![(ToDevice::Refused(*refusal), Vec::new())]);
+        *refusal
+    };
+    let good = hello(DEVICE, (8, 2, 1), 256);
+    let version = Refusal::WireVersion { served: WIRE_VERSION };
+    assert_eq!(refusal_of(Hello { wire_version: 2, ..good }), version);
+    assert_eq!(refusal_of(Hello { wire_version: 2, schema_hash: 0, ..good }), version);
+    assert_eq!(refusal_of(Hello { schema_hash: 7, ..good }), Refusal::Schema { served: SCHEMA_HASH });
+    // Of another version only the first fields are alike.
+    let mut connection = Connection::new();
+    let strange = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
+    let check = fedspan_protocol::frame::crc32c(&strange).to_le_bytes();
+    // Nothing in it is zero but the tag: one COBS block, and a second.
+    let plain = [strange.as_slice(), &check].concat();
+    let at = plain.iter().position(|b| *b == 0).unwrap();
+    assert!(plain[at + 1..].iter().all(|b| *b != 0));
+    let tail = &plain[at + 1..];
+    let wire = [&[at as u8 + 1][..], &plain[..at], &[tail.len() as u8 + 1], tail, &[0]].concat();
+    assert_eq!(hear(&mut connection, &wire), vec![Inbound::Foreign(version)]);
+}
+
+#[test]
+fn nothing_but_hello_is_heard_before_hello() {
+    let mut connection = Connection::new();
+    let opening = opening(1, 2, 1, Encoding::F32, false);
+    let (frames, _) = update_frames(&opening, 256, 1);
+    assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(connection.pending(), 0, "and not answered");
+    assert_eq!(
+        connection.traffic(),
+        Traffic { faults: 2, frames: connection.traffic().frames, ..Traffic::default() }
+    );
+    // More than 128 bytes are not read.
+    let long = [&[0x70; 0x6f][..], &[0x70; 0x6f], &[0]].concat();
+    hear(&mut connection, &long);
+    assert_eq!(connection.traffic().frames.oversize, 1);
+    assert_eq!(say(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
+}
+
+#[test]
+fn a_second_hello_has_no_place() {
+    let mut connection = greeted(256);
+    let again = ToServer::Hello(hello(10, (8, 2, 1), 4096));
+    assert_eq!(say(&mut connection, &again, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(sent(&mut connection), vec![(ToDevice::Fault(Fault::Unexpected), Vec::new())]);
+}
+
+/// What an update announces is compared with what was asked for before anything is given memory.
+#[test]
+fn an_update_of_more_than_was_asked_is_refused() {
+    let announce = |rows, cols, count: usize| {
+        let chunk = 1014;
+        let tensor =
+            TensorDescriptor { chunk, ..TensorDescriptor::inline(Role::Gradient, Encoding::F32, rows, cols) };
+        let tensors = std::iter::repeat_n(tensor, count).collect();
+        UpdateHead { id: RoundId { round: 3, stage: 1 }, samples: 1, skipped: 0, tensors }
+    };
+    let mut connection = greeted(4096);
+    let refused = vec![Inbound::Fault(Fault::Tensors)];
+    // Before any round is open: nothing may be announced.
+    assert_eq!(say(&mut connection, &ToServer::Update(announce(1, 1, 1)), &[]), refused);
+    connection.open(&opening(3, 40, 50, Encoding::F32, false));
+    for (rows, cols, count) in [(40, 51, 1), (65_535, 3, 1), (400, 500, 1), (40, 50, 2), (2001, 1, 1)] {
+        assert_eq!(say(&mut connection, &ToServer::Update(announce(rows, cols, count)), &[]), refused);
+        assert!(!connection.is_mid_message());
+    }
+    // As much, but of another shape: taken, for the engine to judge.
+    assert_eq!(say(&mut connection, &ToServer::Update(announce(50, 40, 1)), &[]), vec![]);
+    assert!(connection.is_mid_message());
+    // Impossible descriptors.
+    for tensor in [
+        TensorDescriptor { chunk: 0, ..announce(0, 5, 1).tensors[0] },
+        TensorDescriptor { chunk: 33, encoding: Encoding::I8, ..announce(4, 50, 1).tensors[0] },
+        TensorDescriptor { chunk: 1, ..announce(40, 50, 1).tensors[0] },
+    ] {
+        let tensors = [tensor].into_iter().collect();
+        let head = UpdateHead { tensors, ..announce(1, 1, 1) };
+        assert_eq!(say(&mut connection, &ToServer::Update(head), &[]), refused);
+    }
+}
+
+#[test]
+fn chunks_that_were_not_announced_are_faults() {
+    let mut connection = greeted(128);
+    let opening = opening(3, 40, 3, Encoding::F32, false);
+    connection.open(&opening);
+    sent(&mut connection);
+    let (frames, whole) = update_frames(&opening, 128, 1);
+    hear(&mut connection, &frames[0]);
+    let chunk = |id, tensor, offset| Chunk { id, tensor, offset };
+    let fault = |connection: &mut Connection, chunk, len: usize| {
+        let said = say(connection, &ToServer::Chunk(chunk), &vec![0; len]);
+        let [Inbound::Fault(fault)] = said.as_slice() else { panic!("{said:?}") };
+        *fault
+    };
+    let step = u32::from(whole.descriptors[0].chunk);
+    let bytes = step as usize * 4;
+    assert_eq!(fault(&mut connection, chunk(opening.id, 1, 0), bytes), Fault::Tensors);
+    assert_eq!(fault(&mut connection, chunk(opening.id, 0, 1), bytes), Fault::Tensors);
+    assert_eq!(fault(&mut connection, chunk(opening.id, 0, 120_000 / step * step), bytes), Fault::Tensors);
+    assert_eq!(fault(&mut connection, chunk(opening.id, 0, u32::MAX), bytes), Fault::Tensors);
+    assert_eq!(fault(&mut connection, chunk(opening.id, 0, step), bytes - 4), Fault::Tensors);
+    assert_eq!(fault(&mut connection, chunk(RoundId { round: 8, stage: 0 }, 0, 0), bytes), Fault::Unexpected);
+    // None of it disturbed the update.
+    let said: Vec<Inbound> = frames[1..].iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+    assert_eq!(said, vec![Inbound::Update(whole)]);
+    assert_eq!(connection.traffic().faults, 6);
+}
+
+#[test]
+fn a_decline_ends_a_half_update() {
+    let mut connection = greeted(128);
+    let opening = opening(3, 40, 3, Encoding::F32, false);
+    connection.open(&opening);
+    let (frames, _) = update_frames(&opening, 128, 1);
+    hear(&mut connection, &frames[0]);
+    let decline = Decline { id: opening.id, reason: DeclineReason::UpdateNonFinite };
+    assert_eq!(say(&mut connection, &ToServer::Decline(decline), &[]), vec![Inbound::Decline(decline)]);
+    assert!(!connection.is_mid_message());
+    assert_eq!(hear(&mut connection, &frames[1]), vec![]);
+}
+
+/// However much a device asks for and gets wrong in one read, what waits for it is bounded.
+#[test]
+fn the_outbox_is_bounded() {
+    let mut connection = greeted(128);
+    let opening = opening(3, 100, 10, Encoding::F32, false);
+    connection.open(&opening);
+    let chunks = (0..16).collect();
+    let ask = frame(&ToServer::Missing(Missing { id: opening.id, tensor: 0, chunks }), &[]);
+    hear(&mut connection, &ask.repeat(1000));
+    assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
+    let nonsense =
+        frame(&ToServer::Chunk(Chunk { id: RoundId::default(), tensor: 0, offset: 0 }), &[1, 2, 3]);
+    let said = hear(&mut connection, &nonsense.repeat(1000));
+    assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
+    // All are counted, answered or not.
+    assert_eq!((said.len(), connection.traffic().faults), (1000, 1000));
+    // What the host says still gets through.
+    connection.send(ToDevice::Ack(Ack { id: opening.id, outcome: AckOutcome::Counted }));
+    assert!(sent(&mut connection).iter().any(|(message, _)| matches!(message, ToDevice::Ack(_))));
+}
+
+/// A frame limit that cannot carry the round: counted, and nothing half is sent. Admission refuses such a
+/// device before.
+#[test]
+fn a_round_that_does_not_fit_is_counted() {
+    let mut connection = greeted(128);
+    connection.open(&opening(3, 784, 10, Encoding::F32, false));
+    assert_eq!((connection.pending(), connection.traffic().unsent), (0, 1));
+}

@@ -1,0 +1,694 @@
+//! The whole server in this process, with small devices over TCP: restarts, the control socket, its end.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::campaign::{honest, honest_values};
+use common::{Scratch, bits, encoded, frame, hello};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::{Action, Engine, Event, Phase};
+
+use fedspan_aggregator::server::{ServeError, Server, Status, query};
+use fedspan_aggregator::store;
+use fedspan_protocol::assembly::{Assembly, plan};
+use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::message::{
+    AckOutcome, Chunk, Decline, DeclineReason, Descriptors, RoundOpen, Task, ToDevice, ToServer, Update,
+    decode,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn text(state: &Path, expected: usize, more: &str) -> String {
+    format!(
+        "seed = 5\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = {expected}\nabsence = 20.0\n\
+         [data]\nd = 6\noutputs = 1\n{more}",
+        state.display().to_string()
+    )
+}
+
+const FEDREP: &str =
+    "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
+const POWER_FEDREP: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
+const POWER_FEDAVG: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 3\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
+
+struct Running {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    end: JoinHandle<Result<Status, ServeError>>,
+}
+
+async fn serve(fleet: &str, until_finished: bool) -> Running {
+    let fleet = Fleet::parse("fleet.toml", fleet).unwrap();
+    let server = Server::bind(fleet).await.unwrap();
+    let address = server.address().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async {
+        let _ = stopped.await;
+    };
+    Running { address, stop, end: tokio::spawn(server.serve(shutdown, until_finished)) }
+}
+
+impl Running {
+    /// As a crash ends it: nothing is flushed, nothing is said.
+    async fn crash(self) {
+        self.end.abort();
+        assert!(self.end.await.unwrap_err().is_cancelled());
+    }
+
+    async fn finished(self) -> Status {
+        let status = tokio::time::timeout(PATIENCE, self.end).await.expect("finishes").unwrap().unwrap();
+        assert_eq!(status.phase, "finished");
+        status
+    }
+}
+
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / 5 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+async fn status(state: &Path) -> serde_json::Value {
+    // The socket is bound a moment after the server starts.
+    for _ in 0..1000 {
+        let mut lines = Vec::new();
+        if query(state, "status", |line| lines.push(line.to_owned())).await.unwrap().is_some() {
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            return serde_json::from_str(&lines[0]).unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("no control socket");
+}
+
+// ---- a device -----------------------------------------------------------------------------------------
+
+/// What devices saw: the port of the server, the device, the round, and the outcome once there is one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    port: u16,
+    device: u64,
+    round: u32,
+    outcome: Option<AckOutcome>,
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+/// Answers held back: of training, or of nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Hold {
+    Nothing,
+    Training,
+    All,
+}
+
+struct Shared {
+    address: watch::Receiver<SocketAddr>,
+    hold: watch::Receiver<Hold>,
+    log: Log,
+}
+
+/// Connects again and again until it is aborted; answers as `honest` does; remembers what it has finished.
+async fn device(id: u64, mut shared: Shared, limit: u16) {
+    let (mut last, mut campaign) = (0, None);
+    loop {
+        let address = *shared.address.borrow_and_update();
+        if let Ok(stream) = TcpStream::connect(address).await {
+            let _ = converse(id, stream, &mut shared, limit, &mut last, &mut campaign).await;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn converse(
+    id: u64,
+    mut stream: TcpStream,
+    shared: &mut Shared,
+    limit: u16,
+    last: &mut u32,
+    campaign: &mut Option<u64>,
+) -> std::io::Result<()> {
+    let port = stream.peer_addr()?.port();
+    let note = |round, outcome| shared.log.lock().unwrap().push(Seen { port, device: id, round, outcome });
+    stream.write_all(&frame(&ToServer::Hello(hello(id, (6, 2, 1), limit)), &[])).await?;
+    let mut decoder = Decoder::new(vec![0u8; usize::from(limit)]);
+    let mut open: Option<(RoundOpen, Assembly, Vec<Vec<f32>>)> = None;
+    let mut ready: Option<(Task, Vec<u8>)> = None;
+    let mut buffer = [0u8; 1024];
+    loop {
+        let hold = *shared.hold.borrow_and_update();
+        let held = |task: &Task| match hold {
+            Hold::Nothing => false,
+            Hold::Training => matches!(task, Task::FedRep { .. } | Task::FedAvg { .. }),
+            Hold::All => true,
+        };
+        if let Some((_, bytes)) = ready.take_if(|(task, _)| !held(task)) {
+            stream.write_all(&bytes).await?;
+        }
+        let n = tokio::select! {
+            read = stream.read(&mut buffer) => read?,
+            _ = shared.hold.changed() => continue,
+        };
+        if n == 0 {
+            return Ok(());
+        }
+        let mut input = &buffer[..n];
+        loop {
+            let (message, body) = match decoder.feed(&mut input) {
+                Fed::NeedMore => break,
+                Fed::Dropped(why) => panic!("a bad frame: {why:?}"),
+                Fed::Message(bytes) => decode::<ToDevice>(bytes).unwrap(),
+            };
+            match message {
+                ToDevice::Welcome(welcome) => {
+                    if campaign.replace(welcome.campaign) != Some(welcome.campaign) {
+                        *last = 0;
+                    }
+                }
+                ToDevice::RoundOpen(round) if round.id.round <= *last => {
+                    note(round.id.round, None);
+                    let decline =
+                        Decline { id: round.id, reason: DeclineReason::RoundRepeated { last: *last } };
+                    stream.write_all(&frame(&ToServer::Decline(decline), &[])).await?;
+                }
+                ToDevice::RoundOpen(round) => {
+                    note(round.id.round, None);
+                    let mut values: Vec<Vec<f32>> =
+                        round.tensors.iter().map(|t| vec![0.0; t.elements()]).collect();
+                    let mut rest = body;
+                    for (tensor, values) in
+                        round.tensors.iter().zip(&mut values).filter(|(t, _)| t.chunk == 0)
+                    {
+                        let (own, tail) = rest.split_at(tensor.byte_len());
+                        tensor.encoding.decode(own, values).unwrap();
+                        rest = tail;
+                    }
+                    let assembly = Assembly::new(&round.tensors).unwrap();
+                    open = Some((round, assembly, values));
+                }
+                ToDevice::Chunk(chunk) => {
+                    if let Some((round, assembly, values)) = &mut open
+                        && chunk.id == round.id
+                        && let Some(place) = assembly.accept(&chunk, body.len()).unwrap()
+                    {
+                        let encoding = round.tensors[place.tensor].encoding;
+                        encoding.decode(body, &mut values[place.tensor][place.elements]).unwrap();
+                    }
+                }
+                ToDevice::Ack(ack) => {
+                    *last = ack.id.round;
+                    note(ack.id.round, Some(ack.outcome));
+                }
+                ToDevice::RoundClosed(id) => {
+                    *last = id.round;
+                    ready = None;
+                }
+                other => panic!("{other:?}"),
+            }
+            if let Some((round, _, values)) = open.take_if(|(_, assembly, _)| assembly.is_complete()) {
+                ready = Some((round.task, answer(id, &round, &values, limit)));
+            }
+        }
+    }
+}
+
+fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> {
+    let values = honest_values(id, &round.task, 6, 2, sent);
+    let describe = |role, (rows, cols)| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
+    let mut tensors: Descriptors = match round.task {
+        Task::FedRep { upload, .. } => [describe(upload.role(), (6, 2))].into_iter().collect(),
+        Task::PowerStart => [describe(Role::Subspace, (6, 2))].into_iter().collect(),
+        Task::FedAvg { .. } => {
+            [describe(Role::Representation, (6, 2)), describe(Role::SharedHead, (2, 1))].into_iter().collect()
+        }
+        _ => Descriptors::new(),
+    };
+    plan(&mut tensors, limit.into()).unwrap();
+    let bytes: Vec<Vec<u8>> = values.iter().map(|v| encoded(Encoding::F32, v)).collect();
+    let inline = tensors.iter().all(|t| t.chunk == 0);
+    let head = Update { id: round.id, samples: 1 + id as u32 % 5, skipped: 0, tensors: tensors.clone() };
+    let mut wire = frame(&ToServer::Update(head), &if inline { bytes.concat() } else { Vec::new() });
+    for (tensor, descriptor) in tensors.iter().enumerate() {
+        for index in 0..descriptor.chunks() {
+            let range = descriptor.chunk_range(index).unwrap();
+            let chunk = Chunk { id: round.id, tensor: tensor as u8, offset: range.start as u32 };
+            wire.extend(frame(&ToServer::Chunk(chunk), &bytes[tensor][range.start * 4..range.end * 4]));
+        }
+    }
+    wire
+}
+
+struct Devices {
+    address: watch::Sender<SocketAddr>,
+    hold: watch::Sender<Hold>,
+    log: Log,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+impl Devices {
+    fn new(address: SocketAddr) -> Self {
+        let (address, _) = watch::channel(address);
+        let (hold, _) = watch::channel(Hold::Nothing);
+        Self { address, hold, log: Log::default(), tasks: tokio::task::JoinSet::new() }
+    }
+
+    /// Starts a device; one with `held` follows [`Devices::hold`].
+    fn add(&mut self, id: u64, held: bool) {
+        let (_, free) = watch::channel(Hold::Nothing);
+        let hold = if held { self.hold.subscribe() } else { free };
+        let shared = Shared { address: self.address.subscribe(), hold, log: Arc::clone(&self.log) };
+        // Frames of two sizes: inline and in chunks.
+        self.tasks.spawn(device(id, shared, if id.is_multiple_of(2) { 256 } else { 128 }));
+    }
+
+    fn counted(&self, device: u64, port: u16) -> usize {
+        let is = |seen: &&Seen| {
+            seen.device == device && seen.port == port && seen.outcome == Some(AckOutcome::Counted)
+        };
+        self.log.lock().unwrap().iter().filter(is).count()
+    }
+
+    /// The numbers that were opened under each server, in the order of the servers.
+    fn lives(&self) -> Vec<(u16, Vec<u32>)> {
+        let mut lives: Vec<(u16, Vec<u32>)> = Vec::new();
+        for seen in self.log.lock().unwrap().iter().filter(|seen| seen.outcome.is_none()) {
+            match lives.iter_mut().find(|(port, _)| *port == seen.port) {
+                Some((_, rounds)) => rounds.push(seen.round),
+                None => lives.push((seen.port, vec![seen.round])),
+            }
+        }
+        lives
+    }
+}
+
+/// The model of a campaign that nothing disturbs, from the engine alone.
+fn undisturbed(fleet: &str, devices: u64) -> Engine {
+    let mut engine = Fleet::parse("fleet.toml", fleet).unwrap().engine();
+    let mut queue: Vec<Event> = (0..devices).map(Event::Joined).rev().collect();
+    while let Some(event) = queue.pop() {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        for action in actions {
+            if let Action::Open(device, opening) = action {
+                queue.insert(0, Event::Update(device, honest(device, &opening)));
+            }
+        }
+    }
+    assert_eq!(engine.phase(), Phase::Finished);
+    engine
+}
+
+/// The bits of the model that is on disk.
+fn on_disk(state: &Path) -> Vec<u64> {
+    let committed = store::read(state).unwrap().unwrap();
+    committed.state.iter().map(|v| v.to_bits()).collect()
+}
+
+fn expected(engine: &Engine) -> Vec<u64> {
+    let head = engine.shared_head().map(bits).unwrap_or_default();
+    [bits(engine.representation()), head].concat()
+}
+
+/// Numbers grow from one server to the next: no device has seen any of them before.
+fn assert_fresh_numbers(devices: &Devices) {
+    let lives = devices.lives();
+    for pair in lives.windows(2) {
+        let (before, after) = (pair[0].1.iter().max(), pair[1].1.iter().min());
+        assert!(before < after, "{lives:?}");
+    }
+}
+
+// ---- restarts -----------------------------------------------------------------------------------------
+
+/// Down three times, each time with updates acknowledged that no commit holds: before the first commit,
+/// and twice in a row.
+async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_before: usize) {
+    let state = Scratch::new();
+    let fleet = text(state.path(), 3, campaign);
+    let mut server = serve(&fleet, true).await;
+    let mut devices = Devices::new(server.address);
+    devices.hold.send_replace(hold);
+    for id in 0..3 {
+        devices.add(id, id == 2);
+    }
+    for crash in 0..3 {
+        let port = server.address.port();
+        // Two of three have been acknowledged in the round that the third holds up.
+        let needed = if crash == 0 { counted_before + 1 } else { 1 };
+        until("two acknowledgements", || (0..2).all(|id| devices.counted(id, port) == needed)).await;
+        server.crash().await;
+        server = serve(&fleet, true).await;
+        devices.address.send_replace(server.address);
+    }
+    let port = server.address.port();
+    until("two acknowledgements", || (0..2).all(|id| devices.counted(id, port) >= 1)).await;
+    devices.hold.send_replace(Hold::Nothing);
+    let status = server.finished().await;
+    assert_eq!(status.updates.declined, 0, "nobody has seen these numbers before");
+    // Every training round and the heads, each of three devices, under the last server.
+    assert_eq!(status.updates.counted, 3 * (u64::from(status.rounds) + 1));
+    assert_fresh_numbers(&devices);
+    assert_eq!(devices.lives().len(), 4);
+    assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_survives_crashes_before_the_first_commit() {
+    crashes_while_rounds_are_open(FEDREP, Hold::All, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_survives_crashes_between_start_and_training_of_fedrep() {
+    crashes_while_rounds_are_open(POWER_FEDREP, Hold::Training, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_survives_crashes_between_start_and_training_of_fedavg() {
+    crashes_while_rounds_are_open(POWER_FEDAVG, Hold::Training, 2).await;
+}
+
+/// Down at a moment that nobody chose, several times.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_survives_crashes_at_any_moment() {
+    let state = Scratch::new();
+    let campaign = FEDREP.replace("rounds = 4", "rounds = 400");
+    let fleet = text(state.path(), 3, &campaign);
+    let mut server = serve(&fleet, true).await;
+    let mut devices = Devices::new(server.address);
+    for id in 0..3 {
+        devices.add(id, false);
+    }
+    for delay in [3, 11, 17, 8, 23] {
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        server.crash().await;
+        server = serve(&fleet, true).await;
+        devices.address.send_replace(server.address);
+    }
+    let status = server.finished().await;
+    assert_eq!((status.round, status.updates.declined, status.updates.rejected()), (400, 0, 0));
+    assert_fresh_numbers(&devices);
+    assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_leaves_what_was_committed_and_a_restart_ends_it() {
+    let state = Scratch::new();
+    let fleet = text(state.path(), 2, FEDREP);
+    let server = serve(&fleet, false).await;
+    let mut devices = Devices::new(server.address);
+    devices.add(0, false);
+    devices.add(1, true);
+    let round = |value: &serde_json::Value| value["round"].as_u64();
+    let mut now = status(state.path()).await;
+    // Held from the second round on.
+    while round(&now) < Some(1) {
+        devices.hold.send_replace(Hold::Nothing);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        now = status(state.path()).await;
+    }
+    devices.hold.send_replace(Hold::All);
+    let _ = server.stop.send(());
+    let ended = tokio::time::timeout(PATIENCE, server.end).await.expect("returns").unwrap().unwrap();
+    let committed = store::read(state.path()).unwrap().unwrap();
+    assert_eq!(committed.phase(), Phase::Train(ended.round));
+    assert!(!state.path().join("control.sock").exists());
+    // The port is free, the lock is, and the rest follows.
+    devices.hold.send_replace(Hold::Nothing);
+    let server = serve(&fleet, true).await;
+    devices.address.send_replace(server.address);
+    assert_eq!(server.finished().await.round, 4);
+    assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
+
+    // A finished campaign's server is started again: a newcomer is offered its head at once.
+    devices.tasks.abort_all();
+    let server = serve(&fleet, false).await;
+    let mut newcomer = Devices::new(server.address);
+    newcomer.add(40, false);
+    let port = server.address.port();
+    until("a head", || newcomer.counted(40, port) == 1).await;
+    let _ = server.stop.send(());
+    server.end.await.unwrap().unwrap();
+    assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_configuration_is_refused_with_the_lines_that_differ() {
+    let state = Scratch::new();
+    let fleet = text(state.path(), 1, FEDREP);
+    // Nothing is committed yet: the configuration may still change.
+    let server = serve(&fleet.replace("seed = 5", "seed = 8"), true).await;
+    until("a server", || state.path().join("control.sock").exists()).await;
+    server.crash().await;
+    let server = serve(&fleet, true).await;
+    let mut devices = Devices::new(server.address);
+    devices.add(0, false);
+    server.finished().await;
+    let before = on_disk(state.path());
+
+    let changed = fleet.replace("seed = 5", "seed = 6").replace("step_size = 0.25", "step_size = 0.5");
+    let error = serve(&changed, true).await.end.await.unwrap().unwrap_err();
+    let ServeError::Changed { difference } = &error else { panic!("{error}") };
+    let lines: Vec<&str> = difference.lines().collect();
+    assert_eq!(lines.len(), 4, "{difference}");
+    assert_eq!(lines[..2], ["- seed = 5", "+ seed = 6"]);
+    assert!(lines[2].starts_with("- algorithm = ") && lines[2].contains("step_size: 0.25"), "{difference}");
+    assert!(lines[3].starts_with("+ algorithm = ") && lines[3].contains("step_size: 0.5"), "{difference}");
+    assert_eq!(on_disk(state.path()), before, "and the state is untouched");
+
+    // What does not belong to the campaign may change.
+    let moved = fleet.replace("[rounds]", "[limits]\nidle = 7\n[rounds]\nmin_count = 1");
+    let server = serve(&moved, false).await;
+    let _ = server.stop.send(());
+    server.end.await.unwrap().unwrap();
+
+    // A damaged state is an error, not a new campaign.
+    std::fs::write(state.path().join("campaign.bin"), b"FEDSPAN1 and nothing else").unwrap();
+    let error = serve(&fleet, true).await.end.await.unwrap().unwrap_err();
+    assert!(matches!(error, ServeError::Store(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_a_state_directory() {
+    let state = Scratch::new();
+    let fleet = text(state.path(), 1, FEDREP);
+    let _server = serve(&fleet, false).await;
+    let second = Server::bind(Fleet::parse("f", &fleet).unwrap()).await.unwrap_err();
+    assert!(second.to_string().contains("another server"), "{second}");
+}
+
+// ---- the control socket -------------------------------------------------------------------------------
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_control_socket_answers_in_json() {
+    use std::os::unix::fs::PermissionsExt;
+    let state = Scratch::new();
+    assert_eq!(query(state.path(), "status", |_| panic!("nobody is there")).await.unwrap(), None);
+    let server = serve(&text(state.path(), 2, FEDREP), false).await;
+    let socket = state.path().join("control.sock");
+    until("a socket", || socket.exists()).await;
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let waiting = status(state.path()).await;
+    assert_eq!((waiting["phase"].as_str(), waiting["devices"].as_u64()), (Some("waiting"), Some(0)));
+    // A watcher from before the first round.
+    let mut watcher = UnixStream::connect(&socket).await.unwrap();
+    watcher.write_all(b"watch\n").await.unwrap();
+    let mut watched = BufReader::new(watcher).lines();
+    // It is subscribed once it has been accepted; another client is accepted after it.
+    status(state.path()).await;
+
+    let mut devices = Devices::new(server.address);
+    devices.add(0, false);
+    devices.add(1, false);
+    for round in 1..=4u64 {
+        let line = tokio::time::timeout(PATIENCE, watched.next_line()).await.unwrap().unwrap().unwrap();
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line["phase"], "training");
+        assert_eq!((line["round"].as_u64(), line["of"].as_u64()), (Some(round), Some(4)));
+        assert_eq!(line["cohort"], serde_json::json!([0, 1]));
+        assert_eq!(line["participants"].as_array().map(Vec::len), Some(2));
+        assert_eq!(line["rejected"].as_u64(), Some(0));
+        assert!(line["milliseconds"].is_u64());
+    }
+    let port = server.address.port();
+    until("all heads", || (0..2).all(|id| devices.counted(id, port) == 5)).await;
+    let finished = status(state.path()).await;
+    assert_eq!(finished["phase"], "finished");
+    assert_eq!((finished["round"].as_u64(), finished["rounds"].as_u64()), (Some(4), Some(4)));
+    assert_eq!(finished["updates"]["counted"].as_u64(), Some(10));
+    assert_eq!(finished["connections"]["welcomed"].as_u64(), Some(2));
+    assert_eq!(finished["connected"].as_u64(), Some(2));
+
+    // Requests that are none; the server lives on.
+    for (request, whole) in [("stop", true), ("", true), ("STATUS", true), (&"x".repeat(10_000), false)] {
+        let mut lines = Vec::new();
+        let asked = query(state.path(), request, |line| lines.push(line.to_owned())).await;
+        if whole {
+            asked.unwrap();
+            let answer: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+            assert!(answer["error"].as_str().unwrap().contains("status, watch"), "{answer}");
+        }
+    }
+    // A client that says nothing and one that sends no text hold nobody up.
+    let _silent = UnixStream::connect(&socket).await.unwrap();
+    let mut strange = UnixStream::connect(&socket).await.unwrap();
+    strange.write_all(&[0xff, 0xfe, b'\n']).await.unwrap();
+    assert_eq!(status(state.path()).await["phase"], "finished");
+
+    let _ = server.stop.send(());
+    server.end.await.unwrap().unwrap();
+    assert!(!socket.exists());
+    assert_eq!(watched.next_line().await.unwrap(), None, "a watcher is let go");
+}
+
+// ---- connections --------------------------------------------------------------------------------------
+
+/// The device is back before its old connection was missed: the old one is closed, the new one counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_connection_replaces_the_older() {
+    let state = Scratch::new();
+    let server = serve(&text(state.path(), 2, FEDREP), true).await;
+    let mut old = TcpStream::connect(server.address).await.unwrap();
+    old.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    let mut buffer = [0; 256];
+    assert!(old.read(&mut buffer).await.unwrap() > 0, "welcome");
+    let mut devices = Devices::new(server.address);
+    devices.add(0, false);
+    // End of stream on the old one.
+    tokio::time::timeout(PATIENCE, async { while old.read(&mut buffer).await.unwrap_or(0) > 0 {} })
+        .await
+        .unwrap();
+    devices.add(1, false);
+    let status = server.finished().await;
+    assert_eq!((status.connections.welcomed, status.devices), (3, 2));
+}
+
+/// A device that takes nothing is cut off, and then it is gone: rounds close without it, and the status
+/// does not count it among the connected.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
+    let state = Scratch::new();
+    // Rounds of half a megabyte for a device that never reads, and a short deadline.
+    let campaign = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 100000\nstep_size = 0.25\n\
+                    [rounds]\ndeadline = 0.03\n[limits]\nframe = 600\nidle = 600\n";
+    let fleet = text(state.path(), 2, campaign)
+        .replace("d = 6", "d = 60000")
+        .replace("absence = 20.0", "absence = 0");
+    let server = serve(&fleet, false).await;
+    let connect = |id, buffer| async move {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(buffer).unwrap();
+        let mut stream = socket.connect(server.address).await.unwrap();
+        let hello = ToServer::Hello(hello(id, (60_000, 2, 1), 4096));
+        stream.write_all(&frame(&hello, &[])).await.unwrap();
+        stream
+    };
+    let mute = connect(0, 4096).await;
+    // The other answers every round with zero, inline chunks and all.
+    let mut honest = connect(1, 1 << 20).await;
+    let answering = tokio::spawn(async move {
+        let mut decoder = Decoder::new(vec![0u8; 4096]);
+        let mut buffer = vec![0u8; 1 << 16];
+        let mut tensors: Descriptors =
+            [TensorDescriptor::inline(Role::Gradient, Encoding::F32, 60_000, 2)].into_iter().collect();
+        plan(&mut tensors, 4096).unwrap();
+        loop {
+            let n = honest.read(&mut buffer).await.unwrap_or(0);
+            if n == 0 {
+                return;
+            }
+            let mut input = &buffer[..n];
+            let mut opened = Vec::new();
+            loop {
+                match decoder.feed(&mut input) {
+                    Fed::NeedMore => break,
+                    Fed::Dropped(why) => panic!("{why:?}"),
+                    Fed::Message(bytes) => {
+                        if let ToDevice::RoundOpen(round) = decode::<ToDevice>(bytes).unwrap().0 {
+                            opened.push(round.id);
+                        }
+                    }
+                }
+            }
+            for id in opened {
+                let head = Update { id, samples: 1, skipped: 0, tensors: tensors.clone() };
+                let mut wire = frame(&ToServer::Update(head), &[]);
+                for index in 0..tensors[0].chunks() {
+                    let range = tensors[0].chunk_range(index).unwrap();
+                    let chunk = Chunk { id, tensor: 0, offset: range.start as u32 };
+                    wire.extend(frame(&ToServer::Chunk(chunk), &vec![0; range.len() * 4]));
+                }
+                if honest.write_all(&wire).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let mut now = serde_json::Value::Null;
+    for _ in 0..1000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        now = status(state.path()).await;
+        if now["connections"]["congested"].as_u64() > Some(0) {
+            break;
+        }
+    }
+    assert_eq!(now["connections"]["congested"].as_u64(), Some(1), "{now}");
+    assert_eq!((now["devices"].as_u64(), now["connected"].as_u64()), (Some(2), Some(1)), "{now}");
+    answering.abort();
+    drop(mute);
+    server.crash().await;
+}
+
+/// More connections than there is room for: told so, whatever they have sent already.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_turned_away_hears_it() {
+    let state = Scratch::new();
+    let fleet = text(state.path(), 2, &format!("{FEDREP}[limits]\nconnections = 1\n"));
+    let server = serve(&fleet, false).await;
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
+    for attempt in 0..50u64 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(&frame(&ToServer::Hello(hello(1, (6, 2, 1), 256)), &[])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(attempt % 4)).await;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
+        let answer = common::messages(&answer);
+        assert!(
+            matches!(answer.as_slice(), [(ToDevice::RetryAfter { .. }, _)]),
+            "attempt {attempt}: {answer:?}"
+        );
+    }
+    assert_eq!(status(state.path()).await["connections"]["turned_away"].as_u64(), Some(50));
+    server.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_listener_and_the_directory_are_named_where_they_fail() {
+    let state = Scratch::new();
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let fleet = text(state.path(), 1, FEDREP).replace("127.0.0.1:0", &address);
+    let error = Server::bind(Fleet::parse("f", &fleet).unwrap()).await.unwrap_err();
+    assert!(error.to_string().contains(&address), "{error}");
+    let file = state.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    let error = Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap()).await.unwrap_err();
+    assert!(error.to_string().contains("file"), "{error}");
+}
