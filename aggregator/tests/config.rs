@@ -54,6 +54,11 @@ fn each_kind_of_mistake_has_its_message() {
         (
             "step_size = 0.5",
             "step_sise = 0.5",
+            "fleet.toml:12: algorithm.step_sise: unknown key (did you mean \"step_size\"?), allowed: a number from 0 to 1000000",
+        ),
+        (
+            "step_size = 0.5",
+            "",
             "fleet.toml:9: algorithm.step_size is missing, allowed: a number from 0 to 1000000",
         ),
         (
@@ -83,7 +88,7 @@ fn each_kind_of_mistake_has_its_message() {
         (
             "rounds = 4",
             "rounds = true",
-            "fleet.toml:11: algorithm.rounds: found true, allowed: an integer from 0 to 10000000",
+            "fleet.toml:11: algorithm.rounds: found true, allowed: an integer from 1 to 10000000",
         ),
         (
             "name = \"fedrep\"",

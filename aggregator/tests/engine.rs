@@ -114,6 +114,8 @@ struct Model {
     round: Option<ModelRound>,
     last: RoundId,
     opened: bool,
+    /// Rounds in a row that nobody could answer.
+    barren: u32,
     counters: Counters,
     commits: Vec<u32>,
 }
@@ -130,6 +132,7 @@ impl Model {
             round: None,
             last: RoundId::default(),
             opened: false,
+            barren: 0,
             counters: Counters::default(),
             commits: Vec::new(),
         }
@@ -294,8 +297,18 @@ impl Model {
             _ if !round.nobody_left() => Vec::new(),
             _ if !round.counted.is_empty() => self.close(),
             _ => self.widen().unwrap_or_else(|| {
-                self.phase = Phase::Failed;
+                self.barren += 1;
                 self.round = None;
+                if self.barren < 3 {
+                    self.counters.repeated += 1;
+                    self.phase = match self.phase {
+                        Phase::Start(number) => Phase::Start(number - 1),
+                        Phase::Train(number) => Phase::Train(number - 1),
+                        other => other,
+                    };
+                    return self.next();
+                }
+                self.phase = Phase::Failed;
                 vec![Expected::Failed(self.last.round)]
             }),
         }
@@ -329,6 +342,7 @@ impl Model {
     /// The recomputation from what counted, each once.
     fn close(&mut self) -> Vec<Expected> {
         let round = self.round.take().unwrap();
+        self.barren = 0;
         let mut weight = 0.0;
         let (mut first, mut second) = (Matrix::zeros(D, K), Matrix::zeros(K, 1));
         for update in round.counted.values() {
@@ -832,13 +846,28 @@ fn a_cohort_that_declines_is_replaced_by_who_was_not_asked() {
 }
 
 #[test]
-fn a_campaign_fails_when_everyone_declines_and_says_who_was_last() {
+fn a_campaign_fails_when_everyone_declines_three_times_and_says_who_was_last() {
     let mut world = World::new(plain());
     world.apply(Op::Join(0));
     world.apply(Op::Join(1));
-    world.apply(Op::Decline(1, true));
-    world.apply(Op::Decline(0, true));
+    for _ in 0..3 {
+        assert_ne!(world.model.phase, Phase::Failed);
+        world.apply(Op::Decline(1, true));
+        world.apply(Op::Decline(0, true));
+    }
     assert_eq!(world.model.phase, Phase::Failed);
+}
+
+/// A fleet of one whose device lost an acknowledgement goes on.
+#[test]
+fn a_round_that_everyone_declined_is_repeated_under_a_new_number() {
+    let mut world = World::new(Setup { fleet_size: 1, ..plain() });
+    world.apply(Op::Join(0));
+    let before = world.model.last.round;
+    world.apply(Op::Decline(0, true));
+    assert_eq!(world.model.last.round, before + 1);
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
 }
 
 /// The last round of a start closes at its deadline, when everybody is gone: what is committed is the

@@ -50,7 +50,7 @@ struct Running {
 
 async fn serve(fleet: &str, until_finished: bool) -> Running {
     let fleet = Fleet::parse("fleet.toml", fleet).unwrap();
-    let server = Server::bind(fleet).await.unwrap();
+    let server = Server::bind(fleet, 1).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
@@ -487,7 +487,7 @@ async fn one_server_a_state_directory() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
     let _server = serve(&fleet, false).await;
-    let second = Server::bind(Fleet::parse("f", &fleet).unwrap()).await.unwrap_err();
+    let second = Server::bind(Fleet::parse("f", &fleet).unwrap(), 1).await.unwrap_err();
     assert!(second.to_string().contains("another server"), "{second}");
 }
 
@@ -685,10 +685,10 @@ async fn the_listener_and_the_directory_are_named_where_they_fail() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let fleet = text(state.path(), 1, FEDREP).replace("127.0.0.1:0", &address);
-    let error = Server::bind(Fleet::parse("f", &fleet).unwrap()).await.unwrap_err();
+    let error = Server::bind(Fleet::parse("f", &fleet).unwrap(), 1).await.unwrap_err();
     assert!(error.to_string().contains(&address), "{error}");
     let file = state.path().join("file");
     std::fs::write(&file, b"").unwrap();
-    let error = Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap()).await.unwrap_err();
+    let error = Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap(), 1).await.unwrap_err();
     assert!(error.to_string().contains("file"), "{error}");
 }

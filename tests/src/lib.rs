@@ -32,7 +32,7 @@ pub struct Running {
 /// What the server says.
 pub async fn start(fleet: &str) -> Result<Running, String> {
     let fleet = Fleet::parse("fleet.toml", fleet).map_err(|problem| problem.to_string())?;
-    let server = Server::bind(fleet).await.map_err(|error| error.to_string())?;
+    let server = Server::bind(fleet, 1).await.map_err(|error| error.to_string())?;
     let address = server.address().map_err(|error| error.to_string())?;
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {

@@ -87,7 +87,7 @@ fn complain(code: u8, message: &str) -> ExitCode {
 
 async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
     let expected = fleet.expected;
-    let server = match Server::bind(fleet).await {
+    let server = match Server::bind(fleet, entropy()).await {
         Ok(server) => server,
         Err(error) => return complain(FAILED, &error.to_string()),
     };
@@ -102,6 +102,13 @@ async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
         }
         Err(error) => complain(FAILED, &error.to_string()),
     }
+}
+
+/// Differs from one campaign to the next; nothing secret hangs on it.
+fn entropy() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let nanoseconds = u64::from(since.subsec_nanos());
+    since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
 }
 
 /// Ctrl-C or SIGTERM.

@@ -185,8 +185,13 @@ impl Fleet {
 }
 
 fn read_listen(section: &Section<'_>) -> Result<String, Problem> {
-    let tcp = section.string("tcp", Some("127.0.0.1:4410"), "an address like \"127.0.0.1:4410\"")?;
+    let allowed = "an address with a port, like \"127.0.0.1:4410\"";
+    let tcp = section.string("tcp", Some("127.0.0.1:4410"), allowed)?;
     section.finish()?;
+    let port = tcp.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        return Err(section.problem("tcp", format!("found {tcp:?}, allowed: {allowed}")));
+    }
     Ok(tcp)
 }
 

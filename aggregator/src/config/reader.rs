@@ -169,6 +169,15 @@ impl<'a> Section<'a> {
 
     fn missing(&self, key: &str, allowed: impl Display) -> Problem {
         let path = self.path_of(key);
+        // A key that nobody asked for and that looks like this one is the likelier mistake.
+        let asked = self.asked.borrow();
+        let strangers = self.table.iter().flat_map(|table| table.iter()).map(|(name, _)| name);
+        let strangers: Vec<&str> =
+            strangers.filter(|name| !asked.iter().any(|known| known == name)).collect();
+        if let Some(stranger) = nearest(key, &strangers) {
+            return self
+                .problem(stranger, format!("unknown key (did you mean {key:?}?), allowed: {allowed}"));
+        }
         let place = self.source.place(&self.path);
         Problem::new(place, format!("{path} is missing, allowed: {allowed}"))
     }

@@ -160,10 +160,8 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
     let names: Vec<(&str, AlgorithmName)> = ALGORITHMS.iter().map(|(word, name, _)| (*word, *name)).collect();
     let name = section.choice("name", None, &names)?;
     let default_rounds = if name.is_federated() { None } else { Some(0) };
-    let rounds = section.integer("rounds", default_rounds, 0..=10_000_000)?;
-    if name.is_federated() && rounds == 0 {
-        return Err(section.problem("rounds", "found 0, allowed: an integer from 1 to 10000000"));
-    }
+    let fewest = u64::from(name.is_federated());
+    let rounds = section.integer("rounds", default_rounds, fewest..=10_000_000)?;
     let default_step = if name.is_federated() { None } else { Some(0.0) };
     let step_size = section.number("step_size", default_step, 0.0..=1e6)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
@@ -183,6 +181,9 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
     let upload = section.choice("upload", Some("f32"), &encodings)?;
     let download = section.choice("download", Some("f32"), &encodings)?;
     section.finish()?;
+    if name == AlgorithmName::FedAvg && upload != download {
+        return Err(section.problem("download", "fedavg encodes both ways alike: give upload the same value"));
+    }
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
     let head = if gradient {
@@ -216,7 +217,7 @@ fn small(value: u64) -> u16 {
 pub fn read_participation(section: &Section<'_>) -> Result<ParticipationSection, Problem> {
     let fraction = section.choice("policy", Some("full"), &[("full", false), ("fraction", true)])?;
     let policy = if fraction {
-        ParticipationSection::Fraction { r: section.number("r", None, f64::MIN_POSITIVE..=1.0)? }
+        ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? }
     } else {
         ParticipationSection::Full
     };

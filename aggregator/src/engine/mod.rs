@@ -5,49 +5,32 @@
 //! ```text
 //!  Waiting --(fleet is there)--> Start rounds --> Training rounds --> FitHead --> Finished
 //!                                     |                 |                |
-//!                                     +-- no update can count: Failed    +-- all heads are fitted,
+//!                                     +-- three times, no update can count: Failed    +-- all heads are fitted,
 //!                                                                            or the deadline passed
 //! ```
 //!
 //! Within a round: open for the cohort, judge updates as they come, close when the participation rule says
 //! so (or at the deadline with at least the minimum count), finish the algorithm, commit, open the next.
 
+mod campaign;
 pub mod participation;
 mod round;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection, RoundId};
 
+pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use participation::{Cohort, DeviceId, Participation};
 pub use round::{OpenRound, Opening, Update};
 
 use crate::aggregate::MAGNITUDE_MAX;
 use crate::algorithm::{Algorithm, Request};
-use crate::linalg::{Matrix, RankDeficient};
+use crate::linalg::Matrix;
 
 /// Milliseconds on the caller's clock.
 pub type Millis = u64;
-
-/// How a campaign is run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// The first round opens when this many devices have joined.
-    pub fleet_size: usize,
-    /// Training rounds.
-    pub rounds: u32,
-    /// How devices fit their head at the end.
-    pub final_head: HeadSolve,
-    /// A round closes after this long even if answers are missing.
-    pub deadline: Option<Millis>,
-    /// Fewest answers that a deadline may close a round with; otherwise it is extended.
-    pub min_count: usize,
-    /// Largest Frobenius norm of an update.
-    pub norm_bound: f32,
-    /// A device that has been gone for longer is not asked until it is back.
-    pub absence: Millis,
-}
 
 /// Whether a device can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,160 +39,8 @@ enum Presence {
     Gone(Millis),
 }
 
-/// What happened.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A device said hello (again).
-    Joined(DeviceId),
-    /// A device's connection is gone.
-    Left(DeviceId),
-    /// A device answered.
-    Update(DeviceId, Update),
-    /// A device will not answer.
-    Declined(DeviceId, Decline),
-    /// The wake-up time has come.
-    Tick,
-}
-
-/// What to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Open a round on a device.
-    Open(DeviceId, Arc<Opening>),
-    /// Acknowledge an update.
-    Acknowledge(DeviceId, Ack),
-    /// Tell a device that a round is over.
-    Close(DeviceId, RoundId),
-    /// Make a finished round durable before anything that follows is done.
-    Commit(Box<RoundRecord>),
-    /// All rounds are done and the known devices have fitted their heads.
-    Finished,
-    /// The campaign cannot go on.
-    Failed(Failure),
-}
-
-/// Why a campaign cannot go on.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Failure {
-    /// Nobody can answer a round.
-    #[error("no update could be counted in round {round}; device {device} said: {reason}")]
-    NoUpdates {
-        /// Which exchange.
-        round: u32,
-        /// The last device that declined or was rejected.
-        device: DeviceId,
-        /// What it said.
-        reason: DeclineReason,
-    },
-    /// No representation of full width is left.
-    #[error("round {round}: {error}")]
-    Representation {
-        /// Which exchange.
-        round: u32,
-        /// The factorisation's own words.
-        error: RankDeficient,
-    },
-}
-
-/// What part of the campaign a round belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Devices are still joining.
-    Waiting,
-    /// The start learns from data; the exchange number within it, from 1.
-    Start(u32),
-    /// Training; the round number, from 1.
-    Train(u32),
-    /// All devices fit their heads on the final representation.
-    FitHead,
-    /// Done; new devices may still fit theirs.
-    Finished,
-    /// Stopped.
-    Failed,
-}
-
-/// A finished round.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RoundRecord {
-    /// Its identity on the wire.
-    pub id: RoundId,
-    /// Start or training, and the number within that.
-    pub phase: Phase,
-    /// Who was asked, ascending.
-    pub cohort: Vec<DeviceId>,
-    /// Who counted, in order of arrival.
-    pub participants: Vec<DeviceId>,
-    /// Updates rejected while it was open.
-    pub rejected: u32,
-    /// When it opened and closed.
-    pub opened_at: Millis,
-    /// When it closed.
-    pub closed_at: Millis,
-}
-
-/// Every drop has a counter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counters {
-    /// Updates that counted.
-    pub counted: u64,
-    /// Updates sent again.
-    pub duplicate: u64,
-    /// Updates for rounds that were over.
-    pub late: u64,
-    /// From devices that were not asked.
-    pub not_asked: u64,
-    /// For rounds that do not exist.
-    pub wrong_round: u64,
-    /// Of other shapes, roles or encodings.
-    pub wrong_tensors: u64,
-    /// Not finite.
-    pub non_finite: u64,
-    /// Over the norm bound.
-    pub norm_over_bound: u64,
-    /// Other content than what counted already.
-    pub content_changed: u64,
-    /// Without a sample.
-    pub no_samples: u64,
-    /// Rounds that devices declined.
-    pub declined: u64,
-    /// Deadlines that were extended for want of answers.
-    pub extended: u64,
-    /// Samples that devices skipped, as they say.
-    pub skipped_samples: u64,
-}
-
-impl Counters {
-    fn count(&mut self, outcome: AckOutcome) {
-        let counter = match outcome {
-            AckOutcome::Counted => &mut self.counted,
-            AckOutcome::Duplicate => &mut self.duplicate,
-            AckOutcome::Late => &mut self.late,
-            AckOutcome::Rejected(rejection) => match rejection {
-                Rejection::NotAsked => &mut self.not_asked,
-                Rejection::WrongRound => &mut self.wrong_round,
-                Rejection::NonFinite => &mut self.non_finite,
-                Rejection::NormOverBound { .. } => &mut self.norm_over_bound,
-                Rejection::ContentChanged => &mut self.content_changed,
-                Rejection::NoSamples => &mut self.no_samples,
-                _ => &mut self.wrong_tensors,
-            },
-            _ => &mut self.wrong_tensors,
-        };
-        *counter += 1;
-    }
-
-    /// Updates that were rejected, whatever the reason.
-    #[must_use]
-    pub fn rejected(&self) -> u64 {
-        self.not_asked
-            + self.wrong_round
-            + self.wrong_tensors
-            + self.non_finite
-            + self.norm_over_bound
-            + self.content_changed
-            + self.no_samples
-    }
-}
+/// Rounds in a row that nobody could answer after which a campaign gives up.
+const BARREN_MAX: u32 = 3;
 
 /// One campaign's rounds.
 pub struct Engine {
@@ -226,6 +57,8 @@ pub struct Engine {
     opened: bool,
     open: Option<OpenRound>,
     rejected_in_round: u32,
+    /// Rounds in a row that nobody could answer.
+    barren: u32,
     counters: Counters,
 }
 
@@ -251,6 +84,7 @@ impl Engine {
             opened: false,
             open: None,
             rejected_in_round: 0,
+            barren: 0,
             counters: Counters::default(),
         }
     }
@@ -524,7 +358,11 @@ impl Engine {
             AckOutcome::Rejected(_) => self.rejected_in_round += 1,
             _ => {}
         }
-        self.maybe_close(now, device, DeclineReason::UpdateNonFinite, actions);
+        let why = match outcome {
+            AckOutcome::Rejected(rejection) => rejection,
+            _ => Rejection::WrongRound,
+        };
+        self.maybe_close(now, device, NotCounted::Rejected(why), actions);
     }
 
     fn declined(&mut self, now: Millis, device: DeviceId, decline: Decline, actions: &mut Vec<Action>) {
@@ -535,10 +373,10 @@ impl Engine {
         {
             round.out.insert(device);
         }
-        self.maybe_close(now, device, decline.reason, actions);
+        self.maybe_close(now, device, NotCounted::Declined(decline.reason), actions);
     }
 
-    fn maybe_close(&mut self, now: Millis, device: DeviceId, why: DeclineReason, actions: &mut Vec<Action>) {
+    fn maybe_close(&mut self, now: Millis, device: DeviceId, why: NotCounted, actions: &mut Vec<Action>) {
         let Some(round) = &self.open else { return };
         // After a restart devices come one by one, so that the first could seem to be all.
         let everyone = round.outstanding() == 0 && self.fleet.len() >= self.settings.fleet_size;
@@ -553,11 +391,29 @@ impl Engine {
                 if !round.participants.is_empty() {
                     self.close_round(now, actions);
                 } else if !self.widen(now, actions) {
-                    self.fail(Failure::NoUpdates { round: round_number, device, reason: why }, actions);
+                    self.barren += 1;
+                    if self.barren < BARREN_MAX {
+                        self.repeat(now, actions);
+                    } else {
+                        self.fail(Failure::NoUpdates { round: round_number, device, reason: why }, actions);
+                    }
                 }
             }
             _ => {}
         }
+    }
+
+    /// Opens the round that nobody could answer once more, under a new number: a device that declined
+    /// because it had lost an acknowledgement can answer that.
+    fn repeat(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        self.open = None;
+        self.counters.repeated += 1;
+        self.phase = match self.phase {
+            Phase::Start(number) => Phase::Start(number - 1),
+            Phase::Train(number) => Phase::Train(number - 1),
+            other => other,
+        };
+        self.next_round(now, actions);
     }
 
     fn deadline(&mut self, now: Millis, actions: &mut Vec<Action>) {
@@ -584,6 +440,7 @@ impl Engine {
 
     fn close_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let Some(round) = self.open.take() else { return };
+        self.barren = 0;
         let id = round.opening.id;
         self.close_on_devices(&round, actions);
         let finished = match (&mut self.start, self.phase) {

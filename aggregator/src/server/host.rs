@@ -107,7 +107,7 @@ pub(super) async fn sleep_until(at: Option<Instant>) {
 }
 
 impl Host {
-    pub(super) fn new(fleet: &Fleet, store: Store) -> Result<Self, ServeError> {
+    pub(super) fn new(fleet: &Fleet, store: Store, entropy: u64) -> Result<Self, ServeError> {
         let mut engine = fleet.engine();
         let fingerprint = fleet.fingerprint();
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -117,9 +117,7 @@ impl Host {
             outputs: small(fleet.shape.outputs),
         };
         let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone());
-        // Distinct for each campaign, without a clock: the configuration and the seed.
-        let mut campaign = u64::from(fedspan_protocol::frame::crc32c(fingerprint.as_bytes())) << 32
-            | fleet.seed & 0xffff_ffff;
+        let mut campaign = entropy;
         let mut done = 0;
         // Where no round was finished there is nothing that another configuration could spoil.
         let begun =

@@ -59,19 +59,22 @@ pub struct Server {
     fleet: Fleet,
     listener: TcpListener,
     store: Store,
+    entropy: u64,
 }
 
 impl Server {
-    /// Binds the listener and opens the state directory.
+    /// Binds the listener and opens the state directory. `entropy` makes a new campaign distinct from every
+    /// earlier one of the same configuration: devices that remember one would decline its round numbers. A
+    /// campaign that is resumed keeps the number it has.
     ///
     /// # Errors
     /// [`ServeError`] if either fails.
-    pub async fn bind(fleet: Fleet) -> Result<Self, ServeError> {
+    pub async fn bind(fleet: Fleet, entropy: u64) -> Result<Self, ServeError> {
         let store = Store::open(&fleet.state)?;
         let listener = TcpListener::bind(&fleet.tcp)
             .await
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Ok(Self { fleet, listener, store })
+        Ok(Self { fleet, listener, store, entropy })
     }
 
     /// Where it listens: the port is the system's choice if the configuration said 0.
@@ -93,10 +96,10 @@ impl Server {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, listener, store } = self;
+        let Self { fleet, listener, store, entropy } = self;
         let limits = fleet.limits;
         let control = control::Control::bind(store.directory());
-        let mut host = host::Host::new(&fleet, store)?;
+        let mut host = host::Host::new(&fleet, store, entropy)?;
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let room = Arc::new(Semaphore::new(limits.connections));
         let mut peers = tokio::task::JoinSet::new();

@@ -1,0 +1,204 @@
+//! The vocabulary of a campaign: its settings, what happens to it, what it asks for, what it counts.
+
+use std::sync::Arc;
+
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
+
+use super::Millis;
+use super::participation::DeviceId;
+use super::round::{Opening, Update};
+use crate::linalg::RankDeficient;
+
+/// How a campaign is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// The first round opens when this many devices have joined.
+    pub fleet_size: usize,
+    /// Training rounds.
+    pub rounds: u32,
+    /// How devices fit their head at the end.
+    pub final_head: HeadSolve,
+    /// A round closes after this long even if answers are missing.
+    pub deadline: Option<Millis>,
+    /// Fewest answers that a deadline may close a round with; otherwise it is extended.
+    pub min_count: usize,
+    /// Largest Frobenius norm of an update.
+    pub norm_bound: f32,
+    /// A device that has been gone for longer is not asked until it is back.
+    pub absence: Millis,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A device said hello (again).
+    Joined(DeviceId),
+    /// A device's connection is gone.
+    Left(DeviceId),
+    /// A device answered.
+    Update(DeviceId, Update),
+    /// A device will not answer.
+    Declined(DeviceId, Decline),
+    /// The wake-up time has come.
+    Tick,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Open a round on a device.
+    Open(DeviceId, Arc<Opening>),
+    /// Acknowledge an update.
+    Acknowledge(DeviceId, Ack),
+    /// Tell a device that a round is over.
+    Close(DeviceId, RoundId),
+    /// Make a finished round durable before anything that follows is done.
+    Commit(Box<RoundRecord>),
+    /// All rounds are done and the known devices have fitted their heads.
+    Finished,
+    /// The campaign cannot go on.
+    Failed(Failure),
+}
+
+/// Why a campaign cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// Nobody can answer a round.
+    #[error("no update could be counted in round {round}; device {device}: {reason}")]
+    NoUpdates {
+        /// Which exchange.
+        round: u32,
+        /// The last device that declined or was rejected.
+        device: DeviceId,
+        /// Why that did not count.
+        reason: NotCounted,
+    },
+    /// No representation of full width is left.
+    #[error("round {round}: {error}")]
+    Representation {
+        /// Which exchange.
+        round: u32,
+        /// The factorisation's own words.
+        error: RankDeficient,
+    },
+}
+
+/// Why a device's answer does not count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NotCounted {
+    /// It declined.
+    Declined(DeclineReason),
+    /// Its update was rejected.
+    Rejected(Rejection),
+}
+
+impl std::fmt::Display for NotCounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Declined(reason) => write!(f, "declined, {reason}"),
+            Self::Rejected(reason) => write!(f, "rejected, {reason}"),
+        }
+    }
+}
+
+/// What part of the campaign a round belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Devices are still joining.
+    Waiting,
+    /// The start learns from data; the exchange number within it, from 1.
+    Start(u32),
+    /// Training; the round number, from 1.
+    Train(u32),
+    /// All devices fit their heads on the final representation.
+    FitHead,
+    /// Done; new devices may still fit theirs.
+    Finished,
+    /// Stopped.
+    Failed,
+}
+
+/// A finished round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoundRecord {
+    /// Its identity on the wire.
+    pub id: RoundId,
+    /// Start or training, and the number within that.
+    pub phase: Phase,
+    /// Who was asked, ascending.
+    pub cohort: Vec<DeviceId>,
+    /// Who counted, in order of arrival.
+    pub participants: Vec<DeviceId>,
+    /// Updates rejected while it was open.
+    pub rejected: u32,
+    /// When it opened and closed.
+    pub opened_at: Millis,
+    /// When it closed.
+    pub closed_at: Millis,
+}
+
+/// Every drop has a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Updates that counted.
+    pub counted: u64,
+    /// Updates sent again.
+    pub duplicate: u64,
+    /// Updates for rounds that were over.
+    pub late: u64,
+    /// From devices that were not asked.
+    pub not_asked: u64,
+    /// For rounds that do not exist.
+    pub wrong_round: u64,
+    /// Of other shapes, roles or encodings.
+    pub wrong_tensors: u64,
+    /// Not finite.
+    pub non_finite: u64,
+    /// Over the norm bound.
+    pub norm_over_bound: u64,
+    /// Other content than what counted already.
+    pub content_changed: u64,
+    /// Without a sample.
+    pub no_samples: u64,
+    /// Rounds that devices declined.
+    pub declined: u64,
+    /// Deadlines that were extended for want of answers.
+    pub extended: u64,
+    /// Rounds that were repeated because nobody could answer them.
+    pub repeated: u64,
+    /// Samples that devices skipped, as they say.
+    pub skipped_samples: u64,
+}
+
+impl Counters {
+    pub(super) fn count(&mut self, outcome: AckOutcome) {
+        let counter = match outcome {
+            AckOutcome::Counted => &mut self.counted,
+            AckOutcome::Duplicate => &mut self.duplicate,
+            AckOutcome::Late => &mut self.late,
+            AckOutcome::Rejected(rejection) => match rejection {
+                Rejection::NotAsked => &mut self.not_asked,
+                Rejection::WrongRound => &mut self.wrong_round,
+                Rejection::NonFinite => &mut self.non_finite,
+                Rejection::NormOverBound { .. } => &mut self.norm_over_bound,
+                Rejection::ContentChanged => &mut self.content_changed,
+                Rejection::NoSamples => &mut self.no_samples,
+                _ => &mut self.wrong_tensors,
+            },
+            _ => &mut self.wrong_tensors,
+        };
+        *counter += 1;
+    }
+
+    /// Updates that were rejected, whatever the reason.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.not_asked
+            + self.wrong_round
+            + self.wrong_tensors
+            + self.non_finite
+            + self.norm_over_bound
+            + self.content_changed
+            + self.no_samples
+    }
+}
