@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use fedspan_aggregator::config::Init;
 use serde::Serialize;
 
 use super::progress::Progress;
@@ -47,6 +48,11 @@ pub struct Executed {
 /// `fedspan-sim run`.
 pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
     let scenario = load::scenario(name, &options.changes)?;
+    if scenario.model.init == Init::Moments {
+        output::say(
+            "note: init = \"moments\" sends matrices that can equal a client's records: for simulation only",
+        );
+    }
     let entry = Entry { label: short_name(name), scenario, directory: options.out.clone() };
     let executed = execute(std::slice::from_ref(&entry), options)?;
     let Some(runs) = executed.runs.first() else { return Ok(()) };

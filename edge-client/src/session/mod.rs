@@ -12,22 +12,21 @@
 //! A finished update survives a lost link: when the server opens the same round again, the same bytes
 //! are sent again. Head, counters and storage change only once a round has been computed.
 
+mod outgoing;
+mod vocabulary;
+
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
-use fedspan_protocol::frame::encode;
-use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 use fedspan_protocol::message::{
-    self, Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Hello, Missing, Refusal, RoundId,
-    RoundOpen, ToDevice, ToServer, Update, decode,
+    self, Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Missing, Refusal, RoundId, RoundOpen,
+    ToDevice, decode,
 };
-use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
 use crate::source::{SampleSource, Targets};
 use crate::store::{Loaded, Record, Store};
 use crate::task::{Task, Usage};
 
-/// Milliseconds on a clock that never goes back. Where it starts does not matter.
-pub type Millis = u64;
+pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
 
 /// Silence after hello, or between chunks, after which the device asks again.
 const ASK_AGAIN: Millis = 2_000;
@@ -38,112 +37,6 @@ const ALIVE_LEAST: Millis = 100;
 /// Reconnect delays: the first, and the longest.
 const RECONNECT_FIRST: Millis = 500;
 const RECONNECT_LONGEST: Millis = 60_000;
-
-/// How a session behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// The device's identity, unique in the fleet.
-    pub device: u64,
-    /// Largest decoded frame, 128 to 4096 bytes: the length of the receive buffer.
-    pub frame_limit: u16,
-    /// Where samples come from.
-    pub sampling: Sampling,
-    /// Closes the link once the final head is fitted and acknowledged: for devices that only come by.
-    pub leave_when_fitted: bool,
-}
-
-impl Config {
-    /// A device with a replayable source and the default frame limit.
-    #[must_use]
-    pub const fn new(device: u64) -> Self {
-        #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
-        let frame_limit = FRAME_LIMIT_DEFAULT as u16;
-        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false }
-    }
-
-    /// Bytes that the buffer for outgoing frames must have.
-    #[must_use]
-    pub const fn transmit_capacity(&self) -> usize {
-        wire_capacity(self.limit())
-    }
-
-    const fn limit(&self) -> usize {
-        let limit = self.frame_limit as usize;
-        if limit < FRAME_LIMIT_MIN {
-            FRAME_LIMIT_MIN
-        } else if limit > FRAME_LIMIT_MAX {
-            FRAME_LIMIT_MAX
-        } else {
-            limit
-        }
-    }
-}
-
-/// Where a round's samples come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sampling {
-    /// From the source, which can be read twice.
-    Replay,
-    /// From [`Event::Sample`]: a round is computed after this many usable samples.
-    Stream {
-        /// How many.
-        samples: u32,
-    },
-}
-
-/// What happened.
-#[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
-    /// The link to the server stands (again).
-    LinkUp,
-    /// The link is gone.
-    LinkDown,
-    /// A checked frame came: the bytes of its message and body.
-    Message(&'a [u8]),
-    /// The wake-up time has come, or there is room for another frame.
-    Tick,
-    /// A sensor delivered a sample (d values) and its target.
-    Sample(&'a [f32], Targets<'a>),
-}
-
-/// What to do next.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of `out` to send now.
-    pub sent: usize,
-    /// There is more to send: call again with [`Event::Tick`] when there is room.
-    pub again: bool,
-    /// Close the link.
-    pub close: bool,
-    /// Call again with [`Event::Tick`] (offline: try to connect) at this time, if nothing happens before.
-    pub wake: Millis,
-}
-
-/// Everything that happened and left no other trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Rounds whose update was counted.
-    pub counted: u32,
-    /// Rounds whose update came too late.
-    pub late: u32,
-    /// Rounds whose update was rejected.
-    pub rejected: u32,
-    /// Rounds that this device declined.
-    pub declined: u32,
-    /// Rounds that were closed before this device had answered.
-    pub closed: u32,
-    /// Messages that could not be decoded.
-    pub malformed: u32,
-    /// Messages, chunks or samples that had no place when they came.
-    pub unexpected: u32,
-    /// Chunks asked for again.
-    pub asked_again: u32,
-    /// Frames that did not fit the buffer for outgoing frames.
-    pub unsent: u32,
-    /// Failures of the storage.
-    pub storage: u32,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -574,162 +467,4 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     fn alive_at(&self) -> Millis {
         self.last_sent.saturating_add((self.idle_limit / 3).max(ALIVE_LEAST))
     }
-
-    fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        if self.close {
-            return 0;
-        }
-        let none = |_: &mut [u8]| {};
-        let encoded = match self.state {
-            State::Offline { .. } => return 0,
-            State::Greeting { hello_at: None } => {
-                let mut capabilities = self.task.capabilities();
-                capabilities.frame_limit = self.config.frame_limit;
-                if let Sampling::Stream { .. } = self.config.sampling {
-                    capabilities.tasks &= self.task.streamed_tasks();
-                }
-                self.state = State::Greeting { hello_at: Some(now) };
-                encode(&ToServer::Hello(Hello::new(self.config.device, capabilities)), 0, none, out)
-            }
-            State::Greeting { .. } => return 0,
-            _ if self.decline.is_some() => match self.decline.take() {
-                Some(decline) => encode(&ToServer::Decline(decline), 0, none, out),
-                None => return 0,
-            },
-            State::Receiving { since, ask: true } => {
-                self.state = State::Receiving { since, ask: false };
-                match self.assembly.missing(self.round) {
-                    Some(missing) => encode(&ToServer::Missing(missing), 0, none, out),
-                    None => return 0,
-                }
-            }
-            _ if self.resend.is_some() => return self.send_missing_chunk(now, out),
-            State::Sending { next } => return self.send_update(now, next, out),
-            _ if now >= self.alive_at() => encode(&ToServer::Alive, 0, none, out),
-            _ => return 0,
-        };
-        self.sent(now, encoded.ok())
-    }
-
-    fn sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
-        // Also where nothing was sent: trying again at once would not help.
-        self.last_sent = now;
-        match encoded {
-            Some(bytes) => bytes,
-            None => {
-                self.counters.unsent = self.counters.unsent.saturating_add(1);
-                0
-            }
-        }
-    }
-
-    fn send_update(&mut self, now: Millis, next: Outgoing, out: &mut [u8]) -> usize {
-        match next {
-            Outgoing::Head => {
-                let inline: usize =
-                    self.upload.iter().filter(|t| t.chunk == 0).map(TensorDescriptor::byte_len).sum();
-                let update = Update {
-                    id: self.round,
-                    samples: self.usage.samples,
-                    skipped: self.usage.skipped,
-                    tensors: self.upload.clone(),
-                };
-                let mut finite = true;
-                let fill = |mut body: &mut [u8]| {
-                    for (index, tensor) in self.upload.iter().enumerate().filter(|(_, t)| t.chunk == 0) {
-                        let (own, rest) = body.split_at_mut_checked(tensor.byte_len()).unwrap_or_default();
-                        finite &= write_elements(&self.task, index, tensor, 0..tensor.elements(), own);
-                        body = rest;
-                    }
-                };
-                let encoded = encode(&ToServer::Update(update), inline, fill, out);
-                let first = self.upload.iter().position(|t| t.chunk > 0).and_then(|t| u8::try_from(t).ok());
-                self.state = match first {
-                    Some(tensor) => State::Sending { next: Outgoing::Chunk { tensor, index: 0 } },
-                    None => State::AwaitingAck { since: now },
-                };
-                self.sent_if_finite(now, finite, encoded.ok(), out)
-            }
-            Outgoing::Chunk { tensor, index } => {
-                let sent = self.send_chunk(now, tensor, index, out);
-                if let State::Sending { .. } = self.state {
-                    self.state = match self.following(tensor, index) {
-                        Some(next) => State::Sending { next },
-                        None => State::AwaitingAck { since: now },
-                    };
-                }
-                sent
-            }
-        }
-    }
-
-    fn following(&self, tensor: u8, index: u16) -> Option<Outgoing> {
-        let chunks = self.upload.get(usize::from(tensor)).map_or(0, TensorDescriptor::chunks);
-        if usize::from(index) + 1 < chunks {
-            return Some(Outgoing::Chunk { tensor, index: index + 1 });
-        }
-        (usize::from(tensor) + 1 < self.upload.len())
-            .then_some(Outgoing::Chunk { tensor: tensor + 1, index: 0 })
-    }
-
-    fn send_missing_chunk(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        let Some(mut missing) = self.resend.take() else { return 0 };
-        if missing.chunks.is_empty() {
-            return 0;
-        }
-        let index = missing.chunks.remove(0);
-        let tensor = missing.tensor;
-        if !missing.chunks.is_empty() {
-            self.resend = Some(missing);
-        }
-        self.send_chunk(now, tensor, index, out)
-    }
-
-    fn send_chunk(&mut self, now: Millis, tensor: u8, index: u16, out: &mut [u8]) -> usize {
-        let descriptor = self.upload.get(usize::from(tensor)).copied();
-        let range = descriptor.and_then(|d| d.chunk_range(usize::from(index)));
-        let (Some(descriptor), Some(range)) = (descriptor, range) else {
-            self.unexpected();
-            return 0;
-        };
-        let Ok(offset) = u32::try_from(range.start) else { return 0 };
-        let chunk = Chunk { id: self.round, tensor, offset };
-        let body = descriptor.encoding.byte_len(range.len());
-        let mut finite = true;
-        let fill = |body: &mut [u8]| {
-            finite = write_elements(&self.task, usize::from(tensor), &descriptor, range, body);
-        };
-        let encoded = encode(&ToServer::Chunk(chunk), body, fill, out);
-        self.sent_if_finite(now, finite, encoded.ok(), out)
-    }
-
-    /// Nothing that is not finite leaves: the round is declined instead.
-    fn sent_if_finite(&mut self, now: Millis, finite: bool, encoded: Option<usize>, out: &mut [u8]) -> usize {
-        if finite {
-            return self.sent(now, encoded);
-        }
-        self.decline_round(self.round, DeclineReason::UpdateNonFinite);
-        self.transmit(now, out)
-    }
-}
-
-/// Writes elements `range` of an outgoing tensor, encoded, through a buffer of one encoding block. False
-/// if a value is not finite.
-fn write_elements(
-    task: &impl Task,
-    index: usize,
-    descriptor: &TensorDescriptor,
-    range: core::ops::Range<usize>,
-    out: &mut [u8],
-) -> bool {
-    let mut block = [0.0f32; I8_BLOCK];
-    let stride = descriptor.encoding.byte_len(I8_BLOCK);
-    for (bytes, first) in out.chunks_mut(stride).zip(range.clone().step_by(I8_BLOCK)) {
-        let values = block.get_mut(..I8_BLOCK.min(range.end - first)).unwrap_or_default();
-        task.emit(index, first, values);
-        if descriptor.encoding.encode(values, bytes).is_err() {
-            return false;
-        }
-    }
-    true
 }

@@ -1,0 +1,114 @@
+//! What goes into a session and what comes out of it.
+
+use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
+
+use crate::source::Targets;
+
+/// Milliseconds on a clock that never goes back. Where it starts does not matter.
+pub type Millis = u64;
+
+/// How a session behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The device's identity, unique in the fleet.
+    pub device: u64,
+    /// Largest decoded frame, 128 to 4096 bytes: the length of the receive buffer.
+    pub frame_limit: u16,
+    /// Where samples come from.
+    pub sampling: Sampling,
+    /// Closes the link once the final head is fitted and acknowledged: for devices that only come by.
+    pub leave_when_fitted: bool,
+}
+
+impl Config {
+    /// A device with a replayable source and the default frame limit.
+    #[must_use]
+    pub const fn new(device: u64) -> Self {
+        #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
+        let frame_limit = FRAME_LIMIT_DEFAULT as u16;
+        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false }
+    }
+
+    /// Bytes that the buffer for outgoing frames must have.
+    #[must_use]
+    pub const fn transmit_capacity(&self) -> usize {
+        wire_capacity(self.limit())
+    }
+
+    pub(super) const fn limit(&self) -> usize {
+        let limit = self.frame_limit as usize;
+        if limit < FRAME_LIMIT_MIN {
+            FRAME_LIMIT_MIN
+        } else if limit > FRAME_LIMIT_MAX {
+            FRAME_LIMIT_MAX
+        } else {
+            limit
+        }
+    }
+}
+
+/// Where a round's samples come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampling {
+    /// From the source, which can be read twice.
+    Replay,
+    /// From [`Event::Sample`]: a round is computed after this many usable samples.
+    Stream {
+        /// How many.
+        samples: u32,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The link to the server stands (again).
+    LinkUp,
+    /// The link is gone.
+    LinkDown,
+    /// A checked frame came: the bytes of its message and body.
+    Message(&'a [u8]),
+    /// The wake-up time has come, or there is room for another frame.
+    Tick,
+    /// A sensor delivered a sample (d values) and its target.
+    Sample(&'a [f32], Targets<'a>),
+}
+
+/// What to do next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of `out` to send now.
+    pub sent: usize,
+    /// There is more to send: call again with [`Event::Tick`] when there is room.
+    pub again: bool,
+    /// Close the link.
+    pub close: bool,
+    /// Call again with [`Event::Tick`] (offline: try to connect) at this time, if nothing happens before.
+    pub wake: Millis,
+}
+
+/// Everything that happened and left no other trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Rounds whose update was counted.
+    pub counted: u32,
+    /// Rounds whose update came too late.
+    pub late: u32,
+    /// Rounds whose update was rejected.
+    pub rejected: u32,
+    /// Rounds that this device declined.
+    pub declined: u32,
+    /// Rounds that were closed before this device had answered.
+    pub closed: u32,
+    /// Messages that could not be decoded.
+    pub malformed: u32,
+    /// Messages, chunks or samples that had no place when they came.
+    pub unexpected: u32,
+    /// Chunks asked for again.
+    pub asked_again: u32,
+    /// Frames that did not fit the buffer for outgoing frames.
+    pub unsent: u32,
+    /// Failures of the storage.
+    pub storage: u32,
+}
