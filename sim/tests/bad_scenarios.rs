@@ -33,7 +33,8 @@ fn the_good_one_is_good() {
 fn each_mistake_names_its_place_and_what_is_allowed() {
     for (name, from, to, parts) in [
         ("toml", "clients = 10", "clients = = 10", &["my.toml:4"][..]),
-        ("key", "samples = 6", "sampels = 6", &["my.toml:2", "data.samples", "missing"]),
+        ("key", "samples = 6", "sampels = 6", &["my.toml:7", "data.sampels", "did you mean \"samples\""]),
+        ("missing", "samples = 6", "", &["my.toml:2", "data.samples", "missing"]),
         (
             "extra",
             "d = 8",
