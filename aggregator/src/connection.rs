@@ -11,7 +11,7 @@ use fedspan_protocol::limits::{
 };
 use fedspan_protocol::message::{
     Chunk, Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, RoundOpen, ToDevice,
-    ToServer, Update as UpdateHead, decode,
+    ToServer, Update as UpdateHead, Welcome, decode,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
@@ -79,6 +79,10 @@ pub struct Connection {
     decoder: Decoder<Vec<u8>>,
     limit: usize,
     greeted: bool,
+    /// Who said hello.
+    device: Option<u64>,
+    /// What it was answered.
+    welcome: Option<Welcome>,
     outbox: VecDeque<Outgoing>,
     /// The round that is open on this device, and how its tensors are cut.
     open: Option<(Arc<Opening>, Descriptors)>,
@@ -102,6 +106,8 @@ impl Connection {
             decoder: Decoder::new(vec![0; HELLO_FRAME_MAX]),
             limit: HELLO_FRAME_MAX,
             greeted: false,
+            device: None,
+            welcome: None,
             outbox: VecDeque::new(),
             open: None,
             incoming: None,
@@ -164,6 +170,11 @@ impl Connection {
                     }
                 }
                 Ok(Parsed::Nothing) => {}
+                Ok(Parsed::HelloAgain(device)) => match self.welcome {
+                    // The welcome was lost, or crossed with this.
+                    Some(welcome) if self.device == Some(device) => self.send(ToDevice::Welcome(welcome)),
+                    _ => said.push(self.fault(Fault::Unexpected)),
+                },
                 Ok(Parsed::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
                 Err(fault) => said.push(self.fault(fault)),
             }
@@ -194,6 +205,13 @@ impl Connection {
         match message {
             ToServer::Hello(hello) if !greeted => Ok(Parsed::Say(Inbound::Hello(hello))),
             _ if !greeted => Err(Fault::Unexpected),
+            ToServer::Hello(hello) => Ok(Parsed::HelloAgain(hello.device)),
+            ToServer::Update(head) if open.is_none_or(|(opening, _)| opening.id != head.id) => {
+                // Of another round: its numbers are of no use, what became of it is the engine's to say.
+                *settled = Some(head.id);
+                let tensors = Descriptors::new();
+                Ok(Parsed::Say(Inbound::Update(whole(UpdateHead { tensors, ..head }, Vec::new()))))
+            }
             ToServer::Update(head) => begin_update(incoming, open, head, body),
             ToServer::Chunk(chunk) => take_chunk(incoming, settled, &chunk, body),
             ToServer::Missing(missing) => Ok(Parsed::Resend(missing)),
@@ -208,12 +226,16 @@ impl Connection {
 
     fn greet(&mut self, hello: &Hello) {
         self.greeted = true;
+        self.device = Some(hello.device);
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
         self.decoder.set_buffer(vec![0; self.limit]);
     }
 
     /// Queues a message.
     pub fn send(&mut self, message: ToDevice) {
+        if let ToDevice::Welcome(welcome) = message {
+            self.welcome = Some(welcome);
+        }
         self.outbox.push_back(Outgoing::Message(message));
     }
 
@@ -337,6 +359,7 @@ fn foreign(message: &[u8]) -> Option<Refusal> {
 enum Parsed {
     Say(Inbound),
     Resend(Missing),
+    HelloAgain(u64),
     Stale,
     Nothing,
 }

@@ -430,7 +430,18 @@ fn nothing_but_hello_is_heard_before_hello() {
 }
 
 #[test]
-fn a_second_hello_has_no_place() {
+fn a_hello_whose_welcome_was_lost_is_answered_again() {
+    let mut connection = greeted(256);
+    let welcome = ToDevice::Welcome(Welcome { campaign: 3, idle_milliseconds: 9 });
+    connection.send(welcome.clone());
+    assert_eq!(sent(&mut connection), vec![(welcome.clone(), Vec::new())]);
+    let hello = hello(9, (8, 2, 1), 256);
+    assert_eq!(say(&mut connection, &ToServer::Hello(hello), &[]), vec![]);
+    assert_eq!(sent(&mut connection), vec![(welcome, Vec::new())]);
+}
+
+#[test]
+fn a_second_hello_of_another_device_has_no_place() {
     let mut connection = greeted(256);
     let again = ToServer::Hello(hello(10, (8, 2, 1), 4096));
     assert_eq!(say(&mut connection, &again, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
@@ -449,8 +460,15 @@ fn an_update_of_more_than_was_asked_is_refused() {
     };
     let mut connection = greeted(4096);
     let refused = vec![Inbound::Fault(Fault::Tensors)];
-    // Before any round is open: nothing may be announced.
-    assert_eq!(say(&mut connection, &ToServer::Update(announce(1, 1, 1)), &[]), refused);
+    // Before any round is open, and for another round: passed on without its numbers, and its chunks are stale.
+    let Inbound::Update(bare) = say(&mut connection, &ToServer::Update(announce(400, 500, 1)), &[]).remove(0)
+    else {
+        panic!("an update")
+    };
+    assert!(bare.tensors.is_empty() && bare.descriptors.is_empty());
+    let chunk = ToServer::Chunk(Chunk { id: bare.id, tensor: 0, offset: 0 });
+    assert_eq!(say(&mut connection, &chunk, &[0; 4056]), vec![]);
+    assert!(!connection.is_mid_message());
     connection.open(&opening(3, 40, 50, Encoding::F32, false));
     for (rows, cols, count) in [(40, 51, 1), (65_535, 3, 1), (400, 500, 1), (40, 50, 2), (2001, 1, 1)] {
         assert_eq!(say(&mut connection, &ToServer::Update(announce(rows, cols, count)), &[]), refused);

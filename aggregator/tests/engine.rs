@@ -231,7 +231,9 @@ impl Model {
                 if !round.cohort.contains(&device) {
                     AckOutcome::Rejected(Rejection::NotAsked)
                 } else if let Some(known) = round.counted.get(&device) {
-                    let same = known.tensors == update.tensors && known.samples == update.samples;
+                    // A head may be fitted again, from other samples: nothing was uploaded.
+                    let fit = self.phase == Phase::FitHead || self.phase == Phase::Finished;
+                    let same = fit || known.tensors == update.tensors && known.samples == update.samples;
                     if same { AckOutcome::Duplicate } else { AckOutcome::Rejected(Rejection::ContentChanged) }
                 } else if let Some(rejection) = wrong {
                     round.out.insert(device);

@@ -658,7 +658,7 @@ async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_turned_away_hears_it() {
     let state = Scratch::new();
-    let fleet = text(state.path(), 2, &format!("{FEDREP}[limits]\nconnections = 1\n"));
+    let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\n"));
     let server = serve(&fleet, false).await;
     let mut first = TcpStream::connect(server.address).await.unwrap();
     first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();

@@ -51,6 +51,13 @@ pub mod task;
 #[cfg(feature = "nalgebra")]
 mod views;
 
+/// What a firmware with the feature `reveal-moments` must say when it starts; `None` without it.
+pub const WARNING: Option<&str> = if cfg!(feature = "reveal-moments") {
+    Some("this build can send moment matrices, which can equal a record: for simulation only")
+} else {
+    None
+};
+
 pub use error::{NotReady, ShapeMismatch, SourceError};
 pub use memory::{Memory, Shape, Workspace};
 pub use session::{Event, Progress, Session};

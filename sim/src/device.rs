@@ -77,6 +77,9 @@ pub async fn converse(
 pub fn command(arguments: &Arguments) -> ExitCode {
     match prepare(arguments) {
         Ok((scenario, dataset, session)) => {
+            if let Some(warning) = fedspan_client::WARNING {
+                eprintln!("device {}: {warning}", arguments.wearer);
+            }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(take_part(arguments, &scenario, &dataset, session)),

@@ -312,7 +312,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
         Kind::Watch => {
             let programmes = section.boolean("programmes", false)?;
             let head_samples_per_class = section.size("head_samples_per_class", Some(0), 0..=1000)?;
-            split.choice("by", Some("time"), &[("time", ()), ("users", ())])?;
+            split.choice("by", Some("time"), &[("time", ())])?;
             let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
             let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
             DataSection::Watch(WatchSettings {

@@ -15,6 +15,10 @@ use super::sections::{
 use crate::admission::least_frame_limit;
 use crate::engine::{DeviceId, Engine, Settings};
 
+/// Milliseconds after which a round that nobody could answer is tried again: devices may have been switched
+/// on before they had samples.
+const PATIENCE: u64 = 5_000;
+
 /// A server's configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
@@ -118,6 +122,11 @@ impl Fleet {
             let message = format!("{:?} has no rounds to serve", self.algorithm.name.word());
             return Err(root.section("algorithm")?.problem("name", message));
         }
+        if self.limits.connections < self.expected {
+            let message =
+                format!("found {}, {} devices are expected", self.limits.connections, self.expected);
+            return Err(root.section("limits")?.problem("connections", message));
+        }
         if let Some(allowed) = &self.allowed
             && allowed.len() < self.expected
         {
@@ -156,6 +165,7 @@ impl Fleet {
             min_count: self.rounds.min_count,
             norm_bound: self.limits.norm,
             absence: u64::try_from(self.absence.as_millis()).unwrap_or(u64::MAX),
+            patience: Some(PATIENCE),
         };
         build_engine(
             settings,

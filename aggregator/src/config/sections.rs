@@ -181,6 +181,10 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
     let upload = section.choice("upload", Some("f32"), &encodings)?;
     let download = section.choice("download", Some("f32"), &encodings)?;
     section.finish()?;
+    if name == AlgorithmName::GdGd && !gradient {
+        return Err(section
+            .problem("head", "found \"least-squares\", which is \"fedrep\"; gd-gd takes gradient steps"));
+    }
     if name == AlgorithmName::FedAvg && upload != download {
         return Err(section.problem("download", "fedavg encodes both ways alike: give upload the same value"));
     }

@@ -26,6 +26,9 @@ pub struct Settings {
     pub norm_bound: f32,
     /// A device that has been gone for longer is not asked until it is back.
     pub absence: Millis,
+    /// A round that nobody could answer is repeated after this long, as often as it takes; without it at
+    /// once, and after three in a row the campaign fails.
+    pub patience: Option<Millis>,
 }
 
 /// What happened.

@@ -5,7 +5,7 @@
 //! ```text
 //!  Waiting --(fleet is there)--> Start rounds --> Training rounds --> FitHead --> Finished
 //!                                     |                 |                |
-//!                                     +-- three times, no update can count: Failed    +-- all heads are fitted,
+//!                                     +-- no update can count, and no patience: Failed    +-- all heads are fitted,
 //!                                                                            or the deadline passed
 //! ```
 //!
@@ -59,6 +59,8 @@ pub struct Engine {
     rejected_in_round: u32,
     /// Rounds in a row that nobody could answer.
     barren: u32,
+    /// When such a round is repeated.
+    repeat_at: Option<Millis>,
     counters: Counters,
 }
 
@@ -85,6 +87,7 @@ impl Engine {
             open: None,
             rejected_in_round: 0,
             barren: 0,
+            repeat_at: None,
             counters: Counters::default(),
         }
     }
@@ -204,7 +207,7 @@ impl Engine {
     /// When a [`Event::Tick`] is due, if nothing else happens.
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
-        self.open.as_ref().and_then(|round| round.deadline)
+        self.open.as_ref().map_or(self.repeat_at, |round| round.deadline)
     }
 
     /// Ends training now, because a target was reached: what is open is closed, unfinished, and the final
@@ -244,6 +247,8 @@ impl Engine {
                 }
             }
             (None, Phase::Failed) => {}
+            // A round that nobody could answer waits for its time.
+            (None, _) if self.repeat_at.is_some() => {}
             (None, _) => {
                 if self.fleet().1 >= self.needed() {
                     self.next_round(now, actions);
@@ -283,6 +288,7 @@ impl Engine {
             return;
         }
         self.opened = true;
+        self.repeat_at = None;
         let start_needs = self.start.as_ref().map_or(0, |start| start.rounds_needed());
         let next = match self.phase {
             Phase::Waiting if start_needs > 0 => Phase::Start(1),
@@ -392,7 +398,10 @@ impl Engine {
                     self.close_round(now, actions);
                 } else if !self.widen(now, actions) {
                     self.barren += 1;
-                    if self.barren < BARREN_MAX {
+                    if let Some(patience) = self.settings.patience {
+                        self.repeat_at = Some(now.saturating_add(patience));
+                        self.step_back();
+                    } else if self.barren < BARREN_MAX {
                         self.repeat(now, actions);
                     } else {
                         self.fail(Failure::NoUpdates { round: round_number, device, reason: why }, actions);
@@ -406,6 +415,12 @@ impl Engine {
     /// Opens the round that nobody could answer once more, under a new number: a device that declined
     /// because it had lost an acknowledgement can answer that.
     fn repeat(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        self.step_back();
+        self.next_round(now, actions);
+    }
+
+    /// Gives up the open round; what opens next is the same again.
+    fn step_back(&mut self) {
         self.open = None;
         self.counters.repeated += 1;
         self.phase = match self.phase {
@@ -413,10 +428,13 @@ impl Engine {
             Phase::Train(number) => Phase::Train(number - 1),
             other => other,
         };
-        self.next_round(now, actions);
     }
 
     fn deadline(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        if self.repeat_at.is_some_and(|at| now >= at) {
+            self.next_round(now, actions);
+            return;
+        }
         let Some(round) = &mut self.open else { return };
         if round.deadline.is_none_or(|deadline| now < deadline) {
             return;

@@ -85,6 +85,7 @@ impl Setup {
             min_count: self.min_count,
             norm_bound: BOUND,
             absence: self.absence,
+            patience: None,
         };
         let weighting = self.weighting();
         let start: Option<Box<dyn Algorithm>> = match self.power {

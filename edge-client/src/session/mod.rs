@@ -285,7 +285,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             self.state = State::Sending { next: Outgoing::Head };
             return;
         }
-        if open.id.round <= self.last_round {
+        // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
+        // to be fetched again.
+        let fit = matches!(open.task, message::Task::FitHead { .. });
+        if open.id.round < self.last_round || (open.id.round == self.last_round && !fit) {
             let last = self.last_round;
             self.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;

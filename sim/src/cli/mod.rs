@@ -93,7 +93,7 @@ Result files are described in sim/RESULTS.md.")]
         options: RunOptions,
     },
     /// Be one virtual device for a real server
-    #[command(after_help = "Example:\n  fedspan-sim device --connect localhost:7878 --wearer 3")]
+    #[command(after_help = "Example:\n  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3")]
     Device(crate::device::Arguments),
 }
 

@@ -70,6 +70,7 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         min_count: 1,
         norm_bound: f32::MAX,
         absence: 0,
+        patience: None,
     };
     let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };
     build_engine(

@@ -1,0 +1,37 @@
+//! A server does not give up on a fleet that has nothing to answer with yet.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::{Action, Engine, Event};
+use fedspan_protocol::message::{Decline, DeclineReason};
+
+const FLEET: &str = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n\
+    [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[rounds]\ndeadline = 0\n";
+
+fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
+    let mut actions = Vec::new();
+    engine.handle(now, event, &mut actions);
+    actions
+}
+
+#[test]
+fn a_round_that_everyone_declines_is_tried_again_later_as_often_as_it_takes() {
+    let mut engine = Fleet::parse("fleet.toml", FLEET).unwrap().engine();
+    let mut actions = happens(&mut engine, 0, Event::Joined(7));
+    let mut now = 0;
+    for attempt in 1..=20 {
+        let [Action::Open(7, opening)] = actions.as_slice() else { panic!("{actions:?}") };
+        assert_eq!(opening.id.round, attempt);
+        now += 10;
+        let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
+        assert_eq!(happens(&mut engine, now, Event::Declined(7, decline)), []);
+        let wake = engine.wake().expect("a time to try again");
+        assert!(wake >= now + 1000);
+        assert_eq!(happens(&mut engine, wake - 1, Event::Tick), []);
+        // Coming back does not make it come sooner.
+        assert_eq!(happens(&mut engine, wake - 1, Event::Joined(7)), []);
+        now = wake;
+        actions = happens(&mut engine, now, Event::Tick);
+    }
+    assert_eq!(engine.counters().declined, 20);
+}
