@@ -137,7 +137,7 @@ async fn wrong_hellos_get_a_typed_refusal_and_others_are_undisturbed() {
     assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { least: 128, most: 4096 })]);
 
     let status = world.finish().await;
-    assert_eq!(status.connections.refused, 3);
+    assert_eq!(status.connections.refused, 5);
     assert_eq!(status.connections.welcomed, 4);
 }
 

@@ -52,6 +52,8 @@ pub struct Engine {
     phase: Phase,
     /// Every device that ever joined.
     fleet: BTreeMap<DeviceId, Presence>,
+    /// How many of them are connected.
+    connected: usize,
     last_id: RoundId,
     /// A round has been opened since this engine was made.
     opened: bool,
@@ -82,6 +84,7 @@ impl Engine {
             participation,
             phase: Phase::Waiting,
             fleet: BTreeMap::new(),
+            connected: 0,
             last_id: RoundId::default(),
             opened: false,
             open: None,
@@ -125,7 +128,7 @@ impl Engine {
     /// Devices that ever joined, and how many of them are connected.
     #[must_use]
     pub fn fleet(&self) -> (usize, usize) {
-        (self.fleet.len(), self.fleet.values().filter(|device| **device == Presence::Connected).count())
+        (self.fleet.len(), self.connected)
     }
 
     fn is_connected(&self, device: DeviceId) -> bool {
@@ -194,8 +197,11 @@ impl Engine {
         match event {
             Event::Joined(device) => self.joined(now, device, actions),
             Event::Left(device) => {
-                if let Some(presence) = self.fleet.get_mut(&device) {
+                if let Some(presence) = self.fleet.get_mut(&device)
+                    && *presence == Presence::Connected
+                {
                     *presence = Presence::Gone(now);
+                    self.connected -= 1;
                 }
             }
             Event::Update(device, update) => self.update(now, device, &update, actions),
@@ -233,7 +239,9 @@ impl Engine {
     }
 
     fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
-        self.fleet.insert(device, Presence::Connected);
+        if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
+            self.connected += 1;
+        }
         match (&mut self.open, self.phase) {
             // Who has answered is asked again, too: its acknowledgement may have been lost with the
             // connection. It repeats its update, or declines the round as finished.

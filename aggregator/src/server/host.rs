@@ -63,6 +63,8 @@ pub struct ConnectionCounters {
     pub congested: u64,
     /// Messages that had no place.
     pub faults: u64,
+    /// Messages that did not fit a device's frames.
+    pub unsent: u64,
     /// Chunks of updates that were over, and messages of connections that had been replaced.
     pub stale: u64,
     /// Frames dropped: too long, not COBS, wrong check, unknown header.
@@ -263,10 +265,12 @@ impl Host {
             Gone::Idle => &mut counters.idle,
             Gone::Slow => &mut counters.slow,
             Gone::Flood => &mut counters.flood,
+            Gone::Foreign => &mut counters.refused,
             Gone::Ended => &mut counters.ended,
         };
         *counter += 1;
         counters.faults += u64::from(traffic.faults);
+        counters.unsent += u64::from(traffic.unsent);
         counters.stale += u64::from(traffic.stale);
         let frames = traffic.frames;
         counters.dropped_frames += u64::from(frames.oversize)

@@ -59,6 +59,8 @@ pub(super) enum Gone {
     Slow,
     /// Too many messages without sense, or frames without end.
     Flood,
+    /// It speaks another version, and was told so.
+    Foreign,
     /// It was refused, turned away, replaced, or the server stops.
     Ended,
 }
@@ -91,7 +93,7 @@ pub(super) async fn run(
         },
         None => peer.turn_away().await,
     };
-    if gone == Gone::Ended {
+    if matches!(gone, Gone::Ended | Gone::Foreign) {
         peer.linger().await;
     }
     tracing::debug!(peer = id, %address, ?gone, "connection ended");
@@ -219,7 +221,7 @@ impl Peer {
             Inbound::Foreign(refusal) => {
                 self.connection.refuse(refusal);
                 self.flush().await?;
-                return Err(Gone::Ended);
+                return Err(Gone::Foreign);
             }
             Inbound::Update(update) => What::Update(Box::new(update)),
             Inbound::Decline(decline) => What::Decline(decline),

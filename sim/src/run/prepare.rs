@@ -2,10 +2,14 @@
 
 use std::time::Instant;
 
+use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::config::{AlgorithmName, Init, Shape as EngineShape, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use fedspan_protocol::message::Descriptors;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::{Outcome, RoundRow, RunError, Simulation, Watcher};
 use crate::data::{Client, Dataset, npz};
@@ -41,6 +45,13 @@ impl<'a> Job<'a> {
             if dataset.classification && scenario.model.init == Init::Moments {
                 let message = "model.init is \"moments\", which is for regression; the targets are classes";
                 return Err(RunError::Mismatch(message.to_owned()));
+            }
+            let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+            let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, side(d), side(k));
+            if least_frame_limit(&Descriptors::from_iter([tensor])) > FRAME_LIMIT_MAX {
+                let message =
+                    format!("a representation of {d} x {k} does not fit 256 chunks of the largest frame");
+                return Err(RunError::Mismatch(message));
             }
             given = given_start(scenario, &dataset, seed)?;
         }
