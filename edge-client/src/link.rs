@@ -1,6 +1,7 @@
 //! Drives a [`Session`] over a byte stream: blocking ([`run`], `embedded-io`) and asynchronous
 //! ([`run_async`], `embedded-io-async`). Both return when the link is gone; connecting anew, at the time
-//! they return, is the caller's, who alone knows what a link is.
+//! they return, is the caller's, who alone knows what a link is. Sessions that stream get their samples from
+//! a [`Sensor`] through the variants `_with_sensor`.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -9,7 +10,7 @@ use core::task::Poll;
 use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
 
 use crate::session::{Event, Millis, Progress, Session};
-use crate::source::SampleSource;
+use crate::source::{SampleSource, Targets};
 use crate::store::Store;
 use crate::task::Task;
 
@@ -36,6 +37,41 @@ pub struct Buffers<'a> {
     pub transmit: &'a mut [u8],
 }
 
+/// A sensor whose samples are seen once, for a session that streams
+/// ([`crate::session::Sampling::Stream`]). It is only asked while a round collects samples.
+pub trait Sensor {
+    /// The next sample (d values) with its target, if there is one now.
+    fn poll(&mut self) -> Option<(&[f32], Targets<'_>)>;
+}
+
+/// The sensor of a session that does not stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSensor;
+
+impl Sensor for NoSensor {
+    fn poll(&mut self) -> Option<(&[f32], Targets<'_>)> {
+        None
+    }
+}
+
+/// [`run_with_sensor`] for a session that does not stream.
+pub fn run<T, S, P, R, IO>(
+    session: &mut Session<T, S, P, R>,
+    io: &mut IO,
+    buffers: Buffers<'_>,
+    clock: impl FnMut() -> Millis,
+    wait: impl FnMut(Millis),
+) -> Closed<IO::Error>
+where
+    T: Task,
+    S: SampleSource,
+    P: Store,
+    R: rand_core::Rng,
+    IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady,
+{
+    run_with_sensor(session, io, buffers, clock, wait, &mut NoSensor)
+}
+
 /// Runs `session` over a link that just came up, until it goes down.
 ///
 /// `clock` tells the time; `wait` is called when there is nothing to do until the given time and may
@@ -43,12 +79,13 @@ pub struct Buffers<'a> {
 ///
 /// End of file (a read of 0 bytes) and errors end the link. A frame is written whole before the next is
 /// made, so a slow link slows the session down and nothing is queued.
-pub fn run<T, S, P, R, IO>(
+pub fn run_with_sensor<T, S, P, R, IO>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
     buffers: Buffers<'_>,
     mut clock: impl FnMut() -> Millis,
     mut wait: impl FnMut(Millis),
+    sensor: &mut dyn Sensor,
 ) -> Closed<IO::Error>
 where
     T: Task,
@@ -82,6 +119,8 @@ where
                         }
                     }
                 }
+            } else if let Some((x, target)) = session.is_collecting().then(|| sensor.poll()).flatten() {
+                progress = send(session, io, Event::Sample(x, target), &mut clock, transmit)?;
             } else {
                 wait(progress.wake);
             }
@@ -115,17 +154,49 @@ where
     Ok(progress)
 }
 
-/// Like [`run`], for an asynchronous link. `sleep_until` completes at the given time.
+/// [`Sensor`] for an asynchronous link.
+pub trait AsyncSensor {
+    /// The next sample (d values) with its target. Must be cancel-safe: what was not returned must come again.
+    fn next(&mut self) -> impl Future<Output = (&[f32], Targets<'_>)>;
+}
+
+impl AsyncSensor for NoSensor {
+    async fn next(&mut self) -> (&[f32], Targets<'_>) {
+        core::future::pending().await
+    }
+}
+
+/// [`run_async_with_sensor`] for a session that does not stream.
+pub async fn run_async<T, S, P, R, IO, F>(
+    session: &mut Session<T, S, P, R>,
+    io: &mut IO,
+    buffers: Buffers<'_>,
+    clock: impl FnMut() -> Millis,
+    sleep_until: impl FnMut(Millis) -> F,
+) -> Closed<IO::Error>
+where
+    T: Task,
+    S: SampleSource,
+    P: Store,
+    R: rand_core::Rng,
+    IO: embedded_io_async::Read + embedded_io_async::Write,
+    F: Future<Output = ()>,
+{
+    run_async_with_sensor(session, io, buffers, clock, sleep_until, &mut NoSensor).await
+}
+
+/// Like [`run_with_sensor`], for an asynchronous link. `sleep_until` completes at the given time.
 ///
 /// Reads are cancelled when the wake-up time comes first: `read` of the link must be cancel-safe, as
 /// `embedded-io-async` asks for. Dropping the future is safe; the session then has to be told
 /// [`Event::LinkDown`].
-pub async fn run_async<T, S, P, R, IO, F>(
+pub async fn run_async_with_sensor<T, S, P, R, IO, F>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
     buffers: Buffers<'_>,
     mut clock: impl FnMut() -> Millis,
     mut sleep_until: impl FnMut(Millis) -> F,
+    sensor: &mut impl AsyncSensor,
 ) -> Closed<IO::Error>
 where
     T: Task,
@@ -152,14 +223,25 @@ where
             progress = session.handle(clock(), Event::Tick, transmit);
             continue;
         }
-        let read = match first(io.read(&mut bytes), sleep_until(progress.wake)).await {
-            Some(Ok(0)) => break,
-            Some(Ok(n)) => n,
-            Some(Err(e)) => {
+        let collecting = session.is_collecting();
+        let sample = async {
+            match collecting {
+                true => sensor.next().await,
+                false => core::future::pending().await,
+            }
+        };
+        let read = match first(io.read(&mut bytes), sample, sleep_until(progress.wake)).await {
+            First::Work(Ok(0)) => break,
+            First::Work(Ok(n)) => n,
+            First::Work(Err(e)) => {
                 error = Some(e);
                 break;
             }
-            None => {
+            First::Sample((x, target)) => {
+                progress = session.handle(clock(), Event::Sample(x, target), transmit);
+                continue;
+            }
+            First::Time => {
                 progress = session.handle(clock(), Event::Tick, transmit);
                 continue;
             }
@@ -195,14 +277,28 @@ async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Resul
     io.flush().await
 }
 
-/// The output of `work`, or `None` if `limit` completes first.
-async fn first<A>(work: impl Future<Output = A>, limit: impl Future<Output = ()>) -> Option<A> {
-    let (mut work, mut limit) = (pin!(work), pin!(limit));
+/// Which of three came first.
+enum First<A, B> {
+    Work(A),
+    Sample(B),
+    Time,
+}
+
+/// The first of three futures to complete; on a tie the link before the sensor before the clock.
+async fn first<A, B>(
+    work: impl Future<Output = A>,
+    sample: impl Future<Output = B>,
+    limit: impl Future<Output = ()>,
+) -> First<A, B> {
+    let (mut work, mut sample, mut limit) = (pin!(work), pin!(sample), pin!(limit));
     poll_fn(|context| {
         if let Poll::Ready(output) = work.as_mut().poll(context) {
-            return Poll::Ready(Some(output));
+            return Poll::Ready(First::Work(output));
         }
-        limit.as_mut().poll(context).map(|()| None)
+        if let Poll::Ready(output) = sample.as_mut().poll(context) {
+            return Poll::Ready(First::Sample(output));
+        }
+        limit.as_mut().poll(context).map(|()| First::Time)
     })
     .await
 }

@@ -13,8 +13,11 @@ use std::task::{Context, Poll, Waker};
 use common::server::*;
 use common::*;
 use embedded_io::ErrorKind;
-use fedspan_client::link::{Buffers, Closed, run, run_async};
-use fedspan_client::session::{Config, Counters, Event};
+use fedspan_client::link::{
+    AsyncSensor, Buffers, Closed, Sensor, run, run_async, run_async_with_sensor, run_with_sensor,
+};
+use fedspan_client::session::{Config, Counters, Event, Sampling};
+use fedspan_client::source::Targets;
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::message::{ToDevice, ToServer, Upload, decode};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -380,5 +383,68 @@ fn a_dropped_future_does_no_harm() {
             drive(&mut session, config, &again, true);
             assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected));
         }
+    }
+}
+
+/// Hands out twenty samples, one at a time, and is silent every other time it is asked.
+struct Beat {
+    samples: Sliced,
+    next: usize,
+    asked: usize,
+}
+
+impl Sensor for Beat {
+    fn poll(&mut self) -> Option<(&[f32], Targets<'_>)> {
+        self.asked += 1;
+        if self.asked.is_multiple_of(2) {
+            return None;
+        }
+        self.next += 1;
+        Some(self.samples.get(self.next - 1))
+    }
+}
+
+impl AsyncSensor for Beat {
+    async fn next(&mut self) -> (&[f32], Targets<'_>) {
+        self.next += 1;
+        self.samples.get(self.next - 1)
+    }
+}
+
+#[test]
+fn a_session_that_streams_gets_its_samples_through_the_driver() {
+    for asynchronous in [false, true] {
+        let mut random = Random(3);
+        let b = flat(&random.orthonormal(D, K));
+        let samples = Sliced::regression(random.normals(20 * D), random.normals(20), D, 1);
+        let task = fed_rep(EXACT, Upload::Gradient, 0.0);
+        let sampling = Sampling::Stream { samples: 20 };
+        let config = Config { frame_limit: 256, sampling, ..Config::new(5) };
+        let heap = Heap::streaming(D, K, 1);
+        let mut session = Bench::new(config, heap, samples.clone(), Flash::default()).session;
+        let server = Server::new(1, task, Encoding::F32, 256, vec![(Role::Representation, D, K, b)]);
+        let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
+        let mut sensor = Beat { samples, next: 0, asked: 0 };
+        let clock = Cell::new(1_000u64);
+        let (mut receive, mut transmit) = (vec![0; 256], vec![0; config.transmit_capacity()]);
+        let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
+        let io = &mut End(peer.clone());
+        let idle = |until: u64| {
+            // An interrupt of the sensor comes before the wake-up.
+            clock.set((clock.get() + 10).min(until));
+            if clock.get() == until || !peer.borrow().server.updates.is_empty() {
+                peer.borrow_mut().silence();
+            }
+        };
+        if asynchronous {
+            let sleep = |until| async move { idle(until) };
+            block_on(run_async_with_sensor(&mut session, io, buffers, || clock.get(), sleep, &mut sensor));
+        } else {
+            run_with_sensor(&mut session, io, buffers, || clock.get(), idle, &mut sensor);
+        }
+        assert_eq!(peer.borrow().server.updates.len(), 1);
+        assert_eq!(sensor.next, 20, "asked while a round collects, and no longer");
+        let counted = Counters { counted: 1, ..Counters::default() };
+        assert_eq!(session.counters(), counted);
     }
 }

@@ -161,6 +161,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.config
     }
 
+    /// A round is open and wants samples ([`Event::Sample`]).
+    pub fn is_collecting(&self) -> bool {
+        self.state == State::Collecting
+    }
+
     /// The final head is fitted, and the server knows.
     pub fn is_fitted(&self) -> bool {
         self.fitted
