@@ -1,9 +1,10 @@
 //! One's own sensor as a `SampleSource`: a vibration sensor on a pump that keeps its last labelled windows.
 //! How a label reaches the device: whoever inspects the pump sends `h` (healthy) or `w` (worn) by serial line
-//! or button; between rounds the main loop calls `session.source_mut().labelled(features(&window), command)`.
+//! or button. Its interrupt queues the window with the command; the source owns the queue's other end and
+//! calls `labelled` for what has come when `rewind` names a new round (within a round nothing may change).
 //!
-//! A sensor that keeps nothing needs no source: with `StreamingWorkspace` and `Sampling::Stream` hand over
-//! `session.handle(now, Event::Sample(&x, Targets::Classes(&[class])), &mut frame)` when the label comes.
+//! A sensor that keeps nothing needs no source: with `StreamingWorkspace` and `Sampling::Stream` implement
+//! `link::Sensor` and give it to `link::run_with_sensor`.
 
 use fedspan_client::{Linear, SampleSource, Samples, SourceError, Targets, Workspace};
 use fedspan_protocol::message::{HeadSolve, RoundId};
