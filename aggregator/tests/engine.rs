@@ -422,7 +422,8 @@ impl World {
             }
             Op::Leave(device) => {
                 if let Some(left) = self.model.fleet.get_mut(&device) {
-                    *left = Some(self.model.now);
+                    // Who is gone already cannot leave again.
+                    left.get_or_insert(self.model.now);
                 }
                 self.pending.remove(&device);
                 self.event(Event::Left(device), Vec::new());

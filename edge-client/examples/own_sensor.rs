@@ -2,7 +2,6 @@
 //! How a label reaches the device: whoever inspects the pump sends `h` (healthy) or `w` (worn) by serial line
 //! or button. Its interrupt queues the window with the command; the source owns the queue's other end and
 //! calls `labelled` for what has come when `rewind` names a new round (within a round nothing may change).
-//!
 //! A sensor that keeps nothing needs no source: with `StreamingWorkspace` and `Sampling::Stream` implement
 //! `link::Sensor` and give it to `link::run_with_sensor`.
 
