@@ -17,7 +17,8 @@ pub fn random_start(d: usize, k: usize, seed: u64) -> Matrix {
 }
 
 /// Distributed power iterations: each round multiplies a d x k basis by the mean of the devices'
-/// `(1/m) sum |y|^2 x x^T`. No record leaves whole, at the cost of a few rounds.
+/// `(1/m) sum |y|^2 x x^T`, at the cost of a few rounds. A device never sends the matrix itself; but one with a
+/// single sample sends that sample up to scale, as its gradients do.
 #[derive(Clone, Debug)]
 pub struct PowerStart {
     basis: Matrix,
