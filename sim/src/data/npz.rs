@@ -5,8 +5,9 @@ use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
 use fedspan_aggregator::linalg::Matrix;
-use npyz::npz::NpzArchive;
 use npyz::{DType, NpyFile, Order, WriterBuilder};
+use zip::ZipArchive;
+use zip::result::ZipError;
 
 use super::{Client, DataError, Dataset, Labels, Set};
 
@@ -103,12 +104,12 @@ pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError
     std::fs::rename(&partial, path).map_err(failed)
 }
 
-pub(super) fn open<R: Read + Seek>(reader: R, name: &str) -> Result<NpzArchive<R>, DataError> {
-    NpzArchive::new(reader).map_err(|error| DataError::new(name, format!("not an npz archive: {error}")))
+pub(super) fn open<R: Read + Seek>(reader: R, name: &str) -> Result<ZipArchive<R>, DataError> {
+    ZipArchive::new(reader).map_err(|error| DataError::new(name, format!("not an npz archive: {error}")))
 }
 
 pub(super) fn required<R: Read + Seek>(
-    archive: &mut NpzArchive<R>,
+    archive: &mut ZipArchive<R>,
     name: &str,
     key: &str,
 ) -> Result<Array, DataError> {
@@ -116,12 +117,18 @@ pub(super) fn required<R: Read + Seek>(
 }
 
 fn array<R: Read + Seek>(
-    archive: &mut NpzArchive<R>,
+    archive: &mut ZipArchive<R>,
     name: &str,
     key: &str,
 ) -> Result<Option<Array>, DataError> {
-    let found = archive.by_name(key).map_err(|error| DataError::new(name, format!("{key}: {error}")))?;
-    found.map(|npy| numbers(npy, name, key)).transpose()
+    let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
+    let file = match archive.by_name(&format!("{key}.npy")) {
+        Ok(file) => file,
+        Err(ZipError::FileNotFound) => return Ok(None),
+        Err(error) => return Err(wrong(error.to_string())),
+    };
+    let npy = NpyFile::new(file).map_err(|error| wrong(error.to_string()))?;
+    numbers(npy, name, key).map(Some)
 }
 
 fn numbers<R: Read>(npy: NpyFile<R>, name: &str, key: &str) -> Result<Array, DataError> {

@@ -33,13 +33,15 @@ pub fn text(output: &Output) -> String {
 /// Writes f64 arrays as an npz file: name, shape, values.
 pub fn write_npz(path: &Path, arrays: &[(&str, &[u64], &[f64])]) {
     use npyz::WriterBuilder;
-    let mut archive = npyz::npz::NpzWriter::create(path).unwrap();
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
     for (name, shape, values) in arrays {
-        let options = npyz::npz::NpzWriter::array::<f64>(&mut archive, name, Default::default()).unwrap();
-        let mut writer = options.default_dtype().shape(shape).begin_nd().unwrap();
+        archive.start_file(format!("{name}.npy"), zip::write::SimpleFileOptions::default()).unwrap();
+        let options = npyz::WriteOptions::<f64>::new().default_dtype().shape(shape).writer(&mut archive);
+        let mut writer = options.begin_nd().unwrap();
         writer.extend(values.iter().copied()).unwrap();
         writer.finish().unwrap();
     }
+    archive.finish().unwrap();
 }
 
 /// Uniform in -1..1, the same on every machine.
