@@ -1,6 +1,7 @@
 //! The run without arguments: the bundled smartwatch recordings, FedRep beside its baselines, all folds and
 //! several seeds, two tables and a report.
 
+pub mod choose;
 mod measure;
 mod memory;
 mod scaled;
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use measure::PARTS;
+pub use measure::{PARTS, Part};
 
 use crate::report::files::{WriteError, make_directory, write_json, write_text};
 use crate::report::html::Page;
@@ -32,6 +33,9 @@ pub enum DemoError {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The recorded settings, or the choice of new ones.
+    #[error("the demo's settings: {0}")]
+    Choice(String),
     /// The report could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),

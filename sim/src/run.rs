@@ -310,7 +310,7 @@ impl<'a> Simulation<'a> {
                             continue;
                         }
                     };
-                    let last = number == self.scenario.algorithm.rounds;
+                    let last = record.ends_training;
                     let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
                     let scores = evaluated.then(|| self.scores().0);
                     let (bytes_up, bytes_down) = self.traffic_since_last_row();

@@ -9,11 +9,11 @@ use fedspan_aggregator::config::{
 
 use crate::data::idx::{self, Bundled};
 use crate::data::npz;
-use crate::data::partition::{Partition, partition, split_by_order};
+use crate::data::partition::{OrderSplit, Partition, partition};
 use crate::data::synthetic::{HeadNorm, LinearRegression, linear_regression};
 use crate::data::table::{self, Columns};
-use crate::data::watch::{self, WatchSettings};
-use crate::data::{Client, DataError, Dataset};
+use crate::data::watch::{self, Validation, WatchSettings};
+use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
 pub const BUILT_IN: [(&str, &str, &str); 5] = [
@@ -87,15 +87,6 @@ pub enum ImageSource {
     Bundled(Bundled),
     /// From IDX files: images and labels.
     Files(String, String),
-}
-
-/// A split of each client's samples in their order.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OrderSplit {
-    /// Fraction that tests.
-    pub test: f64,
-    /// Samples dropped in between.
-    pub gap: usize,
 }
 
 /// `[fleet]`.
@@ -181,8 +172,8 @@ impl Scenario {
             DataSection::Csv(path, columns, split) => {
                 let mut dataset = table::read(&self.locate(path), columns)?;
                 let d = dataset.features;
-                let cut = |client: &Client| split_by_order(&client.train, d, split.test, split.gap);
-                dataset.clients = dataset.clients.iter().map(cut).collect();
+                dataset.clients =
+                    dataset.clients.iter().map(|client| split.in_order(&client.train, d)).collect();
                 Ok(dataset)
             }
             DataSection::Images(source, how, split) => {
@@ -193,8 +184,7 @@ impl Scenario {
                     }
                 };
                 let parts = partition(&images.set, images.features, *how, seed);
-                let clients =
-                    parts.iter().map(|part| shuffled_split(part, images.features, *split, seed)).collect();
+                let clients = parts.iter().map(|part| split.shuffled(part, images.features, seed)).collect();
                 Ok(Dataset {
                     features: images.features,
                     outputs: images.classes,
@@ -225,33 +215,6 @@ impl Scenario {
     pub fn algorithm_word(&self) -> &'static str {
         AlgorithmName::word(self.algorithm.name)
     }
-}
-
-/// Images have no order in time: shuffle each class within the client before splitting, so that training
-/// and test part have the same classes.
-fn shuffled_split(part: &crate::data::Set, d: usize, split: OrderSplit, seed: u64) -> Client {
-    let crate::data::Labels::Classes(labels) = &part.y else {
-        return split_by_order(part, d, split.test, split.gap);
-    };
-    let mut train = crate::data::Set::empty(true);
-    let mut test = crate::data::Set::empty(true);
-    for class in 0..=u8::MAX {
-        let own: Vec<usize> =
-            labels.iter().enumerate().filter(|(_, y)| **y == class).map(|(i, _)| i).collect();
-        if own.is_empty() {
-            continue;
-        }
-        let mut random = fedspan_aggregator::random::stream(
-            seed,
-            fedspan_aggregator::random::Purpose::Partition,
-            3000 + u64::from(class),
-        );
-        let order = random.choose(&own, own.len());
-        let client = split_by_order(&part.select(d, &order), d, split.test, 0);
-        train.append(&client.train);
-        test.append(&client.test);
-    }
-    Client::new(train, test)
 }
 
 fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
@@ -307,7 +270,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 features,
                 classification: section.choice("task", Some("regression"), &targets)?,
             };
-            DataSection::Csv(section.string("path", None, file)?, columns, read_split(split)?)
+            DataSection::Csv(section.string("path", None, file)?, columns, read_split(split, true)?)
         }
         Kind::Watch => {
             let programmes = section.boolean("programmes", false)?;
@@ -315,6 +278,10 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
             split.choice("by", Some("time"), &[("time", ())])?;
             let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
             let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
+            // Those who are left when one group is held out, in groups of the same size.
+            let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
+            let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
+            let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;
             DataSection::Watch(WatchSettings {
                 test: split.number("test", Some(0.5), 0.05..=0.95)?,
                 gap: split.size("gap", Some(3), 1..=100)?,
@@ -323,6 +290,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 labels_per_class: split.size("labels_per_class", Some(1), 1..=1000)?,
                 programmes,
                 head_samples_per_class,
+                validation: (fraction > 0.0).then_some(Validation { fraction, fold: validation_fold }),
             })
         }
         kind => {
@@ -343,7 +311,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 Partition::Iid { clients }
             };
             part.finish()?;
-            DataSection::Images(source, how, read_split(split)?)
+            DataSection::Images(source, how, read_split(split, false)?)
         }
     };
     section.finish()?;
@@ -351,11 +319,13 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
     Ok(data)
 }
 
-fn read_split(split: &Section<'_>) -> Result<OrderSplit, Problem> {
+/// `in_time`: samples have an order, and neighbours may be alike.
+fn read_split(split: &Section<'_>, in_time: bool) -> Result<OrderSplit, Problem> {
     split.choice("by", Some("time"), &[("time", ())])?;
     Ok(OrderSplit {
         test: split.number("test", Some(0.2), 0.0..=0.95)?,
-        gap: split.size("gap", Some(0), 0..=1_000_000)?,
+        validation: split.number("validation", Some(0.0), 0.0..=0.9)?,
+        gap: if in_time { split.size("gap", Some(0), 0..=1_000_000)? } else { 0 },
     })
 }
 

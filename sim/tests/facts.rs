@@ -81,6 +81,24 @@ fn an_interrupted_run_keeps_what_was_finished_whenever_it_comes() {
     }
 }
 
+/// The engine ends it, as it does on a server: what comes out is what as many rounds give.
+#[test]
+fn a_run_ends_when_the_representation_moves_little() {
+    let mut lengths = Vec::new();
+    for change in ["0.05", "0.01", "1e-12"] {
+        let stop = format!("stop.change={change}");
+        let ended = outcome(&["algorithm.rounds=60", "evaluate_every=7", &stop], 1);
+        let rounds = ended.rounds.len() - 1;
+        let plain = outcome(&[&format!("algorithm.rounds={rounds}"), "evaluate_every=7"], 1);
+        assert_eq!(ended.representation, plain.representation);
+        assert_eq!((ended.bytes, ended.scores), (plain.bytes, plain.scores));
+        assert!(ended.rounds.last().unwrap().scores.is_some() && !ended.interrupted);
+        lengths.push(rounds);
+    }
+    assert!(0 < lengths[0] && lengths[0] < lengths[1] && lengths[1] < 60, "{lengths:?}");
+    assert_eq!(lengths[2], 60);
+}
+
 #[test]
 fn targets_end_a_run_even_in_its_last_round() {
     let whole = outcome(&["algorithm.rounds=30"], 1);

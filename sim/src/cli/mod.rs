@@ -92,6 +92,16 @@ Result files are described in sim/RESULTS.md.")]
         #[command(flatten)]
         options: RunOptions,
     },
+    /// Choose the demo's settings anew, in each fold without what tests it; takes some minutes
+    #[command(after_help = "Prints what sim/src/demo/chosen.json holds, from which the demo runs.
+
+Example:
+  fedspan-sim choose > chosen.json")]
+    Choose {
+        /// Threads; results do not depend on it [default: all cores]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+        threads: Option<u16>,
+    },
     /// Be one virtual device for a real server
     #[command(after_help = "Example:\n  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3")]
     Device(crate::device::Arguments),
@@ -160,6 +170,7 @@ pub fn main() -> ExitCode {
         },
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
         Some(Command::Compare { scenarios, options }) => compare::command(&scenarios, &options),
+        Some(Command::Choose { threads }) => choose(threads),
         Some(Command::Device(arguments)) => return crate::device::command(&arguments),
     };
     match ended {
@@ -198,6 +209,18 @@ fn check_out(out: &std::path::Path) -> Result<(), Stop> {
         let message = format!("--out {}: found a file, allowed: a directory", out.display());
         return Err(Stop::Usage(message));
     }
+    Ok(())
+}
+
+fn choose(threads: Option<u16>) -> Result<(), Stop> {
+    use_threads(threads)?;
+    let stop = interrupt::watch();
+    let progress = progress::Whole::new("choose");
+    let chosen = crate::demo::choose::all(&stop, &progress);
+    progress.finish();
+    let chosen = chosen.map_err(|error| Stop::Failed(error.to_string()))?;
+    let Some(chosen) = chosen else { return Err(Stop::Failed("interrupted; nothing was chosen".to_owned())) };
+    output::print(&crate::report::files::json(&chosen).map_err(|error| Stop::Failed(error.to_string()))?);
     Ok(())
 }
 

@@ -57,20 +57,61 @@ fn split(items: &[usize], parts: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Splits a client's samples in their order: the first part trains, then `gap` samples are dropped, the
-/// rest tests.
-#[must_use]
-pub fn split_by_order(set: &Set, d: usize, test: f64, gap: usize) -> Client {
-    let n = set.len();
+/// A split of each client's samples in their order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OrderSplit {
+    /// Fraction that tests.
+    pub test: f64,
+    /// Fraction of the training part that is scored in place of the test part, to choose settings with; 0:
+    /// the test part is scored.
+    pub validation: f64,
+    /// Samples dropped in between.
+    pub gap: usize,
+}
+
+impl OrderSplit {
+    /// The first part trains, then `gap` samples are dropped, the rest tests.
+    #[must_use]
+    pub fn in_order(&self, set: &Set, d: usize) -> Client {
+        let all: Vec<usize> = (0..set.len()).collect();
+        let (train, test) = self.cut(&all);
+        Client::new(set.select(d, train), set.select(d, test))
+    }
+
+    /// For samples without an order in time, such as images: each class is shuffled before it is split, so
+    /// that training and test part have the same classes.
+    #[must_use]
+    pub fn shuffled(&self, set: &Set, d: usize, seed: u64) -> Client {
+        let Labels::Classes(labels) = &set.y else { return self.in_order(set, d) };
+        let (mut train, mut test) = (Vec::new(), Vec::new());
+        for class in 0..=u8::MAX {
+            let own: Vec<usize> =
+                labels.iter().enumerate().filter(|(_, y)| **y == class).map(|(i, _)| i).collect();
+            let mut random = stream(seed, Purpose::Partition, 3000 + u64::from(class));
+            let order = random.choose(&own, own.len());
+            let (trains, tests) = self.cut(&order);
+            train.extend_from_slice(trains);
+            test.extend_from_slice(tests);
+        }
+        Client::new(set.select(d, &train), set.select(d, &test))
+    }
+
+    /// What trains and what is scored.
+    fn cut<'a>(&self, all: &'a [usize]) -> (&'a [usize], &'a [usize]) {
+        let (train, test) = cut(all, self.test, self.gap);
+        if self.validation > 0.0 { cut(train, self.validation, self.gap) } else { (train, test) }
+    }
+}
+
+/// The last `fraction` goes second; `gap` before it are dropped.
+fn cut(all: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
         reason = "a fraction of a count"
     )]
-    let tested = (n as f64 * test).round() as usize;
-    let trained = n.saturating_sub(tested + gap);
-    let train: Vec<usize> = (0..trained).collect();
-    let rest: Vec<usize> = (n - tested.min(n)..n).collect();
-    Client::new(set.select(d, &train), set.select(d, &rest))
+    let second = ((all.len() as f64 * fraction).round() as usize).min(all.len());
+    let (first, second) = all.split_at(all.len() - second);
+    (first.get(..first.len().saturating_sub(gap)).unwrap_or_default(), second)
 }

@@ -37,6 +37,19 @@ pub struct WatchSettings {
     pub programmes: bool,
     /// Windows per class that a training round's head is fitted on; 0 for all.
     pub head_samples_per_class: usize,
+    /// Where settings are chosen instead of tested.
+    pub validation: Option<Validation>,
+}
+
+/// Choosing settings without looking at the people or the windows that test them: who is held out of the
+/// fold does not exist; the others' training parts are cut once more in time, and some of these people are
+/// held out in their turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Validation {
+    /// Fraction of each training part that is scored.
+    pub fraction: f64,
+    /// Which group of the people who are left is held out.
+    pub fold: usize,
 }
 
 /// One recorded series: one person, one side, one exercise.
@@ -133,8 +146,15 @@ pub fn dataset_with(settings: &WatchSettings, seed: u64, extract: Extract) -> Re
         let windows = windows_with(one, extract);
         let n = windows.len();
         #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
-        let trained = n - whole((n as f64 * settings.test).ceil()).min(n);
-        for (index, features) in windows.iter().enumerate() {
+        let cut = |n: usize, fraction: f64| n - whole((n as f64 * fraction).ceil()).min(n);
+        let (trained, end) = match settings.validation {
+            None => (cut(n, settings.test), n),
+            Some(validation) => {
+                let whole = cut(n, settings.test);
+                (cut(whole, validation.fraction), whole)
+            }
+        };
+        for (index, features) in windows.iter().enumerate().take(end) {
             let part = if index < trained {
                 &mut *train
             } else if index >= trained + settings.gap {
@@ -148,10 +168,20 @@ pub fn dataset_with(settings: &WatchSettings, seed: u64, extract: Extract) -> Re
             }
         }
     }
-    let held = settings.holdout_users;
-    let out = settings.fold * held..(settings.fold + 1) * held;
+    let group = |fold: usize| fold * settings.holdout_users..(fold + 1) * settings.holdout_users;
+    let mut people: Vec<(usize, (Set, Set))> = people.into_iter().enumerate().collect();
+    let mut out: Vec<usize> = group(settings.fold).collect();
+    if let Some(validation) = settings.validation {
+        people.retain(|(person, _)| !out.contains(person));
+        out = people
+            .get(group(validation.fold))
+            .unwrap_or_default()
+            .iter()
+            .map(|(person, _)| *person)
+            .collect();
+    }
     let (mut clients, mut newcomers) = (Vec::new(), Vec::new());
-    for (person, (train, test)) in people.into_iter().enumerate() {
+    for (person, (train, test)) in people {
         if out.contains(&person) {
             let labelled = draw_per_class(&train, settings.labels_per_class, seed, person as u64);
             newcomers.push(Client::new(train.select(FEATURES, &labelled), test));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fedspan_protocol::message::HeadSolve;
 use rayon::prelude::*;
 
+use super::choose::{Choice, Features, RidgeChoice};
 use super::{DemoError, Progress, scaled};
 use crate::data::{Client, Dataset, watch};
 use crate::evaluate::{self, Scores, average};
@@ -17,19 +18,8 @@ pub const FOLDS: usize = 5;
 /// Seeds: which windows a new wearer labels, where the representation starts.
 pub const SEEDS: usize = 3;
 
-/// Ridges of the baselines, chosen like everything else on validation windows of the training half: of a new
-/// wearer's own model,
-pub const LOCAL_NEW: f32 = 0.01;
-/// of a training wearer's own model,
-pub const LOCAL_OWN: f32 = 1e-3;
-/// of a new wearer's own model on [`scaled::features`],
-pub const LOCAL_SCALED: f32 = 1.0;
-/// of the pooled model with new labels that count once,
-pub const POOLED_NEW: f32 = 0.01;
-/// and of the pooled model with weighted new labels, or without any.
-pub const POOLED_WEIGHTED: f32 = 1e-3;
-/// How often a new wearer's label counts in the weighted pooled model.
-pub const WEIGHT: usize = 100;
+/// How often a new wearer's label may count in the weighted pooled model.
+pub const WEIGHTS: [usize; 4] = [10, 30, 100, 300];
 
 /// The rounds after which the curves have a point.
 const EVALUATE_EVERY: u32 = 25;
@@ -47,8 +37,10 @@ pub enum Method {
     Pooled,
     /// The same, new labels weighted.
     PooledWeighted,
-    /// Each wearer alone, on other features of the same windows: those that suit it best.
-    LocalScaled,
+    /// FedRep on other features of the same windows: those of [`scaled`].
+    FedRepLogarithmic,
+    /// Each wearer alone on those.
+    LocalLogarithmic,
 }
 
 /// One half of the demo: a built-in scenario.
@@ -65,32 +57,39 @@ pub const PARTS: [Part; 2] =
     [Part { name: "demo", shared_labels: true }, Part { name: "programmes", shared_labels: false }];
 
 impl Part {
-    fn scenario(&self, fold: usize, changes: &[&str]) -> Result<Scenario, DemoError> {
+    /// Its scenario with one fold held out and some changes.
+    ///
+    /// # Errors
+    /// [`DemoError::Scenario`].
+    pub fn scenario(&self, fold: usize, changes: &[String]) -> Result<Scenario, DemoError> {
         let fold = format!("split.fold={fold}");
         let every = format!("evaluate_every={EVALUATE_EVERY}");
-        let changes = changes.iter().map(|s| (*s).to_owned()).chain([fold, every]);
+        let changes: Vec<String> = changes.iter().cloned().chain([fold, every]).collect();
         let text = Scenario::built_in(self.name).unwrap_or_default();
-        Ok(Scenario::parse(self.name, text, &changes.collect::<Vec<_>>())?)
+        Ok(Scenario::parse(self.name, text, &changes)?)
     }
 
     /// Rounds of one fold, all methods and seeds.
     fn rounds(&self) -> Result<u64, DemoError> {
         let fedrep = self.scenario(0, &[])?.algorithm.rounds;
-        let fedavg = if self.shared_labels { self.scenario(0, FEDAVG)?.algorithm.rounds } else { 0 };
-        Ok(u64::from(fedrep) * SEEDS as u64 + u64::from(fedavg))
+        let fedavg = if self.shared_labels { self.scenario(0, &fedavg())?.algorithm.rounds } else { 0 };
+        Ok(2 * u64::from(fedrep) * SEEDS as u64 + u64::from(fedavg))
     }
 }
 
 /// One shared linear model of seven outputs: a matrix of rank seven, as many rounds as FedRep. Of step sizes
 /// from 1/32 to 1/4 with 1 or 5 local steps, the training wearers' loss on three folds was lowest here; 20 local
 /// steps come lower still, at four times the computation.
-const FEDAVG: &[&str] = &[
-    "algorithm.name=fedavg",
-    "model.k=7",
-    "data.head_samples_per_class=0",
-    "algorithm.local_steps=5",
-    "algorithm.step_size=0.1875",
-];
+fn fedavg() -> [String; 5] {
+    [
+        "algorithm.name=fedavg",
+        "model.k=7",
+        "data.head_samples_per_class=0",
+        "algorithm.local_steps=5",
+        "algorithm.step_size=0.1875",
+    ]
+    .map(str::to_owned)
+}
 
 /// Accuracies of one method in one fold with one seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -182,6 +181,18 @@ pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<Finished>, 
     Ok(PARTS.iter().zip(measured?.chunks(FOLDS * SEEDS)).map(finished).collect())
 }
 
+/// A scenario with its data in one of the two sets of features.
+///
+/// # Errors
+/// [`DemoError::Run`].
+pub fn prepare(scenario: &Scenario, seed: u64, features: Features) -> Result<Job<'_>, DemoError> {
+    let mut job = Job::prepare(scenario, seed)?;
+    if let (Features::Logarithmic, DataSection::Watch(settings)) = (features, &scenario.data) {
+        job.dataset = watch::dataset_with(settings, seed, scaled::features).map_err(RunError::from)?;
+    }
+    Ok(job)
+}
+
 /// `None` where the user ended it.
 fn case(
     part: &Part,
@@ -189,54 +200,71 @@ fn case(
     seed: usize,
     watcher: &mut Counting<'_>,
 ) -> Result<Option<Case>, DemoError> {
-    let scenario = part.scenario(fold, &[])?;
-    let seed_value = scenario.seed + seed as u64;
-    let job = Job::prepare(&scenario, seed_value)?;
-    let outcome = job.run(watcher)?;
-    if outcome.interrupted {
-        return Ok(None);
+    let choice = Choice::recorded(part, fold)?;
+    let (mut measured, mut points) = (Vec::new(), Vec::new());
+    for features in [Features::Device, Features::Logarithmic] {
+        let chosen = choice.fedrep(features);
+        let scenario = part.scenario(fold, &chosen.changes())?;
+        let job = prepare(&scenario, scenario.seed + seed as u64, features)?;
+        let outcome = job.run(watcher)?;
+        if outcome.interrupted {
+            return Ok(None);
+        }
+        let data = &job.dataset;
+        let device = features == Features::Device;
+        let method = if device { Method::FedRep } else { Method::FedRepLogarithmic };
+        measured.push(Measured {
+            trained: outcome.scores.accuracy,
+            new: average(&outcome.newcomers).accuracy,
+            bytes: Some(each(outcome.bytes, data.clients.len())),
+            new_bytes: Some(each(outcome.newcomer_bytes, data.newcomers.len())),
+            ..Measured::of(method)
+        });
+        if device {
+            points = curve(&outcome);
+            measured.extend(baselines(data, &choice));
+        } else {
+            let solve = ridge(choice.local_logarithmic.ridge);
+            let new = average(&evaluate::local_only(data, &data.newcomers, solve));
+            measured.push(Measured { new: new.accuracy, ..Measured::of(Method::LocalLogarithmic) });
+        }
     }
-    let data = &job.dataset;
-    let mut measured = vec![Measured {
-        trained: outcome.scores.accuracy,
-        new: average(&outcome.newcomers).accuracy,
-        bytes: Some(each(outcome.bytes, data.clients.len())),
-        new_bytes: Some(each(outcome.newcomer_bytes, data.newcomers.len())),
-        ..Measured::of(Method::FedRep)
-    }];
     // With the first seed only: it takes longer than all others, and its spread over seeds is 0.002.
     if part.shared_labels && seed == 0 {
-        let scenario = part.scenario(fold, FEDAVG)?;
-        let outcome = Job::prepare(&scenario, seed_value)?.run(watcher)?;
+        let scenario = part.scenario(fold, &fedavg())?;
+        let job = prepare(&scenario, scenario.seed, Features::Device)?;
+        let outcome = job.run(watcher)?;
         if outcome.interrupted {
             return Ok(None);
         }
         measured.push(Measured {
             trained: outcome.scores.accuracy_global,
             new: outcome.newcomers_global.accuracy,
-            bytes: Some(each(outcome.bytes, data.clients.len())),
+            bytes: Some(each(outcome.bytes, job.dataset.clients.len())),
             ..Measured::of(Method::FedAvg)
         });
     }
-    measured.extend(baselines(data));
-    if let DataSection::Watch(settings) = &scenario.data {
-        let scaled = watch::dataset_with(settings, seed_value, scaled::features).map_err(RunError::from)?;
-        let new = average(&evaluate::local_only(&scaled, &scaled.newcomers, ridge(LOCAL_SCALED)));
-        measured.push(Measured { new: new.accuracy, ..Measured::of(Method::LocalScaled) });
-    }
-    Ok(Some(Case { fold, seed, measured, curve: curve(&outcome) }))
+    Ok(Some(Case { fold, seed, measured, curve: points }))
+}
+
+/// Accuracy of the pooled model on newcomers, each of whom joins it alone with labels that count `weight`
+/// times.
+#[must_use]
+pub fn pooled_newcomers(data: &Dataset, weight: usize, solve: HeadSolve) -> Option<f64> {
+    let each = data.newcomers.iter().filter_map(|client| {
+        let one = std::slice::from_ref(client);
+        evaluate::pooled(data, one, weight, one, solve).accuracy
+    });
+    mean(&each.collect::<Vec<f64>>())
 }
 
 /// The methods without rounds, on the features that a device computes.
-fn baselines(data: &Dataset) -> [Measured; 3] {
-    let local = |clients: &[Client], solve| average(&evaluate::local_only(data, clients, solve)).accuracy;
-    let pooled = |weight: usize, solve: HeadSolve| {
-        let each = data.newcomers.iter().filter_map(|client| {
-            let one = std::slice::from_ref(client);
-            evaluate::pooled(data, one, weight, one, solve).accuracy
-        });
-        mean(&each.collect::<Vec<f64>>())
+fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
+    let local = |clients: &[Client], chosen: RidgeChoice| {
+        average(&evaluate::local_only(data, clients, ridge(chosen.ridge))).accuracy
     };
+    let pooled = |chosen: RidgeChoice| pooled_newcomers(data, chosen.weight, ridge(chosen.ridge));
+    let trained = ridge(choice.pooled_trained.ridge);
     // Up: 57 features in f32 and a label for each window; down: the model.
     let sent = |clients: &[Client]| {
         let windows: usize = clients.iter().map(|client| client.train.len()).sum();
@@ -247,19 +275,19 @@ fn baselines(data: &Dataset) -> [Measured; 3] {
     let (sent, new_sent) = (sent(&data.clients), sent(&data.newcomers));
     [
         Measured {
-            trained: local(&data.clients, ridge(LOCAL_OWN)),
-            new: local(&data.newcomers, ridge(LOCAL_NEW)),
+            trained: local(&data.clients, choice.local_trained),
+            new: local(&data.newcomers, choice.local),
             ..Measured::of(Method::Local)
         },
         Measured {
-            trained: evaluate::pooled(data, &[], 0, &data.clients, ridge(POOLED_WEIGHTED)).accuracy,
-            new: pooled(1, ridge(POOLED_NEW)),
+            trained: evaluate::pooled(data, &[], 0, &data.clients, trained).accuracy,
+            new: pooled(choice.pooled),
             bytes: Some(sent),
             new_bytes: Some(new_sent),
             ..Measured::of(Method::Pooled)
         },
         Measured {
-            new: pooled(WEIGHT, ridge(POOLED_WEIGHTED)),
+            new: pooled(choice.pooled_weighted),
             bytes: Some(sent),
             new_bytes: Some(new_sent),
             ..Measured::of(Method::PooledWeighted)
@@ -267,7 +295,9 @@ fn baselines(data: &Dataset) -> [Measured; 3] {
     ]
 }
 
-fn ridge(ridge: f32) -> HeadSolve {
+/// Least squares with a ridge.
+#[must_use]
+pub fn ridge(ridge: f32) -> HeadSolve {
     HeadSolve::LeastSquares { ridge }
 }
 

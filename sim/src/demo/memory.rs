@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::data::watch::{EXERCISES, PROGRAMME_MAX};
 
-/// Width of the representation in both scenarios.
+/// The widest representation that a fold chooses.
 const WIDTH: usize = 24;
 /// Bytes that the driver of a link reads at once.
 const READ: usize = 64;
@@ -29,7 +29,7 @@ pub fn story() -> String {
     let total = model + session + link;
     let programmes: usize = sizes::<PROGRAMME_MAX>().iter().sum();
     format!(
-        "RAM of the same client on a device: {total} bytes = model {model} ({FEATURES} features, width \
+        "RAM of the same client on a device at the widest choice: {total} bytes = model {model} ({FEATURES} features, width \
          {WIDTH}, {EXERCISES} outputs: all that training needs) + session {session} (with its random \
          generator; as compiled for this machine) + link buffers {link} (frames of 256 bytes); with the \
          {PROGRAMME_MAX} outputs of a programme {programmes}. Samples not included: they may stay in flash."

@@ -2,47 +2,44 @@
 
 use serde::Serialize;
 
-use super::measure::{
-    Case, FOLDS, Finished, LOCAL_NEW, LOCAL_OWN, LOCAL_SCALED, Measured, Method, POOLED_NEW, POOLED_WEIGHTED,
-    SEEDS, WEIGHT, mean,
-};
+use super::measure::{Case, FOLDS, Finished, Measured, Method, SEEDS, mean};
 use crate::report::plot::Series;
 use crate::report::table::{Table, bytes};
 
 /// How all of it was measured.
 pub fn method_note() -> String {
-    format!(
-        "trained, new: accuracy of each wearer's model on own test windows, of those who trained and of \
+    "trained, new: accuracy of each wearer's model on own test windows, of those who trained and of \
          those who came later with one labelled window per exercise (the same windows for all methods). \
+         Features are the 57 that the client computes on a device; the logarithmic ones, of the same windows, \
+         suit people better who learn alone. \
          Bytes per wearer, over all rounds; of pooled models: the windows' features up, the model down. \
          Windows of 2 s overlap by half. The first half of every series trains, the second tests; the \
          three windows between them are dropped, which leaves 2 s that are in neither. Each fold holds out \
          two of ten people with both wrists; they label one window per exercise from their training half. \
-         k, step size, rounds, features and every ridge were chosen on validation windows inside the \
-         training halves, with people held out in turn, never on a test window; the baselines' ridges, too: \
-         local-only {LOCAL_NEW} (trained: {LOCAL_OWN}; features of its own: {LOCAL_SCALED}), pooled \
-         {POOLED_NEW} (trained and x{WEIGHT}: {POOLED_WEIGHTED}). FedAvg's step size is the best of several \
-         for the training wearers' loss; it runs with one seed."
-    )
+         k, step size, weights and every ridge, the baselines' too, are chosen anew in each fold, without \
+         the people and windows that test it: `fedspan-sim choose` does it again. FedAvg's step size is \
+         the best of several for the training wearers' loss; it runs with one seed."
+        .to_owned()
 }
 
 impl Method {
-    fn name(self) -> String {
+    fn name(self) -> &'static str {
         match self {
-            Self::FedRep => "FedRep".to_owned(),
-            Self::FedAvg => "FedAvg, one model, no labels".to_owned(),
-            Self::Local => "local-only, same features".to_owned(),
-            Self::LocalScaled => "local-only, features of its own".to_owned(),
-            Self::Pooled => "pooled".to_owned(),
-            Self::PooledWeighted => format!("pooled, new labels x{WEIGHT}"),
+            Self::FedRep => "FedRep",
+            Self::FedRepLogarithmic => "FedRep, logarithmic features",
+            Self::FedAvg => "FedAvg, one model, no labels",
+            Self::Local => "local-only, same features",
+            Self::LocalLogarithmic => "local-only, logarithmic features",
+            Self::Pooled => "pooled",
+            Self::PooledWeighted => "pooled, new labels weigh more",
         }
     }
 
     fn leaves(self) -> &'static str {
         match self {
-            Self::FedRep => "gradients",
+            Self::FedRep | Self::FedRepLogarithmic => "gradients",
             Self::FedAvg => "the model",
-            Self::Local | Self::LocalScaled => "nothing",
+            Self::Local | Self::LocalLogarithmic => "nothing",
             Self::Pooled | Self::PooledWeighted => "all windows",
         }
     }
@@ -52,7 +49,8 @@ impl Method {
             Self::FedRep => "fedrep",
             Self::FedAvg => "fedavg",
             Self::Local => "local_only",
-            Self::LocalScaled => "local_only_own_features",
+            Self::LocalLogarithmic => "local_only_logarithmic",
+            Self::FedRepLogarithmic => "fedrep_logarithmic",
             Self::Pooled => "pooled",
             Self::PooledWeighted => "pooled_weighted",
         }
@@ -120,11 +118,12 @@ struct Row {
 }
 
 /// In the order of the tables.
-const METHODS: [Method; 6] = [
+const METHODS: [Method; 7] = [
     Method::FedRep,
+    Method::FedRepLogarithmic,
     Method::FedAvg,
     Method::Local,
-    Method::LocalScaled,
+    Method::LocalLogarithmic,
     Method::Pooled,
     Method::PooledWeighted,
 ];
@@ -174,7 +173,7 @@ pub fn table(part: &Finished) -> Table {
     let cells = |row: &Row| {
         let new = row.accuracy_new_clients.as_ref();
         vec![
-            row.method.name(),
+            row.method.name().to_owned(),
             row.accuracy.as_ref().map_or_else(dash, |a| format!("{:.3}", a.mean)),
             new.map_or_else(dash, |a| format!("{:.3}", a.mean)),
             new.map_or_else(dash, |a| {

@@ -82,6 +82,7 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         norm_bound: f32::MAX,
         absence: 0,
         patience: None,
+        stop_change: scenario.stop.change,
     };
     let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };
     build_engine(
