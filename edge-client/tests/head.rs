@@ -1,94 +1,35 @@
-//! The head solve against an f64 singular value decomposition: at full rank, at any rank, and on input
-//! that is out to break it.
+//! The head solve against an f64 singular value decomposition: at full rank, at any rank, with a ridge,
+//! and by gradient steps. The bounds are derived in `common/head.rs`; u is the rounding of f32.
 //!
-//! What "relative residual at most 1e-5 where the rank is full and the condition at most 1e4" means in
-//! f32. Let `r = Z^T (Z W - Y)`, the residual of the normal equations, evaluated in f64.
+//! What "relative residual of the normal equations at most 1e-5 where the rank is full and the condition at
+//! most 1e4" means in f32. Let `r = Z^T (Z W - Y)`, evaluated in f64.
 //!
-//! * For *any* `Y`: `|r| <= 1e-5 |Z| (|Z| |W| + |Y|)`. This is the normwise measure: it says that `W` solves
-//!   the normal equations of data that differ by 1e-5 at most. `|r| / |Z^T Y|` cannot be bounded for any
-//!   `Y`: the part of `Y` that is orthogonal to `Z` makes `|Z^T Y|` as small as one likes, and merely
-//!   rounding the exact `W` to f32 leaves `|r|` near `eps |Z|^2 |W|`.
-//! * For *consistent* `Y = Z W0` with a `W0` that does not hide in the small singular directions
-//!   (`|Z^T Y| >= |Z|^2 |W0| / 8`), in addition `|r| <= 1e-5 |Z^T Y|`. (For `W0` along the smallest direction
-//!   `|Z^T Y|` is smaller by the condition squared, and rounding `W` alone breaks any such bound.)
+//! * `|r| <= 1e-5 |Z| (|Z| |W| + |Y|)`, for any `Y`: the normwise residual. It says that `W` solves the
+//!   normal equations of data that differ by 1e-5 at most, and is asserted for every problem, together
+//!   with the sharper `2 (sqrt(m + k) + 1) u` that roundings explain.
+//! * `|r| <= 1e-5 |Z^T Y|`, the strict reading, for any `Y`, wherever `|Z^T Y|` is not smaller than what it
+//!   is made of, `|Z| (|Z| |W| + |Y|)`, by more than [`WELL_POSED`]. It cannot hold for every `Y`: where that
+//!   quotient is beyond 1e-5 / u = 168, merely rounding the exact head to f32 leaves more than 1e-5.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
+use common::head::*;
 use common::*;
-use fedspan_client::kernel::least_squares::{add_normal, gradient_steps, rotate_in, solve_normal};
-use fedspan_client::kernel::rank::{RANK_CUT, minimum_norm as cut_solve};
-use fedspan_client::task::Usage;
+use fedspan_client::kernel::least_squares::gradient_steps;
 use fedspan_client::{Linear, Recording, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve};
 use proptest::prelude::*;
 
-/// The limit beyond which a sample is skipped, as the task's documentation states it.
-const MAGNITUDE_MAX: f32 = 1.1e12;
-
-/// The head of `[Z | Y]` by the triangular kernels; also the rank.
-fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
-    let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
-    for (z, y) in z.chunks(k).zip(y.chunks(c)) {
-        rotate_in(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
-    }
-    let rank = cut_solve(&mut r, &mut q, &mut vec![0; k], &mut vec![0.0; k]);
-    (q, rank)
-}
-
-/// The head by the normal equations, if their pivots can be trusted.
-fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
-    let (mut gram, mut rhs) = (vec![0.0; k * k], vec![0.0; k * c]);
-    for (z, y) in z.chunks(k).zip(y.chunks(c)) {
-        add_normal(&mut gram, &mut rhs, z, y);
-    }
-    solve_normal(&mut gram, &mut rhs, k, c).then_some(rhs)
-}
-
-/// The head by the whole client: `B` is the identity, so `Z` is `X` to the bit.
-fn by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
-    let mut model = Linear::new(Heap::new(k, k, c));
-    model.set_representation(&identity(k)).unwrap();
-    model.fit_head(head, &mut Recording::regression(z, y, k, c)).unwrap();
-    head_of(&model)
-}
-
-fn by_stream(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
-    let mut model = Linear::new(Heap::streaming(k, k, c));
-    let task = fedspan_protocol::message::Task::FitHead { head };
-    let samples = Sliced::regression(z.to_vec(), y.to_vec(), k, c);
-    fed_rep_stream(&mut model, task, &identity(k), &samples).unwrap();
-    head_of(&model)
-}
-
-fn head_of(model: &Linear<Heap>) -> Vec<f32> {
-    use fedspan_client::Task;
-    model.head().to_vec()
-}
-
-fn normwise(z: &M, y: &M, w: &M) -> f64 {
-    let largest = norm2(z);
-    let size = largest * (largest * w.norm() + y.norm());
-    let residual = (z.transpose() * (z * w - y)).norm();
-    if residual == 0.0 { 0.0 } else { residual / size }
-}
-
-/// Every way to the head that there is, by name.
-fn every_way(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'static str, Vec<f32>)> {
-    let mut ways = vec![
-        ("rotations", by_rotations(z, y, k, c).0),
-        ("client", by_client(z, y, k, c, EXACT)),
-        ("stream", by_stream(z, y, k, c, EXACT)),
-    ];
-    ways.extend(by_normal_equations(z, y, k, c).map(|w| ("normal equations", w)));
-    ways
-}
+/// Largest amplification `|Z| (|Z| |W| + |Y|) / |Z^T Y|` at which `|r| <= 1e-5 |Z^T Y|` is asserted: 16
+/// normwise residuals of 10 u are 1e-5, which up to 64 samples is the largest one over many seeds.
+const WELL_POSED: f64 = 16.0;
 
 #[test]
 fn full_rank_residuals_up_to_condition_1e4() {
     let mut random = Random(1);
     let mut worst = Worst::default();
-    let mut consistent_cases = 0;
+    let (mut heads, mut well_posed) = (0, 0);
     for case in 0..1500 {
         let k = 1 + case % 16;
         let m = k + random.below(65 - k);
@@ -98,30 +39,37 @@ fn full_rank_residuals_up_to_condition_1e4() {
         let values: Vec<f64> = geometric(k, condition).iter().map(|s| s * scale).collect();
         let z = flat(&random.with_singular_values(m, &values));
         let z64 = matrix(m, k, &z);
+        let svd = Svd::new(&z64);
         let w0 = random.gaussian(k, c);
         let consistent = flat(&(&z64 * &w0));
         let noisy = flat(&(&z64 * &w0 + random.gaussian(m, c) * (scale * random.unit())));
-        for (what, y) in [("consistent", consistent), ("any", noisy)] {
+        for y in [consistent, noisy] {
             let y64 = matrix(m, c, &y);
+            // What the best head that f32 can hold leaves.
+            let exact = svd.minimum_norm(&y64, 0.0);
+            let rounded = Residual::new(&z64, svd.largest(), &y64, &exact.map(|w| f64::from(w as f32)));
             for (way, w) in every_way(&z, &y, k, c) {
-                let w64 = matrix(k, c, &w);
-                let residual = normwise(&z64, &y64, &w64);
-                assert!(residual <= 1e-5, "{way}, {what}: {residual:e} at k={k} m={m} cond={condition:e}");
-                worst.saw("normwise residual", residual);
-                if what == "consistent" {
-                    let zy = z64.transpose() * &y64;
-                    if zy.norm() < norm2(&z64).powi(2) * w0.norm() / 8.0 {
-                        continue;
-                    }
-                    consistent_cases += 1;
-                    let relative = (z64.transpose() * (&z64 * &w64 - &y64)).norm() / zy.norm();
+                let r = Residual::new(&z64, svd.largest(), &y64, &matrix(k, c, &w));
+                let (normwise, relative) = (r.normwise(), r.relative());
+                let bound = (2.0 * rounding(m, k)).min(1e-5);
+                assert!(normwise <= bound, "{way}: {normwise:e} at k={k} m={m} cond={condition:e}");
+                worst.saw("normwise residual", normwise);
+                worst.saw("normwise residual, share of the bound", normwise / bound);
+                heads += 1;
+                if r.amplification() <= WELL_POSED {
+                    well_posed += 1;
                     assert!(relative <= 1e-5, "{way}: {relative:e} of Z^T Y at k={k} m={m} c={c}");
-                    worst.saw("residual over |Z^T Y|, consistent", relative);
+                    worst.saw("residual over |Z^T Y|, well posed", relative);
+                    worst.saw("residual over |Z^T Y|, well posed, exact head rounded", rounded.relative());
+                } else {
+                    worst.saw("residual over |Z^T Y|, ill posed", relative);
+                    worst.saw("residual over |Z^T Y|, ill posed, exact head rounded", rounded.relative());
                 }
             }
         }
     }
-    assert!(consistent_cases > 3000);
+    println!("{heads} heads, {well_posed} of them well posed");
+    assert!(2 * well_posed > heads);
 }
 
 /// The least pivot of a Cholesky factor can be far above the least singular value (Kahan's matrix): the
@@ -146,18 +94,22 @@ fn kahan_matrices_do_not_fool_the_pivots() {
             let z64 = matrix(k, k, &z);
             let y = Random(k as u64).normals(k);
             let y64 = matrix(k, 1, &y);
-            let condition = Svd::new(&z64).condition();
+            let svd = Svd::new(&z64);
+            let condition = svd.condition();
+            let bound = residual_bound(&svd, k);
             for (way, w) in every_way(&z, &y, k, 1) {
-                let residual = normwise(&z64, &y64, &matrix(k, 1, &w));
-                let bound = if condition <= 1e4 { 1e-5 } else { 2e-5 * k as f64 };
+                let residual = Residual::new(&z64, svd.largest(), &y64, &matrix(k, 1, &w)).normwise();
                 assert!(residual <= bound, "{way}: {residual:e} at k={k}, condition {condition:e}");
+                assert!(residual <= 1e-5 || condition > 1e4, "{way}: {residual:e} at k={k}");
                 worst.saw("Kahan, normwise residual", residual);
             }
         }
     }
 }
 
-/// Sums over many samples round too; the solve must not lose its promise to them.
+/// Sums over many samples round too; the solve must not lose its promise to them. It does in the end: up to
+/// 30 000 samples 1e-5 holds, at 100 000 the rotations leave up to 8e-5, because roundings of one sign no
+/// longer look like a random walk.
 #[test]
 fn ten_thousand_samples() {
     let (m, k) = (10_000, 4);
@@ -168,18 +120,18 @@ fn ten_thousand_samples() {
         let z: Vec<f32> = (0..m * k).map(|_| (random.normal() + offset) as f32).collect();
         let z64 = matrix(m, k, &z);
         let y = flat(&(&z64 * random.gaussian(k, 1) + random.gaussian(m, 1)));
-        let y64 = matrix(m, 1, &y);
+        let (y64, largest) = (matrix(m, 1, &y), norm2(&z64));
         for (way, w) in every_way(&z, &y, k, 1) {
-            let residual = normwise(&z64, &y64, &matrix(k, 1, &w));
+            let residual = Residual::new(&z64, largest, &y64, &matrix(k, 1, &w)).normwise();
             assert!(residual <= 1e-5, "{way}: {residual:e} with offset {offset}");
+            assert!(residual <= 2.0 * rounding(m, k), "{way}: {residual:e} with offset {offset}");
             worst.saw("10 000 samples, normwise residual", residual);
         }
     }
 }
 
-/// At any condition the cut solves data that differ by the cut at most: `E` with `|E| <= cut |Z|` per
-/// column, so the normwise residual is within `2 |E| / |Z|`, and the head within the largest that the
-/// remaining pivots allow.
+/// At any condition the head solves data that differ by roundings and by what the cut drops, and is no
+/// longer than the remaining pivots allow.
 #[test]
 fn any_condition_up_to_1e8_is_finite_and_solves_nearby_data() {
     let mut random = Random(3);
@@ -198,17 +150,16 @@ fn any_condition_up_to_1e8_is_finite_and_solves_nearby_data() {
             flat(&tall.transpose())
         };
         let (z64, y) = (matrix(m, k, &z), random.normals(m * c));
-        let y64 = matrix(m, c, &y);
+        let (y64, svd) = (matrix(m, c, &y), Svd::new(&z64));
+        let bound = residual_bound(&svd, m);
         for (way, w) in every_way(&z, &y, k, c) {
             assert!(w.iter().all(|v| v.is_finite()), "{way}");
             let w64 = matrix(k, c, &w);
-            let residual = normwise(&z64, &y64, &w64);
-            assert!(
-                residual <= 2.0 * f64::from(RANK_CUT) * (k as f64).sqrt(),
-                "{way}: {residual:e} k={k} m={m}"
-            );
+            let residual = Residual::new(&z64, svd.largest(), &y64, &w64).normwise();
+            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m}");
             worst.saw("any condition, normwise residual", residual);
-            let length = w64.norm() * norm2(&z64) / y64.norm();
+            worst.saw("any condition, share of the bound", residual / bound);
+            let length = w64.norm() * svd.largest() / y64.norm();
             assert!(length <= 1e6 * (k as f64).sqrt(), "{way}: head {length:e} times |Y|/|Z|");
             worst.saw("any condition, |W| |Z| / |Y|", length);
         }
@@ -242,13 +193,20 @@ fn deficient_rank_gives_the_minimum_norm_head() {
         let y64 = matrix(m, c, &y);
         let svd = Svd::new(&z64);
         let oracle = svd.minimum_norm(&y64, 1e-5 * svd.largest());
-        let condition = 30.0 * (k as f64).sqrt();
-        let misfit = (&z64 * &oracle - &y64).norm() / (norm2(&z64) * oracle.norm());
-        let bound = 16.0 * EPS * k as f64 * (condition + condition * condition * misfit);
+        let (kept, dropped): (Vec<f64>, Vec<f64>) = svd.s.iter().partition(|&&s| s > 1e-5 * svd.largest());
+        let condition = svd.largest() / kept.iter().copied().fold(f64::INFINITY, f64::min);
+        // Rounding, and what the solver drops: at most sqrt(k) of what the oracle drops.
+        let beyond = dropped.iter().copied().fold(0.0, f64::max) / svd.largest();
+        let error = rounding(m, k) + (k as f64).sqrt() * beyond;
+        let [triangular, normal] = head_bound(&z64, &y64, &oracle, svd.largest(), condition, error);
         for (way, w) in every_way(&z, &y, k, c) {
-            let error = (matrix(k, c, &w) - &oracle).norm() / oracle.norm();
+            let error = (matrix(k, c, &w) - &oracle).norm();
+            let bound = match way {
+                "client" | "normal equations" if kept.len() == k => triangular.max(normal),
+                _ => triangular,
+            };
             assert!(error <= bound, "{way}: {error:e} over {bound:e}, k={k} rank={rank} m={m} case={case}");
-            worst.saw("minimum norm, relative error", error);
+            worst.saw("minimum norm, relative error", error / oracle.norm());
             worst.saw("minimum norm, share of the bound", error / bound);
         }
         assert_eq!(by_rotations(&z, &y, k, c).1, rank.min(m));
@@ -268,207 +226,41 @@ fn no_samples_no_head() {
     }
 }
 
-/// One case of `hostile`: values of a few kinds, so that columns repeat, vanish, underflow or overflow.
-fn nasty(random: &mut Random) -> f32 {
-    const POOL: [f32; 24] = [
-        0.0,
-        -0.0,
-        1.0,
-        -1.0,
-        0.5,
-        3.0,
-        1e-3,
-        1e3,
-        1e-8,
-        1e8,
-        1e-12,
-        1e12,
-        -1e12,
-        1e-17,
-        1e-20,
-        1e-30,
-        -1e-30,
-        1e-40,
-        f32::MIN_POSITIVE,
-        f32::MAX,
-        f32::MIN,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        f32::NAN,
-    ];
-    POOL[random.below(POOL.len())]
-}
-
-fn usable(values: &[f32]) -> bool {
-    values.iter().all(|v| v.abs() <= MAGNITUDE_MAX)
-}
-
-/// The rank is without doubt if no singular value lies between what is certainly cut and what is
-/// certainly kept. Nothing below 1e-18 counts: its square has no place in f32.
-fn oracle_if_unambiguous(z: &M, y: &M) -> Option<(M, f64)> {
-    let svd = Svd::new(z);
-    let largest = svd.largest();
-    if largest <= 1e-20 {
-        return Some((M::zeros(z.ncols(), y.ncols()), 1.0));
-    }
-    let keep = (1e-3 * largest).max(1e-16);
-    // What is cut must also be too small to matter: it would shift the head by its own relative size.
-    if svd.s.iter().any(|&s| s > 2e-8 * largest && s < keep) || largest < keep {
-        return None;
-    }
-    let least = svd.s.iter().copied().filter(|&s| s >= keep).fold(largest, f64::min);
-    Some((svd.minimum_norm(y, keep / 2.0), largest / least))
-}
-
-/// A hundred thousand cases that are out to break it, by every way, against the oracle where that is fair.
-#[test]
-fn hostile_samples() {
-    let mut random = Random(5);
-    let mut worst = Worst::default();
-    let mut compared = 0;
-    let mut cases = 0;
-    while cases < 120_000 {
-        let (k, c) = (1 + random.below(6), 1 + random.below(2));
-        let (mut model, mut stream) =
-            (Linear::new(Heap::new(k, k, c)), Linear::new(Heap::streaming(k, k, c)));
-        model.set_representation(&identity(k)).unwrap();
-        for _ in 0..100 {
-            cases += 1;
-            let m = random.below(9);
-            // Mostly ordinary with something nasty in it, or all of it nasty, or tiny throughout.
-            let kind = random.below(4);
-            let value = |random: &mut Random| match kind {
-                0 => nasty(random),
-                1 if random.below(8) == 0 => nasty(random),
-                2 => (random.normal() * 1e-20) as f32,
-                _ => (random.below(5) as f32 - 2.0) * 0.5,
-            };
-            let mut z: Vec<f32> = (0..m * k).map(|_| value(&mut random)).collect();
-            let y: Vec<f32> = (0..m * c).map(|_| value(&mut random)).collect();
-            if random.below(4) == 0 {
-                // A whole column of one kind.
-                let (column, filler) = (random.below(k), nasty(&mut random));
-                z.iter_mut().skip(column).step_by(k).for_each(|v| *v = filler);
-            }
-            check_hostile(&mut model, &mut stream, (&z, &y), (k, c), &mut worst, &mut compared, cases);
-        }
-    }
-    println!("{cases} cases, {compared} of them against the oracle");
-    assert!(compared > 20_000);
-}
-
-fn check_hostile(
-    model: &mut Linear<Heap>,
-    stream: &mut Linear<Heap>,
-    (z, y): (&[f32], &[f32]),
-    (k, c): (usize, usize),
-    worst: &mut Worst,
-    compared: &mut u32,
-    case: u32,
-) {
-    let total = z.len() / k;
-    let kept: Vec<usize> =
-        (0..total).filter(|&i| usable(&z[i * k..(i + 1) * k]) && usable(&y[i * c..(i + 1) * c])).collect();
-    let m = kept.len();
-    let expected = Usage { samples: m as u32, skipped: (total - m) as u32 };
-    let result = model.fit_head(EXACT, &mut Recording::regression(z, y, k, c));
-    assert_eq!(result, if m == 0 { Err(DeclineReason::NoSamples) } else { Ok(expected) });
-    let task = fedspan_protocol::message::Task::FitHead { head: EXACT };
-    let samples = Sliced::regression(z.to_vec(), y.to_vec(), k, c);
-    let streamed = fed_rep_stream(stream, task, &identity(k), &samples);
-    if m == 0 {
-        assert_eq!(streamed, Err(DeclineReason::NoSamples));
-        return;
-    }
-    assert_eq!(streamed.unwrap().0, expected);
-    let z64 = M::from_fn(m, k, |i, j| f64::from(z[kept[i] * k + j]));
-    let y64 = M::from_fn(m, c, |i, j| f64::from(y[kept[i] * c + j]));
-    let size = if z64.amax() > 0.0 { z64.amax() } else { 1e-45 };
-    for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
-        assert!(w.iter().all(|v| v.is_finite()), "{way}, case {case}: {z:?} {y:?} gave {w:?}");
-        let w64 = matrix(k, c, &w);
-        if size < 1e-19 {
-            assert!(
-                w.iter().all(|v| *v == 0.0),
-                "{way}, case {case}: features below 1e-18 are zero: {z:?} {w:?}"
-            );
-        }
-        let residual = normwise(&(&z64 / size), &(&y64 / size), &w64);
-        let small = 1e-17 / size * ((k * m) as f64);
-        // A head below 1e-38 has few digits, and a product below 1e-45 none, whatever the solver.
-        let data = (size * (size * w64.norm() + y64.norm())).max(1e-300);
-        let underflow = 1e-44 * (size * size + 1.0) * (k * m) as f64 / data;
-        let bound = 2.0 * f64::from(RANK_CUT) * (k as f64).sqrt() + small + underflow;
-        assert!(residual <= bound, "{way}, case {case}: {residual:e} over {bound:e} for {z:?} {y:?} {w:?}");
-        if small + underflow < 1e-6 {
-            worst.saw("hostile, normwise residual", residual);
-        }
-    }
-    // The oracle is slow; every other case is enough.
-    if case.is_multiple_of(2)
-        && let Some((oracle, condition)) = oracle_if_unambiguous(&z64, &y64)
-    {
-        *compared += 1;
-        let length = oracle.norm();
-        // Where nothing but rounding is left of Z^T Y, the head is nothing but rounding.
-        let attainable = y64.norm() / norm2(&z64).max(1e-300);
-        let misfit = (&z64 * &oracle - &y64).norm() / norm2(&z64).max(1e-300);
-        for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
-            let error = (matrix(k, c, &w) - &oracle).norm();
-            let relative = condition * (length + attainable) + condition.powi(2) * misfit;
-            let underflow = 1e-42 + 1e-44 * (condition / norm2(&z64).max(1e-20)).powi(2);
-            let bound = 64.0 * EPS * k as f64 * relative + underflow;
-            assert!(
-                error <= bound,
-                "{way}, case {case}: {error:e} over {bound:e}: {z:?} {y:?} {w:?} {oracle}"
-            );
-            if bound > 0.0 {
-                worst.saw("hostile, share of the oracle's bound", error / bound);
-            }
-        }
-    }
-}
-
-/// Replayed and streamed samples take different ways to the head; what is too small to count must be too
-/// small for both.
-#[test]
-fn tiny_features_count_or_not_whichever_way_is_taken() {
-    for exponent in -45..=-10 {
-        let size = 10f32.powi(exponent);
-        let z: Vec<f32> = [1.0, 0.3, -0.2, 1.1, 0.7, -0.9].iter().map(|v| v * size).collect();
-        let y = [1.0, 2.0, -1.0];
-        let (client, stream) = (by_client(&z, &y, 2, 1, EXACT), by_stream(&z, &y, 2, 1, EXACT));
-        for (a, b) in client.iter().zip(&stream) {
-            assert!((a - b).abs() <= 1e-5 * (a.abs() + b.abs()), "at 1e{exponent}: {client:?} {stream:?}");
-        }
-    }
-}
-
+/// `1/(2m) |Z W - Y|^2 + ridge/2 |W|^2` is least squares with `sqrt(m ridge) I` below `Z` and zeros below
+/// `Y`, so the bound of the residual is the same, with k more rows. The stationary point is
+/// `(Z^T Z + m ridge I)^-1 Z^T Y`, so a residual `r` puts the head off by `|r|` over the least eigenvalue.
 #[test]
 fn ridge_is_the_oracles_ridge() {
     let mut random = Random(6);
     let mut worst = Worst::default();
-    for case in 0..600 {
+    for case in 0..3000 {
         let k = 1 + case % 12;
         let m = 1 + random.below(40);
         let c = 1 + random.below(3);
         let ridge = 10f32.powf((4.0 * random.unit() - 3.0) as f32);
         let z = random.normals(m * k);
         let y = random.normals(m * c);
-        let (z64, y64) = (matrix(m, k, &z), matrix(m, c, &y));
-        // 1/(2m) |Z W - Y|^2 + ridge/2 |W|^2: the stationary point.
-        let regular = z64.transpose() * &z64 + M::identity(k, k) * (f64::from(ridge) * m as f64);
-        let condition = Svd::new(&regular).condition();
-        let oracle = regular.cholesky().unwrap().solve(&(z64.transpose() * &y64));
+        let weight = (f64::from(ridge) * m as f64).sqrt();
+        let z64 = matrix(m, k, &z).resize(m + k, k, 0.0);
+        let z64 = M::from_fn(m + k, k, |i, j| if i == m + j { weight } else { z64[(i, j)] });
+        let y64 = matrix(m, c, &y).resize(m + k, c, 0.0);
+        let svd = Svd::new(&z64);
+        let oracle = svd.minimum_norm(&y64, 0.0);
+        let least = svd.largest() / svd.condition();
         let head = HeadSolve::LeastSquares { ridge };
         for (way, w) in [("client", by_client(&z, &y, k, c, head)), ("stream", by_stream(&z, &y, k, c, head))]
         {
-            let error = (matrix(k, c, &w) - &oracle).norm() / oracle.norm();
-            let cancelled = z64.norm() * y64.norm() / (z64.transpose() * &y64).norm();
-            let bound = 8.0 * EPS * k as f64 * condition * cancelled.max(1.0);
+            let w = matrix(k, c, &w);
+            let r = Residual::new(&z64, svd.largest(), &y64, &w);
+            let bound = 2.0 * rounding(m + k, k);
+            let residual = r.normwise();
+            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} at k={k} m={m} ridge={ridge}");
+            worst.saw("ridge, normwise residual, share of the bound", residual / bound);
+            let error = (w - &oracle).norm();
+            let bound = bound * r.data / least.powi(2);
             assert!(error <= bound, "{way}: {error:e} over {bound:e} at k={k} m={m} ridge={ridge}");
-            worst.saw("ridge, share of the bound", error / bound);
-            worst.saw("ridge, relative error", error);
+            worst.saw("ridge, head, share of the bound", error / bound);
+            worst.saw("ridge, head, relative error", error / oracle.norm());
         }
     }
 }

@@ -3,13 +3,51 @@
 
 mod common;
 
+use common::head::rounding;
 use common::*;
-use fedspan_client::memory::StreamingWorkspace;
+use fedspan_client::memory::{Memory, StreamingWorkspace};
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Task as Wire, Upload};
 
-/// `X^T (X B W - Y)` is formed as `(X^T Z) W - X^T Y`: the same sum, other roundings. The measure is
-/// `|X^T Y| |W| / m`, what the gradient is a difference of; per unit of `|W|` that is `|X^T y| / m`.
+/// What one round leaves on a device: `S = X^T (X B W - Y)` (d x C), `W` (k x C), and the gradient
+/// `S W^T / m` that is sent (d x k).
+struct Round {
+    s: M,
+    w: M,
+    gradient: M,
+}
+
+/// The same round from samples that are read twice, and that are seen once.
+fn both_ways(head: HeadSolve, b: &[f32], k: usize, samples: &Sliced) -> [Round; 2] {
+    let (d, c) = (samples.features, samples.outputs);
+    let task = fed_rep(head, Upload::Gradient, 0.0);
+    let (mut twice, mut once) = (Heap::new(d, k, c), Heap::streaming(d, k, c));
+    let (usage, two) = fed_rep_round(&mut Linear::new(&mut twice), task, b, &mut samples.clone()).unwrap();
+    let (same, one) = fed_rep_stream(&mut Linear::new(&mut once), task, b, samples).unwrap();
+    assert_eq!(usage, same);
+    [(twice, two), (once, one)].map(|(memory, gradient)| {
+        let parts = memory.parts_ref();
+        let (s, w) = (matrix(d, c, parts.residual), matrix(k, c, parts.head));
+        Round { s, w, gradient: matrix(d, k, &gradient) }
+    })
+}
+
+/// `X` with the `Z` asked for: `Z B^T` and a part outside of the span of `B` (d x k).
+fn features(z: &M, b: &M, outside: &M) -> M {
+    z * b.transpose() + (outside - outside * b * b.transpose())
+}
+
+/// Largest singular value, good to eight digits (and quicker than [`norm2`], for a large `X`).
+fn spectral(a: &M) -> f64 {
+    (a.transpose() * a).symmetric_eigenvalues().max().sqrt()
+}
+
+const HEADS: [HeadSolve; 2] = [EXACT, HeadSolve::LeastSquares { ridge: 0.01 }];
+
+/// "The two agree to 1e-5 relative to `|X^T y| / m` for condition up to 100", condition of `Z = X B`. Read
+/// literally it is a bound on `S / m`, which is linear in `y` as `X^T y` is; the gradient, which is
+/// quadratic, has a factor `|W|` more (for heads of norm 1 the two readings are one). Both hold for all of
+/// these 3000 rounds. Not for every round there is: see the next test for where, and why.
 #[test]
 fn one_pass_agrees_with_two_up_to_condition_100() {
     let mut random = Random(1);
@@ -20,42 +58,99 @@ fn one_pass_agrees_with_two_up_to_condition_100() {
         let m = k + random.below(150);
         let c = 1 + random.below(4);
         let b = random.orthonormal(d, k);
-        // X = Z B^T + a part outside of the span, so that Z = X B has the condition asked for.
         let condition = 10f64.powf(2.0 * random.unit());
         let scale = (m as f64).sqrt();
         let values: Vec<f64> = geometric(k, condition).iter().map(|s| s * scale).collect();
         let z = random.with_singular_values(m, &values);
-        let outside = random.gaussian(m, d);
-        let x = &z * b.transpose() + (&outside - &outside * &b * b.transpose());
+        let x = features(&z, &b, &random.gaussian(m, d));
         // From noiseless to nothing but noise.
         let noise = [0.0, 0.03, 1.0, 10.0][case % 4];
         let y = &z * random.gaussian(k, c) + random.gaussian(m, c) * noise;
         let samples = Sliced::regression(flat(&x), flat(&y), d, c);
-        let b = flat(&b);
-        for head in [EXACT, HeadSolve::LeastSquares { ridge: 0.01 }] {
-            let task = fed_rep(head, Upload::Gradient, 0.0);
-            let mut twice = Linear::new(Heap::new(d, k, c));
-            let mut once = Linear::new(Heap::streaming(d, k, c));
-            let (usage, two) = fed_rep_round(&mut twice, task, &b, &mut samples.clone()).unwrap();
-            let (same, one) = fed_rep_stream(&mut once, task, &b, &samples).unwrap();
-            assert_eq!(usage, same);
-            let difference = (matrix(d, k, &one) - matrix(d, k, &two)).norm();
-            let w = matrix(k, c, twice.head()).norm();
-            let xy = (samples.x64().transpose() * samples.y64()).norm() / m as f64;
-            let relative = difference / (xy * w);
-            assert!(
-                relative <= 1e-5,
-                "{relative:e} at condition {condition:.1}, d={d} k={k} m={m} noise={noise}"
-            );
+        for head in HEADS {
+            let [two, one] = both_ways(head, &flat(&b), k, &samples);
+            let xy = (samples.x64().transpose() * samples.y64()).norm();
+            let at = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
+            let relative = (&one.s - &two.s).norm() / xy;
+            assert!(relative <= 1e-5, "{relative:e} at {at}");
             worst.saw(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
-            let heads = (matrix(k, c, once.head()) - matrix(k, c, twice.head())).norm() / w;
-            assert!(
-                heads <= 2e-5,
-                "head: {heads:e} at condition {condition:.1}, d={d} k={k} m={m} noise={noise}"
-            );
+            let w = two.w.norm();
+            let gradient = (&one.gradient - &two.gradient).norm() * m as f64 / (xy * w);
+            assert!(gradient <= 1e-5, "gradient: {gradient:e} at {at}");
+            worst.saw("gradient, over |X^T y| |w| / m", gradient);
+            let heads = (&one.w - &two.w).norm() / w;
+            assert!(heads <= 2e-5, "head: {heads:e} at {at}");
             worst.saw("head, relative difference", heads);
         }
     }
+}
+
+/// The same for any shape and any target, down to targets along the smallest direction of `Z` and features
+/// that hardly leave the span of `B`.
+///
+/// Each of the two results errs by at most `2 e |X| (|Z| |W| + |Y|)`, `e = (sqrt(m + k) + 1) u` (the argument of
+/// `common/head.rs` with `X^T` in place of `Z^T`), so they differ by at most twice that. Where `X^T Y` is not
+/// much smaller than what it is made of, that is less than `1e-5 |X^T Y|`, and asserted. Elsewhere no bound
+/// relative to `|X^T Y|` can hold, for two passes as little as for one: rounding the exact `W` to f32
+/// changes `S` by up to `u |X^T Z| |W|`, and targets along the smallest direction make that 1e4 u of
+/// `|X^T Y|` at condition 100. For other
+/// targets 1e-5 is missed by chance, in about one round of a thousand; one of a hundred is the limit here.
+#[test]
+fn one_pass_agrees_with_two_as_far_as_rounding_allows() {
+    let mut random = Random(5);
+    let mut worst = Worst::default();
+    let [mut rounds, mut implied, mut missed] = [0, 0, 0];
+    for case in 0..600 {
+        let k = 1 + random.below(16);
+        let d = if case % 4 == 0 { k } else { k + 10f64.powf(2.3 * random.unit()) as usize };
+        let m = k + 1500f64.powf(random.unit()) as usize;
+        let c = 1 + random.below(12);
+        let b = random.orthonormal(d, k);
+        let condition = [100.0, 10f64.powf(2.0 * random.unit())][case % 2];
+        let scale = (m as f64).sqrt();
+        let values: Vec<f64> = geometric(k, condition).iter().map(|s| s * scale).collect();
+        let directions = random.orthonormal(k, k);
+        let z = random.orthonormal(m, k) * M::from_diagonal(&values.into()) * directions.transpose();
+        let outside = match case % 3 {
+            0 => random.gaussian(m, d),
+            1 => random.gaussian(m, d) + &z * random.gaussian(k, d),
+            _ => random.gaussian(m, d) * 1e-3,
+        };
+        let x = features(&z, &b, &outside);
+        let smallest = case % 5 == 4;
+        let w0 = if smallest {
+            directions.columns(k - 1, 1) * random.gaussian(1, c)
+        } else {
+            random.gaussian(k, c)
+        };
+        let noise = [0.0, 0.03, 1.0, 10.0][case / 2 % 4];
+        let y = &z * w0 + random.gaussian(m, c) * noise;
+        let samples = Sliced::regression(flat(&x), flat(&y), d, c);
+        let (x, y) = (samples.x64(), samples.y64());
+        let (xy, sizes) = ((x.transpose() * &y).norm(), [spectral(&x), spectral(&(&x * &b))]);
+        for head in HEADS {
+            let [two, one] = both_ways(head, &flat(&b), k, &samples);
+            let difference = (&one.s - &two.s).norm();
+            let bound = 4.0 * rounding(m, k) * sizes[0] * (sizes[1] * two.w.norm() + y.norm());
+            let at = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
+            assert!(difference <= bound, "{difference:e} over {bound:e} at {at}");
+            worst.saw("any problem, share of the bound", difference / bound);
+            rounds += 1;
+            if bound <= 1e-5 * xy {
+                implied += 1;
+                assert!(difference <= 1e-5 * xy);
+                worst.saw("where rounding allows 1e-5, over |X^T y|", difference / xy);
+            } else {
+                let target = ["elsewhere, over |X^T y|", "elsewhere, smallest direction, over |X^T y|"];
+                worst.saw(target[usize::from(smallest)], difference / xy);
+            }
+            missed += usize::from(difference > 1e-5 * xy && !smallest);
+        }
+    }
+    println!(
+        "{rounds} rounds: 1e-5 |X^T y| follows from the bound in {implied}, is missed by chance in {missed}"
+    );
+    assert!(100 * missed <= rounds);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What several test files share: test data, f64 oracles, memory of any shape, and one round by hand.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+pub mod head;
 pub mod problem;
 pub mod server;
 
@@ -189,6 +190,17 @@ impl Memory for Heap {
     fn parts_ref(&self) -> PartsRef<'_> {
         let [representation, head, _, _, residual, ..] = &self.buffers;
         PartsRef { shape: self.shape, representation, head, residual }
+    }
+}
+
+/// Memory that can be looked into once the model is gone.
+impl Memory for &mut Heap {
+    fn parts(&mut self) -> Parts<'_> {
+        (**self).parts()
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        (**self).parts_ref()
     }
 }
 

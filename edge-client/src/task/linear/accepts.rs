@@ -1,0 +1,110 @@
+//! Which rounds a linear model takes: its capabilities, the tensors and parameters that it expects.
+
+use fedspan_protocol::message::{
+    Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, Task as Wire, Upload,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use crate::memory::Shape;
+#[cfg(feature = "reveal-moments")]
+use crate::task::start;
+
+/// What a linear model of this shape can do; the session fills in the frame limit.
+pub(super) fn capabilities(shape: Shape) -> Capabilities {
+    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let elements = u32::try_from(shape.features * shape.width).unwrap_or(u32::MAX);
+    let head = u32::try_from(shape.width * shape.outputs).unwrap_or(u32::MAX);
+    let any_head = HeadSolve::LeastSquares { ridge: 0.0 };
+    let mut tasks = Wire::FitHead { head: any_head }.bit() | Wire::PowerStart.bit() | fedrep_bit();
+    let mut roles = Role::Gradient.bit() | Role::Representation.bit() | Role::Subspace.bit();
+    if cfg!(feature = "shared-head") {
+        let encoding = Encoding::F32;
+        tasks |= Wire::FedAvg { step_size: 0.0, head_step_size: 0.0, local_steps: 1, encoding }.bit();
+        roles |= Role::SharedHead.bit();
+    }
+    if cfg!(feature = "reveal-moments") {
+        tasks |= Wire::MomentRows { first: 0, count: 1 }.bit();
+        roles |= Role::Moment.bit();
+    }
+    Capabilities {
+        frame_limit: 0,
+        model: Model::Linear {
+            features: small(shape.features),
+            width: small(shape.width),
+            outputs: small(shape.outputs),
+        },
+        tasks,
+        roles,
+        encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
+        numeric: Numeric::F32,
+        tensors: if cfg!(feature = "shared-head") { 2 } else { 1 },
+        tensor_elements: elements,
+        total_elements: if cfg!(feature = "shared-head") { elements.saturating_add(head) } else { elements },
+    }
+}
+
+/// The tasks that one pass is enough for.
+pub(super) fn streamed_tasks() -> u16 {
+    let any_head = HeadSolve::LeastSquares { ridge: 0.0 };
+    Wire::FitHead { head: any_head }.bit() | fedrep_bit()
+}
+
+/// The tensors that a round of `task` comes with.
+pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, DeclineReason> {
+    let side = |n: usize| u16::try_from(n).map_err(|_| DeclineReason::Tensors);
+    let (d, k, c) = (side(shape.features)?, side(shape.width)?, side(shape.outputs)?);
+    let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
+    Ok(match *task {
+        Wire::FedRep { .. } | Wire::FitHead { .. } => {
+            Descriptors::from_iter([of(Role::Representation, d, k)])
+        }
+        #[cfg(feature = "shared-head")]
+        Wire::FedAvg { .. } => {
+            Descriptors::from_iter([of(Role::Representation, d, k), of(Role::SharedHead, k, c)])
+        }
+        Wire::PowerStart => Descriptors::from_iter([of(Role::Subspace, d, k)]),
+        #[cfg(feature = "reveal-moments")]
+        Wire::MomentRows { first, count } => {
+            let elements = start::moment_elements(shape.features, first.into(), count.into());
+            let fits = elements.is_some_and(|n| n > 0 && n <= shape.features * shape.width);
+            if !fits {
+                return Err(DeclineReason::Parameter);
+            }
+            Descriptors::new()
+        }
+        _ => {
+            let _ = c;
+            return Err(DeclineReason::Task);
+        }
+    })
+}
+
+/// The bit of FedRep, whatever its parameters.
+fn fedrep_bit() -> u16 {
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    Wire::FedRep { step_size: 0.0, head, upload: Upload::Gradient, encoding: Encoding::F32 }.bit()
+}
+
+fn valid_step(step: f32) -> bool {
+    step.is_finite() && step >= 0.0
+}
+
+fn valid_head(head: &HeadSolve) -> bool {
+    match *head {
+        HeadSolve::LeastSquares { ridge } => valid_step(ridge),
+        HeadSolve::Gradient { steps, step_size } => steps > 0 && valid_step(step_size),
+        _ => false,
+    }
+}
+
+/// Whether the parameters of a task are in range.
+pub(super) fn valid_parameters(task: &Wire) -> bool {
+    match task {
+        Wire::FedRep { step_size, head, .. } => valid_step(*step_size) && valid_head(head),
+        Wire::FitHead { head } => valid_head(head),
+        Wire::FedAvg { step_size, head_step_size, local_steps, .. } => {
+            valid_step(*step_size) && valid_step(*head_step_size) && *local_steps > 0
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,125 @@
+//! [`Linear`]: a linear model and its own use (`fit_head`, `predict`); its rounds are in `rounds`.
+
+mod accepts;
+mod rounds;
+
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
+use fedspan_protocol::tensor::Encoding;
+
+use super::pass::Over;
+use super::{Usage, fedrep};
+use crate::error::{NotReady, ShapeMismatch};
+use crate::kernel::project;
+use crate::memory::{Memory, Shape};
+use crate::source::SampleSource;
+
+/// A linear model `y = W^T B^T x` with the memory `M`.
+#[derive(Clone, Debug)]
+pub struct Linear<M> {
+    memory: M,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Hash of the representation in memory; `None` while it is invalid.
+    representation: Option<u32>,
+    /// Hash of the representation that the head was fitted on.
+    head: Option<u32>,
+    /// The open round's task.
+    task: Option<Wire>,
+    /// How the open round's tensors are encoded.
+    received: Encoding,
+    usage: Usage,
+}
+
+impl<M: Memory> Linear<M> {
+    /// A model without representation and head.
+    pub const fn new(memory: M) -> Self {
+        let state = State {
+            representation: None,
+            head: None,
+            task: None,
+            received: Encoding::F32,
+            usage: Usage { samples: 0, skipped: 0 },
+        };
+        Self { memory, state }
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> Shape {
+        self.memory.parts_ref().shape
+    }
+
+    /// The representation in memory, d x k, or `None` while it is invalid.
+    pub fn representation(&self) -> Option<&[f32]> {
+        self.state.representation.map(|_| self.memory.parts_ref().representation)
+    }
+
+    /// Puts a representation (d x k, row-major, orthonormal columns) into memory without a server.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`] if it has another number of elements; nothing has changed then.
+    pub fn set_representation(&mut self, b: &[f32]) -> Result<(), ShapeMismatch> {
+        let parts = self.memory.parts();
+        let expected = parts.representation.len();
+        if b.len() != expected {
+            return Err(ShapeMismatch { expected, got: b.len() });
+        }
+        for (place, &value) in parts.representation.iter_mut().zip(b) {
+            *place = value;
+        }
+        self.accept_representation();
+        Ok(())
+    }
+
+    /// The memory itself, for the views.
+    #[cfg(feature = "nalgebra")]
+    pub(crate) fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    /// Declares what is in the representation buffer valid.
+    pub(crate) fn accept_representation(&mut self) {
+        self.state.representation = Some(crc32c_f32(self.memory.parts_ref().representation));
+    }
+
+    /// Fits the head on the representation in memory, from `samples`.
+    ///
+    /// # Errors
+    /// [`DeclineReason`]: no representation ([`DeclineReason::Tensors`]), no usable sample, or a source
+    /// that failed.
+    pub fn fit_head(
+        &mut self,
+        head: HeadSolve,
+        samples: &mut dyn SampleSource,
+    ) -> Result<Usage, DeclineReason> {
+        let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
+        self.state.task = Some(Wire::FitHead { head });
+        let usage =
+            fedrep::solve_head(&mut self.memory.parts(), head, RoundId::default(), Over::All, samples)?;
+        self.state.head = Some(hash);
+        Ok(usage)
+    }
+
+    /// The model's answer for one sample: `out = W^T B^T x`.
+    ///
+    /// # Errors
+    /// [`NotReady`] if there is no verified representation or no head that was fitted on it.
+    pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        let hash = self.state.representation.ok_or(NotReady::NoRepresentation)?;
+        if self.state.head != Some(hash) {
+            return Err(NotReady::NoHead);
+        }
+        let parts = self.memory.parts();
+        for (expected, got) in [(parts.shape.features, x.len()), (parts.shape.outputs, out.len())] {
+            if expected != got {
+                return Err(NotReady::Length { expected, got });
+            }
+        }
+        project::project(parts.representation, x, parts.z);
+        project::apply_head(parts.head, parts.z, out);
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! A linear model's rounds, step by step: the [`Task`] trait.
+
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{
+    Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen, Task as Wire, Upload,
+};
+use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::{Linear, accepts};
+use crate::kernel::gradient;
+use crate::memory::{Memory, Parts};
+use crate::source::{SampleSource, Targets};
+use crate::task::pass::Over;
+#[cfg(feature = "shared-head")]
+use crate::task::shared;
+use crate::task::{Task, Usage, fedrep, start};
+
+impl<M: Memory> Task for Linear<M> {
+    fn capabilities(&self) -> Capabilities {
+        accepts::capabilities(self.shape())
+    }
+
+    fn streamed_tasks(&self) -> u16 {
+        accepts::streamed_tasks()
+    }
+
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
+        let expected = accepts::expected(self.shape(), &round.task)?;
+        if !accepts::valid_parameters(&round.task) {
+            return Err(DeclineReason::Parameter);
+        }
+        let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
+            a.role == b.role && a.rows == b.rows && a.cols == b.cols
+        };
+        if expected.len() != round.tensors.len() || !expected.iter().zip(&round.tensors).all(same) {
+            return Err(DeclineReason::Tensors);
+        }
+        let mut encodings = round.tensors.iter().map(|t| t.encoding);
+        let first = encodings.next().unwrap_or_default();
+        if encodings.any(|other| other != first) {
+            return Err(DeclineReason::Tensors);
+        }
+        self.state.task = Some(round.task);
+        self.state.received = first;
+        Ok(())
+    }
+
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        self.state.representation = None;
+        let parts = self.memory.parts();
+        match (index, &self.state.task) {
+            (0, Some(_)) => Some(parts.representation),
+            (1, Some(Wire::FedAvg { .. })) => {
+                self.state.head = None;
+                Some(parts.head)
+            }
+            _ => None,
+        }
+    }
+
+    fn verify(&mut self) -> Result<(), DeclineReason> {
+        let Parts { shape, representation, head, .. } = self.memory.parts();
+        let shared = match self.state.task {
+            Some(Wire::MomentRows { .. }) => return Ok(()),
+            Some(Wire::FedAvg { .. }) => true,
+            _ => false,
+        };
+        if representation.iter().any(|v| !v.is_finite()) || (shared && head.iter().any(|v| !v.is_finite())) {
+            return Err(DeclineReason::NonFinite);
+        }
+        if !shared {
+            let error = orthonormality_error(representation, shape.width);
+            // False for a NaN.
+            let close = error <= self.state.received.orthonormality_tolerance();
+            if !close {
+                return Err(DeclineReason::NotOrthonormal { error });
+            }
+            if self.state.received == Encoding::I8 {
+                orthonormalise(representation, shape.width)
+                    .map_err(|_| DeclineReason::NotOrthonormal { error })?;
+            }
+        }
+        self.state.representation = Some(crc32c_f32(representation));
+        Ok(())
+    }
+
+    fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        let parts = &mut self.memory.parts();
+        let state = &mut self.state;
+        let usage = match state.task.ok_or(DeclineReason::Task)? {
+            Wire::FedRep { head, .. } => {
+                let usage = fedrep::run(parts, head, id, source)?;
+                state.head = state.representation;
+                usage
+            }
+            Wire::FitHead { head } => {
+                let usage = fedrep::solve_head(parts, head, id, Over::All, source)?;
+                state.head = state.representation;
+                usage
+            }
+            #[cfg(feature = "shared-head")]
+            Wire::FedAvg { step_size, head_step_size, local_steps, .. } => {
+                state.representation = None;
+                state.head = None;
+                shared::run(parts, step_size, head_step_size, local_steps, id, source)?
+            }
+            Wire::PowerStart => {
+                state.representation = None;
+                start::power(parts, id, source)?
+            }
+            #[cfg(feature = "reveal-moments")]
+            Wire::MomentRows { first, count } => {
+                state.representation = None;
+                start::moment_rows(parts, first.into(), count.into(), id, source)?
+            }
+            _ => return Err(DeclineReason::Task),
+        };
+        state.usage = usage;
+        if usage.samples == 0 { Err(DeclineReason::NoSamples) } else { Ok(usage) }
+    }
+
+    fn begin(&mut self) -> Result<(), DeclineReason> {
+        self.state.usage = Usage::default();
+        match self.state.task {
+            Some(Wire::FedRep { .. } | Wire::FitHead { .. }) => fedrep::begin(&mut self.memory.parts()),
+            _ => Err(DeclineReason::Task),
+        }
+    }
+
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
+        if let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task {
+            let used = fedrep::sample(&mut self.memory.parts(), head, x, target);
+            let usage = &mut self.state.usage;
+            let counter = if used { &mut usage.samples } else { &mut usage.skipped };
+            *counter = counter.saturating_add(1);
+        }
+        self.state.usage.samples
+    }
+
+    fn finish(&mut self) -> Result<Usage, DeclineReason> {
+        let usage = self.state.usage;
+        if usage.samples == 0 {
+            return Err(DeclineReason::NoSamples);
+        }
+        let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task else {
+            return Err(DeclineReason::Task);
+        };
+        self.state.head = None;
+        fedrep::finish(&mut self.memory.parts(), head, usage)?;
+        self.state.head = self.state.representation;
+        Ok(usage)
+    }
+
+    fn upload(&self) -> Descriptors {
+        let Some(task) = self.state.task else { return Descriptors::new() };
+        let Ok(mut tensors) = accepts::expected(self.shape(), &task) else { return Descriptors::new() };
+        match task {
+            Wire::FedRep { upload, encoding, .. } => {
+                for tensor in &mut tensors {
+                    tensor.role = upload.role();
+                    tensor.encoding = encoding;
+                }
+            }
+            Wire::FedAvg { encoding, .. } => {
+                for tensor in &mut tensors {
+                    tensor.encoding = encoding;
+                }
+            }
+            Wire::MomentRows { first, count } => {
+                let elements = start::moment_elements(self.shape().features, first.into(), count.into());
+                let cols = elements.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
+                return Descriptors::from_iter([TensorDescriptor::inline(
+                    Role::Moment,
+                    Encoding::F32,
+                    1,
+                    cols,
+                )]);
+            }
+            Wire::PowerStart => {}
+            _ => return Descriptors::new(),
+        }
+        tensors
+    }
+
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
+        let parts = self.memory.parts_ref();
+        let shape = parts.shape;
+        let Some(task) = self.state.task else { return };
+        if let Wire::FedRep { upload, step_size, .. } = task {
+            let scale = gradient_scale(self.state.usage);
+            let (s, w) = (parts.residual, parts.head);
+            gradient::elements(s, w, shape.width, shape.outputs, scale, first, out);
+            if upload == Upload::Representation {
+                for (place, &b) in out.iter_mut().zip(parts.representation.iter().skip(first)) {
+                    *place = b - step_size * *place;
+                }
+            }
+            return;
+        }
+        let tensor = if index == 0 { parts.representation } else { parts.head };
+        for (place, &value) in out.iter_mut().zip(tensor.iter().skip(first)) {
+            *place = value;
+        }
+    }
+
+    fn head(&self) -> &[f32] {
+        self.memory.parts_ref().head
+    }
+
+    fn head_mut(&mut self) -> &mut [f32] {
+        self.memory.parts().head
+    }
+
+    fn head_fitted_on(&self) -> Option<u32> {
+        self.state.head
+    }
+
+    fn restore_head(&mut self, representation: u32) {
+        self.state.head = Some(representation);
+    }
+}
+
+fn gradient_scale(usage: Usage) -> f32 {
+    if usage.samples == 0 { 0.0 } else { 1.0 / fedrep::count(usage) }
+}

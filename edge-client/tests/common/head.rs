@@ -1,0 +1,152 @@
+//! Ways to the head, and what rounding allows them.
+//!
+//! Let `u` be the rounding of f32 ([`EPS`]), norms of `Z` the spectral one, all others Frobenius.
+//!
+//! **Backward error.** Givens and Householder QR, and the normal equations while the pivots stay close,
+//! solve nearby data exactly: `(Z + dZ)^T ((Z + dZ) W - (Y + dY)) = 0` with `|dZ| <= e |Z|`,
+//! `|dY| <= e |Y|` (Higham, *Accuracy and Stability*, theorem 20.3 and section 20.4). The worst case of `e`
+//! is a small multiple of `(m + k) u`. Roundings that do not conspire add up like a random walk (Higham and
+//! Mary, *A new approach to probabilistic rounding error analysis*, 2019): an element goes through `m + k`
+//! steps, each of six roundings of at most u (lemma 19.7) and 0.4 u on average, so of about u together,
+//! which is `sqrt(m + k) u`; and storing `W` rounds it once more. Hence `e = (sqrt(m + k) + 1) u`:
+//! [`rounding`].
+//!
+//! **Residual.** So `r = Z^T (Z W - Y) = -dZ^T (Z W - Y) - Z^T dZ W + Z^T dY` to first order, and because
+//! `|Z W - Y| <= |Y|` at the minimum, `|r| <= 2 e |Z| (|Z| |W| + |Y|)`. The quotient of `|r|` and
+//! `|Z| (|Z| |W| + |Y|)` is the *normwise residual* ([`Residual::normwise`]).
+//!
+//! **The cut.** Columns that [`minimum_norm`] drops are further data errors: what is dropped has columns
+//! of at most `cut |Z| + 1e-18`, a Frobenius norm of at most `sqrt(k)` of that, and it can only happen if
+//! the least singular value is no larger than that.
+//!
+//! **Underflow.** A product or quotient below f32's normal range errs by up to `2^-150`, half the least
+//! subnormal, whatever its size (Higham, section 2.1): [`underflow`].
+
+use fedspan_client::kernel::least_squares::{add_normal, rotate_in, solve_normal};
+use fedspan_client::kernel::rank::{RANK_CUT, minimum_norm};
+use fedspan_client::{Linear, Recording, Task};
+use fedspan_protocol::message::{HeadSolve, Task as Wire};
+
+use super::{EPS, EXACT, Heap, M, Sliced, Svd, fed_rep_stream, identity};
+
+/// Columns shorter than this are zero for the solver.
+pub const SMALLEST: f64 = 1e-18;
+
+/// The data error `e` that roundings over `m` samples and `k` columns amount to.
+pub fn rounding(m: usize, k: usize) -> f64 {
+    (((m + k) as f64).sqrt() + 1.0) * EPS
+}
+
+/// The largest normwise residual that roundings, and the cut where it is possible, explain.
+pub fn residual_bound(z: &Svd, m: usize) -> f64 {
+    let k = z.s.len();
+    // The least number of f32 in place of zero.
+    let (largest, side) = (z.largest().max(1e-45), (k as f64).sqrt());
+    let least = z.s.iter().copied().fold(f64::INFINITY, f64::min);
+    let dropped = side * (f64::from(RANK_CUT) + SMALLEST / largest);
+    let cut_is_possible = m < k || least <= (dropped + rounding(m, k)) * largest;
+    2.0 * (rounding(m, k) + if cut_is_possible { dropped } else { 0.0 })
+}
+
+/// The part of `|r|` that underflow explains, for a `Z` of spectral norm `largest`. `r` is a k x c matrix;
+/// each element of `Q^T Y` goes through m rotations of two products (then times `Z`), or each element of
+/// `Z^T Y` is a sum of m products; the k x k solve after it errs by at most `(k + 1)^3` products, times up
+/// to `(1 + |Z|)^2`; rounding `W` itself is one more, times `|Z|^2`.
+pub fn underflow(largest: f64, m: usize, k: usize, c: usize) -> f64 {
+    let products = (2 * m + (k + 1).pow(3)) as f64 * ((k * c) as f64).sqrt();
+    2f64.powi(-150) * products * (1.0 + largest).powi(2)
+}
+
+/// The residual of the normal equations, with the sizes that it is measured by.
+#[derive(Debug)]
+pub struct Residual {
+    /// `|Z^T (Z W - Y)|`.
+    pub norm: f64,
+    /// `|Z^T Y|`.
+    pub right_side: f64,
+    /// `|Z| (|Z| |W| + |Y|)`.
+    pub data: f64,
+}
+
+impl Residual {
+    pub fn new(z: &M, largest: f64, y: &M, w: &M) -> Self {
+        let norm = (z.transpose() * (z * w - y)).norm();
+        let right_side = (z.transpose() * y).norm();
+        Self { norm, right_side, data: largest * (largest * w.norm() + y.norm()) }
+    }
+
+    /// `|r| / (|Z| (|Z| |W| + |Y|))`.
+    pub fn normwise(&self) -> f64 {
+        if self.norm == 0.0 { 0.0 } else { self.norm / self.data }
+    }
+
+    /// `|r| / |Z^T Y|`.
+    pub fn relative(&self) -> f64 {
+        if self.norm == 0.0 { 0.0 } else { self.norm / self.right_side }
+    }
+
+    /// By how much `|Z^T Y|` is smaller than what it is made of: `relative = normwise * amplification`.
+    pub fn amplification(&self) -> f64 {
+        self.data / self.right_side
+    }
+}
+
+/// How far a head may be from the `oracle` of the same rank, for data that differ by `e` relative to their
+/// size. The triangular way: Wedin's bound (Bjoerck, *Numerical Methods for Least Squares Problems*, theorem
+/// 1.4.6). The normal equations, which are in use at full rank only, have the square of the condition before
+/// the residual that they may leave (Higham, section 20.4): `W - oracle = (Z^T Z)^-1 r`.
+pub fn head_bound(z: &M, y: &M, oracle: &M, largest: f64, condition: f64, e: f64) -> [f64; 2] {
+    let misfit = (z * oracle - y).norm() / largest;
+    let (w, y) = (oracle.norm(), y.norm() / largest);
+    [e * condition * (2.0 * w + y + condition * misfit), 2.0 * e * condition.powi(2) * (w + y)]
+}
+
+/// The head of `[Z | Y]` by the triangular kernels; also the rank.
+pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
+    let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
+    for (z, y) in z.chunks(k).zip(y.chunks(c)) {
+        rotate_in(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
+    }
+    let rank = minimum_norm(&mut r, &mut q, &mut vec![0; k], &mut vec![0.0; k]);
+    (q, rank)
+}
+
+/// The head by the normal equations, if their pivots can be trusted.
+pub fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
+    let (mut gram, mut rhs) = (vec![0.0; k * k], vec![0.0; k * c]);
+    for (z, y) in z.chunks(k).zip(y.chunks(c)) {
+        add_normal(&mut gram, &mut rhs, z, y);
+    }
+    solve_normal(&mut gram, &mut rhs, k, c).then_some(rhs)
+}
+
+/// The head by the whole client: `B` is the identity, so `Z` is `X` to the bit.
+pub fn by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
+    let mut model = Linear::new(Heap::new(k, k, c));
+    model.set_representation(&identity(k)).unwrap();
+    model.fit_head(head, &mut Recording::regression(z, y, k, c)).unwrap();
+    head_of(&model)
+}
+
+pub fn by_stream(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
+    let mut model = Linear::new(Heap::streaming(k, k, c));
+    let task = Wire::FitHead { head };
+    let samples = Sliced::regression(z.to_vec(), y.to_vec(), k, c);
+    fed_rep_stream(&mut model, task, &identity(k), &samples).unwrap();
+    head_of(&model)
+}
+
+pub fn head_of(model: &Linear<Heap>) -> Vec<f32> {
+    model.head().to_vec()
+}
+
+/// Every way to the head that there is, by name.
+pub fn every_way(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'static str, Vec<f32>)> {
+    let mut ways = vec![
+        ("rotations", by_rotations(z, y, k, c).0),
+        ("client", by_client(z, y, k, c, EXACT)),
+        ("stream", by_stream(z, y, k, c, EXACT)),
+    ];
+    ways.extend(by_normal_equations(z, y, k, c).map(|w| ("normal equations", w)));
+    ways
+}

@@ -1,0 +1,192 @@
+//! Input that is out to break the head solve: columns that repeat, vanish, underflow or overflow, and
+//! samples that are not numbers. The bounds are derived in `common/head.rs`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::head::*;
+use common::*;
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Recording};
+use fedspan_protocol::message::{DeclineReason, Task as Wire};
+
+/// The limit beyond which a sample is skipped, as the task's documentation states it.
+const MAGNITUDE_MAX: f32 = 1.1e12;
+
+/// One case of `hostile`: values of a few kinds, so that columns repeat, vanish, underflow or overflow.
+fn nasty(random: &mut Random) -> f32 {
+    const POOL: [f32; 24] = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        3.0,
+        1e-3,
+        1e3,
+        1e-8,
+        1e8,
+        1e-12,
+        1e12,
+        -1e12,
+        1e-17,
+        1e-20,
+        1e-30,
+        -1e-30,
+        1e-40,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+    ];
+    POOL[random.below(POOL.len())]
+}
+
+fn usable(values: &[f32]) -> bool {
+    values.iter().all(|v| v.abs() <= MAGNITUDE_MAX)
+}
+
+/// The oracle's head, the condition of what it keeps, and the largest singular value that it drops: if none
+/// lies between what is certainly cut and what is certainly kept. Nothing below 1e-18 counts: its square has
+/// no place in f32.
+fn oracle_if_unambiguous(svd: &Svd, y: &M) -> Option<(M, f64, f64)> {
+    let largest = svd.largest();
+    if largest <= 1e-20 {
+        return Some((M::zeros(svd.s.len(), y.ncols()), 1.0, 0.0));
+    }
+    let keep = (1e-3 * largest).max(1e-16);
+    // What is cut must also be too small to matter: it would shift the head by its own relative size.
+    if svd.s.iter().any(|&s| s > 2e-8 * largest && s < keep) || largest < keep {
+        return None;
+    }
+    let least = svd.s.iter().copied().filter(|&s| s >= keep).fold(largest, f64::min);
+    let dropped = svd.s.iter().copied().filter(|&s| s < keep).fold(0.0, f64::max);
+    Some((svd.minimum_norm(y, keep / 2.0), largest / least, dropped))
+}
+
+/// A hundred thousand cases that are out to break it, by every way, against the oracle where that is fair.
+#[test]
+fn hostile_samples() {
+    let mut random = Random(5);
+    let mut worst = Worst::default();
+    let mut compared = 0;
+    let mut cases = 0;
+    while cases < 120_000 {
+        let (k, c) = (1 + random.below(6), 1 + random.below(2));
+        let (mut model, mut stream) =
+            (Linear::new(Heap::new(k, k, c)), Linear::new(Heap::streaming(k, k, c)));
+        model.set_representation(&identity(k)).unwrap();
+        for _ in 0..100 {
+            cases += 1;
+            let m = random.below(9);
+            // Mostly ordinary with something nasty in it, or all of it nasty, or tiny throughout.
+            let kind = random.below(4);
+            let value = |random: &mut Random| match kind {
+                0 => nasty(random),
+                1 if random.below(8) == 0 => nasty(random),
+                2 => (random.normal() * 1e-20) as f32,
+                _ => (random.below(5) as f32 - 2.0) * 0.5,
+            };
+            let mut z: Vec<f32> = (0..m * k).map(|_| value(&mut random)).collect();
+            let y: Vec<f32> = (0..m * c).map(|_| value(&mut random)).collect();
+            if random.below(4) == 0 {
+                // A whole column of one kind.
+                let (column, filler) = (random.below(k), nasty(&mut random));
+                z.iter_mut().skip(column).step_by(k).for_each(|v| *v = filler);
+            }
+            check_hostile(&mut model, &mut stream, (&z, &y), (k, c), &mut worst, &mut compared, cases);
+        }
+    }
+    println!("{cases} cases, {compared} of them against the oracle");
+    assert!(compared > 20_000);
+}
+
+fn check_hostile(
+    model: &mut Linear<Heap>,
+    stream: &mut Linear<Heap>,
+    (z, y): (&[f32], &[f32]),
+    (k, c): (usize, usize),
+    worst: &mut Worst,
+    compared: &mut u32,
+    case: u32,
+) {
+    let total = z.len() / k;
+    let kept: Vec<usize> =
+        (0..total).filter(|&i| usable(&z[i * k..(i + 1) * k]) && usable(&y[i * c..(i + 1) * c])).collect();
+    let m = kept.len();
+    let expected = Usage { samples: m as u32, skipped: (total - m) as u32 };
+    let result = model.fit_head(EXACT, &mut Recording::regression(z, y, k, c));
+    assert_eq!(result, if m == 0 { Err(DeclineReason::NoSamples) } else { Ok(expected) });
+    let task = Wire::FitHead { head: EXACT };
+    let samples = Sliced::regression(z.to_vec(), y.to_vec(), k, c);
+    let streamed = fed_rep_stream(stream, task, &identity(k), &samples);
+    if m == 0 {
+        assert_eq!(streamed, Err(DeclineReason::NoSamples));
+        return;
+    }
+    assert_eq!(streamed.unwrap().0, expected);
+    let z64 = M::from_fn(m, k, |i, j| f64::from(z[kept[i] * k + j]));
+    let y64 = M::from_fn(m, c, |i, j| f64::from(y[kept[i] * c + j]));
+    let svd = Svd::new(&z64);
+    // The least number of f32 in place of zero: nothing is divided by zero, and the bounds mean the same.
+    let largest = svd.largest().max(1e-45);
+    let below = underflow(largest, m, k, c);
+    for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
+        assert!(w.iter().all(|v| v.is_finite()), "{way}, case {case}: {z:?} {y:?} gave {w:?}");
+        if z64.amax() < 1e-19 {
+            assert!(
+                w.iter().all(|v| *v == 0.0),
+                "{way}, case {case}: features below 1e-18 are zero: {z:?} {w:?}"
+            );
+        }
+        let r = Residual::new(&z64, largest, &y64, &matrix(k, c, &w));
+        let rounded = residual_bound(&svd, m) * r.data;
+        let (norm, bound) = (r.norm, rounded + below);
+        assert!(norm <= bound, "{way}, case {case}: {norm:e} over {bound:e} for {z:?} {y:?} {w:?}");
+        if bound > 0.0 {
+            worst.saw("hostile, residual, share of the bound", norm / bound);
+        }
+        if rounded < below && bound > 0.0 {
+            worst.saw("hostile, residual where underflow leads, share of the bound", norm / bound);
+        }
+    }
+    // The oracle is slow; every other case is enough.
+    if case.is_multiple_of(2)
+        && let Some((oracle, condition, dropped)) = oracle_if_unambiguous(&svd, &y64)
+    {
+        *compared += 1;
+        // Rounding, and what the solver drops: at most sqrt(k) of what the oracle drops.
+        let data = rounding(m, k) + (k as f64).sqrt() * dropped / largest;
+        let [triangular, normal] = head_bound(&z64, &y64, &oracle, largest, condition, data);
+        let below = below * (condition / largest).powi(2);
+        for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
+            let error = (matrix(k, c, &w) - &oracle).norm();
+            let normal = if way == "client" && dropped == 0.0 { normal } else { 0.0 };
+            let bound = triangular.max(normal) + below;
+            assert!(
+                error <= bound,
+                "{way}, case {case}: {error:e} over {bound:e}: {z:?} {y:?} {w:?} {oracle}"
+            );
+            if bound > 0.0 {
+                worst.saw("hostile, head, share of the bound", error / bound);
+            }
+        }
+    }
+}
+
+/// Replayed and streamed samples take different ways to the head; what is too small to count must be too
+/// small for both.
+#[test]
+fn tiny_features_count_or_not_whichever_way_is_taken() {
+    for exponent in -45..=-10 {
+        let size = 10f32.powi(exponent);
+        let z: Vec<f32> = [1.0, 0.3, -0.2, 1.1, 0.7, -0.9].iter().map(|v| v * size).collect();
+        let y = [1.0, 2.0, -1.0];
+        let (client, stream) = (by_client(&z, &y, 2, 1, EXACT), by_stream(&z, &y, 2, 1, EXACT));
+        for (a, b) in client.iter().zip(&stream) {
+            assert!((a - b).abs() <= 1e-5 * (a.abs() + b.abs()), "at 1e{exponent}: {client:?} {stream:?}");
+        }
+    }
+}
