@@ -135,6 +135,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         &mut self.source
     }
 
+    /// The storage.
+    pub fn store(&self) -> &P {
+        &self.store
+    }
+
     /// Everything that happened and left no other trace.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -1,5 +1,15 @@
 //! What survives a reset: one small record a round, written before the update leaves.
 
+#[cfg(feature = "flash")]
+mod encoded;
+#[cfg(feature = "flash")]
+mod flash;
+
+#[cfg(feature = "flash")]
+pub use encoded::record_len;
+#[cfg(feature = "flash")]
+pub use flash::{FlashError, FlashStore};
+
 /// The personal head with all that says whether it may be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record<'a> {

@@ -1,0 +1,232 @@
+//! [`FlashStore`]: the record in NOR flash, through `embedded-storage` and `sequential-storage`, which spread
+//! the wear over the pages, check what they read, and leave the old record or the new one when the power
+//! goes in the middle of a write.
+
+use core::ops::Range;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+
+use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
+use embedded_storage_async::nor_flash as waiting;
+use sequential_storage::Error;
+use sequential_storage::cache::{Cache, Uncached};
+use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
+
+use super::{Loaded, Record, Store, StoreError, encoded};
+
+/// There is one record, under one name.
+const KEY: u8 = 0;
+
+/// Why flash cannot be used as it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FlashError {
+    /// A bound of the range is no multiple of the erase size.
+    NotAtPage {
+        /// The bound.
+        address: u32,
+        /// Bytes that are erased at once.
+        page: usize,
+    },
+    /// Fewer than two pages, or beyond the end of the flash.
+    Range {
+        /// Bytes of the range.
+        bytes: u32,
+        /// The least that is needed.
+        needed: usize,
+    },
+    /// The flash itself cannot hold records: its pages are too small or its words too large.
+    Geometry {
+        /// Bytes that are erased at once.
+        page: usize,
+        /// Bytes that are written at once.
+        word: usize,
+    },
+}
+
+impl core::fmt::Display for FlashError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::NotAtPage { address, page } => {
+                write!(f, "{address:#x} is no multiple of a page of {page} bytes")
+            }
+            Self::Range { bytes, needed } => {
+                write!(f, "the range has {bytes} bytes inside the flash, {needed} are needed")
+            }
+            Self::Geometry { page, word } => {
+                write!(f, "flash with pages of {page} and words of {word} bytes cannot hold records")
+            }
+        }
+    }
+}
+
+impl core::error::Error for FlashError {}
+
+/// A [`Store`] in the pages `range` of `F`, at least two. `N` bytes of RAM hold a record while it is written:
+/// [`super::record_len`], rounded up to the flash's words.
+///
+/// A round costs one write of a record and eight bytes around it, and is read back; a page is erased when all others are full.
+/// What cannot be read as a record of this model (another firmware's data, random bytes) is erased with the
+/// first write and counted in [`FlashStore::erased`].
+pub struct FlashStore<F: NorFlash, const N: usize> {
+    map: MapStorage<u8, Blocking<F>, Cache<Uncached, Uncached, Uncached, u8>>,
+    buffer: Aligned<N>,
+    erased: u32,
+}
+
+/// Some flash controllers copy whole words from RAM.
+#[repr(align(8))]
+struct Aligned<const N: usize>([u8; N]);
+
+impl<F: NorFlash, const N: usize> FlashStore<F, N> {
+    /// Takes the pages of `range` (addresses as `F` counts them).
+    ///
+    /// # Errors
+    /// [`FlashError`].
+    pub fn new(flash: F, range: Range<u32>) -> Result<Self, FlashError> {
+        let (page, word) = (F::ERASE_SIZE, F::WRITE_SIZE);
+        let bytes = range.end.saturating_sub(range.start);
+        let short = FlashError::Range { bytes, needed: 2 * page };
+        let beyond = usize::try_from(range.end).map_or(true, |end| end > flash.capacity());
+        if beyond || range.is_empty() {
+            return Err(short);
+        }
+        let config = MapConfig::try_new(range.clone()).map_err(|error| match error {
+            MapConfigError::StartRangeNotAtPageBoundary => {
+                FlashError::NotAtPage { address: range.start, page }
+            }
+            MapConfigError::EndRangeNotAtPageBoundary => FlashError::NotAtPage { address: range.end, page },
+            MapConfigError::RangeTooSmall => short,
+            _ => FlashError::Geometry { page, word },
+        })?;
+        let map = MapStorage::new(Blocking(flash), config, Cache::new_uncached());
+        Ok(Self { map, buffer: Aligned([0; N]), erased: 0 })
+    }
+
+    /// How often all of it was erased because it could not be used as it was.
+    #[must_use]
+    pub fn erased(&self) -> u32 {
+        self.erased
+    }
+
+    /// Gives the flash back.
+    pub fn into_flash(self) -> F {
+        self.map.destroy().0.0
+    }
+
+    /// Writes a record and reads it back: bytes that were not erased spoil what is written over them. False
+    /// if that is what happened. An error if the flash does not work or the record does not fit: erasing
+    /// would not help then, and would lose the record that is there.
+    fn write(&mut self, record: &Record<'_>) -> Result<bool, StoreError> {
+        let buffer = &mut self.buffer.0;
+        match wait(self.map.store_item(buffer, &KEY, &Item(record))) {
+            Ok(()) => {}
+            Err(Error::Corrupted { .. } | Error::LogicBug { .. } | Error::FullStorage) => return Ok(false),
+            Err(_) => return Err(StoreError),
+        }
+        match wait(self.map.fetch_item::<&[u8]>(buffer, &KEY)) {
+            Ok(found) => Ok(found.is_some_and(|bytes| encoded::is(bytes, record))),
+            Err(Error::Storage { .. }) => Err(StoreError),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn erase(&mut self) -> Result<(), StoreError> {
+        self.erased = self.erased.saturating_add(1);
+        wait(self.map.erase_all()).map_err(|_| StoreError)
+    }
+}
+
+impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
+    fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
+        if self.write(record)? {
+            return Ok(());
+        }
+        // Something else is in these pages. It took the new record down with it.
+        self.erase()?;
+        if self.write(record)? { Ok(()) } else { Err(StoreError) }
+    }
+
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+        match wait(self.map.fetch_item::<&[u8]>(&mut self.buffer.0, &KEY)) {
+            Ok(Some(bytes)) => Ok(encoded::read(bytes, head)),
+            Ok(None) => Ok(None),
+            Err(Error::Storage { .. }) => Err(StoreError),
+            // What is there is no record of ours.
+            Err(_) => {
+                self.erase()?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// A record on its way into flash.
+struct Item<'a>(&'a Record<'a>);
+
+impl<'a> Value<'a> for Item<'_> {
+    fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
+        encoded::write(self.0, buffer).ok_or(SerializationError::BufferTooSmall)
+    }
+
+    fn deserialize_from(_buffer: &'a [u8]) -> Result<(Self, usize), SerializationError> {
+        Err(SerializationError::InvalidFormat)
+    }
+}
+
+/// Blocking flash for a library that awaits it: every future is ready at once.
+struct Blocking<F>(F);
+
+/// Runs a future of [`Blocking`] flash.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+    }
+}
+
+impl<F: ErrorType> waiting::ErrorType for Blocking<F> {
+    type Error = Kind;
+}
+
+/// What went wrong in the flash, whatever the driver.
+#[derive(Debug)]
+struct Kind(NorFlashErrorKind);
+
+impl waiting::NorFlashError for Kind {
+    fn kind(&self) -> waiting::NorFlashErrorKind {
+        self.0
+    }
+}
+
+fn kind(error: impl embedded_storage::nor_flash::NorFlashError) -> Kind {
+    Kind(error.kind())
+}
+
+impl<F: ReadNorFlash> waiting::ReadNorFlash for Blocking<F> {
+    const READ_SIZE: usize = F::READ_SIZE;
+
+    async fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Kind> {
+        self.0.read(offset, bytes).map_err(kind)
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+}
+
+impl<F: NorFlash> waiting::NorFlash for Blocking<F> {
+    const WRITE_SIZE: usize = F::WRITE_SIZE;
+    const ERASE_SIZE: usize = F::ERASE_SIZE;
+
+    async fn erase(&mut self, from: u32, to: u32) -> Result<(), Kind> {
+        self.0.erase(from, to).map_err(kind)
+    }
+
+    async fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Kind> {
+        self.0.write(offset, bytes).map_err(kind)
+    }
+}

@@ -1,0 +1,183 @@
+//! The record in flash: what was saved is there after a reset, whenever the power went; flash that holds
+//! anything else starts clean; pages wear evenly.
+#![cfg(feature = "flash")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+#[path = "common/nor.rs"]
+mod nor;
+
+use common::Random;
+use fedspan_client::store::{FlashError, FlashStore, Loaded, Record, Store, record_len};
+use nor::{Nor, PAGE, WORD};
+use proptest::prelude::*;
+
+const K: usize = 4;
+/// A head of 4 x 1, in whole words.
+const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+
+type Flash = FlashStore<Nor, BYTES>;
+
+fn store(nor: &Nor) -> Flash {
+    let end = u32::try_from(nor.image().len()).unwrap();
+    FlashStore::new(nor.clone(), 0..end).unwrap()
+}
+
+/// The record number `n`, and its head.
+fn record(n: u32) -> (Loaded, [f32; K]) {
+    let mut random = Random(n.into());
+    let loaded = Loaded { campaign: random.next(), round: n, representation: random.next() as u32 };
+    (loaded, [0; K].map(|_: i32| random.next() as i32 as f32))
+}
+
+fn save(store: &mut Flash, n: u32) -> Result<(), fedspan_client::store::StoreError> {
+    let (Loaded { campaign, round, representation }, head) = record(n);
+    store.save(&Record { campaign, round, representation, head: &head })
+}
+
+/// The number of the record that is there; it is the whole record, or the test fails.
+fn load(store: &mut Flash) -> Option<u32> {
+    let mut head = [7.0; K];
+    let loaded = store.load(&mut head).unwrap();
+    match loaded {
+        Some(loaded) => assert_eq!((loaded, head), record(loaded.round)),
+        None => assert_eq!(head, [7.0; K], "nothing is there, so nothing is written"),
+    }
+    loaded.map(|loaded| loaded.round)
+}
+
+#[test]
+fn what_was_saved_last_is_there_after_a_reset() {
+    let nor = Nor::new(3);
+    assert_eq!(load(&mut store(&nor)), None);
+    for n in 1..=200 {
+        save(&mut store(&nor), n).unwrap();
+        assert_eq!(load(&mut store(&nor)), Some(n));
+    }
+    assert_eq!(store(&nor).erased(), 0);
+}
+
+/// The power goes after every possible byte of twenty saves: what is there is the old record or the new one.
+#[test]
+fn power_that_goes_leaves_the_old_record_or_the_new_one() {
+    let nor = Nor::new(2);
+    for n in 1..=40 {
+        let before = nor.image();
+        let mut whole = store(&nor);
+        let written = nor.0.borrow().written;
+        save(&mut whole, n).unwrap();
+        let after = nor.image();
+        let cost = nor.0.borrow().written - written + 2 * PAGE;
+        for power in 0..cost {
+            let cut = Nor::with(before.clone());
+            cut.0.borrow_mut().power = power;
+            let saved = save(&mut store(&cut), n).is_ok();
+            cut.0.borrow_mut().power = usize::MAX;
+            let found = load(&mut store(&cut));
+            if saved {
+                assert_eq!(found, Some(n));
+                break;
+            }
+            let previous = (n > 1).then(|| n - 1);
+            assert!(found == Some(n) || found == previous, "{found:?} at {n}, {power}");
+            // And life goes on.
+            save(&mut store(&cut), n + 1).unwrap();
+            assert_eq!(load(&mut store(&cut)), Some(n + 1));
+        }
+        assert_eq!(nor.image(), after);
+    }
+}
+
+#[test]
+fn a_round_costs_one_small_write_and_pages_wear_evenly() {
+    let nor = Nor::new(4);
+    let mut store = store(&nor);
+    const SAVES: usize = 5000;
+    for n in 0..SAVES {
+        let before = nor.0.borrow().written;
+        save(&mut store, n as u32).unwrap();
+        let written = nor.0.borrow().written - before;
+        // The record, eight bytes around it, the mark of a page that begins or is full, and what was there
+        // before struck out.
+        assert!(written <= BYTES + 8 + 4 * WORD, "{written} bytes for a record of {BYTES}");
+    }
+    let erased = nor.0.borrow().erased.clone();
+    let (least, most) = (*erased.iter().min().unwrap(), *erased.iter().max().unwrap());
+    assert!(most - least <= 1, "{erased:?}");
+    // A page takes (512 - 2 words) / (40 + 8) = 10 records, each of the four pages in turn.
+    assert!(most <= SAVES / (10 * 4) + 1, "{erased:?}");
+    assert_eq!(store.erased(), 0);
+}
+
+#[test]
+fn a_record_of_another_model_or_of_no_number_is_no_record() {
+    let nor = Nor::new(2);
+    save(&mut store(&nor), 5).unwrap();
+    let mut other = [7.0; K + 1];
+    let mut wider: FlashStore<Nor, { record_len(K + 1, 1).next_multiple_of(WORD) }> =
+        FlashStore::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
+    assert_eq!((wider.load(&mut other), other), (Ok(None), [7.0; K + 1]));
+    // A head that is not a number can be written, but never comes back.
+    let mut store = store(&nor);
+    let head = [1.0, f32::NAN, 0.0, 0.0];
+    store.save(&Record { campaign: 1, round: 6, representation: 0, head: &head }).unwrap();
+    assert_eq!(load(&mut store), None);
+    // A record that does not fit the buffer is an error, and the old record stays.
+    save(&mut store, 7).unwrap();
+    let long = [1.0; 40];
+    assert!(store.save(&Record { campaign: 1, round: 8, representation: 0, head: &long }).is_err());
+    assert_eq!((load(&mut store), store.erased()), (Some(7), 0));
+}
+
+#[test]
+fn flash_that_cannot_be_used_says_why() {
+    let nor = Nor::new(4);
+    let page = PAGE as u32;
+    let problem = |range: std::ops::Range<u32>| FlashStore::<_, BYTES>::new(nor.clone(), range).err();
+    assert_eq!(problem(4..4 + 2 * page), Some(FlashError::NotAtPage { address: 4, page: PAGE }));
+    assert_eq!(problem(0..2 * page - 1), Some(FlashError::NotAtPage { address: 2 * page - 1, page: PAGE }));
+    assert_eq!(problem(0..page), Some(FlashError::Range { bytes: page, needed: 2 * PAGE }));
+    assert_eq!(problem(page..page), Some(FlashError::Range { bytes: 0, needed: 2 * PAGE }));
+    #[allow(clippy::reversed_empty_ranges)]
+    let backward = problem(2 * page..page);
+    assert_eq!(backward, Some(FlashError::Range { bytes: 0, needed: 2 * PAGE }));
+    let far = problem(0..8 * page);
+    assert_eq!(far, Some(FlashError::Range { bytes: 8 * page, needed: 2 * PAGE }));
+    assert_eq!(far.unwrap().to_string(), "the range has 4096 bytes inside the flash, 1024 are needed");
+    assert_eq!(problem(0..4 * page), None);
+}
+
+proptest! {
+    /// Another firmware's leavings, or noise: it starts clean, and works from then on.
+    #[test]
+    fn any_content_starts_clean(seed: u64, pages in 2usize..5, noise in 0u8..4) {
+        let mut random = Random(seed);
+        let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
+        match noise {
+            // Mostly zero, mostly erased, all noise, or a good image with some bytes changed.
+            0 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0 }),
+            1 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0xFF }),
+            2 => {}
+            _ => {
+                let good = Nor::new(pages);
+                for n in 0..30 {
+                    save(&mut store(&good), n).unwrap();
+                }
+                image = good.image();
+                for _ in 0..1 + random.below(20) {
+                    let at = random.below(image.len());
+                    image[at] = random.next() as u8;
+                }
+            }
+        }
+        let nor = Nor::with(image);
+        let mut first = store(&nor);
+        // What comes back is a whole record that was saved, or none.
+        let found = load(&mut first);
+        prop_assert!(noise == 3 || found.is_none());
+        for n in 100..130 {
+            save(&mut store(&nor), n).unwrap();
+            prop_assert_eq!(load(&mut store(&nor)), Some(n));
+        }
+    }
+}
