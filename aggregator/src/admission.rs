@@ -15,7 +15,10 @@ pub struct Requirements {
     tasks: u16,
     roles: u16,
     encodings: u8,
+    /// In one direction of a round, as the device's own limits are.
+    tensors: u8,
     tensor_elements: u32,
+    total_elements: u32,
     /// Smaller frames would need more chunks than the protocol counts.
     frame_limit: usize,
     /// The devices that may join; `None` for all.
@@ -31,23 +34,28 @@ impl Requirements {
             tasks: 0,
             roles: 0,
             encodings: Encoding::F32.bit(),
+            tensors: 0,
             tensor_elements: 0,
+            total_elements: 0,
             frame_limit: FRAME_LIMIT_MIN,
             allowed,
         };
         for request in requests {
-            let down = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
-            let up = request.expects.iter().copied().collect();
-            needs.frame_limit = needs.frame_limit.max(least_frame_limit(&down)).max(least_frame_limit(&up));
+            let down: Descriptors =
+                request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
+            let up: Descriptors = request.expects.iter().copied().collect();
+            for tensors in [&down, &up] {
+                needs.frame_limit = needs.frame_limit.max(least_frame_limit(tensors));
+                needs.tensors = needs.tensors.max(u8::try_from(tensors.len()).unwrap_or(u8::MAX));
+                let elements = tensors.iter().map(|t| u32::try_from(t.elements()).unwrap_or(u32::MAX));
+                needs.tensor_elements = elements.clone().fold(needs.tensor_elements, u32::max);
+                needs.total_elements = needs.total_elements.max(elements.fold(0, u32::saturating_add));
+            }
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
             for tensor in &request.expects {
                 needs.roles |= Role::bit(tensor.role);
                 needs.encodings |= tensor.encoding.bit();
-            }
-            for tensor in &request.tensors {
-                let elements = u32::try_from(tensor.values.len()).unwrap_or(u32::MAX);
-                needs.tensor_elements = needs.tensor_elements.max(elements);
             }
         }
         needs
@@ -87,6 +95,12 @@ impl Requirements {
         }
         if device.tensor_elements < self.tensor_elements {
             return Err(Refusal::Capability(Need::TensorElements(self.tensor_elements)));
+        }
+        if device.tensors < self.tensors {
+            return Err(Refusal::Capability(Need::Tensors(self.tensors)));
+        }
+        if device.total_elements < self.total_elements {
+            return Err(Refusal::Capability(Need::TotalElements(self.total_elements)));
         }
         Ok(())
     }

@@ -14,6 +14,12 @@ use crate::engine::Phase;
 const MAGIC: &[u8; 8] = b"FEDSPAN1";
 const FILE: &str = "campaign.bin";
 
+/// Kinds of [`Committed::phase`].
+const STARTED: u8 = 0;
+const TRAINED: u8 = 1;
+const NOTHING: u8 = 2;
+const LAST_TRAINED: u8 = 3;
+
 /// The last committed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Committed {
@@ -23,7 +29,8 @@ pub struct Committed {
     pub campaign: u64,
     /// Round and stage.
     pub id: (u32, u16),
-    /// 0 for a round of the start, 1 for training, and its number; 2 where no round is finished yet.
+    /// 0 for a round of the start, 1 for training, 3 for the last of training, and its number; 2 where no
+    /// round is finished yet.
     pub phase: (u8, u32),
     /// The algorithm's state.
     pub state: Vec<f64>,
@@ -34,12 +41,27 @@ impl Committed {
     #[must_use]
     pub fn new(configuration: String, campaign: u64, id: RoundId, phase: Phase, state: Vec<f64>) -> Self {
         let phase = match phase {
-            Phase::Start(number) => (0, number),
-            Phase::Train(number) => (1, number),
-            Phase::Waiting => (2, 0),
-            _ => (1, u32::MAX),
+            Phase::Start(number) => (STARTED, number),
+            Phase::Train(number) => (TRAINED, number),
+            Phase::Waiting => (NOTHING, 0),
+            _ => (TRAINED, u32::MAX),
         };
         Self { configuration, campaign, id: (id.round, id.stage), phase, state }
+    }
+
+    /// The same, where training ended with this round, or goes on.
+    #[must_use]
+    pub fn ending_training(mut self, ends: bool) -> Self {
+        if let (true, (TRAINED | LAST_TRAINED, number)) = (ends, self.phase) {
+            self.phase = (LAST_TRAINED, number);
+        }
+        self
+    }
+
+    /// Whether training has ended, however many rounds it might have had.
+    #[must_use]
+    pub fn ends_training(&self) -> bool {
+        self.phase.0 == LAST_TRAINED
     }
 
     /// Round and stage.
@@ -52,8 +74,8 @@ impl Committed {
     #[must_use]
     pub fn phase(&self) -> Phase {
         match self.phase {
-            (0, number) => Phase::Start(number),
-            (2, _) => Phase::Waiting,
+            (STARTED, number) => Phase::Start(number),
+            (NOTHING, _) => Phase::Waiting,
             (_, number) => Phase::Train(number),
         }
     }

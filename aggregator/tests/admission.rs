@@ -89,6 +89,18 @@ fn each_refusal() {
 
     let elements = Refusal::Capability(Need::TensorElements(60));
     assert_eq!(refused(&plain, &|h| h.capabilities.tensor_elements = 59), elements);
+    // FedAvg's shared head travels beside the representation; nothing does in FedRep.
+    let shared = requirements("name = \"fedavg\"");
+    let tensors = Refusal::Capability(Need::Tensors(2));
+    assert_eq!(refused(&shared, &|h| h.capabilities.tensors = 1), tensors);
+    assert_eq!(plain.admit(&changed(|h| h.capabilities.tensors = 1)), Ok(()));
+    assert_eq!(refused(&plain, &|h| h.capabilities.tensors = 0), Refusal::Capability(Need::Tensors(1)));
+    let total = |count| Refusal::Capability(Need::TotalElements(count));
+    assert_eq!(refused(&shared, &|h| h.capabilities.total_elements = 65), total(66));
+    assert_eq!(shared.admit(&changed(|h| h.capabilities.total_elements = 66)), Ok(()));
+    assert_eq!(refused(&plain, &|h| h.capabilities.total_elements = 59), total(60));
+    assert_eq!(plain.admit(&changed(|h| h.capabilities.total_elements = 60)), Ok(()));
+    assert_eq!(total(66).to_string(), "the campaign needs 66 elements in one direction of a round");
     // The campaign's arithmetic is f32.
     let numeric = Refusal::Capability(Need::Numeric(Numeric::F32));
     assert_eq!(refused(&plain, &|h| h.capabilities.numeric = Numeric::I16), numeric);

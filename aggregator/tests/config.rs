@@ -40,11 +40,34 @@ fn the_examples_comments_work_when_they_are_taken_out() {
         .replace("# allow = [1, 2, 3, 4, 5, 6, 7, 8]", "allow = [1, 2, 3, 4, 5, 6, 7, 8]")
         .replace("init = \"random\"", "init = \"power\"")
         .replace("policy = \"full\"", "policy = \"fraction\"\nr = 0.5")
-        .replace("name = \"fedrep\"", "name = \"fedavg\"");
+        .replace("name = \"fedrep\"", "name = \"fedavg\"")
+        .replace("# [stop]", "[stop]")
+        .replace("# change = 1e-4", "change = 1e-4");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!(fleet.allowed, Some((1..=8).collect()));
     assert_eq!(fleet.model.init, Init::Power { iterations: 5 });
     assert_eq!(fleet.participation, ParticipationSection::Fraction { r: 0.5 });
+    assert_eq!(fleet.stop_change, Some(1e-4));
+}
+
+/// `[stop]` is a scenario's, but a server measures one thing only, and says so of the others.
+#[test]
+fn targets_that_only_a_simulation_can_measure_are_refused_with_the_reason() {
+    for (key, why) in [
+        ("distance = 0.01", "only a simulation knows the true representation"),
+        ("accuracy = 0.9", "a server sees no samples, only a simulation does"),
+        ("loss = 0.1", "a server sees no samples, only a simulation does"),
+        ("simulated_time = 50", "only a simulation has such a clock"),
+    ] {
+        let name = key.split(' ').next().unwrap();
+        let said = |line| format!("fleet.toml:{line}: stop.{name}: {why}; a server can stop by \"change\"");
+        assert_eq!(message("", &format!("[stop]\n{key}")), said(14));
+        assert_eq!(message("", &format!("[stop]\nchange = 1e-4\n{key}")), said(15));
+    }
+    let range = "fleet.toml:14: stop.change: found 0, allowed: a number from 0.000000000001 to 1";
+    assert_eq!(message("", "[stop]\nchange = 0"), range);
+    let unknown = "fleet.toml:14: stop.chnage: unknown key (did you mean \"change\"?), allowed: change";
+    assert_eq!(message("", "[stop]\nchnage = 1"), unknown);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{
     Action, Counters, DeviceId, Engine, Event, Failure, Opening, Phase, RoundRecord, Update,
 };
-use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, to_f32};
+use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
 
@@ -62,7 +62,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => device.clone().prop_map(Op::Join),
         2 => device.clone().prop_map(Op::Leave),
         14 => (device.clone(), kind).prop_map(|(d, k)| Op::Answer(d, k)),
-        1 => (device, any::<bool>()).prop_map(|(d, now)| Op::Decline(d, now)),
+        3 => (device, prop::bool::weighted(0.8)).prop_map(|(d, now)| Op::Decline(d, now)),
         3 => (1u64..120).prop_map(Op::Advance),
         3 => Just(Op::Tick),
     ]
@@ -76,7 +76,8 @@ enum Expected {
     Commit(Box<RoundRecord>),
     Open(RoundId, BTreeSet<DeviceId>),
     Finished,
-    Failed(u32),
+    /// The round, and how many counted in it.
+    Failed(u32, usize),
 }
 
 struct ModelRound {
@@ -84,6 +85,8 @@ struct ModelRound {
     phase: Phase,
     cohort: BTreeSet<DeviceId>,
     target: usize,
+    /// It has asked beyond its cohort: whoever joins is asked.
+    wanting: bool,
     counted: BTreeMap<DeviceId, Update>,
     order: Vec<DeviceId>,
     out: BTreeSet<DeviceId>,
@@ -114,8 +117,10 @@ struct Model {
     round: Option<ModelRound>,
     last: RoundId,
     opened: bool,
-    /// Rounds in a row that nobody could answer.
+    /// Tries in a row to which no answer counted.
     barren: u32,
+    /// When a round that too few can answer is tried again.
+    retry: Option<u64>,
     counters: Counters,
     commits: Vec<u32>,
 }
@@ -133,6 +138,7 @@ impl Model {
             last: RoundId::default(),
             opened: false,
             barren: 0,
+            retry: None,
             counters: Counters::default(),
             commits: Vec::new(),
         }
@@ -155,10 +161,15 @@ impl Model {
                 vec![Expected::Open(round.id, BTreeSet::from([device]))]
             }
             // Who has answered is asked again, too: its acknowledgement may have been lost.
-            (Some(round), _) if round.cohort.contains(&device) && !round.out.contains(&device) => {
+            (Some(round), _)
+                if round.wanting || round.cohort.contains(&device) && !round.out.contains(&device) =>
+            {
+                round.cohort.insert(device);
+                self.counters.asked_again += u64::from(round.out.remove(&device));
                 vec![Expected::Open(round.id, BTreeSet::from([device]))]
             }
             (Some(_), _) | (None, Phase::Failed) => Vec::new(),
+            (None, _) if self.retry.is_some() => Vec::new(),
             (None, _) => {
                 let here = self.fleet.values().filter(|left| left.is_none()).count();
                 let needed = match self.phase {
@@ -177,6 +188,7 @@ impl Model {
             return Vec::new();
         }
         self.opened = true;
+        self.retry = None;
         let starts = if self.setup.power { ITERATIONS } else { 0 };
         self.phase = match self.phase {
             Phase::Waiting if starts > 0 => Phase::Start(1),
@@ -200,6 +212,7 @@ impl Model {
             phase: self.phase,
             cohort,
             target,
+            wanting: false,
             counted: BTreeMap::new(),
             order: Vec::new(),
             out: BTreeSet::new(),
@@ -210,19 +223,35 @@ impl Model {
         if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
     }
 
-    /// Asks those who are there and were not asked. `None` if there is nobody.
-    fn widen(&mut self) -> Option<Vec<Expected>> {
+    /// Those who are there and were not asked, and are asked now.
+    fn widen(&mut self) -> BTreeSet<DeviceId> {
         let present = self.present();
-        let round = self.round.as_mut()?;
+        let Some(round) = &mut self.round else { return BTreeSet::new() };
         let more: BTreeSet<DeviceId> = present.difference(&round.cohort).copied().collect();
         round.cohort.extend(&more);
-        let id = round.id;
-        let opened = self.connected(&more);
-        match (more.is_empty(), opened.is_empty()) {
-            (true, _) => None,
-            (_, true) => Some(Vec::new()),
-            _ => Some(vec![Expected::Open(id, opened)]),
+        round.wanting = true;
+        more
+    }
+
+    /// Those who are connected and would not answer, and are asked again now.
+    fn ask_again(&mut self) -> BTreeSet<DeviceId> {
+        self.retry = None;
+        let again = self.round.as_ref().map(|round| self.connected(&round.out)).unwrap_or_default();
+        if let Some(round) = &mut self.round {
+            round.out.retain(|device| !again.contains(device));
         }
+        self.counters.asked_again += again.len() as u64;
+        again
+    }
+
+    fn opened(&self, devices: &BTreeSet<DeviceId>) -> Vec<Expected> {
+        let opened = self.connected(devices);
+        if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
+    }
+
+    /// Fewest answers that close the open round without its target.
+    fn least(&self) -> usize {
+        self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
     }
 
     fn answer(&mut self, device: DeviceId, update: &Update, wrong: Option<Rejection>) -> Vec<Expected> {
@@ -242,6 +271,7 @@ impl Model {
                     round.out.remove(&device);
                     round.order.push(device);
                     round.counted.insert(device, update.clone());
+                    self.barren = 0;
                     AckOutcome::Counted
                 }
             }
@@ -297,26 +327,63 @@ impl Model {
             Phase::FitHead | Phase::Finished => Vec::new(),
             _ if round.counted.len() >= round.target => self.close(),
             _ if !round.nobody_left() => Vec::new(),
-            _ if !round.counted.is_empty() => self.close(),
-            _ => self.widen().unwrap_or_else(|| {
-                self.barren += 1;
-                self.round = None;
-                if self.barren < 3 {
-                    self.counters.repeated += 1;
-                    self.phase = match self.phase {
-                        Phase::Start(number) => Phase::Start(number - 1),
-                        Phase::Train(number) => Phase::Train(number - 1),
-                        other => other,
-                    };
-                    return self.next();
-                }
-                self.phase = Phase::Failed;
-                vec![Expected::Failed(self.last.round)]
-            }),
+            _ if round.counted.len() >= self.least() => self.close(),
+            _ => {
+                let counted = round.counted.len();
+                let more = self.widen();
+                if more.is_empty() { self.starve(counted) } else { self.opened(&more) }
+            }
         }
     }
 
+    /// Nobody else can answer, and too few counted.
+    fn starve(&mut self, counted: usize) -> Vec<Expected> {
+        let later = self.setup.patience.map(|patience| self.now + patience);
+        let repeats = counted == 0;
+        let tries = self.barren + 1;
+        if later.is_none() && tries >= 3 {
+            self.barren = tries;
+            self.round = None;
+            self.phase = Phase::Failed;
+            return vec![Expected::Failed(self.last.round, counted)];
+        }
+        if !repeats {
+            // What counted stays.
+            if later.is_some() {
+                self.retry = self.retry.or(later);
+                return Vec::new();
+            }
+            let again = self.ask_again();
+            self.barren += u32::from(!again.is_empty());
+            return self.opened(&again);
+        }
+        self.barren = tries;
+        self.round = None;
+        self.counters.repeated += 1;
+        self.phase = match self.phase {
+            Phase::Start(number) => Phase::Start(number - 1),
+            Phase::Train(number) => Phase::Train(number - 1),
+            other => other,
+        };
+        self.retry = later;
+        if later.is_some() { Vec::new() } else { self.next() }
+    }
+
     fn tick(&mut self) -> Vec<Expected> {
+        let mut expected = self.at_deadline();
+        if self.retry.is_some_and(|at| self.now >= at) {
+            self.retry = None;
+            expected.extend(if self.round.is_none() {
+                self.next()
+            } else {
+                let again = self.ask_again();
+                self.opened(&again)
+            });
+        }
+        expected
+    }
+
+    fn at_deadline(&mut self) -> Vec<Expected> {
         let now = self.now;
         let Some(round) = &mut self.round else { return Vec::new() };
         if round.deadline.is_none_or(|deadline| now < deadline) {
@@ -332,11 +399,13 @@ impl Model {
                 round.deadline = None;
                 Vec::new()
             }
-            _ if round.counted.len() >= self.setup.min_count => self.close(),
+            _ if round.counted.len() >= self.setup.min_count.min(round.target) => self.close(),
             _ => {
                 round.deadline = self.setup.deadline.map(|limit| now + limit);
                 self.counters.extended += 1;
-                self.widen().unwrap_or_default()
+                let mut asked = self.widen();
+                asked.extend(self.ask_again());
+                self.opened(&asked)
             }
         }
     }
@@ -344,7 +413,7 @@ impl Model {
     /// The recomputation from what counted, each once.
     fn close(&mut self) -> Vec<Expected> {
         let round = self.round.take().unwrap();
-        self.barren = 0;
+        self.retry = None;
         let mut weight = 0.0;
         let (mut first, mut second) = (Matrix::zeros(D, K), Matrix::zeros(K, 1));
         for update in round.counted.values() {
@@ -382,6 +451,8 @@ impl Model {
             rejected: round.rejected,
             opened_at: round.opened_at,
             closed_at: self.now,
+            change: None,
+            ends_training: round.phase == Phase::Train(self.setup.rounds),
         })));
         expected.extend(self.next());
         expected
@@ -574,7 +645,11 @@ impl World {
                     self.finished += 1;
                     found.push(Expected::Finished);
                 }
-                Action::Failed(Failure::NoUpdates { round, .. }) => found.push(Expected::Failed(*round)),
+                Action::Failed(Failure::NoUpdates { round, .. }) => found.push(Expected::Failed(*round, 0)),
+                Action::Failed(Failure::TooFew { round, counted, min_count, .. }) => {
+                    assert!((1..*min_count).contains(counted), "{counted} of {min_count}");
+                    found.push(Expected::Failed(*round, *counted));
+                }
                 Action::Failed(other) => panic!("{other}"),
             }
         }
@@ -606,7 +681,8 @@ impl World {
         assert_eq!(engine.counters(), model.counters);
         let here = model.fleet.values().filter(|left| left.is_none()).count();
         assert_eq!(engine.fleet(), (model.fleet.len(), here));
-        assert_eq!(engine.wake(), model.round.as_ref().and_then(|round| round.deadline));
+        let deadline = model.round.as_ref().and_then(|round| round.deadline);
+        assert_eq!(engine.wake(), deadline.into_iter().chain(model.retry).min());
         assert!(distance(engine.representation(), &model.basis) < 1e-8, "counted once, and only that");
         if let Some(head) = engine.shared_head() {
             assert!(distance(head, &model.head) < 1e-8);
@@ -627,14 +703,11 @@ impl World {
 
     /// From here everyone answers honestly until the campaign ends.
     fn finish_honestly(&mut self) {
-        // Without a deadline a round waits for all it asked, so all must come back; with one, enough must
-        // that have not declined.
+        // Without a deadline a round waits for all it asked, so all must come back; with one, enough must:
+        // who declined is asked again.
         let enough = self.setup().fleet_size.max(self.setup().min_count);
         for device in 0..UNIVERSE {
-            let out = self.model.round.as_ref().map(|round| round.out.clone()).unwrap_or_default();
-            let willing =
-                |(device, left): &(&DeviceId, &Option<u64>)| left.is_none() && !out.contains(device);
-            let here = self.model.fleet.iter().filter(willing).count();
+            let here = self.model.fleet.values().filter(|left| left.is_none()).count();
             let known = self.model.fleet.contains_key(&device);
             let gone = self.model.fleet.get(&device) != Some(&None);
             let needed = here < enough || self.setup().deadline.is_none() && known;
@@ -699,6 +772,7 @@ struct Kept {
     id: RoundId,
     phase: Phase,
     state: Vec<f64>,
+    record: RoundRecord,
 }
 
 struct Life {
@@ -722,7 +796,8 @@ fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
                 }
                 Action::Commit(record) => {
                     // As the server does: the state once the event is handled.
-                    kept.push(Kept { id: record.id, phase: record.phase, state: engine.snapshot().2 });
+                    let state = engine.snapshot().2;
+                    kept.push(Kept { id: record.id, phase: record.phase, state, record: *record });
                 }
                 Action::Failed(failure) => panic!("{failure}"),
                 _ => {}
@@ -755,7 +830,8 @@ proptest! {
         let mut first = live(setup.engine(), devices, after.min(whole.kept.len()).max(1));
         if after == 0 {
             // Down before the first commit: the first exchange was open.
-            first.kept = vec![Kept { id, phase, state }];
+            let record = first.kept[0].record.clone();
+            first.kept = vec![Kept { id, phase, state, record }];
             first.opened = BTreeSet::from([1]);
         }
         let last = first.kept.last().unwrap().clone();
@@ -807,6 +883,8 @@ fn plain() -> Setup {
         deadline: Some(100),
         min_count: 1,
         absence: 50,
+        patience: None,
+        stop_change: None,
         fraction: None,
         power: false,
         fedavg: false,
@@ -859,6 +937,156 @@ fn a_campaign_fails_when_everyone_declines_three_times_and_says_who_was_last() {
         world.apply(Op::Decline(0, true));
     }
     assert_eq!(world.model.phase, Phase::Failed);
+}
+
+fn joined(setup: Setup, devices: u64) -> World {
+    let mut world = World::new(setup);
+    for device in 0..devices {
+        world.apply(Op::Join(device));
+    }
+    world
+}
+
+/// All four have answered or declined, and that is one too few: the round stays open with what it has, and
+/// who declined is asked again, in the same round.
+#[test]
+fn a_round_with_too_few_updates_keeps_them_and_asks_again_after_a_while() {
+    let setup = Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..plain() };
+    let mut world = joined(setup, 4);
+    let first = world.model.last;
+    world.apply(Op::Answer(0, Kind::Good));
+    world.apply(Op::Answer(1, Kind::Norm));
+    world.apply(Op::Advance(5));
+    world.apply(Op::Answer(2, Kind::Good));
+    world.pending.clear();
+    world.apply(Op::Decline(3, true));
+    assert_eq!((world.model.last, world.model.commits.len()), (first, 0));
+    assert_eq!(world.engine.wake(), Some(75));
+    // Once more in vain. It is put off by nobody who comes back only to decline.
+    world.apply(Op::Advance(10));
+    world.apply(Op::Leave(3));
+    world.apply(Op::Join(3));
+    assert_eq!(world.pending.remove(&3).map(|opening| opening.id), Some(first));
+    world.apply(Op::Decline(3, true));
+    assert_eq!(world.engine.wake(), Some(75));
+    for _ in 0..10 {
+        world.model.now = world.engine.wake().unwrap();
+        world.apply(Op::Tick);
+        assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [1, 3]);
+        world.pending.clear();
+        world.apply(Op::Decline(3, true));
+        world.apply(Op::Decline(1, true));
+        assert_eq!(world.engine.open_round().unwrap().participants, [0, 2]);
+    }
+    // Somebody new will do, and so will one who has samples at last.
+    world.apply(Op::Join(6));
+    assert_eq!(world.pending[&6].id, first);
+    world.apply(Op::Decline(6, true));
+    world.model.now = world.engine.wake().unwrap();
+    world.apply(Op::Tick);
+    world.apply(Op::Answer(3, Kind::Good));
+    assert_eq!(world.model.commits.len(), 0, "the others may still answer");
+    world.apply(Op::Decline(6, true));
+    world.apply(Op::Decline(1, true));
+    assert_eq!(world.model.commits, [first.round]);
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
+}
+
+#[test]
+fn a_round_with_too_few_updates_asks_who_was_not_asked_before_anything_else() {
+    let fraction = Some((0.5, 1.0));
+    let mut world = joined(Setup { fleet_size: 4, min_count: 2, fraction, deadline: None, ..plain() }, 4);
+    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(asked.len(), 2);
+    world.apply(Op::Answer(asked[0], Kind::Good));
+    world.apply(Op::Decline(asked[1], true));
+    assert_eq!(world.model.commits.len(), 0);
+    let now: BTreeSet<DeviceId> = world.pending.keys().copied().collect();
+    let others: Vec<DeviceId> = now.into_iter().filter(|device| !asked.contains(device)).collect();
+    assert_eq!(others.len(), 2);
+    world.apply(Op::Answer(others[1], Kind::Good));
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+/// A minimum that the participation rule never waits for does not hold up a round.
+#[test]
+fn the_participation_rule_decides_where_it_waits_for_fewer_than_the_minimum() {
+    let fraction = Some((0.2, 1.0));
+    let mut world = joined(Setup { fleet_size: 4, min_count: 5, fraction, ..plain() }, 4);
+    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(asked.len(), 1);
+    world.apply(Op::Answer(asked[0], Kind::Good));
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+#[test]
+fn without_patience_too_few_updates_fail_after_three_tries_in_vain_and_say_how_many_there_are() {
+    let setup = Setup { fleet_size: 3, min_count: 3, deadline: None, ..plain() };
+    let mut engine = setup.engine();
+    let mut actions = Vec::new();
+    for device in 0..3 {
+        engine.handle(0, Event::Joined(device), &mut actions);
+    }
+    let opening = Arc::clone(&engine.open_round().unwrap().opening);
+    let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
+    let mut says = |event| {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        actions.retain(|action| !matches!(action, Action::Acknowledge(..)));
+        actions
+    };
+    let again = |device| Action::Open(device, Arc::clone(&opening));
+    assert_eq!(says(Event::Update(2, honest(2, &opening))), []);
+    assert_eq!(says(Event::Declined(0, decline)), []);
+    assert_eq!(says(Event::Declined(1, decline)), [again(0), again(1)]);
+    // One more counts: that is progress, and the tries are counted anew.
+    assert_eq!(says(Event::Update(0, honest(0, &opening))), []);
+    for _ in 0..2 {
+        assert_eq!(says(Event::Declined(1, decline)), [again(1)]);
+        // A stray message is no try.
+        assert_eq!(says(Event::Update(0, honest(0, &opening))), []);
+    }
+    let actions = says(Event::Declined(1, decline));
+    let [Action::Failed(failure)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(
+        failure.to_string(),
+        "round 1 has 2 of the 3 updates that close it, and nobody else can answer; \
+         device 1: declined, the device has no usable sample"
+    );
+}
+
+/// Who declined and is there is asked again when the deadline passes and another never came back.
+#[test]
+fn a_deadline_with_too_few_updates_asks_again_who_declined() {
+    let mut world = joined(Setup { fleet_size: 3, min_count: 2, patience: Some(5), ..plain() }, 3);
+    world.apply(Op::Leave(0));
+    world.apply(Op::Answer(1, Kind::Good));
+    world.pending.clear();
+    world.apply(Op::Decline(2, true));
+    world.apply(Op::Advance(100));
+    world.apply(Op::Tick);
+    assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [2]);
+    world.apply(Op::Answer(2, Kind::Good));
+    assert_eq!(world.model.commits.len(), 0, "0 may come back until the next deadline");
+    world.apply(Op::Advance(100));
+    world.apply(Op::Tick);
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+/// The time to try again comes when everybody has gone for good: nothing is due until somebody joins.
+#[test]
+fn nothing_is_due_while_nobody_is_there() {
+    let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..plain() };
+    let mut world = joined(setup, 1);
+    world.apply(Op::Decline(0, true));
+    world.apply(Op::Leave(0));
+    world.apply(Op::Advance(50));
+    world.apply(Op::Tick);
+    assert_eq!(world.engine.wake(), None);
+    world.apply(Op::Join(3));
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
 }
 
 /// A fleet of one whose device lost an acknowledgement goes on.
@@ -928,6 +1156,63 @@ fn a_finished_campaign_offers_heads_again_after_a_restart() {
         assert_eq!(engine.phase() == Phase::Finished, device >= 9, "{device}");
     }
     assert_eq!(finished, 1);
+}
+
+/// Training ends after the first round in which the representation moved less than the settings say, and
+/// that is what a campaign of as many rounds gives; so does a server that was restarted in between.
+#[test]
+fn training_ends_when_the_representation_moves_little() {
+    for fedavg in [false, true] {
+        let setup = Setup { fleet_size: 3, rounds: 12, power: true, fedavg, ..plain() };
+        let starts = ITERATIONS as usize;
+        let whole = live(setup.engine(), 3, usize::MAX);
+        let basis =
+            |kept: &Kept| orthonormal(&Matrix::from_column_slice(D, K, &kept.state[..D * K])).unwrap();
+        let bases: Vec<Matrix> = whole.kept[starts - 1..].iter().map(basis).collect();
+        let moved: Vec<f64> =
+            bases.windows(2).map(|two| principal_angle_distance(&two[0], &two[1])).collect();
+        // A bound under which round 6 or an earlier one is the first.
+        let stop_change = Some(moved[5] * 1.0001);
+        let last = moved.iter().position(|moved| Some(*moved) < stop_change).unwrap() + 1;
+        let stopping = Setup { stop_change, ..setup };
+        let ended = live(stopping.engine(), 3, usize::MAX);
+        assert_eq!(ended.engine.phase(), Phase::Finished);
+        assert_eq!(ended.kept.len(), starts + last, "{moved:?}");
+        assert_eq!(ended.kept[starts + last - 1].phase, Phase::Train(last as u32));
+        for (kept, number) in ended.kept.iter().zip(1..) {
+            let record = &kept.record;
+            assert_eq!(record.ends_training, number == starts + last);
+            let expected = number.checked_sub(starts + 1).map(|index| moved[index]);
+            assert_eq!(record.change.map(f64::to_bits), expected.map(f64::to_bits), "not in the start");
+        }
+        assert_eq!(ended.kept.last().unwrap().state, whole.kept[starts + last - 1].state);
+
+        // Restarted before the round that ends it: the committed state is the one before.
+        let before = &ended.kept[starts + last - 2];
+        let mut engine = stopping.engine();
+        assert!(engine.resume(before.id, before.phase, &before.state));
+        let rest = live(engine, 3, usize::MAX);
+        assert_eq!(rest.kept.len(), 1);
+        assert_eq!(result(&rest.engine), result(&ended.engine));
+        // Restarted after it, as the server does it: heads are fitted at once.
+        let after = ended.kept.last().unwrap();
+        let mut engine = stopping.engine();
+        assert!(engine.resume(after.id, after.phase, &after.state));
+        engine.finish_training(0, &mut Vec::new());
+        assert_eq!(engine.snapshot().1, after.phase);
+        let mut actions = Vec::new();
+        engine.handle(0, Event::Joined(9), &mut actions);
+        let [Action::Open(9, opening)] = actions.as_slice() else { panic!("{actions:?}") };
+        assert_eq!((engine.phase(), opening.request.expects.len()), (Phase::FitHead, 0));
+    }
+}
+
+/// However little is asked for, the start is not shortened.
+#[test]
+fn a_start_is_not_stopped() {
+    let life = live(Setup { power: true, stop_change: Some(1.0), ..plain() }.engine(), 2, usize::MAX);
+    let phases: Vec<Phase> = life.kept.iter().map(|kept| kept.phase).collect();
+    assert_eq!(phases, [Phase::Start(1), Phase::Start(2), Phase::Train(1)]);
 }
 
 #[test]

@@ -446,6 +446,44 @@ async fn a_shutdown_leaves_what_was_committed_and_a_restart_ends_it() {
     assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
 }
 
+/// Training that ended because the representation moved little has ended for the next server, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn training_that_was_stopped_by_a_small_change_is_not_taken_up_again() {
+    let state = Scratch::new();
+    let fleet = text(state.path(), 2, &format!("{FEDREP}[stop]\nchange = 1.0\n"));
+    let server = serve(&fleet, false).await;
+    let mut devices = Devices::new(server.address);
+    devices.add(0, false);
+    devices.add(1, false);
+    let port = server.address.port();
+    // One round, and the head.
+    until("both heads", || (0..2).all(|id| devices.counted(id, port) == 2)).await;
+    server.crash().await;
+    devices.tasks.abort_all();
+    let kept = on_disk(state.path());
+    assert_eq!(store::read(state.path()).unwrap().unwrap().phase(), Phase::Train(1));
+
+    // Twice, since a server writes down what it begins with.
+    for newcomer in [40, 41] {
+        let server = serve(&fleet, false).await;
+        let mut devices = Devices::new(server.address);
+        devices.add(newcomer, false);
+        let port = server.address.port();
+        until("a head", || devices.counted(newcomer, port) == 1).await;
+        let now = status(state.path()).await;
+        assert_eq!((now["round"].as_u64(), now["rounds"].as_u64()), (Some(1), Some(4)), "{now}");
+        server.crash().await;
+        assert_eq!(on_disk(state.path()), kept);
+    }
+    let changed = fleet.replace("change = 1.0", "change = 0.5");
+    let error = serve(&changed, false).await.end.await.unwrap().unwrap_err();
+    let ServeError::Changed { difference } = &error else { panic!("{error}") };
+    assert_eq!(difference, "- stop.change = 1.0\n+ stop.change = 0.5\n");
+    let without = serve(&fleet.replace("change = 1.0", ""), false).await.end.await.unwrap().unwrap_err();
+    let ServeError::Changed { difference } = &without else { panic!("{without}") };
+    assert_eq!(difference, "- stop.change = 1.0\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_configuration_is_refused_with_the_lines_that_differ() {
     let state = Scratch::new();
@@ -677,6 +715,89 @@ async fn who_is_turned_away_hears_it() {
     }
     assert_eq!(status(state.path()).await["connections"]["turned_away"].as_u64(), Some(50));
     server.crash().await;
+}
+
+/// So many of them that not each can be told: each is told or dropped, and counted as that.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_dropped_is_counted() {
+    let state = Scratch::new();
+    let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\n"));
+    let server = serve(&fleet, false).await;
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
+    // None of them closes its side: each that is told keeps its place for a while.
+    let mut crowd = Vec::new();
+    for _ in 0..400 {
+        crowd.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let (mut told, mut dropped) = (0, 0);
+    for stream in &mut crowd {
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("ends");
+        match (ended, common::messages(&answer).as_slice()) {
+            (_, [(ToDevice::RetryAfter { .. }, _)]) => told += 1,
+            (_, []) => dropped += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    let connections = status(state.path()).await["connections"].clone();
+    assert!(told >= 64 && dropped > 0, "{told} told, {dropped} dropped");
+    assert_eq!(connections["turned_away"].as_u64(), Some(told), "{connections}");
+    assert_eq!(connections["dropped"].as_u64(), Some(dropped), "{connections}");
+    // The device that was there before notices nothing.
+    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
+    server.crash().await;
+}
+
+/// A server that is killed with its guard.
+struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process of its own, with few file descriptors: while no connection can be accepted, those that are
+/// there are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_file_descriptors_serves_who_is_there() {
+    let state = Scratch::new();
+    let config = state.path().join("fleet.toml");
+    let more = format!("{FEDREP}[limits]\nhello = 600\n");
+    std::fs::write(&config, text(&state.path().join("state"), 1, &more)).unwrap();
+    let mut server = Process(
+        std::process::Command::new("sh")
+            .args(["-c", "ulimit -n 40; exec \"$0\" serve --config \"$1\""])
+            .arg(env!("CARGO_BIN_EXE_fedspan-aggregator"))
+            .arg(&config)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let mut line = String::new();
+    let mut said = std::io::BufReader::new(server.0.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    let address = line.split_whitespace().find_map(|word| word.trim_end_matches(',').parse().ok());
+    let address: SocketAddr = address.expect(&line);
+    let mut first = TcpStream::connect(address).await.unwrap();
+    let mut crowd = Vec::new();
+    for _ in 0..80 {
+        crowd.push(TcpStream::connect(address).await.unwrap());
+    }
+    // Longer than accepting pauses, so that it has failed by now.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    let mut buffer = [0; 256];
+    let answer = tokio::time::timeout(PATIENCE, first.read(&mut buffer)).await.expect("is served").unwrap();
+    assert!(matches!(common::messages(&buffer[..answer])[0], (ToDevice::Welcome(_), _)));
+    drop(crowd);
+    let now = status(&state.path().join("state")).await;
+    assert!(now["connections"]["accept_errors"].as_u64() >= Some(1), "{now}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

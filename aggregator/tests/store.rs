@@ -44,6 +44,18 @@ proptest! {
         prop_assert_eq!(read(directory.path()).unwrap().unwrap(), given);
     }
 
+    /// Training may end before its last round, and what was committed says so.
+    #[test]
+    fn the_end_of_training_comes_back(phase in any_phase(), ends in any::<bool>()) {
+        let directory = Scratch::new();
+        let store = Store::open(directory.path()).unwrap();
+        let plain = Committed::new(String::new(), 1, RoundId::default(), phase, Vec::new());
+        store.commit(&plain.ending_training(ends)).unwrap();
+        let found = store.load().unwrap().unwrap();
+        prop_assert_eq!(found.phase(), phase);
+        prop_assert_eq!(found.ends_training(), ends && matches!(phase, Phase::Train(_)));
+    }
+
     /// Torn, flipped, overwritten: any single damage is an error.
     #[test]
     fn damage_is_an_error(

@@ -22,6 +22,8 @@ impl fmt::Display for Need {
             Self::Encodings(set) => write!(f, "encodings {set:#05b}"),
             Self::Numeric(numeric) => write!(f, "arithmetic {numeric:?}"),
             Self::TensorElements(count) => write!(f, "tensors of {count} elements"),
+            Self::Tensors(count) => write!(f, "{count} tensors in one direction of a round"),
+            Self::TotalElements(count) => write!(f, "{count} elements in one direction of a round"),
         }
     }
 }

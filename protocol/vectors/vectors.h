@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define FEDSPAN_WIRE_VERSION 1u
-#define FEDSPAN_SCHEMA_HASH 0x3db03d2fu
+#define FEDSPAN_SCHEMA_HASH 0x5f7bdbc3u
 
 /* Ack of round 7, stage 1: Counted. */
 static const uint8_t to_device_ack_counted[11] = {
@@ -199,6 +199,16 @@ static const uint8_t to_device_refused_tensor_elements[12] = {
     0x0b, 0x10, 0x01, 0x03, 0x04, 0x80, 0x31, 0x70, 0x3e, 0x80, 0x6a, 0x00,
 };
 
+/* Refused: the campaign needs 2 tensors in one direction of a round. */
+static const uint8_t to_device_refused_tensors[11] = {
+    0x0a, 0x10, 0x01, 0x03, 0x05, 0x02, 0x71, 0xf4, 0x28, 0x41, 0x00,
+};
+
+/* Refused: the campaign needs 6280 elements in one direction of a round. */
+static const uint8_t to_device_refused_total_elements[12] = {
+    0x0b, 0x10, 0x01, 0x03, 0x06, 0x88, 0x31, 0xc5, 0xaf, 0xfb, 0xb8, 0x00,
+};
+
 /* Refused: version 1 is served here. */
 static const uint8_t to_device_refused_wire_version[10] = {
     0x03, 0x10, 0x01, 0x06, 0x01, 0x87, 0xeb, 0x29, 0xf6, 0x00,
@@ -370,9 +380,9 @@ static const uint8_t to_server_decline_update_non_finite[11] = {
 
 /* Hello of device 0x0123456789abcdef: linear model d=20 k=2 C=1, frame limit 256, tasks FedRep and FitHead, role Gradient, all encodings, F32, 2 tensors of 40 elements, 42 in all. */
 static const uint8_t to_server_hello[36] = {
-    0x02, 0x10, 0x12, 0x01, 0xaf, 0xfa, 0xc0, 0xed, 0x03, 0xef, 0x9b, 0xaf, 0xcd, 0xf8, 0xac, 0xd1,
-    0x91, 0x01, 0x80, 0x02, 0x07, 0x14, 0x02, 0x01, 0x03, 0x02, 0x07, 0x08, 0x02, 0x28, 0x2a, 0xd4,
-    0xeb, 0x8d, 0xac, 0x00,
+    0x02, 0x10, 0x12, 0x01, 0xc3, 0xb7, 0xef, 0xfb, 0x05, 0xef, 0x9b, 0xaf, 0xcd, 0xf8, 0xac, 0xd1,
+    0x91, 0x01, 0x80, 0x02, 0x07, 0x14, 0x02, 0x01, 0x03, 0x02, 0x07, 0x08, 0x02, 0x28, 0x2a, 0x88,
+    0x7d, 0x95, 0xf9, 0x00,
 };
 
 /* Hello of wire version 65535 with every number at its largest: the longest hello there is. */
@@ -525,6 +535,8 @@ static const struct fedspan_vector fedspan_vectors[] = {
     {"to_device_refused_schema", to_device_refused_schema, 13},
     {"to_device_refused_tasks", to_device_refused_tasks, 11},
     {"to_device_refused_tensor_elements", to_device_refused_tensor_elements, 12},
+    {"to_device_refused_tensors", to_device_refused_tensors, 11},
+    {"to_device_refused_total_elements", to_device_refused_total_elements, 12},
     {"to_device_refused_wire_version", to_device_refused_wire_version, 10},
     {"to_device_retry_after", to_device_retry_after, 10},
     {"to_device_round_closed", to_device_round_closed, 10},

@@ -34,7 +34,7 @@ step_size = 0.25
 "#;
 
 const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 8\nstep_size = 0.25\n\
-    [rounds]\ndeadline = 0\n[limits]\nhello = 0.4\nidle = 5\nframe = 0.4\nconnections = 12\n";
+    [rounds]\ndeadline = 5\nmin_count = 4\n[limits]\nhello = 0.4\nidle = 5\nframe = 0.4\nconnections = 12\n";
 
 struct World {
     scenario: Scenario,
@@ -188,7 +188,9 @@ async fn updates_that_nobody_asked_for_do_not_count() {
         assert!(n > 0, "three answers before the end");
         answer.extend_from_slice(&buffer[..n]);
     }
-    drop(socket);
+    // The server must have seen it go before the others come: a round that it belongs to waits for it.
+    socket.shutdown().await.expect("closes");
+    while socket.read(&mut buffer).await.expect("the end") > 0 {}
     let status = world.finish().await;
     assert_eq!(status.updates.wrong_round, 1);
     assert_eq!(status.connections.faults, 1);

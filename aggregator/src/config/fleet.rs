@@ -7,15 +7,16 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::build::{Shape, build_engine};
-use super::reader::{Problem, Section, Source};
+use super::reader::Section;
 use super::sections::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, read_algorithm, read_model,
-    read_participation,
+    read_participation, read_server_stop,
 };
+use super::source::{Problem, Source};
 use crate::admission::least_frame_limit;
 use crate::engine::{DeviceId, Engine, Settings};
 
-/// Milliseconds after which a round that nobody could answer is tried again: devices may have been switched
+/// Milliseconds after which a round that too few could answer is tried again: devices may have been switched
 /// on before they had samples.
 const PATIENCE: u64 = 5_000;
 
@@ -42,6 +43,8 @@ pub struct Fleet {
     pub algorithm: AlgorithmSection,
     /// Who takes part.
     pub participation: ParticipationSection,
+    /// Training ends after a round in which the representation moved less than this.
+    pub stop_change: Option<f64>,
     /// Deadlines.
     pub rounds: RoundsSection,
     /// What bounds a peer.
@@ -53,7 +56,7 @@ pub struct Fleet {
 pub struct RoundsSection {
     /// A round closes after this long; `None` to wait for everyone, for ever.
     pub deadline: Option<Duration>,
-    /// Fewest answers a deadline may close a round with.
+    /// Fewest answers that a round closes with, at its deadline or when nobody else can answer.
     pub min_count: usize,
     /// Asked over waited for.
     pub over_select: f64,
@@ -94,6 +97,7 @@ impl Fleet {
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
             participation: read_participation(&root.section("participation")?)?,
+            stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?)?,
         };
@@ -166,6 +170,7 @@ impl Fleet {
             norm_bound: self.limits.norm,
             absence: u64::try_from(self.absence.as_millis()).unwrap_or(u64::MAX),
             patience: Some(PATIENCE),
+            stop_change: self.stop_change,
         };
         build_engine(
             settings,
@@ -182,8 +187,9 @@ impl Fleet {
     /// What a resumed campaign must have in common with the one that was committed: a line a setting.
     #[must_use]
     pub fn fingerprint(&self) -> String {
+        let stop = self.stop_change.map_or(String::new(), |change| format!("stop.change = {change:?}\n"));
         format!(
-            "seed = {}\nfeatures = {}\noutputs = {}\nmodel = {:?}\nalgorithm = {:?}\nparticipation = {:?}\n",
+            "seed = {}\nfeatures = {}\noutputs = {}\nmodel = {:?}\nalgorithm = {:?}\nparticipation = {:?}\n{stop}",
             self.seed,
             self.shape.features,
             self.shape.outputs,

@@ -5,11 +5,15 @@ mod build;
 mod fleet;
 mod reader;
 mod sections;
+mod source;
+mod words;
 
 pub use build::{Shape, build_engine};
 pub use fleet::{Fleet, Limits, RoundsSection};
-pub use reader::{Problem, Section, Source, nearest};
+pub use reader::Section;
 pub use sections::{
     ALGORITHMS, AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, StopSection,
-    read_algorithm, read_model, read_participation, read_stop,
+    read_algorithm, read_model, read_participation, read_server_stop, read_stop,
 };
+pub use source::{Problem, Source};
+pub use words::nearest;

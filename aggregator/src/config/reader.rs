@@ -4,127 +4,11 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
-use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
+use toml_edit::{Item, TableLike, Value};
 
-/// One mistake in a file or on the command line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {message}")]
-pub struct Problem {
-    /// `file:line`, `file`, or `--set key`.
-    pub place: String,
-    /// What was found and what is allowed.
-    pub message: String,
-}
-
-impl Problem {
-    /// A mistake at a place.
-    #[must_use]
-    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { place: place.into(), message: message.into() }
-    }
-}
-
-/// A parsed file with the changes of the command line.
-#[derive(Debug)]
-pub struct Source {
-    name: String,
-    text: String,
-    /// As in the file: for line numbers.
-    original: Document<String>,
-    /// With the changes.
-    effective: DocumentMut,
-    changed: Vec<String>,
-}
-
-impl Source {
-    /// Parses `text` and applies `changes` (`dotted.key=value`; a value that is not TOML is a string).
-    ///
-    /// # Errors
-    /// [`Problem`] for text that is not TOML or a change that is not `key=value`.
-    pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
-        let original = Document::parse(text.to_owned()).map_err(|error| {
-            let place = match error.span() {
-                Some(span) => format!("{name}:{}", line_of(text, span.start)),
-                None => name.to_owned(),
-            };
-            Problem::new(place, error.message().replace('\n', ", "))
-        })?;
-        let mut effective = original.clone().into_mut();
-        let mut changed = Vec::new();
-        for change in changes {
-            let place = format!("--set {change}");
-            let (key, value) = change
-                .split_once('=')
-                .ok_or_else(|| Problem::new(&place, "expected KEY=VALUE, no '=' found"))?;
-            let (key, value) = (key.trim(), value.trim());
-            let value = Value::from_str(value).unwrap_or_else(|_| Value::from(value));
-            set(&mut effective, key, value)
-                .ok_or_else(|| Problem::new(&place, format!("{key:?} is not a dotted key of this file")))?;
-            changed.push(key.to_owned());
-        }
-        Ok(Self { name: name.to_owned(), text: text.to_owned(), original, effective, changed })
-    }
-
-    /// The file with all changes, as TOML.
-    #[must_use]
-    pub fn effective(&self) -> String {
-        self.effective.to_string()
-    }
-
-    /// The file's name, as it was given.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The top level.
-    #[must_use]
-    pub fn root(&self) -> Section<'_> {
-        let table: &dyn TableLike = self.effective.as_table();
-        Section { source: self, path: String::new(), table: Some(table), asked: RefCell::default() }
-    }
-
-    /// Where a dotted key stands, for messages.
-    #[must_use]
-    pub fn place(&self, path: &str) -> String {
-        if self.changed.iter().any(|key| key == path) {
-            return format!("--set {path}");
-        }
-        let mut item = Some(self.original.as_item());
-        let mut span = None;
-        for part in path.split('.').filter(|part| !part.is_empty()) {
-            let table = item.and_then(Item::as_table_like);
-            span = table
-                .and_then(|t| t.get_key_value(part))
-                .and_then(|(key, value)| key.span().or_else(|| value.span()));
-            item = table.and_then(|t| t.get(part));
-        }
-        match span {
-            Some(span) => format!("{}:{}", self.name, line_of(&self.text, span.start)),
-            None => self.name.clone(),
-        }
-    }
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
-}
-
-fn set(document: &mut DocumentMut, key: &str, value: Value) -> Option<()> {
-    let parts: Vec<&str> = key.split('.').collect();
-    let (last, tables) = parts.split_last()?;
-    if parts.iter().any(|part| part.is_empty()) {
-        return None;
-    }
-    let mut table: &mut dyn TableLike = document.as_table_mut();
-    for part in tables {
-        table = table.entry(part).or_insert_with(toml_edit::table).as_table_like_mut()?;
-    }
-    table.insert(last, Item::Value(value));
-    Some(())
-}
+use super::source::{Problem, Source};
+use super::words::{nearest, show};
 
 /// A table of the file, read key by key.
 pub struct Section<'a> {
@@ -136,6 +20,11 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
+    /// The top level of a file.
+    pub(super) fn root(source: &'a Source, table: &'a dyn TableLike) -> Self {
+        Self { source, path: String::new(), table: Some(table), asked: RefCell::default() }
+    }
+
     /// The dotted path of a key of this section.
     #[must_use]
     pub fn path_of(&self, key: &str) -> String {
@@ -146,6 +35,12 @@ impl<'a> Section<'a> {
     #[must_use]
     pub fn is_present(&self) -> bool {
         self.table.is_some()
+    }
+
+    /// Whether a key stands in the file, whatever it is. It does not become a known key by being asked for.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
     }
 
     /// A mistake at one of this section's keys.
@@ -355,51 +250,4 @@ impl<'a> Section<'a> {
         }
         Ok(())
     }
-}
-
-fn show(item: &Item) -> String {
-    let text = item.to_string();
-    let text = text.trim();
-    if item.is_table_like() && !item.is_value() {
-        "a table".to_owned()
-    } else if text.chars().count() > 60 {
-        format!("{}...", text.chars().take(57).collect::<String>())
-    } else {
-        text.to_owned()
-    }
-}
-
-/// The known word that is closest, if one is close.
-#[must_use]
-pub fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
-    known
-        .iter()
-        .map(|candidate| (edit_distance(word, candidate), *candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
-}
-
-/// Levenshtein distance.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut previous = i;
-        let mut left = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let above = row.get(j + 1).copied().unwrap_or(0);
-            let substitute = previous + usize::from(x != *y);
-            let best = substitute.min(above + 1).min(left + 1);
-            previous = above;
-            if let Some(place) = row.get_mut(j) {
-                *place = left;
-            }
-            left = best;
-        }
-        if let Some(place) = row.last_mut() {
-            *place = left;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }

@@ -20,15 +20,21 @@ pub struct Settings {
     pub final_head: HeadSolve,
     /// A round closes after this long even if answers are missing.
     pub deadline: Option<Millis>,
-    /// Fewest answers that a deadline may close a round with; otherwise it is extended.
+    /// Fewest answers that a round closes with when its deadline passes or nobody else can answer; never
+    /// more than the participation rule waits for. With fewer, everybody else who is there is asked, then
+    /// those again who declined; what has counted stays.
     pub min_count: usize,
     /// Largest Frobenius norm of an update.
     pub norm_bound: f32,
     /// A device that has been gone for longer is not asked until it is back.
     pub absence: Millis,
-    /// A round that nobody could answer is repeated after this long, as often as it takes; without it at
-    /// once, and after three in a row the campaign fails.
+    /// A round that too few can answer is tried again after this long, as often as it takes: repeated where
+    /// nothing counted, otherwise by asking those again who declined. Without it at once, and when that
+    /// has led to nothing three times in a row the campaign fails.
     pub patience: Option<Millis>,
+    /// Training ends after a round in which the representation moved less than this: the sine of the
+    /// largest principal angle between what it was and what it is.
+    pub stop_change: Option<f64>,
 }
 
 /// What happened.
@@ -71,6 +77,23 @@ pub enum Failure {
     NoUpdates {
         /// Which exchange.
         round: u32,
+        /// The last device that declined or was rejected.
+        device: DeviceId,
+        /// Why that did not count.
+        reason: NotCounted,
+    },
+    /// Some can answer a round, but fewer than make one.
+    #[error(
+        "round {round} has {counted} of the {min_count} updates that close it, and nobody else can answer; \
+         device {device}: {reason}"
+    )]
+    TooFew {
+        /// Which exchange.
+        round: u32,
+        /// Updates that counted.
+        counted: usize,
+        /// Fewest that close it.
+        min_count: usize,
         /// The last device that declined or was rejected.
         device: DeviceId,
         /// Why that did not count.
@@ -138,6 +161,11 @@ pub struct RoundRecord {
     pub opened_at: Millis,
     /// When it closed.
     pub closed_at: Millis,
+    /// How far the representation moved (sine of the largest principal angle), in training under
+    /// [`Settings::stop_change`].
+    pub change: Option<f64>,
+    /// Training ends with it: it is the last of the campaign's rounds, or the representation moved little.
+    pub ends_training: bool,
 }
 
 /// Every drop has a counter.
@@ -169,6 +197,8 @@ pub struct Counters {
     pub extended: u64,
     /// Rounds that were repeated because nobody could answer them.
     pub repeated: u64,
+    /// Devices that were asked again in a round that they had declined, or that had rejected them.
+    pub asked_again: u64,
     /// Samples that devices skipped, as they say.
     pub skipped_samples: u64,
 }

@@ -7,8 +7,8 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::Millis;
 use super::participation::{Cohort, DeviceId};
+use super::{Millis, Settings};
 use crate::algorithm::{Request, Tensor};
 
 /// What is sent to every device of a round.
@@ -72,6 +72,11 @@ pub struct OpenRound {
     pub cohort: BTreeSet<DeviceId>,
     /// How many answers complete it.
     pub target: usize,
+    /// Fewest answers that close it at the deadline, or when nobody else can answer: the campaign's minimum
+    /// count, but never more than the participation rule waits for.
+    pub least: usize,
+    /// Too few of those who were asked first can answer: everybody who comes is asked.
+    pub wanting: bool,
     /// Who counts, in order of arrival, and the digest of what counted.
     pub participants: Vec<DeviceId>,
     digests: BTreeMap<DeviceId, u32>,
@@ -82,13 +87,15 @@ pub struct OpenRound {
 impl OpenRound {
     /// A round that nobody has answered.
     #[must_use]
-    pub fn new(opening: Arc<Opening>, cohort: Cohort, now: Millis, limit: Option<Millis>) -> Self {
+    pub fn new(opening: Arc<Opening>, cohort: Cohort, now: Millis, settings: &Settings) -> Self {
         Self {
             opening,
             opened_at: now,
-            deadline: limit.map(|limit| now.saturating_add(limit)),
+            deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
             target: cohort.target,
+            least: settings.min_count.min(cohort.target).max(1),
+            wanting: false,
             participants: Vec::new(),
             digests: BTreeMap::new(),
             out: BTreeSet::new(),
@@ -107,10 +114,11 @@ impl OpenRound {
         self.cohort.len() - self.participants.len() - self.out.len()
     }
 
-    /// Enough have answered, or nobody else can.
+    /// As many have answered as it waits for, or nobody else can and the fewest that will do have.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.participants.len() >= self.target || self.outstanding() == 0
+        let counted = self.participants.len();
+        counted >= self.target || self.outstanding() == 0 && counted >= self.least
     }
 
     /// Judges an update for this round. [`AckOutcome::Counted`] means that it must be absorbed now; it has

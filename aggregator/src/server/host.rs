@@ -5,75 +5,15 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use fedspan_protocol::message::{Model, Welcome};
-use serde::Serialize;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::ServeError;
-use super::peer::{Command, Gone, Message, What};
+use super::peer::{Command, Message, What};
+use super::status::{ConnectionCounters, Status};
 use crate::admission::Requirements;
 use crate::config::Fleet;
-use crate::engine::{Action, Counters, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
+use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
 use crate::store::{Committed, Store};
-
-/// What `status` prints.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Status {
-    /// "waiting", "start", "training", "fitting heads", "finished" or "failed".
-    pub phase: String,
-    /// Rounds finished and to do.
-    pub round: u32,
-    /// Rounds to do.
-    pub rounds: u32,
-    /// Devices that ever joined.
-    pub devices: usize,
-    /// Devices connected now.
-    pub connected: usize,
-    /// Answers of the open round, and how many complete it.
-    pub answers: usize,
-    /// How many complete the open round.
-    pub target: usize,
-    /// Everything counted.
-    pub updates: Counters,
-    /// Everything that happened to connections.
-    pub connections: ConnectionCounters,
-}
-
-/// Every connection that ended has a counter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ConnectionCounters {
-    /// Devices that were welcomed.
-    pub welcomed: u64,
-    /// Hellos that were refused.
-    pub refused: u64,
-    /// Connections over the limit, told to come back later.
-    pub turned_away: u64,
-    /// Closed by the peer.
-    pub closed: u64,
-    /// No hello in time.
-    pub no_hello: u64,
-    /// Silent for too long.
-    pub idle: u64,
-    /// A frame took too long.
-    pub slow: u64,
-    /// Nonsense without end.
-    pub flood: u64,
-    /// Ended by this side.
-    pub ended: u64,
-    /// Devices that did not take what was sent to them.
-    pub congested: u64,
-    /// Messages that had no place.
-    pub faults: u64,
-    /// Messages that did not fit a device's frames.
-    pub unsent: u64,
-    /// Chunks of updates that were over, and messages of connections that had been replaced.
-    pub stale: u64,
-    /// Frames dropped: too long, not COBS, wrong check, unknown header.
-    pub dropped_frames: u64,
-    /// Bytes received from welcomed devices whose connection has ended.
-    pub bytes_up: u64,
-    /// Bytes sent to them.
-    pub bytes_down: u64,
-}
 
 struct Peer {
     device: DeviceId,
@@ -121,6 +61,7 @@ impl Host {
         let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone());
         let mut campaign = entropy;
         let mut done = 0;
+        let mut trained = false;
         // Where no round was finished there is nothing that another configuration could spoil.
         let begun =
             |stored: &Committed| stored.configuration == fingerprint || stored.phase() != Phase::Waiting;
@@ -134,6 +75,11 @@ impl Host {
                 return Err(ServeError::Changed { difference });
             }
             campaign = committed.campaign;
+            trained = committed.ends_training();
+            if trained {
+                // Nobody is connected: there is nothing to do yet.
+                engine.finish_training(0, &mut Vec::new());
+            }
             if let Phase::Train(number) = committed.phase() {
                 done = number.min(fleet.algorithm.rounds);
             }
@@ -144,7 +90,8 @@ impl Host {
         // Before any device sees a number: the next start must not use it again, even if nothing is
         // committed until then.
         let (id, phase, state) = engine.snapshot();
-        store.commit(&Committed::new(fingerprint.clone(), campaign, id, phase, state))?;
+        let begun = Committed::new(fingerprint.clone(), campaign, id, phase, state);
+        store.commit(&begun.ending_training(trained))?;
         let (status, _) = watch::channel(Status::default());
         let (round_lines, _) = broadcast::channel(64);
         let idle = fleet.limits.idle.as_millis();
@@ -189,8 +136,15 @@ impl Host {
         self.round_lines.subscribe()
     }
 
-    pub(super) fn turned_away(&mut self) {
-        self.connections.turned_away += 1;
+    /// A connection found no place; `told` if it hears so.
+    pub(super) fn turned_away(&mut self, told: bool) {
+        let connections = &mut self.connections;
+        *(if told { &mut connections.turned_away } else { &mut connections.dropped }) += 1;
+        self.publish();
+    }
+
+    pub(super) fn accept_failed(&mut self) {
+        self.connections.accept_errors += 1;
         self.publish();
     }
 
@@ -235,7 +189,7 @@ impl Host {
                 self.event(Event::Declined(device, decline))
             }
             (What::Gone(gone, traffic), device) => {
-                self.count(gone, &traffic);
+                self.connections.ended(gone, &traffic);
                 self.peers.remove(&peer);
                 match device {
                     Some(device) if self.current.get(&device) == Some(&peer) => {
@@ -255,30 +209,6 @@ impl Host {
                 Ok(())
             }
         }
-    }
-
-    fn count(&mut self, gone: Gone, traffic: &crate::connection::Traffic) {
-        let counters = &mut self.connections;
-        let counter = match gone {
-            Gone::Closed => &mut counters.closed,
-            Gone::NoHello => &mut counters.no_hello,
-            Gone::Idle => &mut counters.idle,
-            Gone::Slow => &mut counters.slow,
-            Gone::Flood => &mut counters.flood,
-            Gone::Foreign => &mut counters.refused,
-            Gone::Ended => &mut counters.ended,
-        };
-        *counter += 1;
-        counters.faults += u64::from(traffic.faults);
-        counters.unsent += u64::from(traffic.unsent);
-        counters.stale += u64::from(traffic.stale);
-        let frames = traffic.frames;
-        counters.dropped_frames += u64::from(frames.oversize)
-            + u64::from(frames.framing)
-            + u64::from(frames.check)
-            + u64::from(frames.header);
-        counters.bytes_up += traffic.up;
-        counters.bytes_down += traffic.down;
     }
 
     fn event(&mut self, event: Event) -> Result<(), ServeError> {
@@ -311,7 +241,8 @@ impl Host {
     fn commit(&mut self, record: &RoundRecord) -> Result<(), ServeError> {
         let (_, _, state) = self.engine.snapshot();
         let configuration = self.fingerprint.clone();
-        self.store.commit(&Committed::new(configuration, self.campaign, record.id, record.phase, state))?;
+        let committed = Committed::new(configuration, self.campaign, record.id, record.phase, state);
+        self.store.commit(&committed.ending_training(record.ends_training))?;
         let (label, number) = match record.phase {
             Phase::Start(number) => ("start", number),
             Phase::Train(number) => {
@@ -321,7 +252,10 @@ impl Host {
             _ => ("other", 0),
         };
         tracing::info!(phase = label, round = number, participants = record.participants.len(), "committed");
-        let line = serde_json::json!({
+        if let (Some(change), true) = (record.change, record.ends_training && self.done < self.rounds) {
+            tracing::info!(round = self.done, change, "training ends: the representation moved little");
+        }
+        let mut line = serde_json::json!({
             "phase": label,
             "round": number,
             "of": self.rounds,
@@ -330,6 +264,9 @@ impl Host {
             "rejected": record.rejected,
             "milliseconds": record.closed_at - record.opened_at,
         });
+        if let (Some(change), Some(line)) = (record.change, line.as_object_mut()) {
+            line.insert("change".to_owned(), change.into());
+        }
         // Nobody may be watching.
         let _ = self.round_lines.send(line.to_string());
         Ok(())
@@ -385,8 +322,17 @@ impl Host {
 /// Lines that differ, the stored ones with a minus.
 fn difference(stored: &str, given: &str) -> String {
     let mut lines = String::new();
-    for (old, new) in stored.lines().zip(given.lines()).filter(|(old, new)| old != new) {
-        lines.push_str(&format!("- {old}\n+ {new}\n"));
+    let (mut stored, mut given) = (stored.lines(), given.lines());
+    loop {
+        let pair = (stored.next(), given.next());
+        if pair == (None, None) {
+            return lines;
+        }
+        if let (Some(old), true) = (pair.0, pair.0 != pair.1) {
+            lines.push_str(&format!("- {old}\n"));
+        }
+        if let (Some(new), true) = (pair.1, pair.0 != pair.1) {
+            lines.push_str(&format!("+ {new}\n"));
+        }
     }
-    lines
 }

@@ -12,21 +12,32 @@
 mod control;
 mod host;
 mod peer;
+mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
+use self::peer::Admission;
 use crate::config::Fleet;
 use crate::store::{Store, StoreError};
 
 pub use control::query;
-pub use host::Status;
+pub use status::Status;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.
 const INBOX: usize = 1024;
+
+/// Connections at once, beyond those that there is room for, that are told to come back later; more are
+/// dropped without a word, so that a flood of them takes neither tasks nor descriptors.
+const FAREWELLS: usize = 64;
+
+/// How long no connection is accepted after that has failed: out of file descriptors, most likely, and some
+/// must be given back first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A server could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +113,8 @@ impl Server {
         let mut host = host::Host::new(&fleet, store, entropy)?;
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let room = Arc::new(Semaphore::new(limits.connections));
+        let farewells = Arc::new(Semaphore::new(FAREWELLS));
+        let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
         let mut next_peer = 0u64;
@@ -136,19 +149,26 @@ impl Server {
                 }
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
-                accepted = listener.accept() => match accepted {
+                () = host::sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
+                accepted = listener.accept(), if accept_again.is_none() => match accepted {
                     Ok((socket, address)) => {
-                        next_peer += 1;
-                        let permit = Arc::clone(&room).try_acquire_owned().ok();
-                        if permit.is_none() {
-                            host.turned_away();
+                        let place = Arc::clone(&room).try_acquire_owned();
+                        let admission =
+                            if place.is_ok() { Admission::Converse } else { Admission::ComeBackLater };
+                        let permit = place.or_else(|_| Arc::clone(&farewells).try_acquire_owned());
+                        if matches!(admission, Admission::ComeBackLater) {
+                            host.turned_away(permit.is_ok());
                         }
-                        peers.spawn(peer::run(next_peer, socket, address, limits, inbox.clone(), permit));
+                        if let Ok(permit) = permit {
+                            next_peer += 1;
+                            let inbox = inbox.clone();
+                            peers.spawn(peer::run(next_peer, socket, address, limits, inbox, admission, permit));
+                        }
                     }
                     Err(error) => {
-                        // Out of file descriptors, most likely: wait for some to be given back.
                         tracing::warn!(%error, "accept failed");
-                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                        host.accept_failed();
+                        accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                     }
                 },
             }
@@ -157,7 +177,7 @@ impl Server {
         host.release();
         drop(inbox);
         let drained = async { while peers.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), drained).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
         result.map(|()| host.status())
     }
 }

@@ -65,6 +65,15 @@ pub(super) enum Gone {
     Ended,
 }
 
+/// What a new connection gets.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Admission {
+    /// A place.
+    Converse,
+    /// All places are taken: the time to come back.
+    ComeBackLater,
+}
+
 /// From the host to a peer.
 #[derive(Debug)]
 pub(super) enum Command {
@@ -75,23 +84,24 @@ pub(super) enum Command {
     CloseRound(RoundId),
 }
 
-/// Serves one connection to its end.
+/// Serves one connection to its end. Its permit is given back then.
 pub(super) async fn run(
     id: u64,
     socket: TcpStream,
     address: SocketAddr,
     limits: Limits,
     inbox: mpsc::Sender<Message>,
-    permit: Option<OwnedSemaphorePermit>,
+    admission: Admission,
+    _permit: OwnedSemaphorePermit,
 ) {
     let _ = socket.set_nodelay(true);
     let mut peer =
         Peer { id, socket, limits, inbox, connection: Connection::new(), frame_since: None, asked: None };
-    let gone = match permit {
-        Some(_permit) => match peer.converse().await {
+    let gone = match admission {
+        Admission::Converse => match peer.converse().await {
             Ok(gone) | Err(gone) => gone,
         },
-        None => peer.turn_away().await,
+        Admission::ComeBackLater => peer.turn_away().await,
     };
     if matches!(gone, Gone::Ended | Gone::Foreign) {
         peer.linger().await;

@@ -24,6 +24,8 @@ pub struct Setup {
     pub deadline: Option<u64>,
     pub min_count: usize,
     pub absence: u64,
+    pub patience: Option<u64>,
+    pub stop_change: Option<f64>,
     /// Rate and over-selection; everyone where there is none.
     pub fraction: Option<(f64, f64)>,
     pub power: bool,
@@ -34,12 +36,13 @@ pub struct Setup {
 
 pub fn setup() -> impl Strategy<Value = Setup> {
     let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
-    let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=3);
+    let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=5);
     let ways = (proptest::option::of(rates), any::<bool>(), any::<bool>(), any::<bool>());
-    (sizes, prop::sample::select(vec![0u64, 60, 500]), ways, any::<u64>()).prop_map(
+    let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150));
+    (sizes, times, ways, any::<u64>()).prop_map(
         |(
             (fleet_size, rounds, deadline, min_count),
-            absence,
+            (absence, patience),
             (fraction, power, fedavg, by_samples),
             seed,
         )| {
@@ -49,6 +52,8 @@ pub fn setup() -> impl Strategy<Value = Setup> {
                 deadline,
                 min_count,
                 absence,
+                patience,
+                stop_change: None,
                 fraction,
                 power,
                 fedavg,
@@ -85,7 +90,8 @@ impl Setup {
             min_count: self.min_count,
             norm_bound: BOUND,
             absence: self.absence,
-            patience: None,
+            patience: self.patience,
+            stop_change: self.stop_change,
         };
         let weighting = self.weighting();
         let start: Option<Box<dyn Algorithm>> = match self.power {

@@ -309,6 +309,16 @@ fn down() -> Vec<Golden> {
             "Refused: the campaign needs 6272 elements in one tensor",
             Refusal::Capability(Need::TensorElements(6272)),
         ),
+        (
+            "to_device_refused_tensors",
+            "Refused: the campaign needs 2 tensors in one direction of a round",
+            Refusal::Capability(Need::Tensors(2)),
+        ),
+        (
+            "to_device_refused_total_elements",
+            "Refused: the campaign needs 6280 elements in one direction of a round",
+            Refusal::Capability(Need::TotalElements(6280)),
+        ),
         ("to_device_refused_device", "Refused: UnknownDevice", Refusal::UnknownDevice),
         (
             "to_device_refused_frame_limit",

@@ -186,6 +186,8 @@ pub fn refusal() -> impl Strategy<Value = Refusal> {
         any::<u8>().prop_map(Need::Encodings),
         numeric().prop_map(Need::Numeric),
         u32s().prop_map(Need::TensorElements),
+        any::<u8>().prop_map(Need::Tensors),
+        u32s().prop_map(Need::TotalElements),
     ];
     prop_oneof![
         u16s().prop_map(|served| Refusal::WireVersion { served }),

@@ -1,21 +1,24 @@
 //! One device's side of the protocol on the host, without a socket: bytes in, events out; messages in,
 //! frames out. The server and the simulator drive the same one.
 
+mod incoming;
+mod outgoing;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fedspan_protocol::assembly::{Assembly, plan, split_body};
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters, encode};
+use fedspan_protocol::assembly::plan;
+use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
 use fedspan_protocol::limits::{
     FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, SCHEMA_HASH, WIRE_VERSION, wire_capacity,
 };
 use fedspan_protocol::message::{
-    Chunk, Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, RoundOpen, ToDevice,
-    ToServer, Update as UpdateHead, Welcome, decode,
+    Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, ToDevice, ToServer,
+    Update as UpdateHead, Welcome, decode,
 };
-use fedspan_protocol::tensor::TensorDescriptor;
+use incoming::{Incoming, begin_update, settle, take_chunk, whole};
+use outgoing::Outgoing;
 
-use crate::algorithm::Tensor;
 use crate::engine::{Opening, Update};
 
 /// What a device said.
@@ -54,24 +57,6 @@ pub struct Traffic {
 
 /// Messages that wait for the socket, at most; a device that does not read is cut off above it.
 pub const OUTBOX_MAX: usize = 64;
-
-#[derive(Debug)]
-enum Outgoing {
-    Message(ToDevice),
-    Open(Arc<Opening>, Descriptors),
-    /// Chunks from `next` to the end of the last tensor.
-    Chunks(Arc<Opening>, Descriptors, usize, usize),
-    /// One chunk that was asked for again.
-    Chunk(Arc<Opening>, Descriptors, usize, usize),
-}
-
-/// An update whose chunks are coming in.
-#[derive(Debug)]
-struct Incoming {
-    head: UpdateHead,
-    assembly: Assembly,
-    tensors: Vec<Tensor>,
-}
 
 /// One device's connection.
 #[derive(Debug)]
@@ -318,23 +303,10 @@ impl Connection {
         let start = out.len();
         out.resize(start + wire_capacity(self.limit), 0);
         let space = out.get_mut(start..).unwrap_or_default();
-        let encoded = match next {
-            Outgoing::Message(message) => encode(&message, 0, |_| {}, space),
-            Outgoing::Open(opening, tensors) => encode_open(&opening, tensors, space),
-            Outgoing::Chunk(opening, tensors, tensor, index) => {
-                encode_chunk(&opening, &tensors, tensor, index, space)
-            }
-            Outgoing::Chunks(opening, tensors, tensor, index) => {
-                let encoded = encode_chunk(&opening, &tensors, tensor, index, space);
-                let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
-                if index + 1 < count {
-                    self.outbox.push_front(Outgoing::Chunks(opening, tensors, tensor, index + 1));
-                } else if tensor + 1 < tensors.len() {
-                    self.outbox.push_front(Outgoing::Chunks(opening, tensors, tensor + 1, 0));
-                }
-                encoded
-            }
-        };
+        let (encoded, more) = next.encode(space);
+        if let Some(more) = more {
+            self.outbox.push_front(more);
+        }
         let sent = encoded.unwrap_or(0);
         if encoded.is_err() {
             self.traffic.unsent = self.traffic.unsent.saturating_add(1);
@@ -362,123 +334,4 @@ enum Parsed {
     HelloAgain(u64),
     Stale,
     Nothing,
-}
-
-/// Forgets an unfinished update, but not that its chunks may still come.
-fn settle(incoming: &mut Option<Incoming>, settled: &mut Option<RoundId>) {
-    if let Some(update) = incoming.take() {
-        *settled = Some(update.head.id);
-    }
-}
-
-/// Only what was asked for is given memory.
-fn begin_update(
-    incoming: &mut Option<Incoming>,
-    open: Option<&(Arc<Opening>, Descriptors)>,
-    head: UpdateHead,
-    body: &[u8],
-) -> Result<Parsed, Fault> {
-    let assembly = Assembly::new(&head.tensors).map_err(|_| Fault::Tensors)?;
-    let expected = open.map_or(0, |(opening, _)| {
-        opening.request.expects.iter().map(TensorDescriptor::elements).sum::<usize>()
-    });
-    let announced: usize = head.tensors.iter().map(TensorDescriptor::elements).sum();
-    if announced > expected {
-        return Err(Fault::Tensors);
-    }
-    let empty = |t: &TensorDescriptor| Tensor {
-        role: t.role,
-        rows: t.rows,
-        cols: t.cols,
-        values: vec![0.0; t.elements()],
-    };
-    let mut tensors: Vec<Tensor> = head.tensors.iter().map(empty).collect();
-    for (index, descriptor, bytes) in split_body(&head.tensors, body).map_err(|_| Fault::Tensors)? {
-        if let Some(tensor) = tensors.get_mut(index) {
-            descriptor.encoding.decode(bytes, &mut tensor.values).map_err(|_| Fault::Tensors)?;
-        }
-    }
-    if assembly.is_complete() {
-        *incoming = None;
-        return Ok(Parsed::Say(Inbound::Update(whole(head, tensors))));
-    }
-    *incoming = Some(Incoming { head, assembly, tensors });
-    Ok(Parsed::Nothing)
-}
-
-fn take_chunk(
-    incoming: &mut Option<Incoming>,
-    settled: &mut Option<RoundId>,
-    chunk: &Chunk,
-    body: &[u8],
-) -> Result<Parsed, Fault> {
-    let Some(update) = incoming.as_mut().filter(|update| update.head.id == chunk.id) else {
-        return if *settled == Some(chunk.id) { Ok(Parsed::Stale) } else { Err(Fault::Unexpected) };
-    };
-    let Some(place) = update.assembly.accept(chunk, body.len()).map_err(|_| Fault::Tensors)? else {
-        return Ok(Parsed::Nothing);
-    };
-    let encoding = update.head.tensors.get(place.tensor).map(|t| t.encoding);
-    let values = update.tensors.get_mut(place.tensor).and_then(|t| t.values.get_mut(place.elements));
-    if let (Some(encoding), Some(values)) = (encoding, values) {
-        encoding.decode(body, values).map_err(|_| Fault::Tensors)?;
-    }
-    if !update.assembly.is_complete() {
-        return Ok(Parsed::Nothing);
-    }
-    *settled = Some(chunk.id);
-    match incoming.take() {
-        Some(update) => Ok(Parsed::Say(Inbound::Update(whole(update.head, update.tensors)))),
-        None => Ok(Parsed::Nothing),
-    }
-}
-
-fn whole(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
-    Update {
-        id: head.id,
-        samples: head.samples,
-        skipped: head.skipped,
-        descriptors: head.tensors.to_vec(),
-        tensors,
-    }
-}
-
-fn encode_open(
-    opening: &Opening,
-    tensors: Descriptors,
-    out: &mut [u8],
-) -> Result<usize, fedspan_protocol::Error> {
-    let inline = tensors.iter().all(|t| t.chunk == 0);
-    let body = if inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
-    let message = ToDevice::RoundOpen(RoundOpen { id: opening.id, task: opening.request.task, tensors });
-    let fill = |mut place: &mut [u8]| {
-        for bytes in &opening.encoded {
-            if let Some((own, rest)) = std::mem::take(&mut place).split_at_mut_checked(bytes.len()) {
-                own.copy_from_slice(bytes);
-                place = rest;
-            }
-        }
-    };
-    encode(&message, body, fill, out)
-}
-
-fn encode_chunk(
-    opening: &Opening,
-    tensors: &Descriptors,
-    tensor: usize,
-    index: usize,
-    out: &mut [u8],
-) -> Result<usize, fedspan_protocol::Error> {
-    use fedspan_protocol::Error::BadDescriptor;
-    let descriptor = tensors.get(tensor).ok_or(BadDescriptor)?;
-    let range = descriptor.chunk_range(index).ok_or(BadDescriptor)?;
-    let first = descriptor.encoding.byte_len(range.start);
-    let len = descriptor.encoding.byte_len(range.len());
-    let bytes = opening.encoded.get(tensor).and_then(|b| b.get(first..first + len)).ok_or(BadDescriptor)?;
-    let chunk = Chunk {
-        id: opening.id,
-        tensor: u8::try_from(tensor).map_err(|_| BadDescriptor)?,
-        offset: u32::try_from(range.start).map_err(|_| BadDescriptor)?,
-    };
-    encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
 }

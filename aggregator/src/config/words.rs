@@ -1,0 +1,50 @@
+//! Words for messages: a value as it was found, and the known word that is closest to an unknown one.
+
+use toml_edit::Item;
+
+pub(super) fn show(item: &Item) -> String {
+    let text = item.to_string();
+    let text = text.trim();
+    if item.is_table_like() && !item.is_value() {
+        "a table".to_owned()
+    } else if text.chars().count() > 60 {
+        format!("{}...", text.chars().take(57).collect::<String>())
+    } else {
+        text.to_owned()
+    }
+}
+
+/// The known word that is closest, if one is close.
+#[must_use]
+pub fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+    known
+        .iter()
+        .map(|candidate| (edit_distance(word, candidate), *candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein distance.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut previous = i;
+        let mut left = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let above = row.get(j + 1).copied().unwrap_or(0);
+            let substitute = previous + usize::from(x != *y);
+            let best = substitute.min(above + 1).min(left + 1);
+            previous = above;
+            if let Some(place) = row.get_mut(j) {
+                *place = left;
+            }
+            left = best;
+        }
+        if let Some(place) = row.last_mut() {
+            *place = left;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}

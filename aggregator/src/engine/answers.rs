@@ -1,0 +1,157 @@
+//! What an answer leads to: it counts or not, the round closes or not; and what is done where answers are
+//! wanting, at once, after a while, or at the deadline.
+
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection};
+
+use super::participation::DeviceId;
+use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Update};
+
+/// Times in a row that a round is found without enough answers, and nothing new counted, after which a
+/// campaign without patience gives up.
+const BARREN_MAX: u32 = 3;
+
+impl Engine {
+    pub(super) fn update(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        update: &Update,
+        actions: &mut Vec<Action>,
+    ) {
+        let outcome = match &mut self.open {
+            Some(round) if update.id == round.opening.id => {
+                round.judge(device, update, self.settings.norm_bound)
+            }
+            _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
+            _ => AckOutcome::Rejected(Rejection::WrongRound),
+        };
+        self.counters.count(outcome);
+        actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
+        match outcome {
+            AckOutcome::Counted => {
+                self.barren = 0;
+                self.counters.skipped_samples += u64::from(update.skipped);
+                match self.phase {
+                    Phase::FitHead | Phase::Finished => {}
+                    Phase::Start(_) => {
+                        if let Some(start) = &mut self.start {
+                            start.absorb(update.samples, &update.tensors);
+                        }
+                    }
+                    _ => self.algorithm.absorb(update.samples, &update.tensors),
+                }
+            }
+            AckOutcome::Rejected(_) => self.rejected_in_round += 1,
+            _ => {}
+        }
+        let why = match outcome {
+            AckOutcome::Rejected(rejection) => rejection,
+            _ => Rejection::WrongRound,
+        };
+        self.settle(now, device, NotCounted::Rejected(why), actions);
+    }
+
+    pub(super) fn declined(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        decline: Decline,
+        actions: &mut Vec<Action>,
+    ) {
+        self.counters.declined += 1;
+        if let Some(round) = &mut self.open
+            && round.opening.id == decline.id
+            && round.awaits(device)
+        {
+            round.out.insert(device);
+        }
+        self.settle(now, device, NotCounted::Declined(decline.reason), actions);
+    }
+
+    /// Closes what has ended, and sees to a round that nobody else can answer.
+    fn settle(&mut self, now: Millis, device: DeviceId, why: NotCounted, actions: &mut Vec<Action>) {
+        let Some(round) = &self.open else { return };
+        let unanswerable = round.outstanding() == 0;
+        match self.phase {
+            // After a restart devices come one by one, so that the first could seem to be all.
+            Phase::FitHead if unanswerable && self.fleet.len() >= self.settings.fleet_size => {
+                self.phase = Phase::Finished;
+                actions.push(Action::Finished);
+            }
+            Phase::FitHead | Phase::Finished => {}
+            _ if round.is_complete() => self.close_round(now, actions),
+            _ if unanswerable => self.starved(now, device, why, actions),
+            _ => {}
+        }
+    }
+
+    /// Too few have answered, and nobody else can. What was acknowledged is never given up: a round that
+    /// counted anything stays open until it has enough.
+    fn starved(&mut self, now: Millis, device: DeviceId, reason: NotCounted, actions: &mut Vec<Action>) {
+        if self.widen(now, actions) {
+            return;
+        }
+        let Some(open) = &self.open else { return };
+        let (round, counted, min_count) = (open.opening.id.round, open.participants.len(), open.least);
+        let patience = self.settings.patience.map(|patience| now.saturating_add(patience));
+        if counted == 0 {
+            self.barren += 1;
+            if patience.is_some() {
+                self.retry_at = patience;
+                self.step_back();
+            } else if self.barren < BARREN_MAX {
+                // Under a new number: a device that declined because it had lost an acknowledgement can
+                // answer that.
+                self.step_back();
+                self.next_round(now, actions);
+            } else {
+                self.fail(Failure::NoUpdates { round, device, reason }, actions);
+            }
+        } else if patience.is_some() {
+            // Who comes back only to decline again does not put off the others.
+            self.retry_at = self.retry_at.or(patience);
+        } else if self.barren + 1 >= BARREN_MAX {
+            self.fail(Failure::TooFew { round, counted, min_count, device, reason }, actions);
+        } else if self.ask_again(actions) {
+            self.barren += 1;
+        }
+    }
+
+    /// The time has come for what [`Self::wake`] announced.
+    pub(super) fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
+        // First, as it may close a round that would be asked about in vain.
+        if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
+            self.deadline(now, actions);
+        }
+        if due(self.retry_at) {
+            self.retry_at = None;
+            match self.open {
+                Some(_) => {
+                    self.ask_again(actions);
+                }
+                None => self.next_round(now, actions),
+            }
+        }
+    }
+
+    fn deadline(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let Some(round) = &mut self.open else { return };
+        match self.phase {
+            Phase::FitHead => {
+                round.deadline = None;
+                self.phase = Phase::Finished;
+                actions.push(Action::Finished);
+            }
+            Phase::Finished => round.deadline = None,
+            _ if round.participants.len() >= round.least => self.close_round(now, actions),
+            _ => {
+                round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
+                self.counters.extended += 1;
+                // Those who were asked may never come back.
+                self.widen(now, actions);
+                self.ask_again(actions);
+            }
+        }
+    }
+}

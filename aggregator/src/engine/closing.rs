@@ -1,0 +1,89 @@
+//! How a round ends: closed and committed, given up to be tried again, or with the campaign.
+
+use super::{Action, Engine, Failure, Millis, OpenRound, Phase, RoundRecord};
+use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
+
+impl Engine {
+    /// Ends training now, because a target was reached, in this life of the server or in an earlier one:
+    /// what is open is closed, unfinished, and the final heads are fitted.
+    pub fn finish_training(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let Phase::Train(number) = self.phase else { return };
+        if let Some(round) = self.open.take() {
+            self.close_on_devices(&round, actions);
+        }
+        self.settings.rounds = number;
+        self.retry_at = None;
+        self.next_round(now, actions);
+    }
+
+    fn close_on_devices(&self, round: &OpenRound, actions: &mut Vec<Action>) {
+        let late = round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
+        actions.extend(late.map(|device| Action::Close(*device, round.opening.id)));
+    }
+
+    /// Gives up the open round; what opens next is the same again.
+    pub(super) fn step_back(&mut self) {
+        self.open = None;
+        self.counters.repeated += 1;
+        self.phase = match self.phase {
+            Phase::Start(number) => Phase::Start(number - 1),
+            Phase::Train(number) => Phase::Train(number - 1),
+            other => other,
+        };
+    }
+
+    pub(super) fn close_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let Some(round) = self.open.take() else { return };
+        self.retry_at = None;
+        let id = round.opening.id;
+        self.close_on_devices(&round, actions);
+        let training = matches!(self.phase, Phase::Train(_));
+        let before = self.settings.stop_change.filter(|_| training).map(|_| self.representation().clone());
+        let finished = match (&mut self.start, self.phase) {
+            (Some(start), Phase::Start(_)) => start.finish(),
+            _ => self.algorithm.finish(),
+        };
+        if let Err(error) = finished {
+            return self.fail(Failure::Representation { round: id.round, error }, actions);
+        }
+        let phase = self.phase;
+        // What is committed after the last round of a start is the algorithm's state already, whether or
+        // not the next round opens at once.
+        if let (Some(start), Phase::Start(done)) = (&self.start, phase)
+            && done >= start.rounds_needed()
+        {
+            self.hand_over();
+        }
+        let change = before.and_then(|before| moved(&before, self.representation()));
+        if let Phase::Train(number) = phase
+            && let (Some(change), Some(stop)) = (change, self.settings.stop_change)
+            && change < stop
+        {
+            self.settings.rounds = number;
+        }
+        actions.push(Action::Commit(Box::new(RoundRecord {
+            id,
+            phase,
+            cohort: round.cohort.iter().copied().collect(),
+            participants: round.participants,
+            rejected: self.rejected_in_round,
+            opened_at: round.opened_at,
+            closed_at: now,
+            change,
+            ends_training: phase == Phase::Train(self.settings.rounds),
+        })));
+        self.next_round(now, actions);
+    }
+
+    pub(super) fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {
+        self.open = None;
+        self.phase = Phase::Failed;
+        actions.push(Action::Failed(failure));
+    }
+}
+
+/// Sine of the largest principal angle between two representations; a model that is averaged is not
+/// orthonormal. None where one has lost its full width, so that there is no angle.
+fn moved(before: &Matrix, after: &Matrix) -> Option<f64> {
+    Some(principal_angle_distance(&orthonormal(before).ok()?, &orthonormal(after).ok()?))
+}

@@ -1,0 +1,139 @@
+//! Which round comes next, and who is asked: the cohort, who joins, and more where answers are wanting.
+
+use std::sync::Arc;
+
+use fedspan_protocol::message::RoundId;
+
+use super::participation::{Cohort, DeviceId};
+use super::{Action, Engine, Millis, OpenRound, Opening, Phase, Presence};
+
+impl Engine {
+    pub(super) fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
+        if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
+            self.connected += 1;
+        }
+        match (&mut self.open, self.phase) {
+            // Who has answered is asked again, too: its acknowledgement may have been lost with the
+            // connection. It repeats its update, or declines the round as finished.
+            (Some(round), Phase::FitHead | Phase::Finished) => {
+                round.cohort.insert(device);
+                actions.push(Action::Open(device, Arc::clone(&round.opening)));
+            }
+            (Some(round), _) => {
+                let asked = round.cohort.contains(&device) && !round.out.contains(&device);
+                if asked || round.wanting {
+                    round.cohort.insert(device);
+                    self.counters.asked_again += u64::from(round.out.remove(&device));
+                    actions.push(Action::Open(device, Arc::clone(&round.opening)));
+                }
+            }
+            (None, Phase::Failed) => {}
+            // A round that nobody could answer waits for its time.
+            (None, _) if self.retry_at.is_some() => {}
+            (None, _) => {
+                if self.connected >= self.needed() {
+                    self.next_round(now, actions);
+                }
+            }
+        }
+    }
+
+    /// Connected devices with which a round opens where none is open.
+    fn needed(&self) -> usize {
+        match self.phase {
+            // Everyone fits a head alone.
+            Phase::Train(done) if done >= self.settings.rounds => 1,
+            // Once it runs, a campaign that everybody left goes on with the fewest that make a round.
+            _ if self.opened => self.settings.min_count.min(self.settings.fleet_size),
+            _ => self.settings.fleet_size,
+        }
+    }
+
+    /// Asks everybody who is there and was not asked, and from now on everybody who joins. False if nobody
+    /// is there.
+    pub(super) fn widen(&mut self, now: Millis, actions: &mut Vec<Action>) -> bool {
+        let mut more = self.present(now);
+        let Some(round) = &mut self.open else { return false };
+        round.wanting = true;
+        more.retain(|device| round.cohort.insert(*device));
+        let opening = Arc::clone(&round.opening);
+        for device in more.iter().filter(|device| self.is_connected(**device)) {
+            actions.push(Action::Open(*device, Arc::clone(&opening)));
+        }
+        !more.is_empty()
+    }
+
+    /// Asks those again who declined the round or were rejected, as far as they are connected. False if
+    /// nobody is. A device that declined for want of samples may have some by now; one that was rejected
+    /// is finished with the round, and says so.
+    pub(super) fn ask_again(&mut self, actions: &mut Vec<Action>) -> bool {
+        self.retry_at = None;
+        let fleet = &self.fleet;
+        let Some(round) = &mut self.open else { return false };
+        let here = |device: &DeviceId| fleet.get(device) == Some(&Presence::Connected);
+        let again: Vec<DeviceId> = round.out.iter().copied().filter(here).collect();
+        for device in &again {
+            round.out.remove(device);
+            actions.push(Action::Open(*device, Arc::clone(&round.opening)));
+        }
+        self.counters.asked_again += again.len() as u64;
+        !again.is_empty()
+    }
+
+    /// Opens whatever comes after the last finished round.
+    pub(super) fn next_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let fleet = self.present(now);
+        if fleet.is_empty() {
+            // The next device to join opens the round.
+            return;
+        }
+        self.opened = true;
+        let start_needs = self.start.as_ref().map_or(0, |start| start.rounds_needed());
+        let next = match self.phase {
+            Phase::Waiting if start_needs > 0 => Phase::Start(1),
+            Phase::Start(done) if done < start_needs => Phase::Start(done + 1),
+            Phase::Train(done) if done < self.settings.rounds => Phase::Train(done + 1),
+            Phase::Waiting | Phase::Start(_) if self.settings.rounds > 0 => Phase::Train(1),
+            _ => Phase::FitHead,
+        };
+        if !matches!(next, Phase::Start(_)) {
+            self.hand_over();
+        }
+        self.phase = next;
+        let round = self.last_id.round + 1;
+        let (cohort, request) = match next {
+            Phase::FitHead => {
+                let cohort = Cohort { target: usize::MAX, devices: fleet, stage: self.last_id.stage };
+                (cohort, self.algorithm.fit_request(self.settings.final_head))
+            }
+            // A start is computed once, by everyone, whatever the policy.
+            Phase::Start(_) => {
+                let cohort = Cohort { target: fleet.len(), devices: fleet, stage: 0 };
+                (cohort, self.current().request())
+            }
+            Phase::Train(number) => (self.participation.cohort(number, &fleet), self.current().request()),
+            _ => return,
+        };
+        let id = RoundId { round, stage: cohort.stage };
+        self.last_id = id;
+        self.rejected_in_round = 0;
+        let opening = Arc::new(Opening::new(id, request));
+        let open = OpenRound::new(Arc::clone(&opening), cohort, now, &self.settings);
+        for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
+            actions.push(Action::Open(*device, Arc::clone(&opening)));
+        }
+        self.open = Some(open);
+    }
+
+    /// The representation of a finished start becomes the algorithm's.
+    pub(super) fn hand_over(&mut self) {
+        if let Some(start) = self.start.take() {
+            let mut state = self.algorithm.state();
+            let basis = start.representation();
+            for (place, value) in state.iter_mut().zip(basis.iter()) {
+                *place = *value;
+            }
+            self.algorithm.restore(&state);
+        }
+    }
+}

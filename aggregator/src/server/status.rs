@@ -1,0 +1,97 @@
+//! What `status` prints: where the campaign is, and a counter for everything that happened.
+
+use serde::Serialize;
+
+use super::peer::Gone;
+use crate::connection::Traffic;
+use crate::engine::Counters;
+
+/// What `status` prints.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Status {
+    /// "waiting", "start", "training", "fitting heads", "finished" or "failed".
+    pub phase: String,
+    /// Rounds finished and to do.
+    pub round: u32,
+    /// Rounds to do.
+    pub rounds: u32,
+    /// Devices that ever joined.
+    pub devices: usize,
+    /// Devices connected now.
+    pub connected: usize,
+    /// Answers of the open round, and how many complete it.
+    pub answers: usize,
+    /// How many complete the open round.
+    pub target: usize,
+    /// Everything counted.
+    pub updates: Counters,
+    /// Everything that happened to connections.
+    pub connections: ConnectionCounters,
+}
+
+/// Every connection that ended has a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionCounters {
+    /// Devices that were welcomed.
+    pub welcomed: u64,
+    /// Hellos that were refused.
+    pub refused: u64,
+    /// Connections over the limit, told to come back later.
+    pub turned_away: u64,
+    /// Connections so far over the limit that they were closed without being told anything.
+    pub dropped: u64,
+    /// Times that the system did not hand over a connection.
+    pub accept_errors: u64,
+    /// Closed by the peer.
+    pub closed: u64,
+    /// No hello in time.
+    pub no_hello: u64,
+    /// Silent for too long.
+    pub idle: u64,
+    /// A frame took too long.
+    pub slow: u64,
+    /// Nonsense without end.
+    pub flood: u64,
+    /// Ended by this side.
+    pub ended: u64,
+    /// Devices that did not take what was sent to them.
+    pub congested: u64,
+    /// Messages that had no place.
+    pub faults: u64,
+    /// Messages that did not fit a device's frames.
+    pub unsent: u64,
+    /// Chunks of updates that were over, and messages of connections that had been replaced.
+    pub stale: u64,
+    /// Frames dropped: too long, not COBS, wrong check, unknown header.
+    pub dropped_frames: u64,
+    /// Bytes received from welcomed devices whose connection has ended.
+    pub bytes_up: u64,
+    /// Bytes sent to them.
+    pub bytes_down: u64,
+}
+
+impl ConnectionCounters {
+    /// Counts a connection that has ended.
+    pub(super) fn ended(&mut self, gone: Gone, traffic: &Traffic) {
+        let counter = match gone {
+            Gone::Closed => &mut self.closed,
+            Gone::NoHello => &mut self.no_hello,
+            Gone::Idle => &mut self.idle,
+            Gone::Slow => &mut self.slow,
+            Gone::Flood => &mut self.flood,
+            Gone::Foreign => &mut self.refused,
+            Gone::Ended => &mut self.ended,
+        };
+        *counter += 1;
+        self.faults += u64::from(traffic.faults);
+        self.unsent += u64::from(traffic.unsent);
+        self.stale += u64::from(traffic.stale);
+        let frames = traffic.frames;
+        self.dropped_frames += u64::from(frames.oversize)
+            + u64::from(frames.framing)
+            + u64::from(frames.check)
+            + u64::from(frames.header);
+        self.bytes_up += traffic.up;
+        self.bytes_down += traffic.down;
+    }
+}
