@@ -1,26 +1,15 @@
-//! The loop: the engine's actions go to the devices, the devices' answers go back at the virtual time at
-//! which they would arrive. Devices of a round compute in parallel; the engine hears them in order of
-//! (time, device), so nothing depends on the number of threads.
+//! Runs a scenario with one seed: what goes in, what comes out, what can go wrong.
 
 mod prepare;
+mod simulation;
 
-use std::collections::VecDeque;
-use std::time::Instant;
-
-use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{Action, Counters, Engine, Event, Failure, Phase};
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
-use fedspan_aggregator::random::{Purpose, stream};
-use fedspan_client::memory::Shape;
-use fedspan_client::session::Config;
-use fedspan_protocol::message::ToDevice;
-use fedspan_protocol::message::Welcome;
+use fedspan_aggregator::engine::{Counters, Failure};
+use fedspan_aggregator::linalg::Matrix;
+use fedspan_protocol::message::Refusal;
 pub use prepare::{Job, engine, given_start};
-use rayon::prelude::*;
 
-use crate::data::{Client, DataError, Dataset};
-use crate::evaluate::{self, ClientScore, Scores};
-use crate::fleet::{SimDevice, frame_limit, session};
+use crate::data::DataError;
+use crate::evaluate::{ClientScore, Scores};
 use crate::scenario::Scenario;
 
 /// A run that did not end well.
@@ -32,6 +21,14 @@ pub enum RunError {
     /// The campaign could not go on.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] Failure),
+    /// A device cannot take part, as a server would see it from its hello.
+    #[error("client {client} is refused: {refusal}")]
+    Refused {
+        /// Which, from 0.
+        client: u64,
+        /// Why.
+        refusal: Refusal,
+    },
     /// The scenario and the data do not fit.
     #[error("{0}")]
     Mismatch(String),
@@ -125,308 +122,4 @@ impl Watcher for Unwatched {
 /// [`RunError`].
 pub fn run(scenario: &Scenario, seed: u64, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
     Job::prepare(scenario, seed)?.run(watcher)
-}
-
-/// Engine clock ticks per unit of simulated time.
-const TICKS: f64 = 1e6;
-
-struct Simulation<'a> {
-    scenario: &'a Scenario,
-    dataset: &'a Dataset,
-    seed: u64,
-    shape: Shape,
-    engine: Engine,
-    devices: Vec<SimDevice>,
-    speeds: Vec<f64>,
-    time: f64,
-    rows: Vec<RoundRow>,
-    /// Sums over `rows`.
-    recorded: (u64, u64),
-    updates: u64,
-    seconds: f64,
-    finished: bool,
-    interrupted: bool,
-}
-
-impl<'a> Simulation<'a> {
-    fn new(scenario: &'a Scenario, dataset: &'a Dataset, seed: u64, given: Option<Matrix>) -> Self {
-        let shape = evaluate::shape_of(dataset, scenario.model.k);
-        let engine = engine(scenario, dataset, seed, given);
-        let speed = |client: usize| match scenario.fleet.exponential {
-            true => stream(seed, Purpose::Speed, client as u64).exponential(),
-            false => 1.0,
-        };
-        let speeds = (0..dataset.clients.len() + dataset.newcomers.len()).map(speed).collect();
-        Self {
-            scenario,
-            dataset,
-            seed,
-            shape,
-            engine,
-            devices: Vec::new(),
-            speeds,
-            time: 0.0,
-            rows: Vec::new(),
-            recorded: (0, 0),
-            updates: 0,
-            seconds: 0.0,
-            finished: false,
-            interrupted: false,
-        }
-    }
-
-    fn run(mut self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
-        let began = Instant::now();
-        self.connect(&self.dataset.clients);
-        let mut actions = Vec::new();
-        for id in 0..self.dataset.clients.len() as u64 {
-            self.engine.handle(0, Event::Joined(id), &mut actions);
-        }
-        self.seconds += began.elapsed().as_secs_f64();
-        let mut queue = VecDeque::from(actions);
-        if !matches!(self.engine.phase(), Phase::Start(_)) {
-            self.record_initial(&mut queue, watcher);
-        }
-        self.until_finished(queue.into(), watcher)?;
-        let fitted = self.traffic();
-        let trained = self.recorded;
-        let newcomers = self.welcome_newcomers()?;
-        let all = self.traffic();
-        let representation = self.engine.representation().clone();
-        let basis = orthonormal(&representation).unwrap_or_else(|_| representation.clone());
-        let (scores, clients) = self.scores();
-        // A run that ended early ends with a row of figures, too.
-        if let Some(row) = self.rows.last_mut() {
-            row.scores.get_or_insert(scores);
-        }
-        Ok(Outcome {
-            rounds: self.rows,
-            scores,
-            clients,
-            newcomers,
-            newcomers_global: self.engine.shared_head().map_or_else(Scores::default, |w| {
-                evaluate::shared(&self.dataset.newcomers, &representation, w)
-            }),
-            outputs: self.dataset.outputs,
-            representation: Some(basis),
-            counters: self.engine.counters(),
-            updates: self.updates,
-            bytes: trained,
-            fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),
-            newcomer_bytes: (all.0 - fitted.0, all.1 - fitted.1),
-            seconds: self.seconds,
-            interrupted: self.interrupted,
-        })
-    }
-
-    fn connect(&mut self, clients: &[Client]) {
-        let limit = frame_limit(self.shape);
-        for client in clients {
-            let id = self.devices.len() as u64;
-            let config = Config { frame_limit: limit, ..Config::new(id) };
-            let session = session(config, self.shape, client.source(), self.seed);
-            let mut device = SimDevice::connect(session);
-            // The hello has been heard; what it says is what this file has just put there.
-            device.said.clear();
-            device.connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: u32::MAX }));
-            device.pump();
-            device.connection.forget_traffic();
-            self.devices.push(device);
-        }
-    }
-
-    /// Drives rounds until the engine says that it is finished.
-    fn until_finished(
-        &mut self,
-        mut actions: Vec<Action>,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), RunError> {
-        // (arrival time, device)
-        let mut arrivals: Vec<(f64, usize)> = Vec::new();
-        loop {
-            self.act(&mut actions, watcher)?;
-            let began = Instant::now();
-            self.pump();
-            for (index, device) in self.devices.iter().enumerate() {
-                if !device.said.is_empty() {
-                    arrivals.push((self.time + self.speeds.get(index).copied().unwrap_or(1.0), index));
-                }
-            }
-            if arrivals.is_empty() {
-                self.seconds += began.elapsed().as_secs_f64();
-                return if self.finished { Ok(()) } else { Err(RunError::Silent) };
-            }
-            arrivals.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            for (time, index) in arrivals.drain(..) {
-                self.time = time.max(self.time);
-                let Some(device) = self.devices.get_mut(index) else { continue };
-                for inbound in device.said.drain(..) {
-                    let event = match inbound {
-                        Inbound::Update(update) => Event::Update(index as u64, update),
-                        Inbound::Decline(decline) => Event::Declined(index as u64, decline),
-                        _ => continue,
-                    };
-                    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a clock")]
-                    let now = (self.time * TICKS) as u64;
-                    self.engine.handle(now, event, &mut actions);
-                }
-            }
-            self.seconds += began.elapsed().as_secs_f64();
-        }
-    }
-
-    fn act(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<(), RunError> {
-        let mut queue: VecDeque<Action> = actions.drain(..).collect();
-        while let Some(action) = queue.pop_front() {
-            match action {
-                Action::Acknowledge(device, ack) => {
-                    if let Some(device) = self.device(device) {
-                        device.connection.send(ToDevice::Ack(ack));
-                    }
-                }
-                Action::Open(device, opening) => {
-                    if let Some(device) = self.device(device) {
-                        device.connection.open(&opening);
-                    }
-                }
-                Action::Close(device, id) => {
-                    if let Some(device) = self.device(device) {
-                        device.connection.close_round(id);
-                    }
-                }
-                Action::Commit(record) => {
-                    let began = Instant::now();
-                    self.pump();
-                    self.seconds += began.elapsed().as_secs_f64();
-                    self.time += self.scenario.fleet.communication;
-                    self.updates += record.participants.len() as u64;
-                    let number = match record.phase {
-                        Phase::Train(number) => number,
-                        // The start belongs to round 0, which is the initial model.
-                        _ => {
-                            if matches!(self.engine.phase(), Phase::Train(_)) {
-                                self.record_initial(&mut queue, watcher);
-                            }
-                            continue;
-                        }
-                    };
-                    let last = record.ends_training;
-                    let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
-                    let scores = evaluated.then(|| self.scores().0);
-                    let (bytes_up, bytes_down) = self.traffic_since_last_row();
-                    self.rows.push(RoundRow {
-                        round: number,
-                        stage: record.id.stage,
-                        cohort: record.cohort.clone(),
-                        participants: record.participants.clone(),
-                        time: self.time,
-                        scores,
-                        bytes_up,
-                        bytes_down,
-                        rejected: record.rejected,
-                    });
-                    let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
-                    if !last {
-                        self.interrupted = !go_on;
-                        if self.interrupted || self.reached(scores.as_ref()) {
-                            self.end_training(&mut queue);
-                        }
-                    }
-                }
-                Action::Finished => self.finished = true,
-                Action::Failed(failure) => return Err(failure.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Round 0: the initial model, with the bytes that the start took.
-    fn record_initial(&mut self, queue: &mut VecDeque<Action>, watcher: &mut dyn Watcher) {
-        let scores = self.scores().0;
-        let (bytes_up, bytes_down) = self.traffic_since_last_row();
-        self.rows.push(RoundRow {
-            round: 0,
-            stage: 0,
-            cohort: Vec::new(),
-            participants: Vec::new(),
-            time: self.time,
-            scores: Some(scores),
-            bytes_up,
-            bytes_down,
-            rejected: 0,
-        });
-        if !watcher.round(0, self.scenario.algorithm.rounds, Some(&scores)) {
-            self.interrupted = true;
-            self.end_training(queue);
-        }
-    }
-
-    /// Goes on to the final heads. The round that had just opened never reaches a device.
-    fn end_training(&mut self, queue: &mut VecDeque<Action>) {
-        queue.retain(|action| !matches!(action, Action::Open(..)));
-        let mut more = Vec::new();
-        self.engine.finish_training(0, &mut more);
-        queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
-    }
-
-    /// Lets every device take what waits for it, in parallel, in portions that are worth a thread's while.
-    fn pump(&mut self) {
-        let portion = (self.devices.len() / 64).max(1);
-        self.devices.par_iter_mut().with_min_len(portion).for_each(SimDevice::pump);
-    }
-
-    fn device(&mut self, id: u64) -> Option<&mut SimDevice> {
-        usize::try_from(id).ok().and_then(|index| self.devices.get_mut(index))
-    }
-
-    fn traffic(&self) -> (u64, u64) {
-        self.devices.iter().map(SimDevice::traffic).fold((0, 0), |(up, down), t| (up + t.up, down + t.down))
-    }
-
-    fn traffic_since_last_row(&mut self) -> (u64, u64) {
-        let now = self.traffic();
-        let before = std::mem::replace(&mut self.recorded, now);
-        (now.0 - before.0, now.1 - before.1)
-    }
-
-    fn scores(&self) -> (Scores, Vec<ClientScore>) {
-        let head = self.scenario.algorithm.final_head;
-        let (mut scores, clients) =
-            evaluate::representation(self.dataset, self.engine.representation(), head);
-        if let Some(w) = self.engine.shared_head() {
-            let shared = evaluate::shared(&self.dataset.clients, self.engine.representation(), w);
-            scores.accuracy_global = shared.accuracy;
-            scores.loss = shared.loss;
-            scores.test_mse = shared.test_mse.or(scores.test_mse);
-        }
-        (scores, clients)
-    }
-
-    /// Whether `[stop]` asks for the end; figures count where the round was evaluated.
-    fn reached(&self, scores: Option<&Scores>) -> bool {
-        let stop = &self.scenario.stop;
-        let below =
-            |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);
-        let scores = scores.copied().unwrap_or_default();
-        below(scores.distance, stop.distance)
-            || below(scores.loss, stop.loss)
-            || below(stop.accuracy, scores.accuracy)
-            || below(stop.simulated_time, Some(self.time))
-    }
-
-    /// Newcomers join the finished campaign and fit their head through it, like any device.
-    fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
-        let first = self.devices.len();
-        self.connect(&self.dataset.newcomers);
-        let mut actions = Vec::new();
-        for id in first..self.devices.len() {
-            self.engine.handle(0, Event::Joined(id as u64), &mut actions);
-        }
-        self.until_finished(actions, &mut Unwatched)?;
-        let shape = self.shape;
-        let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
-        Ok(newcomers
-            .map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape))
-            .collect())
-    }
 }

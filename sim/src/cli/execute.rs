@@ -194,7 +194,7 @@ fn stop(entry: &Entry, error: &RunError) -> Stop {
     let message = format!("{}: {error}", entry.scenario.name);
     match error {
         RunError::Data(_) | RunError::Mismatch(_) => Stop::Usage(message),
-        RunError::Failed(_) | RunError::Silent => Stop::Failed(message),
+        RunError::Failed(_) | RunError::Refused { .. } | RunError::Silent => Stop::Failed(message),
     }
 }
 

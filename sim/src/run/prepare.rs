@@ -11,7 +11,8 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::Descriptors;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::{Outcome, RoundRow, RunError, Simulation, Watcher};
+use super::simulation::Simulation;
+use super::{Outcome, RoundRow, RunError, Watcher};
 use crate::data::{Client, Dataset, npz};
 use crate::evaluate::{self, ClientScore, Scores};
 use crate::scenario::Scenario;
