@@ -343,7 +343,7 @@ proptest! {
             match inbound {
                 Inbound::Update(update) => prop_assert_eq!(update, &whole),
                 Inbound::Fault(_) => {}
-                Inbound::Hello(_) | Inbound::Foreign(_) => prop_assert!(!greet),
+                Inbound::Hello(_) | Inbound::Stranger | Inbound::Foreign(_) => prop_assert!(!greet),
                 other => panic!("{other:?} was never sent"),
             }
         }
@@ -371,7 +371,7 @@ proptest! {
         while connection.next_frame(&mut bytes) {}
         prop_assert_eq!(connection.traffic().down as usize, bytes.len());
         // Bytes may be counted anew; what was dropped stays counted.
-        say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), 256)), &[]);
+        say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
         hear(&mut connection, &[5, 1, 2, 3, 4, 0]);
         connection.forget_traffic();
         let traffic = connection.traffic();
@@ -429,23 +429,93 @@ fn nothing_but_hello_is_heard_before_hello() {
     assert_eq!(say(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
 }
 
+/// A device that says hello again has restarted, or has missed its welcome: it begins anew.
 #[test]
-fn a_hello_whose_welcome_was_lost_is_answered_again() {
+fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     let mut connection = greeted(256);
+    let opening = opening(3, 40, 3, Encoding::F32, true);
+    connection.open(&opening);
+    let (frames, _) = update_frames(&opening, 256, 1);
+    assert!(frames.len() > 2);
+    hear(&mut connection, &frames[0]);
+    connection.send(ToDevice::Fault(Fault::Malformed));
+    assert!(connection.is_mid_update() && connection.pending() > 0);
+    let again = hello(DEVICE, (8, 2, 1), 200);
+    assert_eq!(say(&mut connection, &ToServer::Hello(again.clone()), &[]), vec![Inbound::Hello(again)]);
+    assert!(!connection.is_mid_message() && connection.pending() == 0 && !connection.is_unanswered());
+    // Its new frame limit holds, and rounds go on.
     let welcome = ToDevice::Welcome(Welcome { campaign: 3, idle_milliseconds: 9 });
     connection.send(welcome.clone());
-    assert_eq!(sent(&mut connection), vec![(welcome.clone(), Vec::new())]);
-    let hello = hello(9, (8, 2, 1), 256);
-    assert_eq!(say(&mut connection, &ToServer::Hello(hello), &[]), vec![]);
-    assert_eq!(sent(&mut connection), vec![(welcome, Vec::new())]);
+    connection.open(&opening);
+    let told = sent(&mut connection);
+    assert_eq!(told[0], (welcome, Vec::new()));
+    assert!(told.iter().all(|(_, body)| body.len() < 200));
+    let (frames, whole) = update_frames(&opening, 200, 1);
+    assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Update(whole)]);
+    assert_eq!(connection.traffic().faults, 0);
 }
 
 #[test]
 fn a_second_hello_of_another_device_has_no_place() {
     let mut connection = greeted(256);
-    let again = ToServer::Hello(hello(10, (8, 2, 1), 4096));
-    assert_eq!(say(&mut connection, &again, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    let again = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 4096));
+    assert_eq!(say(&mut connection, &again, &[]), vec![Inbound::Stranger]);
     assert_eq!(sent(&mut connection), vec![(ToDevice::Fault(Fault::Unexpected), Vec::new())]);
+    assert_eq!(connection.traffic().faults, 1);
+}
+
+/// On a line that outlasts conversations a device may not know that this one has begun.
+#[test]
+fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
+    let mut connection = Connection::lasting();
+    let greet = vec![(ToDevice::Fault(Fault::Greet), Vec::new())];
+    assert_eq!(sent(&mut connection), greet);
+    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(sent(&mut connection), greet);
+    hear(&mut connection, &[9; 1000]);
+    assert_eq!(sent(&mut connection), vec![], "noise is not answered");
+    hear(&mut connection, &[0]);
+    let first = hello(DEVICE, (8, 2, 1), 256);
+    assert_eq!(say(&mut connection, &ToServer::Hello(first.clone()), &[]), vec![Inbound::Hello(first)]);
+    let stranger = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256));
+    assert_eq!(say(&mut connection, &stranger, &[]), vec![Inbound::Stranger]);
+}
+
+/// A round that was sent and never answered is sent again as it was; any answer ends that.
+#[test]
+fn an_unanswered_round_is_sent_again() {
+    let id = RoundId { round: 3, stage: 1 };
+    let missing = Missing { id, tensor: 0, chunks: [0u16].into_iter().collect() };
+    let decline = Decline { id, reason: DeclineReason::NoSamples };
+    let opening = opening(3, 40, 3, Encoding::F32, true);
+    let (frames, _) = update_frames(&opening, 256, 1);
+    let answers: [Vec<u8>; 3] =
+        [frame(&ToServer::Missing(missing), &[]), frame(&ToServer::Decline(decline), &[]), frames[0].clone()];
+    for answer in answers {
+        let mut connection = greeted(256);
+        connection.open_again();
+        assert_eq!((connection.pending(), connection.is_unanswered()), (0, false), "nothing is open");
+        connection.open(&opening);
+        assert!(!connection.is_unanswered(), "it has not been sent yet");
+        let first = sent(&mut connection);
+        assert!(connection.is_unanswered() && first.len() > 2);
+        // An answer to another round is none.
+        let other = Decline { id: RoundId { round: 2, stage: 1 }, reason: DeclineReason::NoSamples };
+        say(&mut connection, &ToServer::Decline(other), &[]);
+        say(&mut connection, &ToServer::Alive, &[]);
+        assert!(connection.is_unanswered());
+        connection.open_again();
+        assert_eq!(sent(&mut connection), first);
+        hear(&mut connection, &answer);
+        sent(&mut connection);
+        assert!(!connection.is_unanswered());
+        connection.open_again();
+        assert_eq!((connection.pending(), connection.traffic().reopened), (0, 1));
+        connection.open(&opening);
+        connection.close_round(id);
+        sent(&mut connection);
+        assert!(!connection.is_unanswered(), "it is over");
+    }
 }
 
 /// What an update announces is compared with what was asked for before anything is given memory.

@@ -8,6 +8,7 @@ use clap::Args;
 use embedded_io_adapters::tokio_1::FromTokio;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::session::Config;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -63,13 +64,22 @@ pub async fn converse(
 ) -> std::io::Result<Closed<std::io::Error>> {
     let socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
+    Ok(converse_over(session, socket, began).await)
+}
+
+/// Runs a session over a link that is there, until it ends. `began` is the device's time 0.
+pub async fn converse_over(
+    session: &mut SimSession,
+    link: impl AsyncRead + AsyncWrite + Unpin,
+    began: Instant,
+) -> Closed<std::io::Error> {
     let config = session.config();
     let mut receive = vec![0; usize::from(config.frame_limit)];
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
     let clock = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let sleep = move |at: u64| tokio::time::sleep_until(began + Duration::from_millis(at.min(1 << 40)));
-    Ok(run_async(session, &mut FromTokio::new(socket), buffers, clock, sleep).await)
+    run_async(session, &mut FromTokio::new(link), buffers, clock, sleep).await
 }
 
 /// The `device` command: connects, takes part, reconnects when the link is lost.

@@ -11,6 +11,7 @@ use fedspan_sim::data::Dataset;
 use fedspan_sim::device::{client_session, converse};
 use fedspan_sim::fleet::SimSession;
 use fedspan_sim::scenario::Scenario;
+use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -31,8 +32,19 @@ pub struct Running {
 /// # Errors
 /// What the server says.
 pub async fn start(fleet: &str) -> Result<Running, String> {
+    start_with(fleet, Vec::new()).await
+}
+
+/// [`start`] with lines that are there already.
+///
+/// # Errors
+/// What the server says.
+pub async fn start_with(fleet: &str, lines: Vec<DuplexStream>) -> Result<Running, String> {
     let fleet = Fleet::parse("fleet.toml", fleet).map_err(|problem| problem.to_string())?;
-    let server = Server::bind(fleet, 1).await.map_err(|error| error.to_string())?;
+    let mut server = Server::bind(fleet, 1).await.map_err(|error| error.to_string())?;
+    for (index, line) in lines.into_iter().enumerate() {
+        server.attach(format!("line {index}"), line);
+    }
     let address = server.address().map_err(|error| error.to_string())?;
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {

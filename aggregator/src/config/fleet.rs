@@ -29,6 +29,10 @@ pub struct Fleet {
     pub state: PathBuf,
     /// Address of the TCP listener.
     pub tcp: String,
+    /// Serial ports.
+    pub serial: Vec<String>,
+    /// Their speed, in bits a second.
+    pub baud: u32,
     /// Devices that must have joined before the first round opens.
     pub expected: usize,
     /// Devices that may join; `None` for all.
@@ -73,6 +77,8 @@ pub struct Limits {
     pub idle: Duration,
     /// Time from a frame's (or a chunked update's) first byte to its last, and for writing one.
     pub frame: Duration,
+    /// Time after which a round that a device has not answered is sent to it again.
+    pub repeat: Duration,
     /// Largest Frobenius norm of an update.
     pub norm: f32,
 }
@@ -85,11 +91,14 @@ impl Fleet {
     pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
         let source = Source::parse(name, text, &[])?;
         let root = source.root();
+        let (tcp, serial, baud) = read_listen(&root.section("listen")?)?;
         let (expected, allowed, absence) = read_devices(&root.section("devices")?)?;
         let fleet = Self {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             state: PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?),
-            tcp: read_listen(&root.section("listen")?)?,
+            tcp,
+            serial,
+            baud,
             expected,
             allowed,
             absence,
@@ -200,15 +209,25 @@ impl Fleet {
     }
 }
 
-fn read_listen(section: &Section<'_>) -> Result<String, Problem> {
+fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Problem> {
     let allowed = "an address with a port, like \"127.0.0.1:4410\"";
     let tcp = section.string("tcp", Some("127.0.0.1:4410"), allowed)?;
+    let ports = "a list of serial ports, like [\"/dev/ttyACM0\"]";
+    let serial = section.list("serial", ports, |v| v.as_str().map(str::to_owned))?.unwrap_or_default();
+    let baud = section.integer("baud", Some(115_200), 300..=20_000_000)?;
     section.finish()?;
+    let mut distinct = serial.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    if distinct.len() < serial.len() || serial.iter().any(String::is_empty) {
+        let message = format!("found {serial:?}, allowed: {ports}, each once");
+        return Err(section.problem("serial", message));
+    }
     let port = tcp.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
         return Err(section.problem("tcp", format!("found {tcp:?}, allowed: {allowed}")));
     }
-    Ok(tcp)
+    Ok((tcp, serial, u32::try_from(baud).unwrap_or(u32::MAX)))
 }
 
 fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, Duration), Problem> {
@@ -254,6 +273,7 @@ fn read_limits(section: &Section<'_>) -> Result<Limits, Problem> {
         hello: seconds("hello", 5.0)?,
         idle: seconds("idle", 120.0)?,
         frame: seconds("frame", 10.0)?,
+        repeat: seconds("repeat", 10.0)?,
         norm: section.number("norm", Some(1e4), f64::MIN_POSITIVE..=4e6)? as f32,
     };
     section.finish()?;

@@ -14,7 +14,7 @@ use fedspan_protocol::limits::{
 };
 use fedspan_protocol::message::{
     Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, ToDevice, ToServer,
-    Update as UpdateHead, Welcome, decode,
+    Update as UpdateHead, decode,
 };
 use incoming::{Incoming, begin_update, settle, take_chunk, whole};
 use outgoing::Outgoing;
@@ -24,8 +24,11 @@ use crate::engine::{Opening, Update};
 /// What a device said.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Inbound {
-    /// Its first message.
+    /// Its first message, or the same device's again: it has restarted, or has missed its welcome. What was
+    /// under way before is forgotten.
     Hello(Hello),
+    /// Another device says hello where one is known; it was answered with a fault and dropped.
+    Stranger,
     /// It speaks another wire version, or a development build's other messages; it gets this refusal.
     Foreign(Refusal),
     /// A whole update, reassembled.
@@ -51,6 +54,8 @@ pub struct Traffic {
     pub stale: u32,
     /// Messages that did not fit a frame. None does, short of a bug.
     pub unsent: u32,
+    /// Rounds that were sent again because nothing had come that answers them.
+    pub reopened: u32,
     /// Frames received and dropped.
     pub frames: FrameCounters,
 }
@@ -63,14 +68,16 @@ pub const OUTBOX_MAX: usize = 64;
 pub struct Connection {
     decoder: Decoder<Vec<u8>>,
     limit: usize,
+    /// The link does not close with this connection: who speaks without a hello is asked for one.
+    lasting: bool,
     greeted: bool,
     /// Who said hello.
     device: Option<u64>,
-    /// What it was answered.
-    welcome: Option<Welcome>,
     outbox: VecDeque<Outgoing>,
     /// The round that is open on this device, and how its tensors are cut.
     open: Option<(Arc<Opening>, Descriptors)>,
+    /// Nothing has come that answers the open round.
+    unanswered: bool,
     incoming: Option<Incoming>,
     /// The update that was whole, declined, closed or replaced last: chunks of it may still be on their way.
     settled: Option<RoundId>,
@@ -90,15 +97,25 @@ impl Connection {
         Self {
             decoder: Decoder::new(vec![0; HELLO_FRAME_MAX]),
             limit: HELLO_FRAME_MAX,
+            lasting: false,
             greeted: false,
             device: None,
-            welcome: None,
             outbox: VecDeque::new(),
             open: None,
+            unanswered: false,
             incoming: None,
             settled: None,
             traffic: Traffic::default(),
         }
+    }
+
+    /// The same on a link that does not close with it, such as a serial line: whoever is there is asked to say
+    /// hello.
+    #[must_use]
+    pub fn lasting() -> Self {
+        let mut connection = Self { lasting: true, ..Self::new() };
+        connection.send(ToDevice::Fault(Fault::Greet));
+        connection
     }
 
     /// Bytes and drops so far.
@@ -136,6 +153,9 @@ impl Connection {
                 )),
                 Fed::Message(message) => match decode::<ToServer>(message) {
                     Ok((message, body)) => {
+                        if self.open.as_ref().is_some_and(|(opening, _)| answers(&message, opening.id)) {
+                            self.unanswered = false;
+                        }
                         let (incoming, settled) = (&mut self.incoming, &mut self.settled);
                         Self::interpret(incoming, settled, self.open.as_ref(), self.greeted, message, body)
                     }
@@ -155,11 +175,16 @@ impl Connection {
                     }
                 }
                 Ok(Parsed::Nothing) => {}
-                Ok(Parsed::HelloAgain(device)) => match self.welcome {
-                    // The welcome was lost, or crossed with this.
-                    Some(welcome) if self.device == Some(device) => self.send(ToDevice::Welcome(welcome)),
-                    _ => said.push(self.fault(Fault::Unexpected)),
-                },
+                Ok(Parsed::HelloAgain(hello)) if self.device == Some(hello.device) => {
+                    self.outbox.clear();
+                    (self.open, self.unanswered, self.incoming, self.settled) = (None, false, None, None);
+                    self.greet(&hello);
+                    said.push(Inbound::Hello(hello));
+                }
+                Ok(Parsed::HelloAgain(_)) => {
+                    self.fault(Fault::Unexpected);
+                    said.push(Inbound::Stranger);
+                }
                 Ok(Parsed::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
                 Err(fault) => said.push(self.fault(fault)),
             }
@@ -169,8 +194,12 @@ impl Connection {
     /// Counts a fault and answers it, unless the device lets its answers pile up.
     fn fault(&mut self, fault: Fault) -> Inbound {
         self.traffic.faults = self.traffic.faults.saturating_add(1);
-        if self.greeted && self.outbox.len() < OUTBOX_MAX {
-            self.send(ToDevice::Fault(fault));
+        if self.outbox.len() < OUTBOX_MAX {
+            match self.greeted {
+                true => self.send(ToDevice::Fault(fault)),
+                false if self.lasting => self.send(ToDevice::Fault(Fault::Greet)),
+                false => {}
+            }
         }
         Inbound::Fault(fault)
     }
@@ -190,7 +219,7 @@ impl Connection {
         match message {
             ToServer::Hello(hello) if !greeted => Ok(Parsed::Say(Inbound::Hello(hello))),
             _ if !greeted => Err(Fault::Unexpected),
-            ToServer::Hello(hello) => Ok(Parsed::HelloAgain(hello.device)),
+            ToServer::Hello(hello) => Ok(Parsed::HelloAgain(hello)),
             ToServer::Update(head) if open.is_none_or(|(opening, _)| opening.id != head.id) => {
                 // Of another round: its numbers are of no use, what became of it is the engine's to say.
                 *settled = Some(head.id);
@@ -218,9 +247,6 @@ impl Connection {
 
     /// Queues a message.
     pub fn send(&mut self, message: ToDevice) {
-        if let ToDevice::Welcome(welcome) = message {
-            self.welcome = Some(welcome);
-        }
         self.outbox.push_back(Outgoing::Message(message));
     }
 
@@ -240,11 +266,31 @@ impl Connection {
         }
         settle(&mut self.incoming, &mut self.settled);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
-        self.open = Some((Arc::clone(opening), tensors.clone()));
-        let chunked = tensors.iter().any(|t| t.chunk > 0);
+        self.open = Some((Arc::clone(opening), tensors));
+        self.unanswered = true;
+        self.send_open();
+    }
+
+    fn send_open(&mut self) {
+        let Some((opening, tensors)) = &self.open else { return };
         self.outbox.push_back(Outgoing::Open(Arc::clone(opening), tensors.clone()));
-        if chunked {
-            self.outbox.push_back(Outgoing::Chunks(Arc::clone(opening), tensors, 0, 0));
+        if tensors.iter().any(|t| t.chunk > 0) {
+            self.outbox.push_back(Outgoing::Chunks(Arc::clone(opening), tensors.clone(), 0, 0));
+        }
+    }
+
+    /// A round is open on the device, all of it was sent, and nothing has come that answers it: it may never
+    /// have arrived.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered && self.outbox.is_empty()
+    }
+
+    /// Sends the open round again, if nothing has come that answers it.
+    pub fn open_again(&mut self) {
+        if self.is_unanswered() {
+            self.traffic.reopened = self.traffic.reopened.saturating_add(1);
+            self.send_open();
         }
     }
 
@@ -252,6 +298,7 @@ impl Connection {
     pub fn close_round(&mut self, id: RoundId) {
         if self.open.as_ref().is_some_and(|(opening, _)| opening.id == id) {
             self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
+            self.unanswered = false;
         }
         // The device stops sending its update; waiting for the rest would look as if it were slow.
         if self.incoming.as_ref().is_some_and(|update| update.head.id == id) {
@@ -328,10 +375,20 @@ fn foreign(message: &[u8]) -> Option<Refusal> {
     (hello.schema_hash != SCHEMA_HASH).then_some(Refusal::Schema { served: SCHEMA_HASH })
 }
 
+/// Whether a message shows that the device has heard of a round.
+fn answers(message: &ToServer, round: RoundId) -> bool {
+    match message {
+        ToServer::Update(update) => update.id == round,
+        ToServer::Decline(decline) => decline.id == round,
+        ToServer::Missing(missing) => missing.id == round,
+        _ => false,
+    }
+}
+
 enum Parsed {
     Say(Inbound),
     Resend(Missing),
-    HelloAgain(u64),
+    HelloAgain(Hello),
     Stale,
     Nothing,
 }

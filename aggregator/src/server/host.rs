@@ -2,10 +2,10 @@
 //! commits finished rounds, publishes status.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
-use fedspan_protocol::message::{Model, Welcome};
+use fedspan_protocol::message::{Hello, Model, Welcome};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::Instant;
 
 use super::ServeError;
 use super::peer::{Command, Message, What};
@@ -43,7 +43,7 @@ pub(super) struct Host {
 /// Waits for an instant; for ever if there is none.
 pub(super) async fn sleep_until(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
+        Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
@@ -163,9 +163,7 @@ impl Host {
         match (what, device) {
             (What::Hello(hello, commands), None) => match self.requirements.admit(&hello) {
                 Ok(()) => {
-                    let welcome =
-                        Welcome { campaign: self.campaign, idle_milliseconds: self.idle_milliseconds };
-                    let _ = commands.try_send(Command::Welcome(welcome));
+                    let _ = commands.try_send(Command::Welcome(self.welcome()));
                     self.connections.welcomed += 1;
                     if let Some(old) = self.current.insert(hello.device, peer) {
                         // The device is back before its old connection was missed.
@@ -183,6 +181,7 @@ impl Host {
                     Ok(())
                 }
             },
+            (What::HelloAgain(hello), Some(device)) => self.greeted_again(peer, device, &hello),
             (What::Update(update), Some(device)) => self.event(Event::Update(device, *update)),
             (What::Decline(decline), Some(device)) => {
                 tracing::warn!(device, round = decline.id.round, "declined: {}", decline.reason);
@@ -209,6 +208,32 @@ impl Host {
                 Ok(())
             }
         }
+    }
+
+    /// A device that is known has restarted, or has missed its welcome.
+    fn greeted_again(&mut self, peer: u64, device: DeviceId, hello: &Hello) -> Result<(), ServeError> {
+        if self.current.get(&device) != Some(&peer) {
+            self.connections.stale += 1;
+            return Ok(());
+        }
+        match self.requirements.admit(hello) {
+            Ok(()) => {
+                self.connections.welcomed_again += 1;
+                self.command(device, Command::Welcome(self.welcome()));
+                self.event(Event::Joined(device))
+            }
+            Err(refusal) => {
+                tracing::warn!(device, "refused: {refusal}");
+                self.connections.refused += 1;
+                self.command(device, Command::Refuse(refusal));
+                self.publish();
+                Ok(())
+            }
+        }
+    }
+
+    fn welcome(&self) -> Welcome {
+        Welcome { campaign: self.campaign, idle_milliseconds: self.idle_milliseconds }
     }
 
     fn event(&mut self, event: Event) -> Result<(), ServeError> {

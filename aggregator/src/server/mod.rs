@@ -1,9 +1,9 @@
 //! The tokio shell: a listener, a task per connection, one task that owns the engine.
 //!
 //! ```text
-//!  socket <-> peer task (Connection, limits) <-- bounded channels --> host task (Engine, Store)
-//!                                                                       |
-//!                                             control socket: status, watch
+//!  socket, serial port <-> peer task (Connection, limits) <-- bounded channels --> host task (Engine, Store)
+//!                                                                                    |
+//!                                                          control socket: status, watch
 //! ```
 //!
 //! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
@@ -11,15 +11,18 @@
 
 mod control;
 mod host;
+mod line;
 mod peer;
 mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 
 use self::peer::Admission;
 use crate::config::Fleet;
@@ -71,7 +74,13 @@ pub struct Server {
     listener: TcpListener,
     store: Store,
     entropy: u64,
+    lines: Vec<(String, Box<dyn Line>)>,
 }
+
+/// A link that outlasts conversations.
+pub trait Line: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Line for T {}
 
 impl Server {
     /// Binds the listener and opens the state directory. `entropy` makes a new campaign distinct from every
@@ -85,7 +94,13 @@ impl Server {
         let listener = TcpListener::bind(&fleet.tcp)
             .await
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Ok(Self { fleet, listener, store, entropy })
+        Ok(Self { fleet, listener, store, entropy, lines: Vec::new() })
+    }
+
+    /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
+    /// The configuration's serial ports need not be added.
+    pub fn attach(&mut self, name: impl Into<String>, line: impl Line + 'static) {
+        self.lines.push((name.into(), Box::new(line)));
     }
 
     /// Where it listens: the port is the system's choice if the configuration said 0.
@@ -107,7 +122,7 @@ impl Server {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, listener, store, entropy } = self;
+        let Self { fleet, listener, store, entropy, lines: attached } = self;
         let limits = fleet.limits;
         let control = control::Control::bind(store.directory());
         let mut host = host::Host::new(&fleet, store, entropy)?;
@@ -117,7 +132,16 @@ impl Server {
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
-        let mut next_peer = 0u64;
+        let numbers = line::Numbers::default();
+        let mut lines = tokio::task::JoinSet::new();
+        let around = line::Surroundings { limits, inbox: inbox.clone(), numbers: numbers.clone() };
+        for (path, around) in fleet.serial.iter().map(|path| (path.clone(), around.clone())) {
+            lines.spawn(line::serial(path, fleet.baud, around));
+        }
+        for ((name, stream), around) in attached.into_iter().map(|line| (line, around.clone())) {
+            lines.spawn(async move { line::stream(&name, stream, &around).await });
+        }
+        drop(around);
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
         let result = loop {
@@ -149,6 +173,7 @@ impl Server {
                 }
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
+                Some(_) = lines.join_next(), if !lines.is_empty() => {}
                 () = host::sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
                     Ok((socket, address)) => {
@@ -160,9 +185,8 @@ impl Server {
                             host.turned_away(permit.is_ok());
                         }
                         if let Ok(permit) = permit {
-                            next_peer += 1;
                             let inbox = inbox.clone();
-                            peers.spawn(peer::run(next_peer, socket, address, limits, inbox, admission, permit));
+                            peers.spawn(peer::run(numbers.next(), socket, address, limits, inbox, admission, permit));
                         }
                     }
                     Err(error) => {
@@ -174,10 +198,14 @@ impl Server {
             }
         };
         // What is queued for the devices (the last acknowledgements) is still written.
+        messages.close();
         host.release();
         drop(inbox);
         let drained = async { while peers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
+        // A line with nobody on it does not end by itself.
+        let drained = async { while lines.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
         result.map(|()| host.status())
     }
 }

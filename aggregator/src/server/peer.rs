@@ -1,4 +1,4 @@
-//! One connection: bytes between a socket and the sans-IO [`Connection`], within the limits of time and
+//! One conversation: bytes between a stream and the sans-IO [`Connection`], within the limits of time and
 //! memory. Whatever a peer does, only its own connection suffers.
 
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fedspan_protocol::message::{Ack, Decline, Hello, Refusal, RoundId, ToDevice, Welcome};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, timeout};
@@ -27,6 +27,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a connection that this side ends may take to close on the other.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// As good as for ever, and still a time.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
 /// Faults after which a connection is closed: noise is forgiven, a flood is not.
 const FAULTS_MAX: u32 = 64;
 
@@ -41,6 +44,8 @@ pub(super) struct Message {
 #[derive(Debug)]
 pub(super) enum What {
     Hello(Hello, mpsc::Sender<Command>),
+    /// The same device again, on the same connection.
+    HelloAgain(Hello),
     Update(Box<Update>),
     Decline(Decline),
     Gone(Gone, Traffic),
@@ -95,26 +100,36 @@ pub(super) async fn run(
     _permit: OwnedSemaphorePermit,
 ) {
     let _ = socket.set_nodelay(true);
-    let mut peer =
-        Peer { id, socket, limits, inbox, connection: Connection::new(), frame_since: None, asked: None };
+    let mut peer = Peer::new(id, socket, limits, inbox, false);
     let gone = match admission {
-        Admission::Converse => match peer.converse().await {
-            Ok(gone) | Err(gone) => gone,
-        },
+        Admission::Converse => peer.converse().await.unwrap_or_else(|gone| gone),
         Admission::ComeBackLater => peer.turn_away().await,
     };
     if matches!(gone, Gone::Ended | Gone::Foreign) {
         peer.linger().await;
     }
     tracing::debug!(peer = id, %address, ?gone, "connection ended");
-    let traffic = peer.connection.traffic();
-    // The host is gone only when the server stops; nobody needs to know then.
-    let _ = peer.inbox.send(Message { peer: id, what: What::Gone(gone, traffic) }).await;
+    peer.report(gone).await;
 }
 
-struct Peer {
+/// Has one conversation on a line and leaves it open. [`Gone::Closed`]: the line itself has ended.
+pub(super) async fn on_line(
     id: u64,
-    socket: TcpStream,
+    line: impl AsyncRead + AsyncWrite + Unpin,
+    limits: Limits,
+    inbox: mpsc::Sender<Message>,
+) -> Gone {
+    let mut peer = Peer::new(id, line, limits, inbox, true);
+    let gone = peer.converse().await.unwrap_or_else(|gone| gone);
+    peer.report(gone).await;
+    gone
+}
+
+struct Peer<S> {
+    id: u64,
+    socket: S,
+    /// The link outlasts this conversation: nobody has to say hello in time.
+    lasting: bool,
     limits: Limits,
     inbox: mpsc::Sender<Message>,
     connection: Connection,
@@ -122,9 +137,25 @@ struct Peer {
     frame_since: Option<Instant>,
     /// When the missing chunks of an update were last asked for.
     asked: Option<Instant>,
+    /// Since when the open round has been unanswered.
+    unanswered_since: Option<Instant>,
 }
 
-impl Peer {
+impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+    fn new(id: u64, socket: S, limits: Limits, inbox: mpsc::Sender<Message>, lasting: bool) -> Self {
+        let connection = if lasting { Connection::lasting() } else { Connection::new() };
+        let (frame_since, asked, unanswered_since) = (None, None, None);
+        Self { id, socket, lasting, limits, inbox, connection, frame_since, asked, unanswered_since }
+    }
+
+    async fn report(self, gone: Gone) {
+        // The socket closes after that is known: who sees it closed may count on it.
+        let Self { id: peer, inbox, connection, socket: _socket, .. } = self;
+        let what = What::Gone(gone, connection.traffic());
+        // The host is gone only when the server stops; nobody needs to know then.
+        let _ = inbox.send(Message { peer, what }).await;
+    }
+
     async fn turn_away(&mut self) -> Gone {
         let milliseconds = u32::try_from(RETRY.as_millis()).unwrap_or(u32::MAX);
         self.connection.send(ToDevice::RetryAfter { milliseconds });
@@ -148,10 +179,16 @@ impl Peer {
         let mut buffer = [0u8; 2048];
         let mut said = Vec::new();
         let mut heard = Instant::now();
+        self.flush().await?;
         loop {
-            let silence = if sender.is_some() { self.limits.hello } else { self.limits.idle };
+            let silence = match sender {
+                Some(_) if self.lasting => FOR_EVER,
+                Some(_) => self.limits.hello,
+                None => self.limits.idle,
+            };
             let mut limit = heard + silence;
             let mut ask = None;
+            let repeat = self.watch_answer().map(|since| since + self.limits.repeat);
             if let Some(since) = self.frame_since {
                 limit = limit.min(since + self.limits.frame);
                 ask = self.connection.is_mid_update().then(|| self.asked.unwrap_or(since) + ASK_AGAIN);
@@ -187,9 +224,16 @@ impl Peer {
                     let traffic = self.connection.traffic();
                     let dropped = traffic.frames.oversize + traffic.frames.framing
                         + traffic.frames.check + traffic.frames.header;
-                    if traffic.faults + dropped > FAULTS_MAX || self.connection.pending() > OUTBOX_MAX {
+                    // A line carries no more than its speed, and noise on it is nobody's fault.
+                    let noise = if self.lasting { 0 } else { traffic.faults + dropped };
+                    if noise > FAULTS_MAX || self.connection.pending() > OUTBOX_MAX {
                         return Err(Gone::Flood);
                     }
+                }
+                () = tokio::time::sleep_until(repeat.unwrap_or(limit)), if repeat.is_some_and(|at| at < limit) => {
+                    self.unanswered_since = None;
+                    self.connection.open_again();
+                    self.flush().await?;
                 }
                 () = tokio::time::sleep_until(ask.unwrap_or(limit)), if ask.is_some_and(|ask| ask < limit) => {
                     self.asked = Some(Instant::now());
@@ -199,6 +243,16 @@ impl Peer {
                 () = tokio::time::sleep_until(limit) => return Err(self.timed_out(sender.is_some())),
             }
         }
+    }
+
+    /// Since when the open round has been unanswered.
+    fn watch_answer(&mut self) -> Option<Instant> {
+        if self.connection.is_unanswered() {
+            self.unanswered_since.get_or_insert_with(Instant::now);
+        } else {
+            self.unanswered_since = None;
+        }
+        self.unanswered_since
     }
 
     fn timed_out(&self, greeting: bool) -> Gone {
@@ -226,8 +280,10 @@ impl Peer {
         let what = match inbound {
             Inbound::Hello(hello) => match greeting.take() {
                 Some(sender) => What::Hello(hello, sender),
-                None => return Ok(()),
+                None => What::HelloAgain(hello),
             },
+            // Its next hello is heard in a new conversation.
+            Inbound::Stranger if self.lasting => return Err(Gone::Ended),
             Inbound::Foreign(refusal) => {
                 self.connection.refuse(refusal);
                 self.flush().await?;
@@ -235,7 +291,7 @@ impl Peer {
             }
             Inbound::Update(update) => What::Update(Box::new(update)),
             Inbound::Decline(decline) => What::Decline(decline),
-            Inbound::Alive | Inbound::Fault(_) => return Ok(()),
+            Inbound::Alive | Inbound::Fault(_) | Inbound::Stranger => return Ok(()),
         };
         self.inbox.send(Message { peer: self.id, what }).await.map_err(|_| Gone::Ended)
     }

@@ -34,6 +34,8 @@ pub struct Status {
 pub struct ConnectionCounters {
     /// Devices that were welcomed.
     pub welcomed: u64,
+    /// Hellos of devices that were known on their connection: they had restarted, or had missed their welcome.
+    pub welcomed_again: u64,
     /// Hellos that were refused.
     pub refused: u64,
     /// Connections over the limit, told to come back later.
@@ -60,6 +62,8 @@ pub struct ConnectionCounters {
     pub faults: u64,
     /// Messages that did not fit a device's frames.
     pub unsent: u64,
+    /// Rounds that were sent to a device again because nothing had come that answered them.
+    pub reopened: u64,
     /// Chunks of updates that were over, and messages of connections that had been replaced.
     pub stale: u64,
     /// Frames dropped: too long, not COBS, wrong check, unknown header.
@@ -85,6 +89,7 @@ impl ConnectionCounters {
         *counter += 1;
         self.faults += u64::from(traffic.faults);
         self.unsent += u64::from(traffic.unsent);
+        self.reopened += u64::from(traffic.reopened);
         self.stale += u64::from(traffic.stale);
         let frames = traffic.frames;
         self.dropped_frames += u64::from(frames.oversize)

@@ -3,7 +3,7 @@
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{
-    self, Ack, AckOutcome, Chunk, DeclineReason, Descriptors, RoundId, RoundOpen, ToDevice, decode,
+    self, Ack, AckOutcome, Chunk, DeclineReason, Descriptors, Fault, RoundId, RoundOpen, ToDevice, decode,
 };
 use rand_core::Rng;
 
@@ -54,6 +54,13 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             }
             (ToDevice::Ack(ack), _) => self.acknowledged(&ack),
             (ToDevice::RoundClosed(id), _) => self.round_closed(id),
+            (ToDevice::Fault(Fault::Greet), _) => {
+                // The server has restarted behind a link that stayed up. An update that is ready still is.
+                self.counters.greeted_again = self.counters.greeted_again.saturating_add(1);
+                self.decline = None;
+                self.resend = None;
+                self.state = State::Greeting { hello_at: None };
+            }
             (ToDevice::Fault(_), _) => self.unexpected(),
             // A chunk of a round that is not being received: left over from before a reconnect.
             _ => self.unexpected(),
@@ -64,6 +71,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if open.id == self.round && self.update_ready {
             self.state = State::Sending { next: Outgoing::Head };
             return;
+        }
+        // The server has not heard of this round for a while; it is under way.
+        if open.id == self.round && matches!(self.state, State::Receiving { .. } | State::Collecting) {
+            return self.unexpected();
         }
         // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
         // to be fetched again.

@@ -109,6 +109,8 @@ pub struct Counters {
     pub asked_again: u32,
     /// Frames that did not fit the buffer for outgoing frames.
     pub unsent: u32,
+    /// Times that a server asked for a new hello: it had restarted behind a link that stayed up.
+    pub greeted_again: u32,
     /// Failures of the storage.
     pub storage: u32,
 }

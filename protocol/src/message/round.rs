@@ -151,4 +151,7 @@ pub enum Fault {
     Unexpected,
     /// A descriptor or a chunk does not fit what was announced.
     Tensors,
+    /// Nobody has said hello on this link, as far as the server knows: the device greets again. Sent on links
+    /// that do not close when the server restarts, such as serial lines.
+    Greet,
 }

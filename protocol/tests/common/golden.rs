@@ -466,6 +466,7 @@ fn down() -> Vec<Golden> {
     add("to_device_round_closed", "RoundClosed: round 7, stage 1", ToDevice::RoundClosed(ID), none());
     add("to_device_retry_after", "RetryAfter: 2500 ms", ToDevice::RetryAfter { milliseconds: 2500 }, none());
     for (name, meaning, fault) in [
+        ("to_device_fault_greet", "Fault: Greet", Fault::Greet),
         ("to_device_fault_malformed", "Fault: Malformed", Fault::Malformed),
         ("to_device_fault_tensors", "Fault: Tensors", Fault::Tensors),
         ("to_device_fault_unexpected", "Fault: Unexpected", Fault::Unexpected),

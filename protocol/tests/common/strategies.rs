@@ -229,6 +229,7 @@ pub fn to_device() -> impl Strategy<Value = ToDevice> {
         ack().prop_map(ToDevice::Ack),
         round_id().prop_map(ToDevice::RoundClosed),
         u32s().prop_map(|milliseconds| ToDevice::RetryAfter { milliseconds }),
-        select(vec![Fault::Malformed, Fault::Unexpected, Fault::Tensors]).prop_map(ToDevice::Fault),
+        select(vec![Fault::Malformed, Fault::Unexpected, Fault::Tensors, Fault::Greet])
+            .prop_map(ToDevice::Fault),
     ]
 }

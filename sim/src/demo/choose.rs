@@ -37,7 +37,7 @@ static RECORDED: &str = include_str!("chosen.json");
 pub enum Features {
     /// Those that the client computes on a device.
     Device,
-    /// Those of [`scaled`].
+    /// Logarithms of the spreads, and other weights: they suit people better who learn alone.
     Logarithmic,
 }
 

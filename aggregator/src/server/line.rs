@@ -1,0 +1,78 @@
+//! Lines: links that outlast conversations, such as serial ports. A device is there or not; there is no
+//! connecting and no closing, only bytes that come or do not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serial2_tokio::SerialPort;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+
+use super::peer::{self, Gone, Message};
+use crate::config::Limits;
+
+/// How often a port that is not there is looked for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a line that had nothing but noise is left alone.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Numbers for conversations, shared by all links of a server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Numbers(Arc<AtomicU64>);
+
+impl Numbers {
+    pub(super) fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What a line needs of its server.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    pub limits: Limits,
+    pub inbox: mpsc::Sender<Message>,
+    pub numbers: Numbers,
+}
+
+/// Serves a serial port for ever: whenever it is plugged in, whoever is on it.
+pub(super) async fn serial(path: String, baud: u32, around: Surroundings) {
+    let mut missing = false;
+    loop {
+        match SerialPort::open(&path, baud) {
+            Ok(port) => {
+                missing = false;
+                tracing::info!(port = path, baud, "serial port is open");
+                stream(&path, port, &around).await;
+                tracing::warn!(port = path, "serial port is gone");
+            }
+            Err(error) if !missing => {
+                missing = true;
+                tracing::warn!(port = path, %error, "serial port cannot be opened; it is tried every second");
+            }
+            Err(_) => {}
+        }
+        if around.inbox.is_closed() {
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Serves one conversation after the other on a stream, until the stream ends.
+pub(super) async fn stream(
+    name: &str,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    around: &Surroundings,
+) {
+    loop {
+        let number = around.numbers.next();
+        let gone = peer::on_line(number, &mut stream, around.limits, around.inbox.clone()).await;
+        tracing::debug!(peer = number, line = name, ?gone, "conversation ended");
+        if gone == Gone::Closed || around.inbox.is_closed() {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

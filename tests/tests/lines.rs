@@ -1,0 +1,335 @@
+//! Lines that outlast conversations: noise, boards that restart, servers that restart, cables that are pulled.
+//! Whatever happens, the fleet learns what the simulator learns, bit for bit.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_aggregator::store;
+use fedspan_sim::data::Dataset;
+use fedspan_sim::device::{client_session, converse_over};
+use fedspan_sim::fleet::SimSession;
+use fedspan_sim::run::{Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+use fedspan_tests::{fleet_of, start, start_with};
+use serial2_tokio::SerialPort;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+const SCENARIO: &str = r#"
+seed = 3
+[data]
+kind = "linear-regression"
+clients = 5
+d = 20
+k = 2
+samples = 20
+noise_std = 0.1
+[model]
+k = 2
+[algorithm]
+name = "fedrep"
+rounds = 6
+step_size = 0.25
+"#;
+
+const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.25\n\
+    [rounds]\ndeadline = 0\n[limits]\nidle = 60\n";
+
+struct World {
+    scenario: Scenario,
+    dataset: Arc<Dataset>,
+    state: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let scenario = Scenario::parse("test", SCENARIO, &[]).expect("scenario");
+        let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
+        Self { scenario, dataset, state: tempfile::tempdir().expect("a directory") }
+    }
+
+    fn fleet(&self) -> String {
+        fleet_of(&self.scenario, &self.dataset, self.state.path(), CAMPAIGN)
+    }
+
+    fn session(&self, index: usize) -> SimSession {
+        client_session(&self.scenario, &self.dataset, index, index as u64, true).expect("client")
+    }
+
+    /// The representation that was served is the simulator's.
+    fn agrees(&self) {
+        let simulated = run(&self.scenario, self.scenario.seed, &mut Unwatched).expect("simulation");
+        let committed = store::read(self.state.path()).expect("readable").expect("committed");
+        let served = Matrix::from_column_slice(20, 2, &committed.state[..40]);
+        let bits = |matrix: &Matrix| matrix.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        let served = orthonormal(&served).expect("full rank");
+        assert_eq!(bits(&served), bits(simulated.representation.as_ref().expect("there is one")));
+    }
+}
+
+/// Bytes that are lost, doubled or changed, one in so many.
+async fn noise(
+    mut from: ReadHalf<DuplexStream>,
+    mut to: WriteHalf<DuplexStream>,
+    one_in: u64,
+    mut random: Stream,
+) {
+    let mut buffer = [0; 64];
+    while let Ok(n @ 1..) = from.read(&mut buffer).await {
+        let mut bytes = Vec::new();
+        for byte in &buffer[..n] {
+            match random.bits() % one_in {
+                0 => match random.bits() % 3 {
+                    0 => {}
+                    1 => bytes.extend([*byte, *byte]),
+                    _ => bytes.push(byte ^ 1 << (random.bits() % 8)),
+                },
+                _ => bytes.push(*byte),
+            }
+        }
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Both ends of a line with noise on it.
+fn noisy(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
+    let ((near, a), (b, far)) = (duplex(4096), duplex(4096));
+    let ((a_in, a_out), (b_in, b_out)) = (split(a), split(b));
+    tokio::spawn(noise(a_in, b_out, one_in, stream(seed, Purpose::Device, 0)));
+    tokio::spawn(noise(b_in, a_out, one_in, stream(seed, Purpose::Device, 1)));
+    (near, far)
+}
+
+/// Time is virtual: waiting costs nothing.
+#[tokio::test(start_paused = true)]
+async fn noise_slows_a_line_down_and_no_more() {
+    for one_in in [1000, 100] {
+        let world = World::new();
+        let mut devices = JoinSet::new();
+        let mut lines = Vec::new();
+        for index in 0..5 {
+            let (near, far) = noisy(one_in, index as u64);
+            lines.push(near);
+            let mut session = world.session(index);
+            devices.spawn(async move {
+                let mut dropped = 0;
+                let (began, mut far) = (Instant::now(), far);
+                while !session.is_fitted() {
+                    let closed = converse_over(&mut session, &mut far, began).await;
+                    assert!(session.refusal().is_none());
+                    let frames = closed.frames;
+                    dropped += frames.oversize + frames.framing + frames.check + frames.header;
+                    tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
+                }
+                // The line stays: a server that hears nobody asks for a hello in vain.
+                (session.counters(), dropped, far)
+            });
+        }
+        let server = start_with(&world.fleet(), lines).await.expect("server");
+        let mut ended = Vec::new();
+        while let Some(device) = devices.join_next().await {
+            ended.push(device.expect("no panic"));
+        }
+        let status = server.end.await.expect("no panic").expect("served");
+        assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
+        assert_eq!(status.updates.rejected(), 0, "{status:?}");
+        assert_eq!(status.updates.counted, 5 * 7, "each once: {status:?}");
+        let dropped: u32 = ended.iter().map(|(_, dropped, _)| dropped).sum();
+        assert!(dropped > 0 && ended.iter().all(|(counters, _, _)| counters.malformed == 0));
+        world.agrees();
+    }
+}
+
+/// Runs a session until the line ends or its head is fitted; `began` is its time 0.
+async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
+    while !session.is_fitted() {
+        let closed = converse_over(session, &mut *line, began).await;
+        assert!(session.refusal().is_none() && closed.error.is_none());
+        tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
+    }
+}
+
+/// A line that loses its power: what the device hears ends after so many bytes, whatever it was doing.
+async fn until_heard(bytes: usize, session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
+    let (near, mut far) = duplex(4096);
+    let mut heard = 0;
+    let device = converse_over(session, near, began);
+    let wire = async {
+        let (mut up, mut down) = ([0; 256], [0; 1]);
+        while heard < bytes {
+            tokio::select! {
+                n = far.read(&mut up) => line.write_all(&up[..n.expect("the device")]).await.expect("the line"),
+                n = line.read(&mut down) => {
+                    heard += n.expect("the line");
+                    far.write_all(&down).await.expect("the device");
+                }
+            }
+        }
+    };
+    tokio::select! {
+        _ = device => panic!("the device has ended by itself"),
+        () = wire => {}
+    }
+}
+
+/// The board restarts, with nothing in its memory, in the middle of everything: of each message that it
+/// hears, and between them.
+#[tokio::test(start_paused = true)]
+async fn a_board_that_restarts_begins_anew() {
+    for heard in (0..520).step_by(37) {
+        let world = World::new();
+        let mut devices = JoinSet::new();
+        let mut lines = Vec::new();
+        for index in 0..5 {
+            let (near, mut far) = duplex(4096);
+            lines.push(near);
+            let (mut session, again) = (world.session(index), world.session(index));
+            devices.spawn(async move {
+                let began = Instant::now();
+                if index == 0 {
+                    until_heard(heard, &mut session, &mut far, began).await;
+                    session = again;
+                }
+                take_part(&mut session, &mut far, began).await;
+                far
+            });
+        }
+        let server = start_with(&world.fleet(), lines).await.expect("server");
+        while let Some(device) = devices.join_next().await {
+            device.expect("no panic");
+        }
+        let status = server.end.await.expect("no panic").expect("served");
+        assert_eq!((status.phase.as_str(), status.round), ("finished", 6), "after {heard} bytes");
+        assert_eq!(status.updates.rejected(), 0, "{status:?}");
+        world.agrees();
+    }
+}
+
+/// The server restarts; the boards never notice, and nobody closes anything.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_restarts_finds_its_boards_again() {
+    let world = World::new();
+    let mut devices = JoinSet::new();
+    let mut bridges: Vec<(DuplexStream, DuplexStream)> = Vec::new();
+    let mut lines = Vec::new();
+    for index in 0..5 {
+        let ((near, wire), (other, mut far)) = (duplex(4096), duplex(4096));
+        lines.push(near);
+        bridges.push((wire, other));
+        let mut session = world.session(index);
+        devices.spawn(async move {
+            take_part(&mut session, &mut far, Instant::now()).await;
+            (session.counters(), far)
+        });
+    }
+    let first = start_with(&world.fleet(), lines).await.expect("server");
+    // Bytes pass for a while: the first server gets somewhere, but not to the end.
+    let mut passed = 0;
+    while passed < 5 * 900 {
+        for (wire, other) in &mut bridges {
+            let (mut up, mut down) = ([0; 64], [0; 64]);
+            tokio::select! {
+                biased;
+                n = wire.read(&mut down) => {
+                    let n = n.expect("the server");
+                    passed += n;
+                    other.write_all(&down[..n]).await.expect("the board");
+                }
+                n = other.read(&mut up) => wire.write_all(&up[..n.expect("the board")]).await.expect("the server"),
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+            }
+        }
+    }
+    first.stop.send(()).expect("it runs");
+    let status = first.end.await.expect("no panic").expect("served");
+    assert!(status.round > 0 && status.round < 6, "{status:?}");
+    // The next server is on the same cables.
+    let mut lines = Vec::new();
+    for (_, mut other) in bridges {
+        let (near, mut wire) = duplex(4096);
+        lines.push(near);
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut wire, &mut other).await });
+    }
+    let second = start_with(&world.fleet(), lines).await.expect("server");
+    while let Some(device) = devices.join_next().await {
+        let (counters, _line) = device.expect("no panic");
+        assert!(counters.greeted_again >= 1, "{counters:?}");
+    }
+    let status = second.end.await.expect("no panic").expect("served");
+    assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
+    world.agrees();
+}
+
+/// Names of the terminals that this process has open.
+fn terminals() -> BTreeSet<PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").expect("a list");
+    open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|path| path.starts_with("/dev/pts"))
+        .collect()
+}
+
+/// A pseudo-terminal: the board's end, and the other one, whose name is found under `name` as a server would
+/// open it: a name that stays when another cable is plugged in.
+fn plug(name: &Path) -> (SerialPort, SerialPort) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().expect("nobody panics");
+    let before = terminals();
+    let (board, port) = SerialPort::pair().expect("a pseudo-terminal");
+    let path = terminals().difference(&before).next().cloned().expect("its name");
+    let _ = std::fs::remove_file(name);
+    std::os::unix::fs::symlink(path, name).expect("a link");
+    (board, port)
+}
+
+/// Real serial ports, as far as a system without any has them; one is pulled out and comes back, and one
+/// device comes over TCP.
+#[tokio::test(flavor = "multi_thread")]
+async fn serial_ports_may_be_pulled_and_plugged_in_again() {
+    let world = World::new();
+    let names: Vec<PathBuf> = (0..4).map(|index| world.state.path().join(format!("port{index}"))).collect();
+    let ports: Vec<String> = names.iter().map(|name| format!("{:?}", name.display().to_string())).collect();
+    let fleet = world.fleet().replace("[devices]", &format!("serial = [{}]\n[devices]", ports.join(", ")));
+    let server = start(&fleet).await.expect("server");
+    let mut devices = JoinSet::new();
+    for (index, name) in names.iter().enumerate() {
+        let (mut session, name) = (world.session(index), name.clone());
+        devices.spawn(async move {
+            let (mut board, mut port) = plug(&name);
+            let began = Instant::now();
+            if index == 0 {
+                // Pulled out after a while, whatever is going on; plugged in again somewhere else.
+                let pulled = tokio::time::sleep(Duration::from_millis(1500));
+                tokio::select! {
+                    closed = converse_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
+                    () = pulled => {}
+                }
+                drop((board, port));
+                (board, port) = plug(&name);
+            }
+            while !session.is_fitted() {
+                let closed = converse_over(&mut session, &mut board, began).await;
+                tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
+            }
+            (board, port)
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(2000)).await;
+    let session =
+        fedspan_tests::device(world.scenario.clone(), Arc::clone(&world.dataset), 4, server.address);
+    session.await.expect("the device on TCP");
+    let mut boards = Vec::new();
+    while let Some(board) = devices.join_next().await {
+        boards.push(board.expect("no panic"));
+    }
+    let status = server.end.await.expect("no panic").expect("served");
+    assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
+    world.agrees();
+}
