@@ -1,0 +1,181 @@
+//! The whole device: reads its settings, takes part in a campaign, and reports in one line of JSON what its
+//! own model scores on its own test samples.
+
+use fedspan_client::features::FEATURES;
+use fedspan_client::memory::Memory;
+use fedspan_client::source::{SampleSource, Targets};
+use fedspan_client::{Linear, Task, Workspace};
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::RoundId;
+use semihosting::{eprintln, println, process};
+
+use crate::board::Board;
+use crate::campaign::{BoardSession, session, take_part};
+use crate::fault;
+use crate::link::Traffic;
+use crate::made::{Made, Part};
+use crate::recording::Recording;
+use crate::settings::Settings;
+use crate::stack::Painted;
+use crate::wearer::Wearer;
+
+/// Width of the representation, and classes: the bundled smartwatch demonstration's.
+pub const WATCH_WIDTH: usize = 24;
+/// Exercises.
+pub const WATCH_CLASSES: usize = 7;
+/// Width of the representation on the smallest board.
+pub const MADE_WIDTH: usize = 2;
+
+/// Longest command line.
+const COMMAND_LINE: usize = 512;
+
+/// A wearer of a smartwatch, whose recording is in flash. `room` keeps features, as many as fit.
+pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEATURES]]) -> ! {
+    let settings = settings();
+    let recording = match Recording::parse(board.recording()) {
+        Ok(recording) if usize::from(recording.header().classes) <= WATCH_CLASSES => recording,
+        Ok(recording) => fault::exit(
+            fault::WRONG,
+            &format_args!(
+                "the recording has {} classes, this firmware {WATCH_CLASSES}",
+                recording.header().classes
+            ),
+        ),
+        Err(problem) => fault::exit(
+            fault::WRONG,
+            &format_args!(
+                "no recording in the partition at {:p}: {problem}. QEMU loads one with \
+                 -device loader,file=FILE,addr={:p},force-raw=on",
+                board.recording().as_ptr(),
+                board.recording().as_ptr()
+            ),
+        ),
+    };
+    let wanted = recording.training_windows();
+    let room = if settings.cached { room } else { Default::default() };
+    let source = Wearer::new(recording, room);
+    if settings.cached && !source.is_cached() {
+        eprintln!("device {}: no room for {wanted} windows, features are computed anew", settings.device);
+    }
+    let windows = source.windows();
+    let model = Linear::new(Workspace::<FEATURES, WATCH_WIDTH, WATCH_CLASSES>::new());
+    let mut session = session(&settings, model, source);
+    let traffic = take_part(board, &settings, &mut session);
+
+    let (mut x, mut out) = ([0.0; FEATURES], [0.0; WATCH_CLASSES]);
+    let (mut tested, mut right) = (0u32, 0u32);
+    while let Some(window) = usize::try_from(tested).ok().and_then(|number| recording.test(number)) {
+        recording.features(&window, &mut x);
+        if let Err(problem) = session.task_mut().predict(&x, &mut out) {
+            fault::exit(fault::WRONG, &problem);
+        }
+        right += u32::from(largest(&out) == usize::from(window.class));
+        tested += 1;
+    }
+    // In four decimals, without the code that prints floating point.
+    let accuracy = (u64::from(right) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
+    let (whole, decimals) = (accuracy / 10_000, accuracy % 10_000);
+    let score = format_args!("\"right\":{right},\"accuracy\":{whole}.{decimals:04}");
+    finish(board, &session, &Report { settings: &settings, stack, traffic, trained: windows, tested, score })
+}
+
+/// A device whose samples are computed, for the board with the least memory.
+pub fn made<B: Board>(board: &B, stack: Painted) -> ! {
+    let settings = settings();
+    let model = Linear::new(Workspace::<{ crate::made::FEATURES }, MADE_WIDTH>::new());
+    let mut session = session(&settings, model, Made::new(settings.device, Part::Training));
+    let traffic = take_part(board, &settings, &mut session);
+
+    let mut test = Made::new(settings.device, Part::Test);
+    let (mut tested, mut squares) = (0u32, 0.0f32);
+    let mut out = [0.0];
+    // Computed samples do not fail.
+    let _ = test.rewind(RoundId::default());
+    while let Some(sample) = test.next() {
+        let wanted = match sample.targets {
+            Targets::Values(&[wanted]) => wanted,
+            _ => 0.0,
+        };
+        if let Err(problem) = session.task_mut().predict(sample.x, &mut out) {
+            fault::exit(fault::WRONG, &problem);
+        }
+        let [found] = out;
+        squares += (found - wanted) * (found - wanted);
+        tested += 1;
+    }
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a small error, to be printed"
+    )]
+    let millionths = (squares / tested.max(1) as f32 * 1e6) as u32;
+    let (whole, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
+    let score = format_args!("\"squared_error\":{whole}.{decimals:06}");
+    let trained = crate::made::SAMPLES;
+    finish(board, &session, &Report { settings: &settings, stack, traffic, trained, tested, score })
+}
+
+fn settings() -> Settings {
+    let Ok(words) = semihosting::experimental::env::args::<COMMAND_LINE>() else {
+        fault::exit(fault::WRONG, &format_args!("no command line, or one of more than {COMMAND_LINE} bytes"))
+    };
+    // What is not UTF-8 is no word that is known.
+    let parsed = Settings::parse((&words).into_iter().map(|word| word.unwrap_or("?")));
+    parsed.unwrap_or_else(|mistake| fault::exit(fault::WRONG, &mistake))
+}
+
+/// What a finished client reports beside its session.
+struct Report<'a> {
+    settings: &'a Settings,
+    stack: Painted,
+    traffic: Traffic,
+    trained: usize,
+    tested: u32,
+    /// Members of the line of JSON.
+    score: core::fmt::Arguments<'a>,
+}
+
+fn finish<B: Board, M: Memory, S: SampleSource>(
+    board: &B,
+    session: &BoardSession<Linear<M>, S>,
+    report: &Report<'_>,
+) -> ! {
+    let Report { settings, stack, traffic, trained, tested, score } = report;
+    let counters = session.counters();
+    let model = session.task();
+    println!(
+        "{{\"device\":{},\"board\":\"{}\",\"core\":\"{}\",{score},\"trained\":{trained},\"tested\":{tested},\
+         \"round\":{},\"counted\":{},\"late\":{},\"rejected\":{},\"declined\":{},\"asked_again\":{},\
+         \"lost\":{},\"up\":{},\"down\":{},\"milliseconds\":{},\"stack\":{},\
+         \"representation\":\"{:08x}\",\"head\":\"{:08x}\"}}",
+        settings.device,
+        B::NAME,
+        B::CORE,
+        session.last_round(),
+        counters.counted,
+        counters.late,
+        counters.rejected,
+        counters.declined,
+        counters.asked_again,
+        board.lost(),
+        traffic.up,
+        traffic.down,
+        board.now(),
+        stack.reached(),
+        crc32c_f32(model.representation().unwrap_or_default()),
+        crc32c_f32(model.head()),
+    );
+    process::exit(0)
+}
+
+/// Index of the largest value, the first of equals, as the simulator counts.
+fn largest(values: &[f32]) -> usize {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (index, &value) in values.iter().enumerate() {
+        if value > best.1 {
+            best = (index, value);
+        }
+    }
+    best.0
+}

@@ -1,0 +1,104 @@
+//! The simulator's seeded draws, without its vectors: which windows a wearer labels, and which of them a
+//! round's head is fitted on. `aggregator/src/random.rs` and `sim/src/data/watch.rs` (`draw_per_class`) hold
+//! the originals; same seed, same windows.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+use crate::recording::{DRAW_MAX, Recording};
+
+/// `Purpose::Partition`, and where the draws per class begin among its streams.
+const PURPOSE: u8 = 6;
+const FIRST: u64 = 2000;
+
+/// Random numbers of one draw.
+#[derive(Clone, Debug)]
+pub struct Stream(ChaCha8Rng);
+
+impl Stream {
+    /// The stream of `seed` for draw `index`.
+    #[must_use]
+    pub fn new(seed: u64, index: u64) -> Self {
+        let mut key = [0u8; 32];
+        for (place, byte) in key.iter_mut().zip(
+            seed.to_le_bytes().into_iter().chain((FIRST.wrapping_add(index)).to_le_bytes()).chain([PURPOSE]),
+        ) {
+            *place = byte;
+        }
+        Self(ChaCha8Rng::from_seed(key))
+    }
+
+    /// Uniform in `0..n` (0 for n = 0), without bias: Lemire's method with rejection.
+    pub fn below(&mut self, n: usize) -> usize {
+        let n = n as u64;
+        if n == 0 {
+            return 0;
+        }
+        let threshold = n.wrapping_neg() % n;
+        loop {
+            let product = u128::from(self.0.next_u64()) * u128::from(n);
+            #[allow(clippy::cast_possible_truncation, reason = "the low half is what is meant")]
+            if product as u64 >= threshold {
+                return usize::try_from(product >> 64).unwrap_or(0);
+            }
+        }
+    }
+
+    /// The first `count` (at most [`DRAW_MAX`]) of a random permutation of `0..n`, each given to `take`. The
+    /// permutation itself is never there: of its exchanges only those that still matter are remembered.
+    pub fn choose(&mut self, n: usize, count: usize, mut take: impl FnMut(usize)) {
+        let mut moved = [(usize::MAX, 0); DRAW_MAX];
+        for i in 0..count.min(n).min(DRAW_MAX) {
+            let j = i + self.below(n - i);
+            let value = |at: usize| moved.iter().find(|(place, _)| *place == at).map_or(at, |(_, v)| *v);
+            let (own, other) = (value(i), value(j));
+            take(other);
+            // What was at i is now at j; i is not looked at again.
+            let known = moved.iter().position(|(place, _)| *place == j).unwrap_or(i);
+            if let Some(entry) = moved.get_mut(known) {
+                *entry = (j, own);
+            }
+        }
+    }
+}
+
+/// `count` random training windows of each class, by their numbers, class after class.
+pub fn per_class(recording: &Recording<'_>, count: usize, index: u64, mut take: impl FnMut(u16)) {
+    let header = recording.header();
+    let mut stream = Stream::new(header.seed, index);
+    for class in (0..header.classes).filter_map(|class| u8::try_from(class).ok()) {
+        stream.choose(recording.windows_of(class), count, |nth| {
+            if let Some(number) = recording.number_of(class, nth).and_then(|n| u16::try_from(n).ok()) {
+                take(number);
+            }
+        });
+    }
+}
+
+/// Which draw a round's head is fitted on.
+#[must_use]
+pub fn round_index(wearer: u64, round: u32) -> u64 {
+    wearer.wrapping_add(1) << 32 | u64::from(round)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draw_is_the_start_of_a_permutation() {
+        for n in 0..40 {
+            for count in 0..=DRAW_MAX {
+                let mut all: Vec<usize> = (0..n).collect();
+                let mut random = Stream::new(3, n as u64);
+                for i in 0..count.min(n) {
+                    let j = i + random.below(n - i);
+                    all.swap(i, j);
+                }
+                let mut got = Vec::new();
+                Stream::new(3, n as u64).choose(n, count, |i| got.push(i));
+                assert_eq!(got, all[..count.min(n)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What the emulated boards share. A board's own crate holds its memory map, its clock and its serial line;
+//! everything else is here, so that all boards run the same firmware.
+//!
+//! | file | purpose |
+//! | --- | --- |
+//! | [`board`] | what a board has to provide |
+//! | [`settings`] | the words of the semihosting command line |
+//! | [`link`], `pipes`, [`ring`] | the byte stream to the server: a serial line, or two named pipes |
+//! | [`recording`] | a wearer's raw samples in a partition of flash |
+//! | [`wearer`], [`draw`] | that recording as training samples, as the simulator draws them |
+//! | [`made`] | samples that are computed instead of stored, for the board with 16 KiB |
+//! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
+//! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
+//! | `register`, `systick`, `fault` | the few lines that touch hardware |
+//!
+//! What needs an emulator is only there on bare metal; the rest is tested on the host with `cargo test`.
+
+#![cfg_attr(target_os = "none", no_std)]
+
+pub mod board;
+pub mod draw;
+pub mod link;
+pub mod made;
+pub mod problem;
+pub mod recording;
+pub mod ring;
+pub mod settings;
+pub mod shape;
+pub mod update;
+pub mod wearer;
+
+#[cfg(target_os = "none")]
+pub mod campaign;
+#[cfg(target_os = "none")]
+pub mod client;
+#[cfg(target_os = "none")]
+pub mod fault;
+#[cfg(target_os = "none")]
+pub mod measure;
+#[cfg(target_os = "none")]
+pub mod pipes;
+#[cfg(target_os = "none")]
+pub mod register;
+#[cfg(target_os = "none")]
+pub mod stack;
+#[cfg(all(target_os = "none", target_arch = "arm"))]
+pub mod systick;

@@ -1,0 +1,81 @@
+//! What one FedRep update costs on this core: one line of JSON for each way to the head.
+//!
+//! `instructions` is the update itself, from samples in flash to head and gradient factors; `verify` the check
+//! of a received representation, `emit` the dense gradient that is sent. Counts need `-icount shift=0`, with
+//! which they are the same in every run. `stack` is what the update takes beyond its caller.
+
+use core::hint::black_box;
+
+use fedspan_client::{Linear, Task, Workspace};
+use fedspan_protocol::message::DeclineReason;
+use semihosting::println;
+
+use crate::board::{Board, Meter};
+use crate::fault;
+use crate::problem::Problem;
+use crate::shape::{D, K, M, REPEATS};
+use crate::stack;
+use crate::update::{Counted, ROUND, open, outcome};
+
+static WELL: Problem<D, M> = Problem::well_conditioned();
+static ILL: Problem<D, M> = Problem::ill_conditioned();
+
+/// Measures both ways and prints them.
+///
+/// # Errors
+/// The reason for which the client declined the round.
+pub fn update<B: Board + Meter>(
+    board: &B,
+    client: &mut Linear<Workspace<D, K>>,
+    upload: &mut [f32; D * K],
+) -> Result<(), DeclineReason> {
+    for problem in [&WELL, &ILL] {
+        one(board, client, upload, problem)?;
+    }
+    Ok(())
+}
+
+fn one<B: Board + Meter>(
+    board: &B,
+    client: &mut Linear<Workspace<D, K>>,
+    upload: &mut [f32; D * K],
+    problem: &Problem<D, M>,
+) -> Result<(), DeclineReason> {
+    open(client)?;
+    let mut source = Counted::new(problem);
+    let mut ended = Ok(());
+    let stack = stack::peak(B::stack_limit(), &mut || ended = client.run(ROUND, &mut source).map(drop));
+    ended?;
+    let outcome = outcome(client, &source, upload);
+
+    let empty = count(board, || black_box(ROUND));
+    let update = count(board, || client.run(black_box(ROUND), &mut source)) - empty;
+    let verify = count(board, || client.verify()) - empty;
+    let emit = count(board, || client.emit(0, 0, black_box(upload))) - empty;
+
+    println!(
+        "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"m\":{M},\"instructions\":{update},\
+         \"verify\":{verify},\"emit\":{emit},\"stack\":{stack},\"workspace\":{},{outcome}}}",
+        B::NAME,
+        B::CORE,
+        size_of::<Workspace<D, K>>(),
+    );
+    Ok(())
+}
+
+/// Instructions of one call, the mean of [`REPEATS`].
+#[inline(never)]
+fn count<M: Meter, R>(meter: &M, mut work: impl FnMut() -> R) -> u64 {
+    let began = meter.ticks();
+    for _ in 0..REPEATS {
+        black_box(work());
+    }
+    let ticks = u64::from(meter.ticks().wrapping_sub(began) & M::MASK);
+    let (instructions, per) = M::INSTRUCTIONS_PER_TICK;
+    ticks * instructions / (per * u64::from(REPEATS))
+}
+
+/// Says why nothing could be measured, and exits.
+pub fn failed(reason: DeclineReason) -> ! {
+    fault::exit(fault::WRONG, &format_args!("the update was declined: {reason:?}"))
+}

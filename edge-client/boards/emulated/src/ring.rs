@@ -1,0 +1,106 @@
+//! A queue of bytes between an interrupt and the main program: one producer, one consumer, no lock, and no
+//! compare-and-swap, which the smallest cores do not have.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+/// Holds up to `N - 1` bytes.
+#[derive(Debug)]
+pub struct Ring<const N: usize> {
+    bytes: [AtomicU8; N],
+    /// Where the producer writes next; only the producer changes it.
+    head: AtomicUsize,
+    /// Where the consumer reads next; only the consumer changes it.
+    tail: AtomicUsize,
+    lost: AtomicU32,
+}
+
+impl<const N: usize> Default for Ring<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Ring<N> {
+    /// Empty; fit for a `static`.
+    #[must_use]
+    pub const fn new() -> Self {
+        const { assert!(N >= 2) };
+        Self {
+            bytes: [const { AtomicU8::new(0) }; N],
+            head: AtomicUsize::new(0),
+            tail: AtomicUsize::new(0),
+            lost: AtomicU32::new(0),
+        }
+    }
+
+    /// Appends a byte, or counts it as lost. For the producer only.
+    pub fn push(&self, byte: u8) {
+        let head = self.head.load(Ordering::Relaxed);
+        let next = (head + 1) % N;
+        match self.bytes.get(head) {
+            Some(place) if next != self.tail.load(Ordering::Acquire) => {
+                place.store(byte, Ordering::Relaxed);
+                self.head.store(next, Ordering::Release);
+            }
+            _ => self.lost.store(self.lost().wrapping_add(1), Ordering::Relaxed),
+        }
+    }
+
+    /// Takes as many bytes as there are and fit. For the consumer only.
+    pub fn pop(&self, out: &mut [u8]) -> usize {
+        let head = self.head.load(Ordering::Acquire);
+        let mut tail = self.tail.load(Ordering::Relaxed);
+        let mut taken = 0;
+        for place in out {
+            let Some(byte) = self.bytes.get(tail).filter(|_| tail != head) else { break };
+            *place = byte.load(Ordering::Relaxed);
+            tail = (tail + 1) % N;
+            taken += 1;
+        }
+        self.tail.store(tail, Ordering::Release);
+        taken
+    }
+
+    /// Nothing to take.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that did not fit.
+    #[must_use]
+    pub fn lost(&self) -> u32 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_in_order_and_what_does_not_fit_is_counted() {
+        let ring = Ring::<8>::new();
+        let (mut sent, mut expected) = (0u8, 0u8);
+        let mut out = [0; 8];
+        for step in 0..1000usize {
+            for _ in 0..step % 7 {
+                ring.push(sent);
+                sent = sent.wrapping_add(1);
+            }
+            let n = ring.pop(&mut out[..step % 9 % 8 + 1]);
+            for byte in &out[..n] {
+                assert_eq!(*byte, expected);
+                expected = expected.wrapping_add(1);
+            }
+            // Whatever is left is taken, so that nothing overflows here.
+            let n = ring.pop(&mut out);
+            expected = expected.wrapping_add(u8::try_from(n).unwrap_or(0));
+            assert!(ring.is_empty());
+        }
+        assert_eq!(ring.lost(), 0);
+        (0..10).for_each(|byte| ring.push(byte));
+        assert_eq!((ring.pop(&mut out), ring.lost()), (7, 3));
+        assert_eq!(out[..7], [0, 1, 2, 3, 4, 5, 6]);
+    }
+}

@@ -1,0 +1,204 @@
+//! What a firmware is told when it starts: `key=value` words of the semihosting command line, after the
+//! program's name.
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | `device=7` | the device's identity, unique in the fleet; required |
+//! | `link=uart` | the serial line (without this word, too) |
+//! | `link=pipes` | two named pipes, with `receive=PATH` and `transmit=PATH` as the firmware sees them |
+//! | `samples=cached` | features are computed once and kept in RAM where they fit (without this word, too) |
+//! | `samples=streamed` | features are computed from raw samples on every pass |
+//!
+//! Words are separated by blanks, so no value can hold one.
+
+use core::ffi::CStr;
+use core::fmt;
+
+/// Longest name of a pipe, with the zero byte that ends it.
+pub const NAME: usize = 160;
+
+/// The name of a file on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name([u8; NAME]);
+
+impl Name {
+    fn new(text: &str) -> Option<Self> {
+        let mut name = [0; NAME];
+        let (_, place) = name.split_last_mut()?;
+        place.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        Some(Self(name))
+    }
+
+    /// As the host takes it.
+    #[must_use]
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+}
+
+/// How the server is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "there is one, and no heap to put it on")]
+pub enum LinkSettings {
+    /// The board's serial line.
+    Uart,
+    /// Two named pipes of the host.
+    Pipes {
+        /// What the server sends.
+        receive: Name,
+        /// What this device sends.
+        transmit: Name,
+    },
+}
+
+/// All settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The device's identity.
+    pub device: u64,
+    /// How the server is reached.
+    pub link: LinkSettings,
+    /// Features are kept in RAM.
+    pub cached: bool,
+}
+
+/// What is wrong with the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mistake<'a> {
+    /// A word is not `key=value`.
+    NotAPair(&'a str),
+    /// No such key.
+    Key(&'a str),
+    /// A key came twice.
+    Twice(&'a str),
+    /// A value that the key does not allow.
+    Value {
+        /// The key.
+        key: &'a str,
+        /// What came.
+        found: &'a str,
+        /// What may come.
+        allowed: &'static str,
+    },
+    /// A required key is not there.
+    Missing(&'static str),
+    /// A pipe is named and `link=pipes` is not said.
+    Unused(&'static str),
+}
+
+impl fmt::Display for Mistake<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NotAPair(word) => write!(f, "'{word}' is not key=value"),
+            Self::Key(key) => {
+                write!(f, "no key '{key}'; there are device, link, receive, transmit, samples")
+            }
+            Self::Twice(key) => write!(f, "'{key}' is given twice"),
+            Self::Value { key, found, allowed } => write!(f, "{key}={found}: {allowed}"),
+            Self::Missing(key) => write!(f, "'{key}' is missing: give arg={key}=... in -semihosting-config"),
+            Self::Unused(key) => write!(f, "'{key}' is only for link=pipes"),
+        }
+    }
+}
+
+impl core::error::Error for Mistake<'_> {}
+
+impl Settings {
+    /// Reads the words of a command line, the program's name first.
+    ///
+    /// # Errors
+    /// The first [`Mistake`].
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Mistake<'a>> {
+        let (mut device, mut link, mut receive, mut transmit, mut samples) = (None, None, None, None, None);
+        for word in words.into_iter().skip(1).filter(|word| !word.is_empty()) {
+            let (key, value) = word.split_once('=').ok_or(Mistake::NotAPair(word))?;
+            let place = match key {
+                "device" => &mut device,
+                "link" => &mut link,
+                "receive" => &mut receive,
+                "transmit" => &mut transmit,
+                "samples" => &mut samples,
+                _ => return Err(Mistake::Key(key)),
+            };
+            if place.replace(value).is_some() {
+                return Err(Mistake::Twice(key));
+            }
+        }
+        let found = device.ok_or(Mistake::Missing("device"))?;
+        let allowed = "a number from 0 to 18446744073709551615";
+        let device = found.parse().map_err(|_| Mistake::Value { key: "device", found, allowed })?;
+        let link = match link {
+            None | Some("uart") => match (receive, transmit) {
+                (None, None) => LinkSettings::Uart,
+                (Some(_), _) => return Err(Mistake::Unused("receive")),
+                (None, Some(_)) => return Err(Mistake::Unused("transmit")),
+            },
+            Some("pipes") => LinkSettings::Pipes {
+                receive: pipe("receive", receive)?,
+                transmit: pipe("transmit", transmit)?,
+            },
+            Some(found) => {
+                return Err(Mistake::Value { key: "link", found, allowed: "'uart' or 'pipes'" });
+            }
+        };
+        let cached = match samples {
+            None | Some("cached") => true,
+            Some("streamed") => false,
+            Some(found) => {
+                return Err(Mistake::Value { key: "samples", found, allowed: "'cached' or 'streamed'" });
+            }
+        };
+        Ok(Self { device, link, cached })
+    }
+}
+
+fn pipe<'a>(key: &'static str, value: Option<&'a str>) -> Result<Name, Mistake<'a>> {
+    let found = value.ok_or(Mistake::Missing(key))?;
+    let name = if found.is_empty() { None } else { Name::new(found) };
+    name.ok_or(Mistake::Value { key, found, allowed: "the name of a pipe, 1 to 159 bytes" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Settings, Mistake<'_>> {
+        Settings::parse(line.split(' '))
+    }
+
+    #[test]
+    fn words_become_settings() -> Result<(), Mistake<'static>> {
+        let plain = parse("client device=7")?;
+        assert_eq!(plain, Settings { device: 7, link: LinkSettings::Uart, cached: true });
+        let piped = parse("client samples=streamed device=8 link=pipes receive=/a/in transmit=/a/out")?;
+        let LinkSettings::Pipes { receive, transmit } = piped.link else {
+            return Err(Mistake::Missing("link"));
+        };
+        assert_eq!((receive.as_c_str(), transmit.as_c_str()), (c"/a/in", c"/a/out"));
+        assert!(!piped.cached);
+        Ok(())
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        let long = format!("client device=1 link=pipes transmit=b receive={}", "x".repeat(NAME));
+        for (line, message) in [
+            ("client", "'device' is missing"),
+            ("client device", "'device' is not key=value"),
+            ("client device=-1", "device=-1: a number from 0"),
+            ("client device=1 device=2", "'device' is given twice"),
+            ("client device=1 colour=red", "no key 'colour'; there are device, link"),
+            ("client device=1 link=usb", "link=usb: 'uart' or 'pipes'"),
+            ("client device=1 link=pipes", "'receive' is missing"),
+            ("client device=1 link=pipes receive=a", "'transmit' is missing"),
+            ("client device=1 link=pipes receive= transmit=b", "receive=: the name of a pipe"),
+            ("client device=1 receive=a", "'receive' is only for link=pipes"),
+            ("client device=1 samples=some", "samples=some: 'cached' or 'streamed'"),
+            (long.as_str(), "the name of a pipe, 1 to 159 bytes"),
+        ] {
+            let text = parse(line).map_or_else(|mistake| mistake.to_string(), |_| String::new());
+            assert!(text.contains(message), "{line}: '{text}' does not say '{message}'");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! SysTick of the Cortex-M: either the clock in milliseconds, or a counter of instructions.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use cortex_m::peripheral::SYST;
+use cortex_m::peripheral::syst::SystClkSource;
+use fedspan_client::session::Millis;
+
+/// Milliseconds between interrupts: rarely enough that a waiting board costs its host nothing.
+pub const PERIOD: u32 = 10;
+/// SysTick has 24 bits.
+pub const MASK: u32 = 0x00ff_ffff;
+
+/// Interrupts so far. One writer, the interrupt: no compare-and-swap is needed.
+static PERIODS: AtomicU32 = AtomicU32::new(0);
+/// The latest time given out.
+static LATEST: AtomicU32 = AtomicU32::new(0);
+
+/// Starts the clock on a timer of `hertz`.
+pub fn start_clock(timer: &mut SYST, hertz: u32) {
+    start(timer, hertz / 1000 * PERIOD - 1);
+    timer.enable_interrupt();
+}
+
+/// Starts the counter over all 24 bits, without interrupts.
+pub fn start_counter(timer: &mut SYST) {
+    start(timer, MASK);
+}
+
+fn start(timer: &mut SYST, reload: u32) {
+    timer.set_clock_source(SystClkSource::Core);
+    timer.set_reload(reload);
+    timer.clear_current();
+    timer.enable_counter();
+}
+
+/// To be called from the interrupt.
+pub fn on_interrupt() {
+    PERIODS.store(PERIODS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+/// Milliseconds since the start; never goes back. Good for 49 days.
+#[must_use]
+pub fn now(hertz: u32) -> Millis {
+    let (periods, current) = loop {
+        let before = PERIODS.load(Ordering::Relaxed);
+        let current = SYST::get_current();
+        if PERIODS.load(Ordering::Relaxed) == before {
+            break (before, current);
+        }
+    };
+    let cycles_per_millisecond = hertz / 1000;
+    let since = (cycles_per_millisecond * PERIOD - 1).saturating_sub(current) / cycles_per_millisecond;
+    // The timer can have wrapped while its interrupt still waits: then the time given out last stands.
+    let time = periods.wrapping_mul(PERIOD).wrapping_add(since).max(LATEST.load(Ordering::Relaxed));
+    LATEST.store(time, Ordering::Relaxed);
+    time.into()
+}
+
+/// The counter, counting up as the meter wants it.
+#[must_use]
+pub fn ticks() -> u32 {
+    MASK - SYST::get_current()
+}

@@ -1,0 +1,106 @@
+//! One FedRep update of a [`Problem`], as the session drives it, and the hashes of what it gives. The same on the
+//! host: what a board prints can be compared with it.
+
+use fedspan_client::memory::Memory;
+use fedspan_client::source::{SampleSource, Samples};
+use fedspan_client::{Linear, Recording, SourceError, Task};
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{
+    DeclineReason, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, Upload,
+};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use crate::problem::{Problem, pattern};
+
+/// The round that is measured.
+pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
+
+/// What came out of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// How the head was found: `normal`, or `triangular`.
+    pub path: &'static str,
+    /// CRC-32C of the representation.
+    pub representation: u32,
+    /// CRC-32C of the gradient.
+    pub update: u32,
+    /// CRC-32C of the head.
+    pub head: u32,
+}
+
+/// A problem's samples, with their passes counted: two is the way of the normal equations, three the other.
+#[derive(Clone, Debug)]
+pub struct Counted<'a> {
+    samples: Recording<'a>,
+    passes: u32,
+}
+
+impl<'a> Counted<'a> {
+    /// The samples of a problem.
+    #[must_use]
+    pub fn new<const D: usize, const M: usize>(problem: &'a Problem<D, M>) -> Self {
+        Self { samples: Recording::regression(problem.x.as_flattened(), &problem.y, D, 1), passes: 0 }
+    }
+
+    /// Which way the head was found, after one update.
+    #[must_use]
+    pub fn path(&self) -> &'static str {
+        match self.passes {
+            2 => "normal",
+            3 => "triangular",
+            _ => "unknown",
+        }
+    }
+}
+
+impl SampleSource for Counted<'_> {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.passes += 1;
+        self.samples.rewind(id)
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        self.samples.next()
+    }
+}
+
+/// Opens the round and receives its representation.
+///
+/// # Errors
+/// The reason for which the client declines.
+pub fn open<M: Memory>(client: &mut Linear<M>) -> Result<(), DeclineReason> {
+    let shape = client.shape();
+    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let (d, k) = (side(shape.features), side(shape.width));
+    let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, d, k);
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    let task = Wire::FedRep { step_size: 0.1, head, upload: Upload::Gradient, encoding: Encoding::F32 };
+    client.open(&RoundOpen { id: ROUND, task, tensors: Descriptors::from_iter([tensor]) })?;
+    let b = client.tensor_mut(0).ok_or(DeclineReason::Tensors)?;
+    pattern(b);
+    orthonormalise(b, shape.width).map_err(|_| DeclineReason::Tensors)?;
+    client.verify()
+}
+
+/// What came out, once the update has run. `upload` has room for the gradient, d x k.
+pub fn outcome<M: Memory>(client: &Linear<M>, source: &Counted<'_>, upload: &mut [f32]) -> Outcome {
+    client.emit(0, 0, upload);
+    Outcome {
+        path: source.path(),
+        representation: crc32c_f32(client.representation().unwrap_or_default()),
+        update: crc32c_f32(upload),
+        head: crc32c_f32(client.head()),
+    }
+}
+
+impl core::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { path, representation, update, head } = self;
+        write!(
+            f,
+            "\"path\":\"{path}\",\"representation\":\"{representation:08x}\",\"update\":\"{update:08x}\",\
+             \"head\":\"{head:08x}\""
+        )
+    }
+}

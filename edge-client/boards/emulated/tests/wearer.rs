@@ -1,0 +1,104 @@
+//! A wearer's samples: the same as a plain implementation with vectors draws, in the same order.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{HEADER, HOP, SHAPES, partition, raw};
+use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
+use fedspan_client::source::{SampleSource, Targets};
+use fedspan_emulated::draw::{Stream, round_index};
+use fedspan_emulated::recording::{Header, Recording};
+use fedspan_emulated::wearer::Wearer;
+use fedspan_protocol::message::RoundId;
+
+type Sample = (u8, [f32; FEATURES]);
+
+/// Training windows, series after series.
+fn plain() -> Vec<Sample> {
+    let mut all = Vec::new();
+    for ((class, _, train), bytes) in SHAPES.iter().zip(raw()) {
+        let rows: Vec<[f32; CHANNELS]> = bytes
+            .chunks_exact(12)
+            .map(|row| {
+                std::array::from_fn(|c| {
+                    f32::from(i16::from_le_bytes([row[2 * c], row[2 * c + 1]])) * HEADER.scale[c]
+                })
+            })
+            .collect();
+        for window in 0..usize::from(*train) {
+            let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
+            for row in &rows[window * HOP..window * HOP + WINDOW] {
+                extractor.push(row, &mut out);
+            }
+            all.push((*class, out));
+        }
+    }
+    all
+}
+
+/// `draw_per_class` of the simulator.
+fn drawn(all: &[Sample], count: usize, index: u64) -> Vec<Sample> {
+    let mut random = Stream::new(HEADER.seed, index);
+    let mut chosen = Vec::new();
+    for class in 0..=all.iter().map(|(class, _)| *class).max().unwrap() {
+        let mut own: Vec<&Sample> = all.iter().filter(|(c, _)| *c == class).collect();
+        for i in 0..count.min(own.len()) {
+            let j = i + random.below(own.len() - i);
+            own.swap(i, j);
+            chosen.push(*own[i]);
+        }
+    }
+    chosen
+}
+
+fn pass(source: &mut Wearer<'_>) -> Vec<Sample> {
+    let mut got = Vec::new();
+    while let Some(samples) = source.next() {
+        let Targets::Classes(&[class]) = samples.targets else { panic!("one class") };
+        got.push((class, samples.x.try_into().unwrap()));
+    }
+    got
+}
+
+fn round(round: u32) -> RoundId {
+    RoundId { round, stage: 0 }
+}
+
+#[test]
+fn passes_bring_what_the_simulator_brings() {
+    let bytes = partition(&HEADER, 0);
+    let recording = Recording::parse(&bytes).unwrap();
+    for room in [0, 15, 100] {
+        let mut room = vec![[0.0; FEATURES]; room];
+        let enough = room.len() >= 15;
+        let mut source = Wearer::new(recording, &mut room);
+        assert_eq!((source.is_cached(), source.windows()), (enough, 15));
+        for number in [1, 2, 1, 700] {
+            source.rewind_for_head(round(number)).unwrap();
+            let index = round_index(HEADER.wearer, number);
+            assert_eq!(pass(&mut source), drawn(&plain(), 2, index));
+            source.rewind(round(number)).unwrap();
+            assert_eq!(pass(&mut source), plain());
+            // A second try of the same round draws the same.
+            source.rewind_for_head(round(number)).unwrap();
+            assert_eq!(pass(&mut source), drawn(&plain(), 2, index));
+        }
+    }
+}
+
+#[test]
+fn a_newcomer_has_a_few_labels_and_keeps_them() {
+    let header = Header { labelled_per_class: 1, ..HEADER };
+    let bytes = partition(&header, 0);
+    let recording = Recording::parse(&bytes).unwrap();
+    let mut room = vec![[0.0; FEATURES]; 15];
+    let mut source = Wearer::new(recording, &mut room);
+    let expected = drawn(&plain(), 1, HEADER.wearer);
+    assert_eq!(source.windows(), 3);
+    for number in [1, 2] {
+        source.rewind(round(number)).unwrap();
+        assert_eq!(pass(&mut source), expected);
+        source.rewind_for_head(round(number)).unwrap();
+        assert_eq!(pass(&mut source), expected);
+    }
+}

@@ -1,0 +1,27 @@
+//! A FedSpan client over the chip's USB serial port, with its record in flash.
+
+#![no_std]
+#![no_main]
+
+use embassy_executor::Spawner;
+use esp_hal::clock::CpuClock;
+use esp_hal::timer::timg::TimerGroup;
+use esp_hal::usb::usb_serial_jtag::UsbSerialJtag;
+use esp_storage::FlashStorage;
+use fedspan_esp32c3::{device, record, seed};
+use fedspan_firmware::client::Client;
+
+#[esp_rtos::main]
+async fn main(_spawner: Spawner) {
+    let chip = esp_hal::init(esp_hal::Config::default().with_cpu_clock(CpuClock::max()));
+    esp_rtos::start(TimerGroup::new(chip.TIMG0).timer0, chip.FROM_CPU_INTR0);
+    // Nothing is lost while the core computes: a host that is not read from keeps what it has to say.
+    let mut serial = UsbSerialJtag::new(chip.USB_DEVICE).into_async();
+    let Some(seed) = seed(chip.RNG, chip.ADC1) else { return };
+    let flash = FlashStorage::new(chip.FLASH);
+    // An error would be a chip with less flash than partitions.csv says: without record the device stays away.
+    let Ok(mut client) = Client::new(device(), seed, flash, record()) else { return };
+    loop {
+        client.take_part(&mut serial).await;
+    }
+}

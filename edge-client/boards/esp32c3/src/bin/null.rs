@@ -1,0 +1,14 @@
+//! The least that links: starts and sleeps.
+
+#![no_std]
+#![no_main]
+
+use esp_hal::main;
+use fedspan_esp32c3 as _;
+
+#[main]
+fn main() -> ! {
+    loop {
+        esp_hal::riscv::asm::wfi();
+    }
+}

@@ -1,0 +1,81 @@
+//! A serial line with noise on it.
+//!
+//! Drivers report an overrun or a bit that makes no sense as an error of `read`, and the client's link ends
+//! with the first error. Here what the noise has spoilt is missing, no more: the frames' check finds it and
+//! the session repeats what was lost.
+
+use embedded_io_async::{ErrorType, Read, Write};
+
+/// Reads without a byte in a row after which the line counts as broken: noise costs single bytes, a line
+/// that is gone fails at once, every time.
+const FAULTS: u32 = 8;
+
+/// A line over the driver of a serial port.
+#[derive(Debug)]
+pub struct Line<'a, IO>(pub &'a mut IO);
+
+impl<IO: ErrorType> ErrorType for Line<'_, IO> {
+    type Error = IO::Error;
+}
+
+impl<IO: Read> Read for Line<'_, IO> {
+    /// Cancel-safe if the driver's `read` is.
+    async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IO::Error> {
+        let mut broken = Ok(0);
+        for _ in 0..FAULTS {
+            match self.0.read(buffer).await {
+                // An empty USB packet, for one: a serial line has no end of file.
+                Ok(0) => {}
+                Ok(n) => return Ok(n),
+                Err(error) => broken = Err(error),
+            }
+        }
+        broken
+    }
+}
+
+impl<IO: Write> Write for Line<'_, IO> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<usize, IO::Error> {
+        self.0.write(bytes).await
+    }
+
+    async fn flush(&mut self) -> Result<(), IO::Error> {
+        self.0.flush().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use embassy_futures::block_on;
+    use embedded_io_async::ErrorKind;
+
+    use super::*;
+
+    /// Fails as often as it is told to, then delivers a byte.
+    struct Noisy(u32);
+
+    impl ErrorType for Noisy {
+        type Error = ErrorKind;
+    }
+
+    impl Read for Noisy {
+        async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
+            if self.0 > 0 {
+                self.0 -= 1;
+                return Err(ErrorKind::InvalidData);
+            }
+            buffer[0] = 7;
+            Ok(1)
+        }
+    }
+
+    #[test]
+    fn noise_does_not_end_the_link_and_a_broken_line_does() {
+        let mut byte = [0];
+        for faults in 0..2 * FAULTS {
+            let read = block_on(Line(&mut Noisy(faults)).read(&mut byte));
+            let wanted = if faults < FAULTS { Ok(1) } else { Err(ErrorKind::InvalidData) };
+            assert_eq!(read, wanted, "{faults} faults");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A device number from a chip's unique number, and a seed from raw noise.
+
+/// Bytes of a seed.
+pub const SEED: usize = 32;
+
+/// Raw bytes for each byte of a seed.
+const CONDENSED: usize = 32;
+
+/// FNV-1a with 64 bits.
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// Folds bytes into 64 bits, of which each depends on every byte: FNV-1a, then the last step of `SplitMix64`,
+/// since neighbouring chips of a wafer differ in few bits. No secret is made this way.
+#[must_use]
+pub fn fold(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let folded =
+        bytes.into_iter().fold(FNV_START, |state, byte| (state ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+    mix(folded)
+}
+
+/// The last step of `SplitMix64`: a bijection in which each bit of the result depends on all bits of `z`.
+#[must_use]
+pub const fn mix(z: u64) -> u64 {
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// Condenses raw noise, biased and correlated as it may be, into a seed: 32 bytes into each. This is no
+/// cryptographic extractor. It spreads reconnects in time; keys or privacy noise need a source that is made
+/// for them.
+pub fn condense(mut raw: impl FnMut() -> u8) -> [u8; SEED] {
+    let mut seed = [0; SEED];
+    for part in seed.as_chunks_mut::<8>().0 {
+        *part = fold((0..8 * CONDENSED).map(|_| raw())).to_le_bytes();
+    }
+    seed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_of_a_number_reaches_the_whole_fold() {
+        let one = [0x5a; 12];
+        for bit in 0..96 {
+            let mut other = one;
+            other[bit / 8] ^= 1 << (bit % 8);
+            let changed = (fold(one) ^ fold(other)).count_ones();
+            assert!((12..=52).contains(&changed), "bit {bit}: {changed} of 64 bits");
+        }
+    }
+
+    #[test]
+    fn every_byte_of_noise_reaches_its_part_of_the_seed() {
+        let seed = |changed: usize| {
+            let mut taken = 0;
+            let seed = condense(|| {
+                taken += 1;
+                u8::from(taken == changed)
+            });
+            assert_eq!(taken, SEED * CONDENSED);
+            seed
+        };
+        let silent = seed(0);
+        for changed in 1..=SEED * CONDENSED {
+            let differs = |part: usize| silent[8 * part..][..8] != seed(changed)[8 * part..][..8];
+            let own = (changed - 1) / (8 * CONDENSED);
+            assert!((0..SEED / 8).all(|part| differs(part) == (part == own)), "byte {changed}");
+        }
+    }
+}

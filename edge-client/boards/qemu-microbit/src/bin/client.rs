@@ -1,0 +1,19 @@
+//! A device with samples of its own making, taking part in a campaign of shape (20, 2): the demonstration's
+//! (58, 24) would not fit 16 KiB. Settings: `fedspan_emulated::settings`.
+
+#![no_std]
+#![no_main]
+
+use cortex_m_rt::entry;
+use fedspan_emulated::board::Board;
+use fedspan_emulated::{client, fault, stack};
+use qemu_microbit::Microbit;
+
+#[entry]
+fn main() -> ! {
+    let stack = stack::paint(Microbit::stack_limit());
+    match Microbit::talking() {
+        Some(board) => client::made(&board, stack),
+        None => fault::exit(fault::FAULT, &"started twice"),
+    }
+}

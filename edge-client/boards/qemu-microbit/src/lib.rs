@@ -1,0 +1,115 @@
+//! The BBC micro:bit as QEMU emulates it: memory map, clock, serial line. The real nRF51 has no SysTick; the
+//! emulated one has, and it is all the clock that is needed.
+
+#![no_std]
+
+mod uart;
+
+use cortex_m::Peripherals;
+use cortex_m::peripheral::NVIC;
+use cortex_m_rt::{ExceptionFrame, exception};
+use fedspan_client::session::Millis;
+use fedspan_emulated::board::{Board, Meter};
+use fedspan_emulated::{fault, systick};
+
+pub use uart::Uart;
+
+/// Cycles of SysTick in a second.
+const HERTZ: u32 = 16_000_000;
+
+/// The board, with its clock or its counter running.
+#[derive(Clone, Copy, Debug)]
+pub struct Microbit(());
+
+impl Microbit {
+    /// Starts clock and serial line, for a firmware that talks.
+    ///
+    /// `None` the second time.
+    #[must_use]
+    pub fn talking() -> Option<Self> {
+        let mut peripherals = Peripherals::take()?;
+        systick::start_clock(&mut peripherals.SYST, HERTZ);
+        uart::start();
+        // SAFETY: nothing here relies on being free of this interrupt but `wait`, which masks it itself.
+        unsafe { NVIC::unmask(uart::Interrupt) };
+        Some(Self(()))
+    }
+
+    /// Starts a counter of instructions and no interrupt, for a firmware that measures.
+    ///
+    /// `None` the second time.
+    #[must_use]
+    pub fn counting() -> Option<Self> {
+        let mut peripherals = Peripherals::take()?;
+        systick::start_counter(&mut peripherals.SYST);
+        Some(Self(()))
+    }
+}
+
+impl Board for Microbit {
+    const NAME: &'static str = "qemu-microbit";
+    const CORE: &'static str = "m0";
+    type Serial = Uart;
+
+    fn serial(&self) -> Uart {
+        Uart
+    }
+
+    fn now(&self) -> Millis {
+        systick::now(HERTZ)
+    }
+
+    fn wait(&self, until: Millis) {
+        // An interrupt that comes between the question and the sleep still ends the sleep.
+        cortex_m::interrupt::free(|_| {
+            if uart::RECEIVED.is_empty() && self.now() < until {
+                cortex_m::asm::wfi();
+            }
+        });
+    }
+
+    fn lost(&self) -> u32 {
+        uart::RECEIVED.lost()
+    }
+
+    fn recording(&self) -> &'static [u8] {
+        &[]
+    }
+
+    fn stack_limit() -> usize {
+        (&raw const __sheap).addr()
+    }
+}
+
+impl Meter for Microbit {
+    const INSTRUCTIONS_PER_TICK: (u64, u64) = (125, 2);
+    const MASK: u32 = systick::MASK;
+
+    fn ticks(&self) -> u32 {
+        systick::ticks()
+    }
+}
+
+// Its address is what the linker says; nothing is read from it.
+unsafe extern "C" {
+    static __sheap: u8;
+}
+
+#[exception]
+fn SysTick() {
+    systick::on_interrupt();
+}
+
+#[exception]
+unsafe fn DefaultHandler(number: i16) {
+    if number == uart::INTERRUPT {
+        uart::on_interrupt();
+    } else {
+        fault::exit(fault::FAULT, &format_args!("interrupt {number}, which nobody enabled"));
+    }
+}
+
+#[exception]
+unsafe fn HardFault(frame: &ExceptionFrame) -> ! {
+    fault::exit(fault::FAULT, &format_args!("hard fault at {:#010x}", frame.pc()))
+}

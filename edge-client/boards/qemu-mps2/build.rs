@@ -1,0 +1,38 @@
+//! Gives the linker the memory map of the chosen machine, and checks that the target is that machine's.
+
+use std::path::PathBuf;
+use std::{env, fs};
+
+/// Feature, target, memory map.
+const MACHINES: [(&str, &str, &str); 4] = [
+    ("m3", "thumbv7m-none-eabi", "an38x.x"),
+    ("m4", "thumbv7em-none-eabihf", "an38x.x"),
+    ("m7", "thumbv7em-none-eabihf", "an38x.x"),
+    ("m33", "thumbv8m.main-none-eabihf", "an505.x"),
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=memory");
+    let variable = |name: &str| env::var(name).unwrap_or_default();
+    let chosen = |(feature, ..): &&(&str, &str, &str)| {
+        env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some()
+    };
+    let mut machines = MACHINES.iter().filter(chosen);
+    let (Some((feature, target, map)), None) = (machines.next(), machines.next()) else {
+        println!(
+            "cargo::error=choose one of the features m3, m4, m7, m33 (m4 is the default: --no-default-features)"
+        );
+        return;
+    };
+    if variable("TARGET") != *target {
+        println!("cargo::error=feature {feature} is for --target {target}, not for {}", variable("TARGET"));
+        return;
+    }
+    let out = PathBuf::from(variable("OUT_DIR"));
+    if let Err(error) = fs::copy(PathBuf::from("memory").join(map), out.join("memory.x")) {
+        println!("cargo::error=cannot copy memory/{map}: {error}");
+    }
+    println!("cargo::rustc-link-search={}", out.display());
+    println!("cargo::rustc-link-arg-bins=-Tlink.x");
+    println!("cargo::rustc-link-arg-bins=--nmagic");
+}

@@ -1,0 +1,132 @@
+//! QEMU's RISC-V board `virt`, as an RV32IMC microcontroller would be used: memory map, clock, serial line.
+
+#![no_std]
+
+mod uart;
+
+use fedspan_client::session::Millis;
+use fedspan_emulated::board::{Board, Meter};
+use fedspan_emulated::fault;
+use fedspan_emulated::register::Register;
+use riscv::register::{mcause, mepc, mie, minstret};
+
+pub use uart::Uart;
+
+// The core's timer: 10 MHz, its two halves, and when it interrupts.
+// SAFETY: registers of the CLINT; none of them makes it touch memory.
+const TIME_LOW: Register<u32> = unsafe { Register::at(0x0200_bff8) };
+// SAFETY: as above.
+const TIME_HIGH: Register<u32> = unsafe { Register::at(0x0200_bffc) };
+// SAFETY: as above.
+const WAKE_LOW: Register<u32> = unsafe { Register::at(0x0200_4000) };
+// SAFETY: as above.
+const WAKE_HIGH: Register<u32> = unsafe { Register::at(0x0200_4004) };
+
+/// Ticks of the timer in a millisecond.
+const PER_MILLISECOND: u64 = 10_000;
+/// Longest sleep, in milliseconds.
+const SLEEP: Millis = 10;
+
+/// The board.
+#[derive(Clone, Copy, Debug)]
+pub struct Virt(());
+
+impl Virt {
+    /// Starts the serial line, for a firmware that talks. Interrupts end a sleep and are never taken.
+    #[must_use]
+    pub fn talking() -> Self {
+        uart::start();
+        // SAFETY: interrupts stay masked in mstatus, so no handler runs.
+        unsafe {
+            mie::set_mtimer();
+            mie::set_mext();
+        }
+        Self(())
+    }
+
+    /// For a firmware that measures.
+    #[must_use]
+    pub fn counting() -> Self {
+        Self(())
+    }
+}
+
+fn timer() -> u64 {
+    loop {
+        let high = TIME_HIGH.read();
+        let low = TIME_LOW.read();
+        if TIME_HIGH.read() == high {
+            return u64::from(high) << 32 | u64::from(low);
+        }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "halves")]
+fn wake_at(time: u64) {
+    // In between, the time is later than either, so nothing wakes too early.
+    WAKE_HIGH.write(u32::MAX);
+    WAKE_LOW.write(time as u32);
+    WAKE_HIGH.write((time >> 32) as u32);
+}
+
+impl Board for Virt {
+    const NAME: &'static str = "qemu-riscv";
+    const CORE: &'static str = "rv32imc";
+    type Serial = Uart;
+
+    fn serial(&self) -> Uart {
+        Uart
+    }
+
+    fn now(&self) -> Millis {
+        timer() / PER_MILLISECOND
+    }
+
+    fn wait(&self, until: Millis) {
+        let now = self.now();
+        if uart::has_byte() || now >= until {
+            return;
+        }
+        wake_at(until.min(now + SLEEP) * PER_MILLISECOND);
+        riscv::asm::wfi();
+        uart::acknowledge();
+    }
+
+    fn lost(&self) -> u32 {
+        0
+    }
+
+    fn recording(&self) -> &'static [u8] {
+        let start = &raw const _recording_start;
+        let size = (&raw const _recording_size).addr();
+        // SAFETY: memory.x sets this memory aside, and nothing writes to it while the program runs.
+        unsafe { core::slice::from_raw_parts(start, size) }
+    }
+
+    fn stack_limit() -> usize {
+        (&raw const __ebss).addr()
+    }
+}
+
+impl Meter for Virt {
+    const INSTRUCTIONS_PER_TICK: (u64, u64) = (1, 1);
+    const MASK: u32 = u32::MAX;
+
+    #[allow(clippy::cast_possible_truncation, reason = "it wraps")]
+    fn ticks(&self) -> u32 {
+        minstret::read() as u32
+    }
+}
+
+// Their addresses are what the linker says; nothing is read from them.
+unsafe extern "C" {
+    static _recording_start: u8;
+    static _recording_size: u8;
+    static __ebss: u8;
+}
+
+#[unsafe(export_name = "ExceptionHandler")]
+fn exception(_: &riscv_rt::TrapFrame) -> ! {
+    let cause = mcause::read().bits();
+    fault::exit(fault::FAULT, &format_args!("exception {cause} at {:#010x}", mepc::read()))
+}

@@ -1,0 +1,102 @@
+//! UART 0, a 16550. Looked at, not interrupt-driven: its interrupt only ends a sleep. What has come and was
+//! not read waits in the emulator, so nothing is lost.
+
+use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
+use fedspan_emulated::register::Register;
+
+const BASE: usize = 0x1000_0000;
+// SAFETY: the registers of UART 0; none of them makes it touch memory.
+const DATA: Register<u8> = unsafe { Register::at(BASE) };
+// SAFETY: as above.
+const ENABLE_INTERRUPT: Register<u8> = unsafe { Register::at(BASE + 1) };
+// SAFETY: as above.
+const FIFO: Register<u8> = unsafe { Register::at(BASE + 2) };
+// SAFETY: as above.
+const LINE_CONTROL: Register<u8> = unsafe { Register::at(BASE + 3) };
+// SAFETY: as above.
+const LINE_STATUS: Register<u8> = unsafe { Register::at(BASE + 5) };
+
+const RECEIVED: u8 = 1;
+const TRANSMIT_EMPTY: u8 = 1 << 5;
+const EIGHT_BITS: u8 = 3;
+const FIFO_ON: u8 = 1;
+const WHEN_RECEIVED: u8 = 1;
+
+/// The UART's number at the interrupt controller.
+const SOURCE: usize = 10;
+const PLIC: usize = 0x0c00_0000;
+// SAFETY: registers of the interrupt controller, for this core in machine mode; they do not touch memory.
+const PRIORITY: Register<u32> = unsafe { Register::at(PLIC + 4 * SOURCE) };
+// SAFETY: as above.
+const ENABLE: Register<u32> = unsafe { Register::at(PLIC + 0x2000) };
+// SAFETY: as above.
+const THRESHOLD: Register<u32> = unsafe { Register::at(PLIC + 0x20_0000) };
+// SAFETY: as above.
+const CLAIM: Register<u32> = unsafe { Register::at(PLIC + 0x20_0004) };
+
+/// Starts it, and lets its interrupt through to the core.
+pub fn start() {
+    LINE_CONTROL.write(EIGHT_BITS);
+    FIFO.write(FIFO_ON);
+    ENABLE_INTERRUPT.write(WHEN_RECEIVED);
+    PRIORITY.write(1);
+    ENABLE.write(1 << SOURCE);
+    THRESHOLD.write(0);
+}
+
+/// Tells the interrupt controller that the interrupt was seen.
+pub fn acknowledge() {
+    let source = CLAIM.read();
+    if source != 0 {
+        CLAIM.write(source);
+    }
+}
+
+/// A byte can be read.
+#[must_use]
+pub fn has_byte() -> bool {
+    LINE_STATUS.read() & RECEIVED != 0
+}
+
+/// The serial line. Reading waits for a byte; it has no end.
+#[derive(Clone, Copy, Debug)]
+pub struct Uart;
+
+impl ErrorType for Uart {
+    type Error = ErrorKind;
+}
+
+impl Read for Uart {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
+        let mut taken = 0;
+        for place in buffer {
+            while taken == 0 && !has_byte() {}
+            if !has_byte() {
+                break;
+            }
+            *place = DATA.read();
+            taken += 1;
+        }
+        Ok(taken)
+    }
+}
+
+impl ReadReady for Uart {
+    fn read_ready(&mut self) -> Result<bool, ErrorKind> {
+        Ok(has_byte())
+    }
+}
+
+impl Write for Uart {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        for &byte in bytes {
+            while LINE_STATUS.read() & TRANSMIT_EMPTY == 0 {}
+            DATA.write(byte);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> Result<(), ErrorKind> {
+        Ok(())
+    }
+}

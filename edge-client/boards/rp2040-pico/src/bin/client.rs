@@ -1,0 +1,28 @@
+//! A FedSpan client over USB, with its record in flash.
+
+#![no_std]
+#![no_main]
+
+use embassy_executor::Spawner;
+use embassy_futures::join::join;
+use fedspan_firmware::client::Client;
+use rp2040_pico::{BoardFlash, Buffers, device, open, record, seed};
+
+#[embassy_executor::main]
+async fn main(_spawner: Spawner) {
+    let chip = embassy_rp::init(Default::default());
+    let mut flash = BoardFlash::new_blocking(chip.FLASH);
+    // Reading a number cannot fail on this chip; without one the device stays away.
+    let Ok(device) = device(&mut flash) else { return };
+    let mut buffers = Buffers::new(device);
+    let (mut controller, mut serial) = open(chip.USB, &mut buffers);
+    // An error would be one of memory.x: without sectors for the record the device stays away.
+    let Ok(mut client) = Client::new(device, seed(), flash, record()) else { return };
+    let work = async {
+        loop {
+            serial.opened().await;
+            client.take_part(&mut serial).await;
+        }
+    };
+    join::<_, _>(controller.run(), work).await;
+}

@@ -1,0 +1,135 @@
+//! A serial port over USB (CDC-ACM), that is up while the host has it open.
+//!
+//! Nothing is lost while the core computes: a host that is not read from keeps what it has to say.
+
+use embassy_futures::select::{Either, select};
+use embassy_rp::Peri;
+use embassy_rp::peripherals::USB;
+use embassy_rp::usb::Driver;
+use embassy_usb::class::cdc_acm::{
+    BufferedReceiver, CdcAcmClass, CdcAcmError, ControlChanged, Sender, State,
+};
+use embassy_usb::{Builder, Config, UsbDevice};
+use embedded_io_async::{ErrorType, Read, Write};
+
+use crate::Interrupts;
+
+/// Vendor and product for tests by anybody (pid.codes). A product needs its own.
+const VENDOR: u16 = 0x1209;
+const PRODUCT: u16 = 0x0001;
+/// Bytes of a packet.
+const PACKET: usize = 64;
+
+/// What the port needs as long as it exists.
+pub struct Buffers<'d> {
+    configuration: [u8; 256],
+    control: [u8; PACKET],
+    received: [u8; PACKET],
+    serial_number: [u8; 16],
+    state: State<'d>,
+}
+
+impl Buffers<'_> {
+    /// Buffers for the port of a device.
+    #[must_use]
+    pub fn new(device: u64) -> Self {
+        let mut serial_number = [0; 16];
+        for (index, digit) in (0u32..).zip(serial_number.iter_mut().rev()) {
+            *digit = b"0123456789abcdef".get((device >> (4 * index) & 0xf) as usize).copied().unwrap_or(b'0');
+        }
+        Self {
+            configuration: [0; 256],
+            control: [0; PACKET],
+            received: [0; PACKET],
+            serial_number,
+            state: State::new(),
+        }
+    }
+}
+
+/// The controller, which has to run beside all else, and the port. The device number is the port's serial
+/// number, by which the host tells its boards apart.
+pub fn open<'d>(
+    controller: Peri<'d, USB>,
+    buffers: &'d mut Buffers<'d>,
+) -> (UsbDevice<'d, Driver<'d, USB>>, Serial<'d>) {
+    let mut config = Config::new(VENDOR, PRODUCT);
+    config.manufacturer = Some("FedSpan");
+    config.product = Some("FedSpan client");
+    config.serial_number = core::str::from_utf8(&buffers.serial_number).ok();
+    let mut builder = Builder::new(
+        Driver::new(controller, Interrupts),
+        config,
+        &mut buffers.configuration,
+        &mut [],
+        &mut [],
+        &mut buffers.control,
+    );
+    #[allow(clippy::cast_possible_truncation, reason = "a constant of 64")]
+    let class = CdcAcmClass::new(&mut builder, &mut buffers.state, PACKET as u16);
+    let (sender, receiver, control) = class.split_with_control();
+    let receiver = receiver.into_buffered(&mut buffers.received);
+    (builder.build(), Serial { sender, receiver, control, full: false })
+}
+
+/// The port.
+pub struct Serial<'d> {
+    sender: Sender<'d, Driver<'d, USB>>,
+    receiver: BufferedReceiver<'d, Driver<'d, USB>>,
+    control: ControlChanged<'d>,
+    /// The last packet was full, so that the host waits for more.
+    full: bool,
+}
+
+impl Serial<'_> {
+    /// Waits until the host has opened the port.
+    pub async fn opened(&mut self) {
+        self.sender.wait_connection().await;
+        while !self.control.dtr() {
+            self.control.control_changed().await;
+        }
+    }
+}
+
+/// Does it, unless the host closes the port first: to a closed port one could write for ever.
+async fn while_open<T>(
+    control: &ControlChanged<'_>,
+    work: impl Future<Output = Result<T, CdcAcmError>>,
+) -> Result<T, CdcAcmError> {
+    let closed = async {
+        while control.dtr() {
+            control.control_changed().await;
+        }
+    };
+    match select(work, closed).await {
+        Either::First(result) => result,
+        Either::Second(()) => Err(CdcAcmError::NotConnected),
+    }
+}
+
+impl ErrorType for Serial<'_> {
+    type Error = CdcAcmError;
+}
+
+impl Read for Serial<'_> {
+    /// Cancel-safe, as the driver's is.
+    async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CdcAcmError> {
+        while_open(&self.control, self.receiver.read(buffer)).await
+    }
+}
+
+impl Write for Serial<'_> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<usize, CdcAcmError> {
+        let n = while_open(&self.control, self.sender.write(bytes)).await?;
+        self.full = n == PACKET;
+        Ok(n)
+    }
+
+    /// The host hands on what it has when a packet comes that is not full, if need be an empty one.
+    async fn flush(&mut self) -> Result<(), CdcAcmError> {
+        if core::mem::take(&mut self.full) {
+            while_open(&self.control, self.sender.write(&[])).await?;
+        }
+        Ok(())
+    }
+}
