@@ -64,7 +64,7 @@ fn targets_that_only_a_simulation_can_measure_are_refused_with_the_reason() {
         assert_eq!(message("", &format!("[stop]\n{key}")), said(14));
         assert_eq!(message("", &format!("[stop]\nchange = 1e-4\n{key}")), said(15));
     }
-    let range = "fleet.toml:14: stop.change: found 0, allowed: a number from 0.000000000001 to 1";
+    let range = "fleet.toml:14: stop.change: found 0, allowed: a number from 1e-12 to 1";
     assert_eq!(message("", "[stop]\nchange = 0"), range);
     let unknown = "fleet.toml:14: stop.chnage: unknown key (did you mean \"change\"?), allowed: change";
     assert_eq!(message("", "[stop]\nchnage = 1"), unknown);

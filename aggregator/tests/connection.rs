@@ -441,7 +441,7 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     connection.send(ToDevice::Fault(Fault::Malformed));
     assert!(connection.is_mid_update() && connection.pending() > 0);
     let again = hello(DEVICE, (8, 2, 1), 200);
-    assert_eq!(say(&mut connection, &ToServer::Hello(again.clone()), &[]), vec![Inbound::Hello(again)]);
+    assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![Inbound::Hello(again)]);
     assert!(!connection.is_mid_message() && connection.pending() == 0 && !connection.is_unanswered());
     // Its new frame limit holds, and rounds go on.
     let welcome = ToDevice::Welcome(Welcome { campaign: 3, idle_milliseconds: 9 });
@@ -476,7 +476,7 @@ fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
     assert_eq!(sent(&mut connection), vec![], "noise is not answered");
     hear(&mut connection, &[0]);
     let first = hello(DEVICE, (8, 2, 1), 256);
-    assert_eq!(say(&mut connection, &ToServer::Hello(first.clone()), &[]), vec![Inbound::Hello(first)]);
+    assert_eq!(say(&mut connection, &ToServer::Hello(first), &[]), vec![Inbound::Hello(first)]);
     let stranger = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256));
     assert_eq!(say(&mut connection, &stranger, &[]), vec![Inbound::Stranger]);
 }

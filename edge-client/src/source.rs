@@ -8,6 +8,7 @@
 use fedspan_protocol::message::RoundId;
 
 use crate::error::SourceError;
+use crate::kernel::Four;
 
 /// Samples that can be read more than once. How a label reaches the device (a button, a schedule, a
 /// message over the same serial line) is the implementor's: see `examples/own_sensor.rs`.
@@ -19,14 +20,17 @@ pub trait SampleSource {
     /// [`SourceError`] where the storage fails. The round is then declined.
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError>;
 
-    /// Starts a pass over the samples that a training round's *head* is fitted on: all of them, unless a
-    /// source overrides this. A source that hands out a small part here (a few windows a class, drawn anew
-    /// each round) trains a representation on which a head can be fitted from few samples.
+    /// Starts a pass over the samples that a training round's *head* is fitted on, if those are not all of
+    /// them. A source that hands out a small part here (a few windows a class, drawn anew each round) trains
+    /// a representation on which a head can be fitted from few samples.
+    ///
+    /// False, with nothing done, if they are all: [`Self::rewind`] is called instead, and what has been
+    /// computed from a sample for the head is used again.
     ///
     /// # Errors
     /// As [`Self::rewind`].
-    fn rewind_for_head(&mut self, id: RoundId) -> Result<(), SourceError> {
-        self.rewind(id)
+    fn rewind_for_head(&mut self, _id: RoundId) -> Result<bool, SourceError> {
+        Ok(false)
     }
 
     /// The next few samples, at least one; `None` at the end of the pass. How many come at once has no
@@ -79,6 +83,33 @@ impl Targets<'_> {
                     }
                     None => false,
                 }
+            }
+        }
+    }
+}
+
+impl Targets<'_> {
+    /// Writes targets `first..first + 4` into `y` (C fours). False if one is missing, or of an unknown class.
+    #[must_use]
+    pub(crate) fn write_four(&self, first: usize, y: &mut [Four]) -> bool {
+        let c = y.len();
+        match *self {
+            Self::Values(values) => {
+                let Some(values) = values.get(first * c..(first + 4) * c) else { return false };
+                for (output, four) in y.iter_mut().enumerate() {
+                    for (place, &value) in four.iter_mut().zip(values.iter().skip(output).step_by(c.max(1))) {
+                        *place = value;
+                    }
+                }
+                true
+            }
+            Self::Classes(classes) => {
+                y.fill([0.0; 4]);
+                let Some(classes) = classes.get(first..first + 4) else { return false };
+                classes.iter().enumerate().all(|(sample, &class)| {
+                    let place = y.get_mut(usize::from(class)).and_then(|four| four.get_mut(sample));
+                    place.map(|place| *place = 1.0).is_some()
+                })
             }
         }
     }

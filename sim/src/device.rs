@@ -106,6 +106,11 @@ fn complain(code: u8, message: &str) -> ExitCode {
 }
 
 fn prepare(arguments: &Arguments) -> Result<(Scenario, Dataset, SimSession), String> {
+    let address = &arguments.connect;
+    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+    if port.and_then(|port| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {
+        return Err(format!("--connect {address}: allowed: HOST:PORT, with a port from 1 to 65535"));
+    }
     let name = &arguments.scenario;
     let text = match Scenario::built_in(name) {
         Some(text) => text.to_owned(),
@@ -131,10 +136,12 @@ async fn take_part(
     mut session: SimSession,
 ) -> ExitCode {
     let began = Instant::now();
+    // One for all: a signal that comes between two waits must not be lost.
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         let ended = tokio::select! {
             ended = converse(&mut session, &arguments.connect, began) => Some(ended),
-            _ = tokio::signal::ctrl_c() => None,
+            _ = &mut interrupted => None,
         };
         let retry_at = match ended {
             None => break,
@@ -153,7 +160,10 @@ async fn take_part(
                 u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX) + 1000
             }
         };
-        tokio::time::sleep_until(began + Duration::from_millis(retry_at)).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(began + Duration::from_millis(retry_at)) => {}
+            _ = &mut interrupted => break,
+        }
     }
     report(arguments, scenario, dataset, &mut session)
 }

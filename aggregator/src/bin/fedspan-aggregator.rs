@@ -1,12 +1,14 @@
 //! The aggregator's command line.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::server::{Server, query};
-use fedspan_aggregator::store;
+use fedspan_aggregator::engine::Phase;
+use fedspan_aggregator::server::{Server, Status, query};
+use fedspan_aggregator::store::{self, Committed};
 
 /// The run failed.
 const FAILED: u8 = 1;
@@ -85,19 +87,37 @@ fn complain(code: u8, message: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// A line on standard output.
+fn print(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// The end of a command that prints: a reader that has gone away (`| head`) has seen what it wanted.
+fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => complain(FAILED, &format!("{what}: {error}")),
+    }
+}
+
 async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
     let expected = fleet.expected;
     let server = match Server::bind(fleet, entropy()).await {
         Ok(server) => server,
         Err(error) => return complain(FAILED, &error.to_string()),
     };
+    // Nobody has to read this.
     match server.address() {
-        Ok(address) => println!("listening on {address}, waiting for {expected} devices"),
+        Ok(address) => drop(print(&format!("listening on {address}, waiting for {expected} devices"))),
         Err(error) => return complain(FAILED, &error.to_string()),
     }
     match server.serve(interrupted(), exit_when_finished).await {
         Ok(status) => {
-            println!("stopped: {} after round {} of {}", status.phase, status.round, status.rounds);
+            let Status { phase, round, rounds, .. } = status;
+            let _ = print(&format!("stopped: {phase} after round {round} of {rounds}"));
             ExitCode::SUCCESS
         }
         Err(error) => complain(FAILED, &error.to_string()),
@@ -128,16 +148,13 @@ async fn interrupted() {
 }
 
 async fn status(state: &Path) -> ExitCode {
-    match query(state, "status", |line| println!("{line}")).await {
-        Ok(Some(())) => ExitCode::SUCCESS,
-        Ok(None) => match store::read(state) {
+    let asked = async {
+        if query(state, "status", print).await?.is_some() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        Ok(match store::read(state) {
             Ok(Some(committed)) => {
-                let round = committed.round();
-                println!(
-                    "{{\"phase\":\"not running\",\"exchange\":{},\"committed\":\"{:?}\"}}",
-                    round.round,
-                    committed.phase()
-                );
+                print(&offline(&committed))?;
                 ExitCode::SUCCESS
             }
             Ok(None) => complain(
@@ -145,17 +162,40 @@ async fn status(state: &Path) -> ExitCode {
                 &format!("{}: no server is running and nothing is committed", state.display()),
             ),
             Err(error) => complain(FAILED, &error.to_string()),
-        },
-        Err(error) => complain(FAILED, &format!("{}: {error}", state.display())),
-    }
+        })
+    };
+    printed(asked.await, &state.display().to_string())
+}
+
+/// What the files know, in the words of a running server's status.
+fn offline(committed: &Committed) -> String {
+    let round = match committed.phase() {
+        Phase::Train(number) => number,
+        _ => 0,
+    };
+    let start = match committed.phase() {
+        Phase::Start(number) => number,
+        _ => 0,
+    };
+    serde_json::json!({
+        "phase": "not running",
+        "round": round,
+        "start_rounds": start,
+        "training_ended": committed.ends_training(),
+        "exchange": committed.round().round,
+    })
+    .to_string()
 }
 
 async fn watch(state: &Path) -> ExitCode {
-    match query(state, "watch", |line| println!("{line}")).await {
-        Ok(Some(())) => ExitCode::SUCCESS,
-        Ok(None) => {
-            complain(FAILED, &format!("{}: no server is running on this state directory", state.display()))
-        }
-        Err(error) => complain(FAILED, &format!("{}: {error}", state.display())),
-    }
+    let asked = async {
+        Ok(match query(state, "watch", print).await? {
+            Some(()) => ExitCode::SUCCESS,
+            None => complain(
+                FAILED,
+                &format!("{}: no server is running on this state directory", state.display()),
+            ),
+        })
+    };
+    printed(asked.await, &state.display().to_string())
 }

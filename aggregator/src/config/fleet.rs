@@ -192,21 +192,6 @@ impl Fleet {
             None,
         )
     }
-
-    /// What a resumed campaign must have in common with the one that was committed: a line a setting.
-    #[must_use]
-    pub fn fingerprint(&self) -> String {
-        let stop = self.stop_change.map_or(String::new(), |change| format!("stop.change = {change:?}\n"));
-        format!(
-            "seed = {}\nfeatures = {}\noutputs = {}\nmodel = {:?}\nalgorithm = {:?}\nparticipation = {:?}\n{stop}",
-            self.seed,
-            self.shape.features,
-            self.shape.outputs,
-            self.model,
-            self.algorithm,
-            self.participation
-        )
-    }
 }
 
 fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Problem> {

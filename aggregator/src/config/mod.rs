@@ -2,6 +2,7 @@
 //! become an engine.
 
 mod build;
+mod fingerprint;
 mod fleet;
 mod reader;
 mod sections;

@@ -136,9 +136,9 @@ impl<'a> Section<'a> {
         range: RangeInclusive<f64>,
     ) -> Result<f64, Problem> {
         let allowed = if *range.end() >= f64::MAX {
-            format!("a number from {}", range.start())
+            format!("a number from {}", plain(*range.start()))
         } else {
-            format!("a number from {} to {}", range.start(), range.end())
+            format!("a number from {} to {}", plain(*range.start()), plain(*range.end()))
         };
         match self.item(key) {
             None => default.ok_or_else(|| self.missing(key, allowed)),
@@ -250,4 +250,9 @@ impl<'a> Section<'a> {
         }
         Ok(())
     }
+}
+
+/// A number as a person would write it.
+fn plain(value: f64) -> String {
+    if value == 0.0 || (1e-4..1e7).contains(&value.abs()) { value.to_string() } else { format!("{value:e}") }
 }

@@ -3,7 +3,11 @@
 use toml_edit::Item;
 
 pub(super) fn show(item: &Item) -> String {
-    let text = item.to_string();
+    // Without the comment of its line.
+    let text = match item.as_value() {
+        Some(value) => value.clone().decorated("", "").to_string(),
+        None => item.to_string(),
+    };
     let text = text.trim();
     if item.is_table_like() && !item.is_value() {
         "a table".to_owned()

@@ -60,6 +60,40 @@ pub struct Traffic {
     pub frames: FrameCounters,
 }
 
+impl Traffic {
+    /// What has been added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let (now, then) = (&self.frames, &earlier.frames);
+        Self {
+            up: self.up.saturating_sub(earlier.up),
+            down: self.down.saturating_sub(earlier.down),
+            faults: self.faults.saturating_sub(earlier.faults),
+            stale: self.stale.saturating_sub(earlier.stale),
+            unsent: self.unsent.saturating_sub(earlier.unsent),
+            reopened: self.reopened.saturating_sub(earlier.reopened),
+            frames: FrameCounters {
+                accepted: now.accepted.saturating_sub(then.accepted),
+                oversize: now.oversize.saturating_sub(then.oversize),
+                framing: now.framing.saturating_sub(then.framing),
+                check: now.check.saturating_sub(then.check),
+                header: now.header.saturating_sub(then.header),
+            },
+        }
+    }
+
+    /// Faults and frames that were dropped.
+    #[must_use]
+    pub fn noise(&self) -> u32 {
+        let frames = &self.frames;
+        self.faults
+            .saturating_add(frames.oversize)
+            .saturating_add(frames.framing)
+            .saturating_add(frames.check)
+            .saturating_add(frames.header)
+    }
+}
+
 /// Messages that wait for the socket, at most; a device that does not read is cut off above it.
 pub const OUTBOX_MAX: usize = 64;
 

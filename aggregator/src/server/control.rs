@@ -95,11 +95,11 @@ pub(super) async fn answer(
 /// no server runs there.
 ///
 /// # Errors
-/// What the system says about the socket.
+/// What the system says about the socket, or `each`.
 pub async fn query(
     directory: &Path,
     request: &str,
-    mut each: impl FnMut(&str),
+    mut each: impl FnMut(&str) -> std::io::Result<()>,
 ) -> std::io::Result<Option<()>> {
     let mut stream = match UnixStream::connect(directory.join(SOCKET)).await {
         Ok(stream) => stream,
@@ -116,7 +116,7 @@ pub async fn query(
     stream.write_all(format!("{request}\n").as_bytes()).await?;
     let mut lines = BufReader::new(stream).lines();
     while let Some(line) = lines.next_line().await? {
-        each(&line);
+        each(&line)?;
     }
     Ok(Some(()))
 }

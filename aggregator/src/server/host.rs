@@ -158,7 +158,8 @@ impl Host {
     }
 
     pub(super) fn take(&mut self, message: Message) -> Result<(), ServeError> {
-        let Message { peer, what } = message;
+        let Message { peer, what, traffic } = message;
+        self.connections.passed(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
         match (what, device) {
             (What::Hello(hello, commands), None) => match self.requirements.admit(&hello) {
@@ -187,8 +188,12 @@ impl Host {
                 tracing::warn!(device, round = decline.id.round, "declined: {}", decline.reason);
                 self.event(Event::Declined(device, decline))
             }
-            (What::Gone(gone, traffic), device) => {
-                self.connections.ended(gone, &traffic);
+            (What::Noise, _) => {
+                self.publish();
+                Ok(())
+            }
+            (What::Gone(gone), device) => {
+                self.connections.ended(gone);
                 self.peers.remove(&peer);
                 match device {
                     Some(device) if self.current.get(&device) == Some(&peer) => {

@@ -27,6 +27,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a connection that this side ends may take to close on the other.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Faults and dropped frames after which the host is told, if there is nothing else to tell.
+const NOISE: u32 = 16;
+
 /// As good as for ever, and still a time.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
@@ -38,6 +41,8 @@ const FAULTS_MAX: u32 = 64;
 pub(super) struct Message {
     pub peer: u64,
     pub what: What,
+    /// What has passed since the last message.
+    pub traffic: Traffic,
 }
 
 /// What a peer reports.
@@ -48,7 +53,9 @@ pub(super) enum What {
     HelloAgain(Hello),
     Update(Box<Update>),
     Decline(Decline),
-    Gone(Gone, Traffic),
+    /// Nothing but noise.
+    Noise,
+    Gone(Gone),
 }
 
 /// Why a connection ended.
@@ -139,21 +146,38 @@ struct Peer<S> {
     asked: Option<Instant>,
     /// Since when the open round has been unanswered.
     unanswered_since: Option<Instant>,
+    /// What the host knows of the connection's traffic.
+    reported: Traffic,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     fn new(id: u64, socket: S, limits: Limits, inbox: mpsc::Sender<Message>, lasting: bool) -> Self {
         let connection = if lasting { Connection::lasting() } else { Connection::new() };
-        let (frame_since, asked, unanswered_since) = (None, None, None);
-        Self { id, socket, lasting, limits, inbox, connection, frame_since, asked, unanswered_since }
+        Self {
+            id,
+            socket,
+            lasting,
+            limits,
+            inbox,
+            connection,
+            frame_since: None,
+            asked: None,
+            unanswered_since: None,
+            reported: Traffic::default(),
+        }
     }
 
-    async fn report(self, gone: Gone) {
-        // The socket closes after that is known: who sees it closed may count on it.
-        let Self { id: peer, inbox, connection, socket: _socket, .. } = self;
-        let what = What::Gone(gone, connection.traffic());
-        // The host is gone only when the server stops; nobody needs to know then.
-        let _ = inbox.send(Message { peer, what }).await;
+    async fn report(mut self, gone: Gone) {
+        // The socket closes after that is known: who sees it closed may count on it. The host is gone only
+        // when the server stops; nobody needs to know then.
+        let _ = self.tell(What::Gone(gone)).await;
+    }
+
+    async fn tell(&mut self, what: What) -> Result<(), Gone> {
+        let now = self.connection.traffic();
+        let traffic = now.since(&self.reported);
+        self.reported = now;
+        self.inbox.send(Message { peer: self.id, what, traffic }).await.map_err(|_| Gone::Ended)
     }
 
     async fn turn_away(&mut self) -> Gone {
@@ -221,13 +245,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                         self.forward(inbound, &mut sender).await?;
                     }
                     self.flush().await?;
-                    let traffic = self.connection.traffic();
-                    let dropped = traffic.frames.oversize + traffic.frames.framing
-                        + traffic.frames.check + traffic.frames.header;
+                    let noise = self.connection.traffic().noise();
                     // A line carries no more than its speed, and noise on it is nobody's fault.
-                    let noise = if self.lasting { 0 } else { traffic.faults + dropped };
-                    if noise > FAULTS_MAX || self.connection.pending() > OUTBOX_MAX {
+                    if noise > FAULTS_MAX && !self.lasting || self.connection.pending() > OUTBOX_MAX {
                         return Err(Gone::Flood);
+                    }
+                    if noise >= self.reported.noise().saturating_add(NOISE) {
+                        self.tell(What::Noise).await?;
                     }
                 }
                 () = tokio::time::sleep_until(repeat.unwrap_or(limit)), if repeat.is_some_and(|at| at < limit) => {
@@ -293,7 +317,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             Inbound::Decline(decline) => What::Decline(decline),
             Inbound::Alive | Inbound::Fault(_) | Inbound::Stranger => return Ok(()),
         };
-        self.inbox.send(Message { peer: self.id, what }).await.map_err(|_| Gone::Ended)
+        self.tell(what).await
     }
 
     fn obey(&mut self, command: Command) {

@@ -68,7 +68,8 @@ pub struct ConnectionCounters {
     pub stale: u64,
     /// Frames dropped: too long, not COBS, wrong check, unknown header.
     pub dropped_frames: u64,
-    /// Bytes received from welcomed devices whose connection has ended.
+    /// Bytes received from devices after their hello. These and the other sums over connections are brought
+    /// up to date with every message of a device, and where it makes noise.
     pub bytes_up: u64,
     /// Bytes sent to them.
     pub bytes_down: u64,
@@ -76,7 +77,7 @@ pub struct ConnectionCounters {
 
 impl ConnectionCounters {
     /// Counts a connection that has ended.
-    pub(super) fn ended(&mut self, gone: Gone, traffic: &Traffic) {
+    pub(super) fn ended(&mut self, gone: Gone) {
         let counter = match gone {
             Gone::Closed => &mut self.closed,
             Gone::NoHello => &mut self.no_hello,
@@ -87,15 +88,15 @@ impl ConnectionCounters {
             Gone::Ended => &mut self.ended,
         };
         *counter += 1;
+    }
+
+    /// Adds what has passed over a connection since it was last added.
+    pub(super) fn passed(&mut self, traffic: &Traffic) {
         self.faults += u64::from(traffic.faults);
         self.unsent += u64::from(traffic.unsent);
         self.reopened += u64::from(traffic.reopened);
         self.stale += u64::from(traffic.stale);
-        let frames = traffic.frames;
-        self.dropped_frames += u64::from(frames.oversize)
-            + u64::from(frames.framing)
-            + u64::from(frames.check)
-            + u64::from(frames.header);
+        self.dropped_frames += u64::from(traffic.noise() - traffic.faults);
         self.bytes_up += traffic.up;
         self.bytes_down += traffic.down;
     }

@@ -3,7 +3,10 @@
 //! `G = (1/m) S W^T` with `S = X^T R`, `R = X B W - Y`: for few outputs that is a matrix of low rank, so
 //! only `S` (d x c) is accumulated and `G` (d x k) is formed element by element when it is sent.
 
+use super::{Four, add_products};
+
 /// `S += x r^T` for one sample. `s` is d x c, `x` has d values, `r` has c.
+#[inline(never)]
 pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
     if let [r] = *r {
         for (si, &xi) in s.iter_mut().zip(x) {
@@ -18,27 +21,69 @@ pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
     }
 }
 
+/// `S += x r^T` for four samples of d values each; `r` has c fours.
+#[inline(never)]
+pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
+    if let [r] = *r {
+        // Four features at a time, which the compiler does by itself only at opt-level 3.
+        let (blocks, rest) = s.as_chunks_mut::<4>();
+        let [(x0, rest0), (x1, rest1), (x2, rest2), (x3, rest3)] = x.map(<[f32]>::as_chunks::<4>);
+        for ((((s, x0), x1), x2), x3) in blocks.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
+            add_features(s, [x0, x1, x2, x3], r);
+        }
+        add_features(rest, [rest0, rest1, rest2, rest3], r);
+    } else if !r.is_empty() {
+        let [x0, x1, x2, x3] = x;
+        let x = x0.iter().zip(x1).zip(x2).zip(x3);
+        for (row, (((&x0, &x1), &x2), &x3)) in s.chunks_exact_mut(r.len()).zip(x) {
+            add_products(row, [x0, x1, x2, x3], r);
+        }
+    }
+}
+
+/// The same for one output.
+fn add_features(s: &mut [f32], [x0, x1, x2, x3]: [&[f32]; 4], [r0, r1, r2, r3]: Four) {
+    for ((((s, x0), x1), x2), x3) in s.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
+        *s = *s + x0 * r0 + x1 * r1 + x2 * r2 + x3 * r3;
+    }
+}
+
 /// Elements `first..first + out.len()` of `G = scale * S W^T`, row-major d x k. `s` is d x c, `w` is k x c.
+/// For one output `scale` goes into the factor that a row has in common, otherwise into each element.
+#[inline(never)]
 pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usize, out: &mut [f32]) {
     if k == 0 || c == 0 {
         return;
     }
-    let (mut row, mut column) = (first / k, first % k);
-    for place in out {
-        let s_row = s.get(row * c..(row + 1) * c).unwrap_or_default();
-        let w_row = w.get(column * c..(column + 1) * c).unwrap_or_default();
-        let dot = s_row.iter().zip(w_row).fold(0.0f32, |sum, (a, b)| sum + a * b);
-        *place = scale * dot;
-        column += 1;
-        if column == k {
-            column = 0;
-            row += 1;
+    let (row, column) = (first / k, first % k);
+    let begun = out.len().min(k - column);
+    let (begun, whole) = out.split_at_mut_checked(begun).unwrap_or_default();
+    let mut s = s.chunks_exact(c).skip(row);
+    part_of_row(s.next(), w, c, scale, column, begun);
+    for own in whole.chunks_mut(k) {
+        part_of_row(s.next(), w, c, scale, 0, own);
+    }
+}
+
+/// Columns `first..first + out.len()` of one row of `G`, whose row of `S` is given.
+fn part_of_row(s: Option<&[f32]>, w: &[f32], c: usize, scale: f32, first: usize, out: &mut [f32]) {
+    let Some(s) = s else { return };
+    let w = w.get(first * c..).unwrap_or_default();
+    if let [s] = *s {
+        let common = scale * s;
+        for (place, w) in out.iter_mut().zip(w) {
+            *place = common * w;
+        }
+    } else {
+        for (place, w) in out.iter_mut().zip(w.chunks_exact(c)) {
+            *place = scale * s.iter().zip(w).fold(0.0f32, |sum, (a, b)| sum + a * b);
         }
     }
 }
 
 /// One-pass form: turns `X^T Y` (d x c, in `s`) into `S = (X^T Z) W - X^T Y`, exactly the sum that two
 /// passes accumulate, because `X^T (X B W - Y) = (X^T Z) W - X^T Y`. `xz` is d x k, `w` is k x c.
+#[inline(never)]
 pub fn finish_one_pass(s: &mut [f32], xz: &[f32], w: &[f32], k: usize, c: usize) {
     if k == 0 || c == 0 {
         return;

@@ -2,10 +2,13 @@
 //!
 //! Two ways. The *normal equations* (`Z^T Z`, `Z^T Y`, Cholesky) are the cheaper and square the condition
 //! number; they are trusted only while the pivots stay within [`PIVOT_RATIO`] of each other. Otherwise
-//! the *triangular* way is taken: the rows of `[Z | Y]` are rotated into `R` and `Q^T Y` (Givens), which
-//! works at the condition of `Z` itself, and [`super::rank`] solves, at whatever rank there is.
+//! the *triangular* way is taken: the rows of `[Z | Y]` are folded into `R` and `Q^T Y` ([`super::fold`]),
+//! which works at the condition of `Z` itself, and [`super::rank`] solves, at whatever rank there is.
 
 use libm::sqrtf;
+
+use super::fold::fold;
+use super::{Four, add_products};
 
 /// Smallest ratio of the squared pivots of a Cholesky factor at which the normal equations are trusted.
 /// The pivots flatter: behind a ratio of 1e-2 the condition of `Z` can be 60, and the head off by 3e-4; at
@@ -17,6 +20,7 @@ pub const PIVOT_RATIO: f32 = 1e-1;
 const SMALLEST_SQUARE: f32 = 1e-36;
 
 /// Adds one sample to the normal equations: lower triangle of `gram` (k x k) and `rhs` (k x c).
+#[inline(never)]
 pub fn add_normal(gram: &mut [f32], rhs: &mut [f32], z: &[f32], y: &[f32]) {
     let (k, c) = (z.len(), y.len());
     for (i, (row, &zi)) in gram.chunks_exact_mut(k.max(1)).zip(z).enumerate() {
@@ -31,9 +35,25 @@ pub fn add_normal(gram: &mut [f32], rhs: &mut [f32], z: &[f32], y: &[f32]) {
     }
 }
 
+/// Adds four samples: `z` holds k fours, `y` holds c.
+#[inline(never)]
+pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]) {
+    for ((i, &zi), row) in z.iter().enumerate().zip(gram.chunks_exact_mut(z.len().max(1))) {
+        add_products(row, zi, z.get(..=i).unwrap_or_default());
+    }
+    if let [y] = *y {
+        add_products(rhs, y, z);
+    } else {
+        for (row, &zi) in rhs.chunks_exact_mut(y.len().max(1)).zip(z) {
+            add_products(row, zi, y);
+        }
+    }
+}
+
 /// Solves the normal equations in place: `rhs` (k x c) becomes `W`, `gram` its Cholesky factor. Returns
 /// false, with both overwritten, where the pivots say that they cannot be trusted.
 #[must_use]
+#[inline(never)]
 pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
     let (mut least, mut most) = (f32::INFINITY, 0.0f32);
     for j in 0..k {
@@ -51,8 +71,12 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
         let squares = done.iter().fold(0.0f32, |sum, a| sum + a * a);
         let Some(pivot) = open.first_mut() else { return false };
         let square = *pivot - squares;
-        least = least.min(square);
-        most = most.max(*pivot);
+        if square < least {
+            least = square;
+        }
+        if *pivot > most {
+            most = *pivot;
+        }
         // Written so that a NaN fails too.
         if !(square >= SMALLEST_SQUARE && least >= PIVOT_RATIO * most && most.is_finite()) {
             return false;
@@ -96,43 +120,8 @@ fn backward(l: &[f32], rhs: &mut [f32], k: usize, c: usize) {
 /// Rotates one sample into the triangular form: `r` (k x k, upper triangle) and `qty` (k x c).
 /// `z` (k values) and `y` (c values) are used up.
 pub fn rotate_in(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
-    let (k, c) = (z.len(), y.len());
-    for j in 0..k {
-        let entering = at(z, j);
-        if entering == 0.0 {
-            continue;
-        }
-        let Some(row) = r.get_mut(j * k..(j + 1) * k) else { return };
-        let (cosine, sine, length) = rotation(row.get(j).copied().unwrap_or(0.0), entering);
-        if let Some(pivot) = row.get_mut(j) {
-            *pivot = length;
-        }
-        rotate(row.iter_mut().zip(z.iter_mut()).skip(j + 1), cosine, sine);
-        let own = qty.get_mut(j * c..(j + 1) * c).unwrap_or_default();
-        rotate(own.iter_mut().zip(y.iter_mut()), cosine, sine);
-    }
-}
-
-/// Cosine, sine and length of the rotation that takes `(a, b)`, `b != 0`, to `(length, 0)`. Scaled, so
-/// that nothing overflows or underflows on the way.
-///
-/// `sqrt(1 + t^2)` is formed as 1 and a small rest: taken directly it is rounded down more often than up,
-/// and over ten thousand samples that bias costs the factor three digits.
-fn rotation(a: f32, b: f32) -> (f32, f32, f32) {
-    let scale = a.abs().max(b.abs());
-    let (p, q) = (a / scale, b / scale);
-    let t = p.abs().min(q.abs());
-    let square = t * t;
-    let norm = 1.0 + square / (1.0 + sqrtf(1.0 + square));
-    (p / norm, q / norm, scale * norm)
-}
-
-fn rotate<'a>(pairs: impl Iterator<Item = (&'a mut f32, &'a mut f32)>, cosine: f32, sine: f32) {
-    for (upper, entering) in pairs {
-        let (u, e) = (*upper, *entering);
-        *upper = cosine * u + sine * e;
-        *entering = cosine * e - sine * u;
-    }
+    let k = z.len();
+    fold(r, qty, z, y, k, 1);
 }
 
 /// Largest entry of a head that gradient steps may lead to. With samples of at most 1e12 every prediction
@@ -148,6 +137,7 @@ pub fn has_diverged(head: &[f32]) -> bool {
 
 /// `W <- W - step ((Z^T Z) W - Z^T Y) / m`, `steps` times: the head by gradient descent, from sums alone.
 /// `gram` needs its lower triangle only; `scratch` holds k values.
+#[inline(never)]
 pub fn gradient_steps(
     gram: &[f32],
     rhs: &[f32],

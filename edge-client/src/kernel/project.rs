@@ -1,71 +1,89 @@
 //! `z = B^T x`: a sample seen through the representation.
+//!
+//! Sums run over features, ascending, and stay in registers: of a few columns at a time, the first for all
+//! features, then the next. An element of `B` is loaded once for four samples where there are four.
+
+use super::Four;
 
 /// Projects one sample. `b` is d x k, `x` has d values, `z` receives k.
-///
-/// Small widths and blocks of eight columns keep their sums in registers; the order of each sum (over
-/// features, ascending) is the same for all widths.
+#[inline(never)]
 pub fn project(b: &[f32], x: &[f32], z: &mut [f32]) {
-    match z.len() {
-        0 => {}
-        1 => narrow::<1>(b, x, z),
-        2 => narrow::<2>(b, x, z),
-        4 => narrow::<4>(b, x, z),
-        8 => narrow::<8>(b, x, z),
-        k => {
-            for (block, own) in z.chunks_mut(BLOCK).enumerate() {
-                columns(b, k, block * BLOCK, x, own);
-            }
-        }
+    let k = z.len();
+    let (blocks, rest) = z.as_chunks_mut::<4>();
+    let mut first = 0;
+    for block in blocks {
+        *block = columns(b, k, first, x);
+        first += 4;
+    }
+    for z in rest {
+        [*z] = columns(b, k, first, x);
+        first += 1;
     }
 }
 
-const BLOCK: usize = 8;
-
-/// All columns at once.
-fn narrow<const K: usize>(b: &[f32], x: &[f32], z: &mut [f32]) {
-    let mut sum = [0.0f32; K];
-    let (rows, _) = b.as_chunks::<K>();
-    for (row, &xi) in rows.iter().zip(x) {
-        for (s, &bij) in sum.iter_mut().zip(row) {
-            *s += xi * bij;
+/// Columns `first..first + W` of `B^T x`.
+fn columns<const W: usize>(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; W] {
+    let mut sums = [0.0; W];
+    for (row, &x) in b.chunks_exact(k.max(1)).zip(x) {
+        let Some(row) = row.get(first..).and_then(<[f32]>::first_chunk::<W>) else { break };
+        for (sum, &b) in sums.iter_mut().zip(row) {
+            *sum += x * b;
         }
     }
-    for (zj, s) in z.iter_mut().zip(sum) {
-        *zj = s;
+    sums
+}
+
+/// Projects four samples of d values each. `z` receives k fours.
+#[inline(never)]
+pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
+    let k = z.len();
+    let (blocks, rest) = z.as_chunks_mut::<4>();
+    let mut first = 0;
+    for block in blocks {
+        columns_of_four(b, k, first, x, block);
+        first += 4;
+    }
+    let (pairs, rest) = rest.as_chunks_mut::<2>();
+    for pair in pairs {
+        columns_of_four(b, k, first, x, pair);
+        first += 2;
+    }
+    for z in rest {
+        columns_of_four(b, k, first, x, core::array::from_mut(z));
+        first += 1;
     }
 }
 
-/// Columns `first..first + own.len()`, at most eight, of a wider representation.
-fn columns(b: &[f32], k: usize, first: usize, x: &[f32], own: &mut [f32]) {
-    let mut sum = [0.0f32; BLOCK];
-    for (row, &xi) in b.chunks_exact(k).zip(x) {
-        let part = row.get(first..).unwrap_or_default();
-        match part.first_chunk::<BLOCK>() {
-            Some(whole) => {
-                for (s, &bij) in sum.iter_mut().zip(whole) {
-                    *s += xi * bij;
-                }
-            }
-            None => {
-                for (s, &bij) in sum.iter_mut().zip(part) {
-                    *s += xi * bij;
-                }
-            }
+/// Columns `first..first + W` of `B^T x` for four samples.
+fn columns_of_four<const W: usize>(
+    b: &[f32],
+    k: usize,
+    first: usize,
+    [x0, x1, x2, x3]: [&[f32]; 4],
+    z: &mut [Four; W],
+) {
+    let mut sums = [[0.0; 4]; W];
+    for ((((row, &x0), &x1), &x2), &x3) in b.chunks_exact(k.max(1)).zip(x0).zip(x1).zip(x2).zip(x3) {
+        let Some(row) = row.get(first..).and_then(<[f32]>::first_chunk::<W>) else { break };
+        for ([s0, s1, s2, s3], &b) in sums.iter_mut().zip(row) {
+            *s0 += x0 * b;
+            *s1 += x1 * b;
+            *s2 += x2 * b;
+            *s3 += x3 * b;
         }
     }
-    for (zj, s) in own.iter_mut().zip(sum) {
-        *zj = s;
+    for (z, sums) in z.iter_mut().zip(sums) {
+        for (z, sum) in z.iter_mut().zip(sums) {
+            *z = sum;
+        }
     }
 }
 
 /// `y = W^T z`: the head's outputs. `w` is k x c, `z` has k values, `y` receives c.
+#[inline(never)]
 pub fn apply_head(w: &[f32], z: &[f32], y: &mut [f32]) {
-    let c = y.len();
     y.fill(0.0);
-    if c == 0 {
-        return;
-    }
-    for (row, &zj) in w.chunks_exact(c).zip(z) {
+    for (row, &zj) in w.chunks_exact(y.len().max(1)).zip(z) {
         for (out, &wjc) in y.iter_mut().zip(row) {
             *out += zj * wjc;
         }

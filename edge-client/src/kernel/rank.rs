@@ -14,26 +14,23 @@ const SMALLEST: f32 = 1e-18;
 /// Solves `min |R W - Q|` for the `W` of least norm. `r` is k x k (overwritten), `q` is k x c and
 /// becomes `W`; `order` and `scratch` hold k values. Returns the numerical rank. Never fails: what
 /// cannot be represented (a head beyond f32) becomes zero.
+#[inline(never)]
 pub fn minimum_norm(r: &mut [f32], q: &mut [f32], order: &mut [u16], scratch: &mut [f32]) -> usize {
     let k = order.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
     for (place, index) in order.iter_mut().zip(0u16..) {
         *place = index;
     }
+    if is_well_conditioned(r, scratch) {
+        substitute(r, q, k, c, k);
+        return k;
+    }
     let rank = pivoted_qr(r, q, order, k, c);
     compress_rows(r, k, rank, scratch);
     // R11 y = Q^T q, then W = P Z^T [y; 0].
-    for output in 0..c {
-        for i in (0..rank).rev() {
-            let mut value = at(q, i * c + output);
-            for j in i + 1..rank {
-                value -= at(r, i * k + j) * at(q, j * c + output);
-            }
-            set(q, i * c + output, value / at(r, i * k + i));
-        }
-        for i in rank..k {
-            set(q, i * c + output, 0.0);
-        }
+    substitute(r, q, k, c, rank);
+    for value in q.iter_mut().skip(rank * c) {
+        *value = 0.0;
     }
     for i in 0..rank {
         let tau = at(scratch, i);
@@ -54,6 +51,43 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], order: &mut [u16], scratch: &m
         return 0;
     }
     rank
+}
+
+/// True if no column can be cut: `|R| |R^-1|` bounds the quotient of any two pivots, whichever is first and
+/// last. (Frobenius norms; the inverse of a triangle, column by column, is cheaper than a pivoted QR.)
+fn is_well_conditioned(r: &[f32], scratch: &mut [f32]) -> bool {
+    let k = scratch.len();
+    let squares = r.iter().fold(0.0f32, |sum, a| sum + a * a);
+    let mut inverse_squares = 0.0f32;
+    for column in 0..k {
+        // Solves R x = e_column; what is below is zero.
+        for i in (0..=column).rev() {
+            let row = r.get(i * k..i * k + column + 1).unwrap_or_default();
+            let Some((known, open)) = row.get(i..).and_then(<[f32]>::split_first) else { return false };
+            let Some((value, later)) = scratch.get_mut(i..).and_then(<[f32]>::split_first_mut) else {
+                return false;
+            };
+            let right = if i == column { 1.0 } else { 0.0 };
+            *value = (right - open.iter().zip(&*later).fold(0.0f32, |sum, (a, b)| sum + a * b)) / known;
+            inverse_squares += *value * *value;
+        }
+    }
+    // Written so that a NaN is not.
+    inverse_squares <= 1.0 / (SMALLEST * SMALLEST)
+        && squares * inverse_squares <= 0.25 / (RANK_CUT * RANK_CUT)
+}
+
+/// Solves `R11 W = Q` for the leading `rank` rows, in place.
+fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, rank: usize) {
+    for output in 0..c {
+        for i in (0..rank).rev() {
+            let mut value = at(q, i * c + output);
+            for j in i + 1..rank {
+                value -= at(r, i * k + j) * at(q, j * c + output);
+            }
+            set(q, i * c + output, value / at(r, i * k + i));
+        }
+    }
 }
 
 /// Householder QR with column pivoting of `r` (k x k), applied to `q` (k x c) as well. Stops at the first
@@ -130,7 +164,7 @@ fn compress_rows(r: &mut [f32], k: usize, rank: usize, tau: &mut [f32]) {
         let head = at(r, i * k + i);
         let mut largest = head.abs();
         for j in rank..k {
-            largest = largest.max(at(r, i * k + j).abs());
+            largest = greater(largest, at(r, i * k + j).abs());
         }
         let mut squares = (head / largest) * (head / largest);
         let mut tail = 0.0f32;
@@ -176,7 +210,7 @@ fn column_norm(r: &[f32], k: usize, first: usize, column: usize) -> f32 {
         if value.is_nan() {
             return value;
         }
-        largest = largest.max(value);
+        largest = greater(largest, value);
     }
     if largest == 0.0 || !largest.is_finite() {
         return largest;
@@ -221,4 +255,8 @@ fn set(values: &mut [f32], index: usize, value: f32) {
     if let Some(place) = values.get_mut(index) {
         *place = value;
     }
+}
+
+fn greater(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
 }

@@ -8,7 +8,8 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
 use super::Usage;
-use super::pass::{self, Over, project_sample};
+use super::pass::{Over, Sum, project_sample, sum_up};
+use super::projected::Projected;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
 use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, rotate_in, solve_normal};
 use crate::kernel::rank::minimum_norm;
@@ -17,6 +18,7 @@ use crate::source::{SampleSource, Targets};
 
 /// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted. The head
 /// changes only if all went well.
+#[inline(never)]
 pub fn solve_head(
     parts: &mut Parts<'_>,
     head: HeadSolve,
@@ -24,20 +26,22 @@ pub fn solve_head(
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = solve(parts, head, id, over, source)?;
+    let usage = solve(parts, &mut Projected::new(), head, id, over, source)?;
     keep_head(parts);
     Ok(usage)
 }
 
 /// A whole FedRep round: the head, then `S`.
+#[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
     head: HeadSolve,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    solve(parts, head, id, Over::Head, source)?;
-    let usage = pass::residual(parts, id, source)?;
+    let projected = &mut Projected::new();
+    solve(parts, projected, head, id, Over::Head, source)?;
+    let usage = sum_up(Sum::Residual, parts, projected, id, Over::All, source)?;
     keep_head(parts);
     Ok(usage)
 }
@@ -45,12 +49,13 @@ pub fn run(
 /// Leaves the new head in `parts.rhs`; the head itself stays as it is.
 fn solve(
     parts: &mut Parts<'_>,
+    projected: &mut Projected,
     head: HeadSolve,
     id: RoundId,
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = pass::normal_equations(parts, id, over, source)?;
+    let usage = sum_up(Sum::Normal, parts, projected, id, over, source)?;
     if usage.samples == 0 {
         return Err(DeclineReason::NoSamples);
     }
@@ -68,7 +73,7 @@ fn solve(
         }
         HeadSolve::LeastSquares { ridge } => {
             if !solve_by_normal_equations(parts, ridge, usage) {
-                pass::triangular(parts, id, over, source)?;
+                sum_up(Sum::Triangular, parts, projected, id, over, source)?;
                 solve_triangular(parts, ridge, usage);
             }
         }
@@ -88,6 +93,7 @@ pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
 }
 
 /// Takes one sample of the one-pass form; false if it cannot be used.
+#[inline(never)]
 pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, x: &[f32], target: Targets<'_>) -> bool {
     if !project_sample(parts, x, target, 0) {
         return false;
@@ -105,6 +111,7 @@ pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, x: &[f32], target: Targets
 
 /// Ends the one-pass form: the head, then `S`. No buffer is free for a second head here: gradient steps
 /// that diverge leave a head of zero.
+#[inline(never)]
 pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<(), DeclineReason> {
     match head {
         HeadSolve::Gradient { steps, step_size } => {
@@ -135,7 +142,7 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
         return false;
     }
     let extra = ridge * count(usage);
-    for diagonal in parts.factor.iter_mut().step_by(k + 1) {
+    for diagonal in parts.factor.iter_mut().step_by((k + 1).max(1)) {
         *diagonal += extra;
     }
     solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())

@@ -6,6 +6,7 @@
 mod fedrep;
 mod linear;
 mod pass;
+mod projected;
 #[cfg(feature = "shared-head")]
 mod shared;
 mod start;
@@ -23,6 +24,13 @@ pub struct Usage {
     pub samples: u32,
     /// Samples that were skipped: not finite, out of range, or of an unknown class.
     pub skipped: u32,
+}
+
+impl Usage {
+    fn count(&mut self, samples: u32, used: bool) {
+        let counter = if used { &mut self.samples } else { &mut self.skipped };
+        *counter = counter.saturating_add(samples);
+    }
 }
 
 /// One device's part of the algorithms it can take part in.

@@ -1,16 +1,24 @@
 //! Passes over the samples: every loop that touches data.
+//!
+//! Samples are taken four at a time where the source hands out that many at once; what is summed, and in
+//! which order, is the same for any number.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
-use crate::kernel::gradient::accumulate;
-use crate::kernel::least_squares::{add_normal, rotate_in};
-use crate::kernel::project::{apply_head, project};
-use crate::memory::Parts;
-use crate::source::{SampleSource, Targets};
+use super::projected::Projected;
+use crate::kernel::gradient::{accumulate, accumulate_four};
+use crate::kernel::least_squares::{add_normal, add_normal_four, rotate_in};
+use crate::kernel::project::{project, project_four};
+use crate::kernel::{Four, largest};
+use crate::memory::{Parts, Shape};
+use crate::source::{SampleSource, Samples, Targets};
 
 /// Largest magnitude of a projected sample or a target: sums of squares stay far inside f32.
 pub const MAGNITUDE_MAX: f32 = 1.1e12;
+
+/// Most outputs at which samples are taken four at a time.
+const OUTPUTS_OF_FOUR: usize = 8;
 
 /// Which samples a pass runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,25 +29,29 @@ pub enum Over {
     All,
 }
 
-/// Calls `each` with every sample of one pass and counts.
+/// What a pass sums up, from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sum {
+    /// `Z^T Z` and `Z^T Y`.
+    Normal,
+    /// The triangular factor of `Z`, and `Q^T Y`.
+    Triangular,
+    /// `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
+    Residual,
+}
+
+/// Calls `each` with every sample of one pass over all samples, and counts.
 pub fn for_each(
     id: RoundId,
-    over: Over,
     source: &mut dyn SampleSource,
     features: usize,
     mut each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
 ) -> Result<Usage, DeclineReason> {
     let mut usage = Usage::default();
-    let started = match over {
-        Over::Head => source.rewind_for_head(id),
-        Over::All => source.rewind(id),
-    };
-    started.map_err(|_| DeclineReason::Device)?;
+    source.rewind(id).map_err(|_| DeclineReason::Device)?;
     while let Some(samples) = source.next() {
         for (index, x) in samples.x.chunks_exact(features.max(1)).enumerate() {
-            let counter =
-                if each(x, samples.targets, index) { &mut usage.samples } else { &mut usage.skipped };
-            *counter = counter.saturating_add(1);
+            usage.count(1, each(x, samples.targets, index));
         }
     }
     Ok(usage)
@@ -52,77 +64,184 @@ pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, in
         return false;
     }
     project(parts.representation, x, parts.z);
-    // Written so that a NaN fails.
-    let usable = |values: &[f32]| values.iter().all(|v| v.abs() <= MAGNITUDE_MAX);
     usable(parts.z) && usable(parts.y)
 }
 
-/// `Z^T Z` and `Z^T Y`, from zero.
-pub fn normal_equations(
+fn usable(values: &[f32]) -> bool {
+    // False for a NaN.
+    largest(values) <= MAGNITUDE_MAX
+}
+
+/// One pass over the samples of `source`. Returns how many were used.
+#[inline(never)]
+pub fn sum_up(
+    sum: Sum,
     parts: &mut Parts<'_>,
+    projected: &mut Projected,
     id: RoundId,
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    parts.factor.fill(0.0);
-    parts.rhs.fill(0.0);
-    for_each(id, over, source, parts.shape.features, |x, targets, index| {
-        let usable = project_sample(parts, x, targets, index);
-        if usable {
-            add_normal(parts.factor, parts.rhs, parts.z, parts.y);
-        }
-        usable
-    })
+    if sum == Sum::Residual {
+        parts.residual.fill(0.0);
+    } else {
+        parts.factor.fill(0.0);
+        parts.rhs.fill(0.0);
+    }
+    start(over, projected, id, source)?;
+    let mut pass = Pass {
+        sum,
+        parts,
+        projected,
+        targets: [[0.0; 4]; OUTPUTS_OF_FOUR],
+        number: 0,
+        usage: Usage::default(),
+    };
+    while let Some(samples) = source.next() {
+        pass.take(samples);
+    }
+    Ok(pass.usage)
 }
 
-/// The triangular factor of `Z` and `Q^T Y`, from zero.
-pub fn triangular(
-    parts: &mut Parts<'_>,
-    id: RoundId,
+/// Starts a pass.
+fn start(
     over: Over,
-    source: &mut dyn SampleSource,
-) -> Result<Usage, DeclineReason> {
-    parts.factor.fill(0.0);
-    parts.rhs.fill(0.0);
-    for_each(id, over, source, parts.shape.features, |x, targets, index| {
-        let usable = project_sample(parts, x, targets, index);
-        if usable {
-            rotate_in(parts.factor, parts.rhs, parts.z, parts.y);
-        }
-        usable
-    })
-}
-
-/// `S = X^T (X B W - Y)`, from zero, for the `W` in `parts.rhs`.
-pub fn residual(
-    parts: &mut Parts<'_>,
+    projected: &mut Projected,
     id: RoundId,
     source: &mut dyn SampleSource,
-) -> Result<Usage, DeclineReason> {
-    parts.residual.fill(0.0);
-    for_each(id, Over::All, source, parts.shape.features, |x, targets, index| {
-        let usable = project_sample(parts, x, targets, index);
-        if usable {
-            subtract_prediction(parts);
-            accumulate(parts.residual, x, parts.y);
+) -> Result<(), DeclineReason> {
+    let failed = |_| DeclineReason::Device;
+    let selection = over == Over::Head && source.rewind_for_head(id).map_err(failed)?;
+    projected.begin(selection);
+    if selection { Ok(()) } else { source.rewind(id).map_err(failed) }
+}
+
+/// A pass under way.
+struct Pass<'a, 'b> {
+    sum: Sum,
+    parts: &'a mut Parts<'b>,
+    projected: &'a mut Projected,
+    /// Targets of four samples.
+    targets: [Four; OUTPUTS_OF_FOUR],
+    /// Samples that have come.
+    number: usize,
+    usage: Usage,
+}
+
+impl Pass<'_, '_> {
+    /// Takes what the source has handed out.
+    fn take(&mut self, samples: Samples<'_>) {
+        let Samples { x: mut rest, targets } = samples;
+        let d = self.parts.shape.features.max(1);
+        let mut index = 0;
+        loop {
+            let taken = if self.number.is_multiple_of(4)
+                && let Some((x, after)) = rest.split_at_checked(4 * d)
+                && self.four(x, targets, index)
+            {
+                rest = after;
+                self.usage.count(4, true);
+                4
+            } else if let Some((x, after)) = rest.split_at_checked(d) {
+                rest = after;
+                let used = self.one(x, targets, index);
+                self.usage.count(1, used);
+                1
+            } else {
+                return;
+            };
+            index += taken;
+            self.number += taken;
         }
-        usable
-    })
+    }
+
+    /// Takes four samples. False, with nothing changed, if they must be taken one by one.
+    fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        let Shape { features: d, width: k, outputs: c } = self.parts.shape;
+        if self.sum == Sum::Triangular {
+            // Row by row, as samples that are seen once: both ways to the head then agree to the bit.
+            return false;
+        }
+        let Some(y) = self.targets.get_mut(..c) else { return false };
+        let Some((z, known)) = self.projected.slot(self.number, 4, k) else { return false };
+        let mut rows = x.chunks_exact(d.max(1));
+        let x = [(); 4].map(|()| rows.next().unwrap_or_default());
+        if !known {
+            project_four(self.parts.representation, x, z);
+        }
+        if !(targets.write_four(index, y) && usable(z.as_flattened()) && usable(y.as_flattened())) {
+            return false;
+        }
+        if self.sum == Sum::Residual {
+            subtract_predictions(self.parts.rhs, z, y);
+            accumulate_four(self.parts.residual, x, y);
+        } else {
+            add_normal_four(self.parts.factor, self.parts.rhs, z, y);
+        }
+        true
+    }
+
+    /// Takes one sample. False if it cannot be used.
+    fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        if !(self.project_one(x) && targets.write(index, self.parts.y) && usable(self.parts.y)) {
+            return false;
+        }
+        let parts = &mut *self.parts;
+        match self.sum {
+            Sum::Normal => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
+            Sum::Triangular => rotate_in(parts.factor, parts.rhs, parts.z, parts.y),
+            Sum::Residual => {
+                subtract_prediction(parts);
+                accumulate(parts.residual, x, parts.y);
+            }
+        }
+        true
+    }
+
+    /// Projects a sample into `parts.z`, or finds it projected. False if it cannot be used.
+    fn project_one(&mut self, x: &[f32]) -> bool {
+        let Parts { shape, representation, z, .. } = &mut *self.parts;
+        match self.projected.slot(self.number, 1, shape.width) {
+            Some((slot, known)) => {
+                if !known {
+                    project(representation, x, z);
+                }
+                for (four, value) in slot.iter_mut().zip(z.iter_mut()) {
+                    match four.get_mut(self.number % 4) {
+                        Some(kept) if known => *value = *kept,
+                        Some(place) => *place = *value,
+                        None => {}
+                    }
+                }
+            }
+            None => project(representation, x, z),
+        }
+        usable(z)
+    }
 }
 
 /// `y <- W^T z - y`.
 fn subtract_prediction(parts: &mut Parts<'_>) {
-    let c = parts.y.len();
-    if let [y] = parts.y {
-        let mut prediction = [0.0];
-        apply_head(parts.rhs, parts.z, &mut prediction);
-        let [value] = prediction;
-        *y = value - *y;
-        return;
-    }
+    let c = parts.y.len().max(1);
     for (output, y) in parts.y.iter_mut().enumerate() {
-        let column = parts.rhs.iter().skip(output).step_by(c.max(1));
-        let value = column.zip(parts.z.iter()).fold(0.0f32, |sum, (w, z)| sum + z * w);
-        *y = value - *y;
+        let column = parts.rhs.iter().skip(output).step_by(c);
+        *y = column.zip(parts.z.iter()).fold(0.0f32, |sum, (w, z)| sum + z * w) - *y;
+    }
+}
+
+/// `y <- W^T z - y` for four samples.
+fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
+    let c = y.len().max(1);
+    for (output, y) in y.iter_mut().enumerate() {
+        let column = w.iter().skip(output).step_by(c);
+        let prediction = column.zip(z).fold([0.0f32; 4], |mut sums, (w, z)| {
+            for (sum, z) in sums.iter_mut().zip(z) {
+                *sum += z * w;
+            }
+            sums
+        });
+        for (y, prediction) in y.iter_mut().zip(prediction) {
+            *y = prediction - *y;
+        }
     }
 }

@@ -3,8 +3,10 @@
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
+use super::Usage;
 use super::fedrep::{copy, count};
-use super::{Usage, pass};
+use super::pass::{Over, Sum, sum_up};
+use super::projected::Projected;
 use crate::kernel::gradient;
 use crate::memory::Parts;
 use crate::source::SampleSource;
@@ -23,7 +25,8 @@ pub fn run(
     let mut usage = Usage::default();
     for _ in 0..steps {
         copy(parts.rhs, parts.head);
-        usage = pass::residual(parts, id, source)?;
+        // `B` moves: no projection is of use a second time.
+        usage = sum_up(Sum::Residual, parts, &mut Projected::new(), id, Over::All, source)?;
         if usage.samples == 0 {
             break;
         }

@@ -8,7 +8,7 @@ use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
 use super::fedrep::count;
-use super::pass::{Over, for_each};
+use super::pass::for_each;
 use crate::kernel::gradient::accumulate;
 use crate::memory::Parts;
 use crate::source::SampleSource;
@@ -29,7 +29,7 @@ pub fn power(
         // The residual buffer is d x C; its first d values serve as one column.
         let sum = parts.residual.get_mut(..d).unwrap_or_default();
         sum.fill(0.0);
-        usage = for_each(id, Over::All, source, d, |x, targets, index| {
+        usage = for_each(id, source, d, |x, targets, index| {
             if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
                 return false;
             }
@@ -61,7 +61,7 @@ pub fn moment_rows(
 ) -> Result<Usage, DeclineReason> {
     let d = parts.shape.features;
     parts.representation.fill(0.0);
-    let usage = for_each(id, Over::All, source, d, |x, targets, index| {
+    let usage = for_each(id, source, d, |x, targets, index| {
         if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
             return false;
         }

@@ -206,10 +206,10 @@ impl SampleSource for ClientSource {
         Ok(())
     }
 
-    fn rewind_for_head(&mut self, id: RoundId) -> Result<(), SourceError> {
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
         self.rewind(id)?;
         self.head_pass = self.part.is_some();
-        Ok(())
+        Ok(self.head_pass)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {

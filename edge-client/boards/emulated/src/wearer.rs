@@ -117,7 +117,7 @@ impl SampleSource for Wearer<'_> {
         Ok(())
     }
 
-    fn rewind_for_head(&mut self, id: RoundId) -> Result<(), SourceError> {
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
         self.rewind(id)?;
         let header = self.recording.header();
         // Who has labelled a few windows fits on all of those.
@@ -129,7 +129,7 @@ impl SampleSource for Wearer<'_> {
             }
             self.pass = Pass::Head;
         }
-        Ok(())
+        Ok(self.pass == Pass::Head)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {

@@ -131,9 +131,7 @@ impl<M: Memory> Task for Linear<M> {
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
         if let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task {
             let used = fedrep::sample(&mut self.memory.parts(), head, x, target);
-            let usage = &mut self.state.usage;
-            let counter = if used { &mut usage.samples } else { &mut usage.skipped };
-            *counter = counter.saturating_add(1);
+            self.state.usage.count(1, used);
         }
         self.state.usage.samples
     }

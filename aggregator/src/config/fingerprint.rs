@@ -1,0 +1,80 @@
+//! What a resumed campaign must have in common with the one that was committed.
+
+use std::fmt::Write;
+
+use fedspan_protocol::message::HeadSolve;
+
+use super::fleet::Fleet;
+use super::sections::{AlgorithmName, Init, ParticipationSection};
+
+impl Fleet {
+    /// The settings of the campaign, a line each, in the words of the file. Settings that may change while a
+    /// campaign runs (addresses, deadlines, limits) are not among them.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let mut lines = String::new();
+        let mut line = |key: &str, value: String| {
+            // A string takes everything.
+            let _ = writeln!(lines, "{key} = {value}");
+        };
+        line("seed", self.seed.to_string());
+        line("data.d", self.shape.features.to_string());
+        line("data.outputs", self.shape.outputs.to_string());
+        line("model.k", self.model.k.to_string());
+        line("model.init", init(&self.model.init));
+        let algorithm = &self.algorithm;
+        line("algorithm.name", quoted(algorithm.name.word()));
+        line("algorithm.rounds", algorithm.rounds.to_string());
+        line("algorithm.step_size", format!("{:?}", algorithm.step_size));
+        line("algorithm.head", head(algorithm.head));
+        line("algorithm.final_head", head(algorithm.final_head));
+        if algorithm.name == AlgorithmName::FedAvg {
+            line("algorithm.head_step_size", format!("{:?}", algorithm.head_step_size));
+            line("algorithm.local_steps", algorithm.local_steps.to_string());
+        }
+        line("algorithm.weighting", lower(algorithm.weighting));
+        line("algorithm.send", lower(algorithm.send));
+        line("algorithm.upload", lower(algorithm.upload));
+        line("algorithm.download", lower(algorithm.download));
+        line(
+            "participation.policy",
+            match self.participation {
+                ParticipationSection::Full => quoted("full"),
+                ParticipationSection::Fraction { r } => format!("\"fraction\", r = {r:?}"),
+            },
+        );
+        if let Some(change) = self.stop_change {
+            line("stop.change", format!("{change:?}"));
+        }
+        lines
+    }
+}
+
+fn quoted(word: &str) -> String {
+    format!("{word:?}")
+}
+
+/// The names of these variants are the words of the file.
+fn lower(value: impl std::fmt::Debug) -> String {
+    quoted(&format!("{value:?}").to_lowercase())
+}
+
+fn init(init: &Init) -> String {
+    match init {
+        Init::Random => quoted("random"),
+        Init::Power { iterations } => format!("\"power\", {iterations} iterations"),
+        Init::Moments => quoted("moments"),
+        Init::TruthSine(sine) => format!("\"truth-sine:{sine:?}\""),
+        Init::Npy(path) => format!("\"npy:{path}\""),
+    }
+}
+
+fn head(head: HeadSolve) -> String {
+    match head {
+        HeadSolve::LeastSquares { ridge } => format!("\"least-squares\", ridge = {ridge:?}"),
+        HeadSolve::Gradient { steps, step_size } => {
+            format!("\"gradient\", {steps} steps of {step_size:?}")
+        }
+        other => format!("{other:?}"),
+    }
+}
