@@ -1,0 +1,68 @@
+//! The program as its users run it: exit codes, and readers that go away.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
+    [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
+
+/// A new directory with a `fleet.toml` whose state is inside it.
+fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    let state = path.join("state").display().to_string();
+    std::fs::write(path.join("fleet.toml"), format!("state = {state:?}\n{CAMPAIGN}")).unwrap();
+    path
+}
+
+fn program(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+    command.current_dir(directory).args(arguments).arg("--config").arg("fleet.toml");
+    command
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A server that has been up, and is gone.
+fn stopped(name: &str) -> PathBuf {
+    let directory = directory(name);
+    let mut server =
+        program(&directory, &["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !directory.join("state/control.sock").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(server.try_wait().unwrap().is_none(), "it serves");
+    }
+    let interrupt = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
+    assert!(interrupt.success() && server.wait().unwrap().success());
+    directory
+}
+
+#[test]
+fn without_a_server_status_says_what_the_files_know() {
+    let directory = stopped("offline");
+    let output = program(&directory, &["status"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&status["phase"], &status["round"]), (&"not running".into(), &0.into()));
+    let output = program(&directory, &["watch"]).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    assert!(errors(&output).contains("no server is running"), "{}", errors(&output));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
+    let directory = stopped("gone");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = program(&directory, &["status"]).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), errors(&output)), (Some(0), String::new()));
+    let Ok(full) = File::options().write(true).open("/dev/full") else { return };
+    let output = program(&directory, &["status"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("No space left"), "{}", errors(&output));
+}
