@@ -31,7 +31,7 @@
 //! [`source`] is where samples come from; [`task`] is what a device computes in a round; [`session`] is
 //! the sans-IO state machine that speaks the protocol; [`link`] drives it over `embedded-io` and
 //! `embedded-io-async`; [`store`] is what survives a reset; [`features`] turns inertial windows into
-//! samples.
+//! samples; `recorded` (a feature) is a recording in flash that a device trains on.
 //!
 //! **Not supported**: networks and adapters (linear models only, for now), several connections at once,
 //! authentication and encryption of the link (frames carry a CRC-32C: use a trusted link).
@@ -44,6 +44,8 @@ pub mod features;
 pub mod kernel;
 pub mod link;
 pub mod memory;
+#[cfg(feature = "recorded")]
+pub mod recorded;
 pub mod session;
 pub mod source;
 pub mod store;

@@ -3,6 +3,7 @@
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Memory;
+use fedspan_client::recorded::{Recording, Wearer};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::frame::crc32c_f32;
@@ -14,10 +15,8 @@ use crate::campaign::{BoardSession, session, take_part};
 use crate::fault;
 use crate::link::Traffic;
 use crate::made::{Made, Part};
-use crate::recording::Recording;
 use crate::settings::Settings;
 use crate::stack::Painted;
-use crate::wearer::Wearer;
 
 /// Width of the representation, and classes: the bundled smartwatch demonstration's.
 pub const WATCH_WIDTH: usize = 24;

@@ -6,8 +6,6 @@
 //! | [`board`] | what a board has to provide |
 //! | [`settings`] | the words of the semihosting command line |
 //! | [`link`], `pipes`, [`ring`] | the byte stream to the server: a serial line, or two named pipes |
-//! | [`recording`] | a wearer's raw samples in a partition of flash |
-//! | [`wearer`], [`draw`] | that recording as training samples, as the simulator draws them |
 //! | [`made`] | samples that are computed instead of stored, for the board with 16 KiB |
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
@@ -18,16 +16,13 @@
 #![cfg_attr(target_os = "none", no_std)]
 
 pub mod board;
-pub mod draw;
 pub mod link;
 pub mod made;
 pub mod problem;
-pub mod recording;
 pub mod ring;
 pub mod settings;
 pub mod shape;
 pub mod update;
-pub mod wearer;
 
 #[cfg(target_os = "none")]
 pub mod campaign;

@@ -1,9 +1,10 @@
 //! A small recording of made-up motion.
 
 use fedspan_client::features::{CHANNELS, WINDOW};
-use fedspan_emulated::problem::Generator;
-use fedspan_emulated::recording::{Header, Series, write};
+use fedspan_client::recorded::{Header, Series, write};
 use fedspan_protocol::frame::crc32c;
+
+use super::common::Random;
 
 pub const HOP: usize = 50;
 
@@ -23,11 +24,11 @@ pub const SHAPES: [(u8, usize, u16); 6] =
 
 /// Raw samples, series after series.
 pub fn raw() -> Vec<Vec<u8>> {
-    let mut random = Generator::new(7);
+    let mut random = Random(7);
     let mut motion = |samples: usize| {
         let mut value = [0i16; CHANNELS];
         let mut step = || {
-            value = value.map(|v| v.wrapping_add((random.bits() >> 56) as i16 - 128));
+            value = value.map(|v| v.wrapping_add((random.next() >> 56) as i16 - 128));
             value.into_iter().flat_map(i16::to_le_bytes).collect::<Vec<u8>>()
         };
         (0..samples).flat_map(|_| step()).collect()

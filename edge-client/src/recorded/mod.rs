@@ -1,7 +1,10 @@
-//! A wearer's raw inertial samples in a partition of flash.
+//! A wearer's raw inertial samples in a partition of flash, as a device trains on them: windows are cut and
+//! features computed as they are needed, nothing of length m is kept.
 //!
-//! Little endian throughout; offsets in bytes. This format is the emulated boards' own and may change; its
-//! version then does.
+//! This file is the format: its reader and its writer. [`Wearer`] makes samples of a recording, [`draw`]
+//! chooses windows as the simulator does.
+//!
+//! Little endian throughout; offsets in bytes. The format may change; its version then does.
 //!
 //! | offset | type | what |
 //! | --- | --- | --- |
@@ -33,11 +36,17 @@
 //! Which windows train and test is written down instead of computed from a fraction, so that nothing can be
 //! rounded one way on the host and another way on the board.
 
+pub mod draw;
+mod wearer;
+
 use core::fmt;
 use core::ops::Range;
 
-use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 use fedspan_protocol::frame::crc32c;
+
+pub use wearer::Wearer;
+
+use crate::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 
 /// First bytes of a recording.
 pub const MAGIC: [u8; 4] = *b"FSRC";

@@ -5,7 +5,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-use crate::recording::{DRAW_MAX, Recording};
+use super::{DRAW_MAX, Recording};
 
 /// `Purpose::Partition`, and where the draws per class begin among its streams.
 const PURPOSE: u8 = 6;
@@ -79,26 +79,4 @@ pub fn per_class(recording: &Recording<'_>, count: usize, index: u64, mut take: 
 #[must_use]
 pub fn round_index(wearer: u64, round: u32) -> u64 {
     wearer.wrapping_add(1) << 32 | u64::from(round)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_draw_is_the_start_of_a_permutation() {
-        for n in 0..40 {
-            for count in 0..=DRAW_MAX {
-                let mut all: Vec<usize> = (0..n).collect();
-                let mut random = Stream::new(3, n as u64);
-                for i in 0..count.min(n) {
-                    let j = i + random.below(n - i);
-                    all.swap(i, j);
-                }
-                let mut got = Vec::new();
-                Stream::new(3, n as u64).choose(n, count, |i| got.push(i));
-                assert_eq!(got, all[..count.min(n)]);
-            }
-        }
-    }
 }

@@ -1,12 +1,15 @@
 //! The format of recordings: what was written is read, and whatever else is in the partition is refused.
+#![cfg(feature = "recorded")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
+#[path = "common/recorded.rs"]
+mod recorded;
 
-use common::{HEADER, SHAPES, partition, raw, seal, series};
+use common::Random;
 use fedspan_client::features::FEATURES;
-use fedspan_emulated::problem::Generator;
-use fedspan_emulated::recording::{Problem, Recording};
+use fedspan_client::recorded::{Problem, Recording};
+use recorded::{HEADER, SHAPES, partition, raw, seal, series};
 
 /// Reads everything that a recording gives access to.
 fn read_all(recording: &Recording<'_>) -> usize {
@@ -69,9 +72,9 @@ fn a_partition_without_a_recording_says_what_is_there() {
     assert_eq!(Recording::parse(&[0xff; 4096]).unwrap_err(), Problem::Blank);
     assert_eq!(Recording::parse(&[0; 4096]).unwrap_err(), Problem::Blank);
     assert_eq!(Recording::parse(&[]).unwrap_err(), Problem::Length { needed: 64, got: 0 });
-    let mut random = Generator::new(1);
+    let mut random = Random(1);
     for _ in 0..2000 {
-        let noise: Vec<u8> = (0..512).flat_map(|_| random.bits().to_le_bytes()).collect();
+        let noise: Vec<u8> = (0..512).flat_map(|_| random.next().to_le_bytes()).collect();
         assert_eq!(Recording::parse(&noise).unwrap_err(), Problem::Magic);
     }
 }
@@ -82,15 +85,15 @@ fn numbers_out_of_range_are_refused_or_harmless() {
     let mut whole = partition(&HEADER, 0);
     whole.truncate(whole.len() - 4);
     let described = 64 + 16 * SHAPES.len();
-    let mut random = Generator::new(2);
+    let mut random = Random(2);
     let mut accepted = 0;
     for round in 0..20_000usize {
         let mut bytes = whole.clone();
         for _ in 0..=round % 3 {
-            let at = 6 + usize::try_from(random.bits() % (described as u64 - 6)).unwrap();
+            let at = 6 + usize::try_from(random.next() % (described as u64 - 6)).unwrap();
             // The length decides what is checked: it stays.
             if !(8..12).contains(&at) {
-                bytes[at] = (random.bits() >> 32) as u8;
+                bytes[at] = (random.next() >> 32) as u8;
             }
         }
         seal(&mut bytes);

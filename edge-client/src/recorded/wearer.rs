@@ -2,13 +2,13 @@
 //! the same wearer has them (`sim/src/data`), and nothing of length m but the features that a board with the
 //! room may keep.
 
-use fedspan_client::SourceError;
-use fedspan_client::features::FEATURES;
-use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_protocol::message::RoundId;
 
-use crate::draw::{per_class, round_index};
-use crate::recording::{CLASSES_MAX, DRAW_MAX, Recording};
+use super::draw::{per_class, round_index};
+use super::{CLASSES_MAX, DRAW_MAX, Recording};
+use crate::error::SourceError;
+use crate::features::FEATURES;
+use crate::source::{SampleSource, Samples, Targets};
 
 /// A few windows, by number.
 #[derive(Clone, Copy, Debug)]

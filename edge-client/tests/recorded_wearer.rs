@@ -1,15 +1,17 @@
 //! A wearer's samples: the same as a plain implementation with vectors draws, in the same order.
+#![cfg(feature = "recorded")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
+#[path = "common/recorded.rs"]
+mod recorded;
 
-use common::{HEADER, HOP, SHAPES, partition, raw};
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
+use fedspan_client::recorded::draw::{Stream, round_index};
+use fedspan_client::recorded::{DRAW_MAX, Header, Recording, Wearer};
 use fedspan_client::source::{SampleSource, Targets};
-use fedspan_emulated::draw::{Stream, round_index};
-use fedspan_emulated::recording::{Header, Recording};
-use fedspan_emulated::wearer::Wearer;
 use fedspan_protocol::message::RoundId;
+use recorded::{HEADER, HOP, SHAPES, partition, raw};
 
 type Sample = (u8, [f32; FEATURES]);
 
@@ -100,5 +102,22 @@ fn a_newcomer_has_a_few_labels_and_keeps_them() {
         assert_eq!(pass(&mut source), expected);
         source.rewind_for_head(round(number)).unwrap();
         assert_eq!(pass(&mut source), expected);
+    }
+}
+
+#[test]
+fn a_draw_is_the_start_of_a_permutation() {
+    for n in 0..40 {
+        for count in 0..=DRAW_MAX {
+            let mut all: Vec<usize> = (0..n).collect();
+            let mut random = Stream::new(3, n as u64);
+            for i in 0..count.min(n) {
+                let j = i + random.below(n - i);
+                all.swap(i, j);
+            }
+            let mut got = Vec::new();
+            Stream::new(3, n as u64).choose(n, count, |i| got.push(i));
+            assert_eq!(got, all[..count.min(n)]);
+        }
     }
 }
