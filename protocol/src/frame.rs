@@ -74,9 +74,12 @@ pub fn encode<M: Serialize>(
     let head_len = postcard::to_slice(message, rest).map_err(|_| small(got + 1))?.len();
     let len = (HEADER + head_len + CHECK).saturating_add(body_len);
     let frame = plain.get_mut(..len).ok_or(small(wire_capacity(len)))?;
-    let (checked, check) = frame.split_last_chunk_mut::<CHECK>().ok_or(small(wire_capacity(len)))?;
+    let (checked, check) =
+        frame.split_at_mut_checked(len.saturating_sub(CHECK)).ok_or(small(wire_capacity(len)))?;
     fill(checked.get_mut(HEADER + head_len..).unwrap_or_default());
-    *check = crc32c(checked).to_le_bytes();
+    for (place, byte) in check.iter_mut().zip(crc32c(checked).to_le_bytes()) {
+        *place = byte;
+    }
     cobs_encode_in_place(out, start, start + len).ok_or(small(wire_capacity(len)))
 }
 

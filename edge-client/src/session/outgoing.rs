@@ -110,10 +110,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     fn send_missing_chunk(&mut self, now: Millis, out: &mut [u8]) -> usize {
         let Some(mut missing) = self.resend.take() else { return 0 };
-        if missing.chunks.is_empty() {
-            return 0;
-        }
-        let index = missing.chunks.remove(0);
+        let Some(&index) = missing.chunks.first() else { return 0 };
+        // `remove` would bring a panic along.
+        let mut first = true;
+        missing.chunks.retain(|_| !core::mem::take(&mut first));
         let tensor = missing.tensor;
         if !missing.chunks.is_empty() {
             self.resend = Some(missing);
