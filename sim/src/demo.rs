@@ -13,7 +13,7 @@ use std::time::Instant;
 
 pub use measure::{PARTS, Part};
 
-use crate::report::files::{WriteError, make_directory, write_json, write_text};
+use crate::report::files::{WriteError, make_directory, remove_run, write_json, write_text};
 use crate::report::html::Page;
 use crate::run::RunError;
 use crate::scenario::Scenario;
@@ -50,6 +50,18 @@ pub struct Shown {
     pub interrupted: bool,
 }
 
+impl Shown {
+    /// What to say where the user ended it.
+    #[must_use]
+    pub fn interruption(&self) -> Option<&'static str> {
+        match (self.interrupted, self.text.is_empty()) {
+            (false, _) => None,
+            (true, false) => Some("interrupted; the tables hold what was finished"),
+            (true, true) => Some("interrupted; nothing was finished"),
+        }
+    }
+}
+
 /// Runs the demo and writes `summary.json` and `report.html` into `out`. `stop` ends it early.
 ///
 /// # Errors
@@ -73,6 +85,7 @@ pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Sho
         text.push_str(&crate::report::table::wrap(note, 0, 110));
     }
     make_directory(out)?;
+    remove_run(out)?;
     let wall_s = began.elapsed().as_secs_f64();
     write_json(&out.join("summary.json"), &tables::summary(&measured, wall_s))?;
     let page = Page {

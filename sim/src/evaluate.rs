@@ -30,7 +30,8 @@ pub struct Scores {
 pub struct ClientScore {
     /// The head, k x C.
     pub head: Vec<f32>,
-    /// `1/(2m) |residual|^2` on training data.
+    /// `1/(2m) |residual|^2` on training data; NaN where no head could be fitted on the samples that are
+    /// there.
     pub loss: f64,
     /// On its test set; `None` without one, or for regression.
     pub accuracy: Option<f64>,
@@ -47,10 +48,14 @@ pub fn personal(clients: &[Client], b: &[f32], shape: Shape, head: HeadSolve) ->
             || Linear::new(HeapWorkspace::new(shape)),
             |model, client| {
                 let _ = model.set_representation(b);
-                // Without a usable sample the head is zero, and is scored as such.
+                // Without a sample the head is zero, and is scored as such.
                 model.head_mut().fill(0.0);
-                let _ = model.fit_head(head, &mut recording(&client.train, shape));
-                score(model, client, shape)
+                let fitted = model.fit_head(head, &mut recording(&client.train, shape));
+                let mut score = score(model, client, shape);
+                if fitted.is_err() && !client.train.is_empty() {
+                    score.loss = f64::NAN;
+                }
+                score
             },
         )
         .collect()
@@ -73,9 +78,10 @@ pub fn score(model: &mut Linear<HeapWorkspace>, client: &Client, shape: Shape) -
     let classification = matches!(client.test.y, Labels::Classes(_));
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
+    let loss = mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0;
     ClientScore {
         head: model.head().to_vec(),
-        loss: mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0,
+        loss: if train.unanswered { f64::NAN } else { loss },
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
         accuracy: if classification { mean(test.right as f64, client.test.len()) } else { None },
         test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
@@ -85,15 +91,18 @@ pub fn score(model: &mut Linear<HeapWorkspace>, client: &Client, shape: Shape) -
 struct Errors {
     squares: f64,
     right: usize,
+    /// A sample that the model could not answer.
+    unanswered: bool,
 }
 
 fn errors(model: &mut Linear<HeapWorkspace>, set: &Set, shape: Shape) -> Errors {
-    let mut total = Errors { squares: 0.0, right: 0 };
+    let mut total = Errors { squares: 0.0, right: 0, unanswered: false };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();
     for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
         if model.predict(x, &mut out).is_err() {
             out.fill(0.0);
+            total.unanswered = true;
         }
         match samples.targets {
             Targets::Values(y) => {
@@ -210,7 +219,9 @@ pub fn pooled(
     let d = dataset.features;
     let one = [Client::new(all, Set::empty(dataset.classification))];
     let fitted = personal(&one, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head);
-    fitted.first().map_or_else(Scores::default, |model| direct(scored, &model.head, dataset.outputs))
+    let Some(model) = fitted.first() else { return Scores::default() };
+    let scores = direct(scored, &model.head, dataset.outputs);
+    if model.loss.is_nan() { Scores { loss: Some(f64::NAN), ..scores } } else { scores }
 }
 
 /// Sizes of a linear model of width `width` on a data set.

@@ -6,7 +6,7 @@
 //!
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
-//! [`device`] is one virtual device for a real server; [`cli`] is the program.
+//! [`device`] is one virtual device for a real server; [`emulate`] is a fleet of emulated boards; [`cli`] is the program.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ pub mod cli;
 pub mod data;
 pub mod demo;
 pub mod device;
+pub mod emulate;
 pub mod evaluate;
 pub mod fleet;
 pub mod report;

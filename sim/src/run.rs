@@ -9,7 +9,8 @@ use fedspan_protocol::message::Refusal;
 pub use prepare::{Job, engine, given_start};
 
 use crate::data::DataError;
-use crate::evaluate::{ClientScore, Scores};
+use crate::evaluate::{ClientScore, Scores, average};
+use crate::report::summary::Figures;
 use crate::scenario::Scenario;
 
 /// A run that did not end well.
@@ -28,6 +29,19 @@ pub enum RunError {
         client: u64,
         /// Why.
         refusal: Refusal,
+    },
+    /// A figure is no number: nothing that comes after it means anything.
+    #[error(
+        "the figure {figure} is {value} after round {round}: the numbers of the data are too large for f32, or the \
+         step size is"
+    )]
+    NotFinite {
+        /// Its name in the results.
+        figure: &'static str,
+        /// NaN or infinite.
+        value: f64,
+        /// After which round; 0 is the initial model.
+        round: u32,
     },
     /// The scenario and the data do not fit.
     #[error("{0}")]
@@ -94,10 +108,38 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The figures of the final model, of new clients and of the shared model on them.
+    fn check_figures(&self) -> Result<(), RunError> {
+        let round = self.rounds.last().map_or(0, |row| row.round);
+        check_finite(&self.scores, round)?;
+        // A loss tells where an accuracy does not: the largest of no numbers is a class, too.
+        let new = average(&self.newcomers);
+        let figure = if new.accuracy.is_some() { "accuracy_new_clients" } else { "test_mse_new_clients" };
+        for value in [new.loss, new.accuracy, new.test_mse] {
+            check_one(figure, value, round)?;
+        }
+        check_one("accuracy_global_new_clients", self.newcomers_global.loss, round)
+    }
+
     /// The engine's counters as they would be had `newcomers` newcomers not fitted their heads.
     #[must_use]
     pub fn counters_without_newcomers(&self, newcomers: usize) -> Counters {
         Counters { counted: self.counters.counted - newcomers as u64, ..self.counters }
+    }
+}
+
+/// Refuses figures that are no numbers.
+fn check_finite(scores: &Scores, round: u32) -> Result<(), RunError> {
+    for (figure, value) in Figures::of(scores).iter() {
+        check_one(figure, Some(value), round)?;
+    }
+    Ok(())
+}
+
+fn check_one(figure: &'static str, value: Option<f64>, round: u32) -> Result<(), RunError> {
+    match value.filter(|value| !value.is_finite()) {
+        Some(value) => Err(RunError::NotFinite { figure, value, round }),
+        None => Ok(()),
     }
 }
 

@@ -11,9 +11,9 @@ use crate::data::idx::{self, Bundled};
 use crate::data::npz;
 use crate::data::partition::{OrderSplit, Partition, partition};
 use crate::data::synthetic::{HeadNorm, LinearRegression, linear_regression};
-use crate::data::table::{self, Columns};
+use crate::data::table::{self, Columns, Holdout};
 use crate::data::watch::{self, Validation, WatchSettings};
-use crate::data::{DataError, Dataset};
+use crate::data::{DataError, Dataset, LARGEST_VALUES};
 
 /// The built-in scenarios: name, one line, file.
 pub const BUILT_IN: [(&str, &str, &str); 5] = [
@@ -73,7 +73,7 @@ pub enum DataSection {
     /// An npz file.
     Npz(String),
     /// A CSV file.
-    Csv(String, Columns, OrderSplit),
+    Csv(String, Columns, OrderSplit, Holdout),
     /// The smartwatch recordings.
     Watch(WatchSettings),
     /// Images.
@@ -133,12 +133,30 @@ impl Scenario {
     /// What cannot be seen key by key.
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let classification = !matches!(self.data, DataSection::Linear(_) | DataSection::Npz(_))
-            && !matches!(&self.data, DataSection::Csv(_, columns, _) if !columns.classification);
+            && !matches!(&self.data, DataSection::Csv(_, columns, ..) if !columns.classification);
         let model = root.section("model")?;
         if classification && self.model.init == Init::Moments {
             let message = "found \"moments\", which weighs samples by y^2: regression only; allowed here: \
                            \"random\", \"power\", \"npy:FILE\"";
             return Err(model.problem("init", message));
+        }
+        if !classification && self.stop.accuracy.is_some() {
+            let message = "found a target of classes, the data are for regression; allowed here: distance, loss, \
+                           simulated_time, change";
+            return Err(root.section("stop")?.problem("accuracy", message));
+        }
+        if let DataSection::Linear(linear) = &self.data
+            && linear.values() > LARGEST_VALUES
+        {
+            let LinearRegression { clients, d, k, samples, new_clients, new_samples, test_samples, .. } =
+                linear;
+            let message = format!(
+                "{clients} clients x ({samples} + {test_samples} samples) x {d} features, {new_clients} new x \
+                 ({new_samples} + {test_samples}) x {d}, k = {k}: {} values, allowed: at most {LARGEST_VALUES} \
+                 (2^31, 8 GiB)",
+                linear.values()
+            );
+            return Err(root.section("data")?.problem("clients", message));
         }
         let synthetic = matches!(self.data, DataSection::Linear(_));
         if !synthetic && matches!(self.model.init, Init::TruthSine(_)) {
@@ -147,7 +165,7 @@ impl Scenario {
         let d = match &self.data {
             DataSection::Linear(linear) => Some(linear.d),
             DataSection::Watch(_) => Some(fedspan_client::features::FEATURES),
-            DataSection::Csv(_, columns, _) => Some(columns.features.len() + 1),
+            DataSection::Csv(_, columns, ..) => Some(columns.features.len() + 1),
             _ => None,
         };
         if let Some(d) = d
@@ -169,20 +187,27 @@ impl Scenario {
             DataSection::Linear(settings) => Ok(linear_regression(settings, seed)),
             DataSection::Npz(path) => npz::dataset(&self.locate(path)),
             DataSection::Watch(settings) => watch::dataset(settings, seed),
-            DataSection::Csv(path, columns, split) => {
-                let mut dataset = table::read(&self.locate(path), columns)?;
+            DataSection::Csv(path, columns, split, holdout) => {
+                let path = self.locate(path);
+                let (mut dataset, names) = table::read(&path, columns)?;
                 let d = dataset.features;
                 dataset.clients =
                     dataset.clients.iter().map(|client| split.in_order(&client.train, d)).collect();
-                Ok(dataset)
+                holdout.apply(dataset, &names, &path, seed)
             }
             DataSection::Images(source, how, split) => {
-                let images = match source {
-                    ImageSource::Bundled(which) => idx::bundled(*which)?,
+                let (images, name) = match source {
+                    ImageSource::Bundled(Bundled::Digits) => {
+                        (idx::bundled(Bundled::Digits)?, "digits".to_owned())
+                    }
+                    ImageSource::Bundled(which) => (idx::bundled(*which)?, "mnist5k".to_owned()),
                     ImageSource::Files(images, labels) => {
-                        idx::read(&self.locate(images), &self.locate(labels))?
+                        let path = self.locate(images);
+                        (idx::read(&path, &self.locate(labels))?, path)
                     }
                 };
+                let fits = how.check(images.set.len(), images.classes);
+                fits.map_err(|message| DataError::new(name, message))?;
                 let parts = partition(&images.set, images.features, *how, seed);
                 let clients = parts.iter().map(|part| split.shuffled(part, images.features, seed)).collect();
                 Ok(Dataset {
@@ -270,7 +295,25 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 features,
                 classification: section.choice("task", Some("regression"), &targets)?,
             };
-            DataSection::Csv(section.string("path", None, file)?, columns, read_split(split, true)?)
+            for (place, name) in columns.features.iter().enumerate() {
+                let wrong = |what| Err(section.problem("features", format!("found {name:?}, {what}")));
+                if *name == columns.target {
+                    return wrong("which is the target");
+                }
+                if columns.features.iter().take(place).any(|before| before == name) {
+                    return wrong("twice");
+                }
+            }
+            let holdout = Holdout {
+                users: split.size("holdout_users", Some(0), 0..=1_000_000)?,
+                fold: split.size("fold", Some(0), 0..=1_000_000)?,
+                samples: match columns.classification {
+                    true => split.size("labels_per_class", Some(1), 1..=1_000_000)?,
+                    false => split.size("new_samples", Some(10), 1..=1_000_000)?,
+                },
+            };
+            let path = section.string("path", None, file)?;
+            DataSection::Csv(path, columns, read_split(split, true)?, holdout)
         }
         Kind::Watch => {
             let programmes = section.boolean("programmes", false)?;

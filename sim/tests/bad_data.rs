@@ -8,6 +8,7 @@ use std::path::Path;
 use common::{code, directory, errors, numbers, program, write_npz};
 use fedspan_sim::data::table::Columns;
 use fedspan_sim::data::{idx, npz, table};
+use fedspan_sim::scenario::Scenario;
 use proptest::prelude::*;
 
 const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
@@ -47,10 +48,163 @@ fn npz_arrays_of_wrong_shapes() {
     has(&message(&here, data), &["data.npz", "b_star", "(4, 2)", "(5, k)"]);
     write_npz(&file, &[x, ("y", &[3, 4], &values[..12]), ("x_test", &[3, 4, 5], &values)]);
     has(&message(&here, data), &["data.npz", "x_test and y_test"]);
+    write_npz(&file, &[x, ("y", &[3, 4], &values[..12]), ("b_star", &[5], &values[..5])]);
+    has(&message(&here, data), &["data.npz", "b_star", "[5]", "(5, k)"]);
     write_npz(&file, &[("x", &[3, 4, 1], &values[..12]), ("y", &[3, 4], &values[..12])]);
     has(&message(&here, data), &["my.toml", "model.k is 2", "1 feature"]);
     std::fs::write(&file, "not a zip").unwrap();
     has(&message(&here, data), &["data.npz", "not an npz archive"]);
+}
+
+#[test]
+fn npz_values_that_are_no_numbers_for_a_device() {
+    let here = directory("npz-values");
+    let good = numbers(60, 1);
+    let data = "kind = \"npz\"\npath = \"data.npz\"";
+    // Which array, what stands there, and what the message shows: element 7 of each.
+    for (key, bad, parts) in [
+        ("x", f64::NAN, ["x at [0, 1, 2]", "NaN"]),
+        ("y", f64::NEG_INFINITY, ["y at [1, 3]", "-inf"]),
+        ("x_test", 1e300, ["x_test at [0, 1, 2]", "1e300"]),
+        ("y_test", f64::NAN, ["y_test at [1, 3]", "NaN"]),
+        ("b_star", f64::INFINITY, ["b_star at [3, 1]", "inf"]),
+    ] {
+        let arrays: Vec<(&str, Vec<u64>, Vec<f64>)> = [
+            ("x", vec![3, 4, 5]),
+            ("y", vec![3, 4]),
+            ("x_test", vec![3, 4, 5]),
+            ("y_test", vec![3, 4]),
+            ("b_star", vec![5, 2]),
+        ]
+        .into_iter()
+        .map(|(name, shape)| {
+            let mut values = good[..shape.iter().product::<u64>() as usize].to_vec();
+            if name == key {
+                values[7] = bad;
+            }
+            (name, shape, values)
+        })
+        .collect();
+        let arrays: Vec<(&str, &[u64], &[f64])> =
+            arrays.iter().map(|(name, shape, values)| (*name, &shape[..], &values[..])).collect();
+        write_npz(&here.join("data.npz"), &arrays);
+        has(&message(&here, data), &["data.npz", parts[0], parts[1]]);
+    }
+}
+
+#[test]
+fn npz_truth_whose_columns_are_dependent() {
+    let here = directory("npz-truth");
+    let values = numbers(60, 1);
+    let twice: Vec<f64> = values[..5].iter().flat_map(|v| [*v, -3.0 * v]).collect();
+    let data = "kind = \"npz\"\npath = \"data.npz\"";
+    for truth in [twice, vec![0.0; 10]] {
+        let (x, y): (&[f64], &[f64]) = (&values, &values[..12]);
+        write_npz(
+            &here.join("data.npz"),
+            &[("x", &[3, 4, 5], x), ("y", &[3, 4], y), ("b_star", &[5, 2], &truth)],
+        );
+        has(&message(&here, data), &["data.npz", "b_star", "dependent", "column"]);
+    }
+}
+
+/// The span is what a distance is about, not the basis that the file happens to hold.
+#[test]
+fn distance_does_not_depend_on_the_basis_of_the_truth() {
+    let here = directory("npz-basis");
+    let values = numbers(60, 1);
+    let basis = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+    let mixed: Vec<f64> =
+        basis.chunks(2).flat_map(|b| [3e9 * b[0] + b[1], 2e9 * b[0] - 5.0 * b[1]]).collect();
+    let huge: Vec<f64> = basis.iter().map(|b| b * 1e300).collect();
+    std::fs::write(here.join("my.toml"), format!("[data]\nkind = \"npz\"\npath = \"data.npz\"\n{REST}"))
+        .unwrap();
+    let distances = [&basis[..], &mixed, &huge].map(|truth| {
+        let (x, y): (&[f64], &[f64]) = (&values, &values[..12]);
+        write_npz(
+            &here.join("data.npz"),
+            &[("x", &[3, 4, 5], x), ("y", &[3, 4], y), ("b_star", &[5, 2], truth)],
+        );
+        let output = program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        summary["final"]["distance"].as_f64().unwrap()
+    });
+    assert!(distances[0] > 0.01 && distances[0] <= 1.0, "{distances:?}");
+    for other in &distances[1..] {
+        assert!((other - distances[0]).abs() < 1e-6, "{distances:?}");
+    }
+}
+
+/// Numbers that a device cannot reckon with never end as figures, and never as missing ones.
+#[test]
+fn figures_that_are_no_numbers_fail_the_run() {
+    let here = directory("overflow");
+    let rows: Vec<f64> = numbers(300, 1);
+    let data =
+        "kind = \"csv\"\npath = \"data.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = [\"a\", \"b\"]";
+    std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
+    for (x, y) in [(1e25, 1.0), (1.0, 1e30)] {
+        let mut text = "who,a,b,y\n".to_owned();
+        for (index, row) in rows.chunks(3).enumerate() {
+            text += &format!("{},{},{},{}\n", index / 20, row[0] * x, row[1] * x, row[2] * y);
+        }
+        std::fs::write(here.join("data.csv"), text).unwrap();
+        for algorithm in ["fedrep", "local-only", "pooled"] {
+            let name = format!("algorithm.name={algorithm}");
+            let output = program(&here, &["run", "my.toml", "--set", &name, "--out", "out"]);
+            assert_eq!(code(&output), 1, "{algorithm}: {}", text_of(&output));
+            if algorithm != "fedrep" {
+                has(&errors(&output), &["loss", "NaN", "round 0"]);
+            }
+            assert!(!here.join("out/summary.json").exists(), "{algorithm}: no figures of a failed run");
+        }
+    }
+}
+
+fn text_of(output: &std::process::Output) -> String {
+    common::text(output) + &errors(output)
+}
+
+#[test]
+fn csv_people_who_come_later() {
+    let here = directory("csv-holdout");
+    let mut text = "who,a,b,y,kind\n".to_owned();
+    for (index, row) in numbers(600, 3).chunks(3).enumerate() {
+        let kind = if row[0] > 0.0 { "up" } else { "down" };
+        text += &format!("w{},{},{},{},{kind}\n", index / 40, row[0], row[1], row[2]);
+    }
+    std::fs::write(here.join("data.csv"), text).unwrap();
+    let data = |target: &str, task: &str, split: &str| {
+        format!(
+            "kind = \"csv\"\npath = \"data.csv\"\nclient = \"who\"\ntarget = \"{target}\"\ntask = \"{task}\"\n\
+             features = [\"a\", \"b\"]\n[split]\n{split}"
+        )
+    };
+    for (target, task, split, figure) in [
+        ("y", "regression", "holdout_users = 2\nnew_samples = 7", "test_mse_new_clients"),
+        ("kind", "classes", "holdout_users = 2\nfold = 1\nlabels_per_class = 3", "accuracy_new_clients"),
+    ] {
+        let whole = format!("[data]\n{}\n{REST}", data(target, task, split));
+        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &whole, &[]).unwrap();
+        let set = scenario.dataset(1).unwrap();
+        assert_eq!((set.clients.len(), set.newcomers.len()), (3, 2));
+        let labelled = if task == "classes" { 6 } else { 7 };
+        assert!(set.newcomers.iter().all(|new| new.train.len() == labelled && new.test.len() == 8));
+        assert!(set.clients.iter().all(|one| one.train.len() == 32 && one.test.len() == 8));
+        std::fs::write(here.join("my.toml"), &whole).unwrap();
+        let output = program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        assert!(common::text(&output).contains(figure));
+    }
+    let too_many = "holdout_users = 2\nfold = 2";
+    has(&message(&here, &data("y", "regression", too_many)), &["fold = 2", "5 clients", "holdout_users = 2"]);
+    let all = "holdout_users = 5";
+    has(&message(&here, &data("y", "regression", all)), &["5 clients", "holdout_users = 5"]);
+    let few = "holdout_users = 2\nnew_samples = 33";
+    has(&message(&here, &data("y", "regression", few)), &["w0", "32", "33"]);
+    let labels = "holdout_users = 2\nlabels_per_class = 30";
+    has(&message(&here, &data("kind", "classes", labels)), &["w0", "labels_per_class", "30"]);
 }
 
 #[test]
@@ -64,7 +218,7 @@ fn csv_columns_and_numbers() {
     std::fs::write(&file, "who,a,b,y\n1,2,3,4\n1,two,3,4\n").unwrap();
     has(&message(&here, data), &["data.csv", "line 3", "column a", "\"two\""]);
     std::fs::write(&file, "who,a,b,y\n1,2,3,4\n1,2,3,four\n").unwrap();
-    has(&message(&here, data), &["data.csv", "line 3", "column y", "\"four\""]);
+    has(&message(&here, data), &["data.csv", "line 3", "column y", "\"four\"", "task = \"classes\""]);
     std::fs::write(&file, "who,a,b,y\n1,2,inf,4\n").unwrap();
     has(&message(&here, data), &["data.csv", "line 2", "column b", "\"inf\""]);
     std::fs::write(&file, "who,a,b,y\n1,2,3\n").unwrap();
@@ -97,6 +251,23 @@ fn idx_files_that_end_early() {
     std::fs::write(here.join("images"), &images).unwrap();
     std::fs::write(here.join("labels"), [&labels[..7], &[5], &labels[8..13]].concat()).unwrap();
     has(&message(&here, data), &["labels", "5 labels for 6 images"]);
+}
+
+#[test]
+fn idx_partitions_that_do_not_fit_the_images() {
+    let here = directory("idx-partition");
+    let (images, labels) = idx_files();
+    std::fs::write(here.join("images"), images).unwrap();
+    std::fs::write(here.join("labels"), labels).unwrap();
+    let with = |partition: &str| {
+        format!("kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"\n[data.partition]\n{partition}")
+    };
+    let iid = with("kind = \"iid\"\nclients = 7");
+    has(&message(&here, &iid), &["images", "7 clients", "6 samples"]);
+    let shards = with("clients = 4\nclasses = 2");
+    has(&message(&here, &shards), &["images", "4 clients x 2 shards", "6 samples"]);
+    let classes = with("clients = 1\nclasses = 4");
+    has(&message(&here, &classes), &["images", "classes = 4", "3 classes"]);
 }
 
 /// A file cut somewhere, with some bytes changed.
@@ -169,7 +340,7 @@ proptest! {
             features: vec!["a".to_owned(), "b".to_owned()],
             classification: false,
         };
-        if let Ok(data) = table::read(file.to_str().unwrap(), &columns) {
+        if let Ok((data, _)) = table::read(file.to_str().unwrap(), &columns) {
             for client in &data.clients {
                 prop_assert!(client.train.x.iter().all(|value| value.is_finite()));
             }

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{code, directory, errors, program};
+use fedspan_sim::scenario::Scenario;
 
 const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10\nd = 8\nk = 2\nsamples = 6\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
@@ -80,6 +81,30 @@ fn each_mistake_names_its_place_and_what_is_allowed() {
         ),
         ("file", "[model]\nk = 2", "[model]\nk = 2\ninit = \"npy:no.npy\"", &["no.npy", "No such file"]),
         ("table", "[model]\nk = 2", "model = 3", &["model"]),
+        (
+            "accuracy",
+            "[model]",
+            "[stop]\naccuracy = 0.9\n[model]",
+            &["my.toml:9", "stop.accuracy", "regression", "loss"],
+        ),
+        (
+            "memory",
+            "clients = 10\nd = 8\nk = 2\nsamples = 6",
+            "clients = 1000000\nd = 65535\nk = 2\nsamples = 1000000",
+            &["my.toml:4", "1000000", "65535", "2147483648"],
+        ),
+        (
+            "memory-tests",
+            "samples = 6",
+            "samples = 6\nnew_clients = 300000\ntest_samples = 1000000",
+            &["my.toml:4", "300000", "1000000", "2147483648"],
+        ),
+        (
+            "memory-heads",
+            "clients = 10\nd = 8\nk = 2\nsamples = 6",
+            "clients = 100000\nd = 60000\nk = 60000\nsamples = 0",
+            &["my.toml:4", "100000", "60000", "2147483648"],
+        ),
     ] {
         let said = message(name, from, to);
         for part in parts {
@@ -94,6 +119,66 @@ fn moments_are_for_regression() {
     let output = program(&here, &["run", "digits", "--set", "model.init=moments"]);
     assert_eq!(code(&output), 2);
     assert!(errors(&output).contains("regression"), "{}", errors(&output));
+}
+
+/// What a target needs is not in the data: the run would never stop.
+#[test]
+fn targets_that_the_data_cannot_reach() {
+    let here = directory("targets");
+    for (changes, parts) in [
+        (["run", "digits", "--set", "stop.accuracy=0.9", "--set", "split.test=0"], ["stop.accuracy", "test"]),
+        (
+            ["run", "digits", "--set", "stop.distance=0.1", "--set", "split.test=0.2"],
+            ["stop.distance", "truth"],
+        ),
+    ] {
+        let output = program(&here, &changes);
+        assert_eq!(code(&output), 2, "{}", errors(&output));
+        assert!(parts.iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+    }
+}
+
+#[test]
+fn windows_that_are_not_there() {
+    let here = directory("windows");
+    for (change, parts) in [
+        ("split.labels_per_class=1000", &["person 1", "labels_per_class", "1000"][..]),
+        ("data.head_samples_per_class=1000", &["person 3", "head_samples_per_class", "1000"]),
+        ("split.validation=0.1", &["person", "no window is left to score", "gap"]),
+        ("split.gap=100", &["person", "no window is left to score", "gap"]),
+    ] {
+        let output = program(&here, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
+        assert_eq!(code(&output), 2, "{change}: {}", errors(&output));
+        for part in parts {
+            assert!(errors(&output).contains(part), "{change}: {part:?} is not in {:?}", errors(&output));
+        }
+    }
+}
+
+#[test]
+fn models_that_no_machine_holds() {
+    let here = directory("models");
+    let sets = ["data.clients=2", "data.d=30000", "algorithm.name=local-only", "data.samples=5"];
+    let arguments: Vec<&str> =
+        ["run", "linear"].into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
+    let output = program(&here, &arguments);
+    assert_eq!(code(&output), 2, "{}", errors(&output));
+    assert!(["30000", "2147483648"].iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+}
+
+#[test]
+fn columns_that_are_named_twice() {
+    let columns = |features: &str| {
+        format!(
+            "[data]\nkind = \"csv\"\npath = \"my.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = {features}\n\
+             [model]\nk = 1\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n"
+        )
+    };
+    for (features, column) in [("[\"a\", \"y\"]", "\"y\""), ("[\"a\", \"b\", \"a\"]", "\"a\"")] {
+        let problem = Scenario::parse("my.toml", &columns(features), &[]).unwrap_err().to_string();
+        assert!(problem.contains("my.toml:6") && problem.contains("features"), "{problem}");
+        assert!(problem.contains(column), "{problem}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use fedspan_sim::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim::data::{Client, Dataset, Set};
-use fedspan_sim::demo::choose::{Choice, choose};
+use fedspan_sim::demo::choose::{Candidate, Choice, Features, FedRepChoice, RidgeChoice, Tried, choose};
 use fedspan_sim::demo::{PARTS, Progress};
 
 const SETTINGS: WatchSettings = WatchSettings {
@@ -23,8 +23,11 @@ const SETTINGS: WatchSettings = WatchSettings {
 /// Windows by their bits. No two windows of the recordings are alike.
 type Windows = BTreeSet<Vec<u32>>;
 
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|v| v.to_bits()).collect()
+}
+
 fn windows<'a>(dataset: &Dataset, sets: impl Iterator<Item = &'a Set>) -> Windows {
-    let bits = |row: &[f32]| row.iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
     sets.flat_map(|set| set.x.chunks_exact(dataset.features).map(bits).collect::<Vec<_>>()).collect()
 }
 
@@ -38,12 +41,14 @@ fn scored(clients: &[Client]) -> impl Iterator<Item = &Set> {
 
 #[test]
 fn what_tests_a_fold_has_no_say_in_its_settings() {
+    let recordings = watch::recordings().unwrap();
     for fold in 0..5 {
         let whole = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
-        // All windows of those who are held out, and the test halves of the others.
-        let all = watch::dataset(&WatchSettings { fold, labels_per_class: 1000, ..SETTINGS }, 1).unwrap();
-        let tests = trained(&all.newcomers).chain(scored(&all.newcomers)).chain(scored(&whole.clients));
-        let tests = windows(&all, tests);
+        // The test halves of those who train, and all windows of those who are held out.
+        let mut tests = windows(&whole, scored(&whole.clients));
+        for series in recordings.iter().filter(|series| series.person / SETTINGS.holdout_users == fold) {
+            tests.extend(watch::windows(series).iter().map(|row| bits(row)));
+        }
         let mut seen = Windows::new();
         for inner in 0..4 {
             let validation = Some(Validation { fraction: 0.4, fold: inner });
@@ -68,10 +73,48 @@ impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
-/// One fold stands for all: choosing for all takes minutes.
+/// The settings of FedRep that a choice names.
+fn candidate(choice: &Choice, features: Features) -> Candidate {
+    let FedRepChoice { k, step_size, head_samples_per_class, .. } = choice.fedrep(features);
+    Candidate { features, k, step_size, head_samples_per_class }
+}
+
+/// One fold stands for all, and what was chosen in other folds of its part for all that is tried: what is recorded
+/// must score what is recorded to the last bit, and nothing else may score more. Choosing for all folds among
+/// everything takes minutes (`fedspan-sim choose`).
 #[test]
 fn the_recorded_choice_is_what_choosing_gives() {
+    const FOLD: usize = 2;
     let part = &PARTS[1];
-    let chosen = choose(part, 2, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
-    assert_eq!(chosen, Choice::recorded(part, 2).unwrap());
+    let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
+    let own = &recorded[FOLD];
+    let mut tried = Tried::all();
+    let near = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
+    tried.fedrep.retain(|one| near.iter().any(|choice| candidate(choice, one.features) == *one));
+    let plain = [own.local, own.local_logarithmic, own.local_trained, own.pooled, own.pooled_trained];
+    let weighted: Vec<RidgeChoice> = recorded.iter().map(|choice| choice.pooled_weighted).collect();
+    tried.baselines.retain(|one| {
+        plain.iter().chain(&weighted).any(|choice: &RidgeChoice| (choice.weight, choice.ridge) == *one)
+    });
+    assert!(tried.fedrep.len() >= 6 && tried.baselines.len() >= 5, "something to choose from: {tried:?}");
+    let chosen = choose(&tried, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
+    assert_eq!(chosen, *own);
+}
+
+/// What was not tried was not chosen, in any fold.
+#[test]
+fn every_recorded_choice_was_tried() {
+    let tried = Tried::all();
+    for part in &PARTS {
+        for choice in (0..5).map(|fold| Choice::recorded(part, fold).unwrap()) {
+            for features in [Features::Device, Features::Logarithmic] {
+                assert!(tried.fedrep.contains(&candidate(&choice, features)), "{}: {choice:?}", part.name);
+            }
+            let plain = [choice.local, choice.local_logarithmic, choice.local_trained];
+            let pooled = [choice.pooled, choice.pooled_trained, choice.pooled_weighted];
+            for one in plain.iter().chain(&pooled) {
+                assert!(tried.baselines.contains(&(one.weight, one.ridge)), "{}: {one:?}", part.name);
+            }
+        }
+    }
 }

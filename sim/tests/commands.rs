@@ -54,6 +54,55 @@ fn a_wrong_command_line_is_exit_2() {
     }
 }
 
+/// What a run would need is looked at before it runs: nobody loses an hour to a name.
+#[test]
+fn an_output_directory_that_cannot_be_made_is_exit_2_before_anything_ran() {
+    let here = directory("unmakeable");
+    std::fs::write(here.join("file"), "").unwrap();
+    for out in ["/proc/fedspan", "file/below", "file"] {
+        for command in [&["run", "linear"][..], &["compare", "linear"], &[]] {
+            let output = program(&here, &[command, &["--out", out]].concat());
+            assert_eq!(code(&output), 2, "{command:?} {out}: {}", errors(&output));
+            assert!(errors(&output).contains(out), "{}", errors(&output));
+            assert!(!errors(&output).contains("round"), "{}", errors(&output));
+        }
+    }
+}
+
+#[test]
+fn moments_are_warned_about_where_they_are_sent() {
+    let here = directory("moments-note");
+    for (algorithm, warned) in [("fedrep", true), ("local-only", false), ("pooled", false)] {
+        let name = format!("algorithm.name={algorithm}");
+        let output = program(&here, &["run", "linear", "--set", &name, "--set", "algorithm.rounds=2"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        assert_eq!(errors(&output).contains("note: init"), warned, "{algorithm}: {}", errors(&output));
+    }
+}
+
+#[test]
+fn the_program_carries_the_notices_of_its_data() {
+    let here = directory("notices");
+    let notices = text(&program(&here, &["list", "--licences"]));
+    for part in ["2018, David M. Burns", "2014-2026, Sebastian Raschka", "E. Alpaydin", "CC BY 4.0"] {
+        assert!(notices.contains(part), "{part:?}");
+    }
+}
+
+struct Silent;
+
+impl fedspan_sim::demo::Progress for Silent {
+    fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
+}
+
+#[test]
+fn a_demo_that_ends_before_its_first_table_says_so() {
+    let here = directory("early");
+    let shown = fedspan_sim::demo::run(&here, &std::sync::atomic::AtomicBool::new(true), &Silent).unwrap();
+    assert_eq!(shown.text, "");
+    assert_eq!(shown.interruption(), Some("interrupted; nothing was finished"));
+}
+
 #[test]
 fn help_is_exit_0_and_shows_examples() {
     let here = directory("help");

@@ -177,6 +177,48 @@ fn several_seeds_have_their_spread() {
     assert_eq!(spread["q75"], each[2] + (each[3] - each[2]) * 0.25);
 }
 
+/// What an earlier run left is not mixed with what this one writes; what nobody here wrote stays.
+#[test]
+fn a_run_removes_what_earlier_runs_wrote_and_nothing_else() {
+    let here = directory("again");
+    let out = here.join("out");
+    let run = |more: &[&str]| {
+        let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out"];
+        let output = program(&here, &[&arguments[..], more].concat());
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        files(&out).into_keys().collect::<Vec<_>>()
+    };
+    let single = run(&[]);
+    assert!(single.contains(&"model/representation.npy".to_owned()));
+    // Things of the user's own, some with names like ours.
+    let own = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
+    let several = run(&["--seeds", "3"]);
+    assert!(several.iter().all(|file| file.starts_with("seed-") || !file.contains('/')), "{several:?}");
+    assert!(!several.contains(&"rounds.jsonl".to_owned()), "that of the single run is gone");
+    for file in own {
+        std::fs::create_dir_all(out.join(file).parent().unwrap()).unwrap();
+        std::fs::write(out.join(file), "mine").unwrap();
+    }
+    let local = run(&["--set", "algorithm.name=local-only"]);
+    let mut expected: Vec<String> = own.map(str::to_owned).to_vec();
+    expected.extend(["model/heads.npy", "report.html", "rounds.jsonl", "summary.json"].map(str::to_owned));
+    expected.sort_unstable();
+    assert_eq!(local, expected);
+    assert!(!out.join("seed-7").exists() && out.join("seed-8").is_dir());
+}
+
+#[test]
+fn a_run_that_cannot_begin_removes_nothing() {
+    let here = directory("kept");
+    let run = |change: &str| {
+        program(&here, &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"])
+    };
+    assert_eq!(code(&run("seed=1")), 0);
+    let before = files(&here.join("out"));
+    assert_eq!(code(&run("data.partition.classes=11")), 2);
+    assert_eq!(files(&here.join("out")), before);
+}
+
 #[test]
 fn figures_that_apply_and_no_others() {
     let here = directory("figures");

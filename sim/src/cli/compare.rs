@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show};
 use super::{Format, RunOptions, Stop, load, output};
-use crate::report::files::{json, make_directory, write_json, write_text};
+use crate::report::files::{json, write_json, write_text};
 use crate::report::html::Page;
 use crate::report::plot::Series;
 use crate::report::summary::{Spread, Summary, short_name};
@@ -32,7 +32,6 @@ pub fn command(words: &[String], options: &RunOptions) -> Result<(), Stop> {
     let table = table(&entries, &executed);
     let report = out.join("report.html");
     let together = Together::of(&executed);
-    make_directory(&out)?;
     write_json(&out.join("summary.json"), &together)?;
     write_text(&report, &page(&entries, &executed, table.clone()).html())?;
     match options.format {

@@ -8,8 +8,8 @@ use fedspan_aggregator::config::Init;
 use serde::Serialize;
 
 use super::progress::Progress;
-use super::{Format, RunOptions, Stop, check_out, interrupt, load, output, use_threads};
-use crate::report::files::{self, make_directory, write_json, write_run, write_text};
+use super::{Format, RunOptions, Stop, check_out, interrupt, load, make_out, output, use_threads};
+use crate::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use crate::report::html::Page;
 use crate::report::plot::{Point, Series, curve};
 use crate::report::summary::{SeedsSummary, Summary, short_name};
@@ -48,7 +48,7 @@ pub struct Executed {
 /// `fedspan-sim run`.
 pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
     let scenario = load::scenario(name, &options.changes)?;
-    if scenario.model.init == Init::Moments {
+    if scenario.model.init == Init::Moments && scenario.is_federated() {
         output::say(
             "note: init = \"moments\" sends matrices that can equal a client's records: for simulation only",
         );
@@ -162,6 +162,12 @@ fn one(
         (Some(directory), true) => Some(directory.join(format!("seed-{seed}"))),
         (directory, _) => directory.clone(),
     };
+    if let Some(root) = &entry.directory
+        && runs.summaries.is_empty()
+    {
+        make_out(root)?;
+        remove_run(root)?;
+    }
     if let Some(directory) = &directory {
         make_directory(directory)?;
     }
@@ -194,7 +200,9 @@ fn stop(entry: &Entry, error: &RunError) -> Stop {
     let message = format!("{}: {error}", entry.scenario.name);
     match error {
         RunError::Data(_) | RunError::Mismatch(_) => Stop::Usage(message),
-        RunError::Failed(_) | RunError::Refused { .. } | RunError::Silent => Stop::Failed(message),
+        RunError::Failed(_) | RunError::Refused { .. } | RunError::NotFinite { .. } | RunError::Silent => {
+            Stop::Failed(message)
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! line or a file is wrong, and nothing was written.
 
 mod compare;
+mod emulate;
 mod execute;
 mod interrupt;
 mod load;
@@ -25,6 +26,9 @@ Examples:
   fedspan-sim compare linear linear,algorithm.name=gd-gd
 
 Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command line or a file is wrong.";
+
+/// The notices that the licences of the bundled data ask for in whatever holds these data.
+const LICENCES: &str = include_str!("../../data/LICENSES.md");
 
 /// Simulates whole fleets of devices that learn one representation together.
 ///
@@ -59,6 +63,9 @@ enum Command {
         /// The algorithms that a scenario may name
         #[arg(long)]
         algorithms: bool,
+        /// Where the bundled data come from, and their licences
+        #[arg(long, conflicts_with = "algorithms")]
+        licences: bool,
     },
     /// Print the scenario file of a built-in: a start for one's own
     #[command(after_help = "Example:\n  fedspan-sim show digits > my.toml")]
@@ -71,7 +78,7 @@ enum Command {
   fedspan-sim run linear --set data.clients=1000 --seeds 5 --out results
   fedspan-sim run my.toml --format json | jq .final
 
-Result files are described in sim/RESULTS.md.")]
+Every key of a scenario is described in sim/SCENARIOS.md, the result files in sim/RESULTS.md.")]
     Run {
         /// A built-in scenario (see `list`) or a TOML file
         #[arg(value_name = "NAME|FILE.toml")]
@@ -102,6 +109,13 @@ Example:
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
         threads: Option<u16>,
     },
+    /// Run a fleet of emulated boards: the firmware that is flashed, as clients of a real server
+    #[command(after_help = "Examples:
+  fedspan-sim emulate --set algorithm.rounds=20
+  fedspan-sim emulate --boards 16 --core m3 --link uart
+
+Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
+    Emulate(emulate::EmulateOptions),
     /// Be one virtual device for a real server
     #[command(after_help = "Example:\n  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3")]
     Device(crate::device::Arguments),
@@ -157,7 +171,11 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let ended = match cli.command {
         None => demo(&cli.demo),
-        Some(Command::List { algorithms }) => {
+        Some(Command::List { licences: true, .. }) => {
+            output::print(LICENCES);
+            Ok(())
+        }
+        Some(Command::List { algorithms, .. }) => {
             output::print(&list(algorithms));
             Ok(())
         }
@@ -171,6 +189,7 @@ pub fn main() -> ExitCode {
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
         Some(Command::Compare { scenarios, options }) => compare::command(&scenarios, &options),
         Some(Command::Choose { threads }) => choose(threads),
+        Some(Command::Emulate(options)) => emulate::command(&options),
         Some(Command::Device(arguments)) => return crate::device::command(&arguments),
     };
     match ended {
@@ -212,6 +231,12 @@ fn check_out(out: &std::path::Path) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Makes the directory of the results, before anything has run.
+fn make_out(out: &std::path::Path) -> Result<(), Stop> {
+    let made = std::fs::create_dir_all(out);
+    made.map_err(|error| Stop::Usage(format!("--out {}: cannot make this directory: {error}", out.display())))
+}
+
 fn choose(threads: Option<u16>) -> Result<(), Stop> {
     use_threads(threads)?;
     let stop = interrupt::watch();
@@ -227,6 +252,7 @@ fn choose(threads: Option<u16>) -> Result<(), Stop> {
 fn demo(options: &DemoOptions) -> Result<(), Stop> {
     use_threads(options.threads)?;
     check_out(&options.out)?;
+    make_out(&options.out)?;
     let stop = interrupt::watch();
     let progress = progress::Whole::new("demo");
     let finished = crate::demo::run(&options.out, &stop, &progress);
@@ -234,10 +260,10 @@ fn demo(options: &DemoOptions) -> Result<(), Stop> {
     match finished {
         Ok(shown) => {
             output::print(&shown.text);
-            if shown.interrupted {
-                return Err(Stop::Failed("interrupted; the tables hold what was finished".to_owned()));
+            match shown.interruption() {
+                Some(message) => Err(Stop::Failed(message.to_owned())),
+                None => Ok(()),
             }
-            Ok(())
         }
         Err(crate::demo::DemoError::Write(error)) => Err(error.into()),
         Err(error) => Err(Stop::Failed(error.to_string())),

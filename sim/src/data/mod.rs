@@ -1,5 +1,6 @@
 //! Samples: made ([`synthetic`]) or read ([`watch`], [`idx`], [`npz`], [`table`]), cut into clients.
 
+pub mod flash;
 pub mod idx;
 pub mod npz;
 pub mod partition;
@@ -15,6 +16,10 @@ use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_protocol::message::RoundId;
 
 use synthetic::Generator;
+
+/// The most values that data, and the models on them, may take: 8 GiB of f32. A product of sizes that is
+/// beyond it is a mistake in a scenario, not a wish.
+pub const LARGEST_VALUES: u64 = 1 << 31;
 
 /// Something is wrong with a data file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use npyz::{DType, NpyFile, Order, WriterBuilder};
 use zip::ZipArchive;
 use zip::result::ZipError;
@@ -23,10 +23,31 @@ pub struct Array {
     pub values: Vec<f64>,
 }
 
-/// Reads `x` (clients, m, d), `y` (clients, m), and if there `b_star` (d, k), `x_test`, `y_test`.
+impl Array {
+    /// The first value of a kind, with its index in every dimension.
+    fn first(&self, is: impl Fn(f64) -> bool) -> Option<(Vec<usize>, f64)> {
+        let place = self.values.iter().position(|&value| is(value))?;
+        let mut rest = place;
+        let mut at: Vec<usize> = self
+            .shape
+            .iter()
+            .rev()
+            .map(|&n| {
+                let index = rest % n.max(1);
+                rest /= n.max(1);
+                index
+            })
+            .collect();
+        at.reverse();
+        self.values.get(place).map(|&value| (at, value))
+    }
+}
+
+/// Reads `x` (clients, m, d), `y` (clients, m), and if there `b_star` (d, k), `x_test`, `y_test`. Of `b_star`
+/// only the span counts: its columns are made orthonormal.
 ///
 /// # Errors
-/// [`DataError`] naming the file and the array.
+/// [`DataError`] naming the file, the array, and for a value that no f32 can hold its place.
 pub fn dataset(path: &str) -> Result<Dataset, DataError> {
     let mut archive = open(BufReader::new(file(path)?), path)?;
     let x = required(&mut archive, path, "x")?;
@@ -49,27 +70,29 @@ pub fn dataset(path: &str) -> Result<Dataset, DataError> {
                 );
                 return Err(DataError::new(path, message));
             }
-            Some((x, y))
+            let rows = x.shape.get(1).copied().unwrap_or(0);
+            Some((rows, narrowed(&x, path, "x_test")?, narrowed(&y, path, "y_test")?))
         }
         (None, None) => None,
         _ => return Err(DataError::new(path, "x_test and y_test come together or not at all")),
     };
     let truth = match array(&mut archive, path, "b_star")? {
-        Some(b) => Some(matrix(&b, path, "b_star", d)?),
+        Some(b) => Some(basis(&matrix(&b, path, "b_star", d)?, path, "b_star")?),
         None => None,
     };
-    let cut = |x: &Array, y: &Array, client: usize| {
-        let rows = x.shape.get(1).copied().unwrap_or(0);
-        let part = |values: &[f64], width: usize| {
+    let (x, y) = (narrowed(&x, path, "x")?, narrowed(&y, path, "y")?);
+    let cut = |rows: usize, x: &[f32], y: &[f32], client: usize| {
+        let part = |values: &[f32], width: usize| {
             let start = client * rows * width;
-            values.get(start..start + rows * width).unwrap_or_default().iter().map(|&v| narrow(v)).collect()
+            values.get(start..start + rows * width).unwrap_or_default().to_vec()
         };
-        Set { x: part(&x.values, d), y: Labels::Values(part(&y.values, 1)) }
+        Set { x: part(x, d), y: Labels::Values(part(y, 1)) }
     };
     let clients = (0..clients)
         .map(|client| {
-            let test = test.as_ref().map_or_else(|| Set::empty(false), |(x, y)| cut(x, y, client));
-            Client::new(cut(&x, &y, client), test)
+            let test =
+                test.as_ref().map_or_else(|| Set::empty(false), |(rows, x, y)| cut(*rows, x, y, client));
+            Client::new(cut(m, &x, &y, client), test)
         })
         .collect();
     Ok(Dataset { features: d, outputs: 1, classification: false, clients, newcomers: Vec::new(), truth })
@@ -190,10 +213,32 @@ fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, D
     if r != rows || c == 0 || c > r {
         return Err(wrong(format!("has shape ({r}, {c}), expected ({rows}, k) with k from 1 to {rows}")));
     }
-    if array.values.iter().any(|v| !v.is_finite()) {
-        return Err(wrong("has values that are not finite".to_owned()));
+    if let Some((at, value)) = array.first(|value| !value.is_finite()) {
+        return Err(wrong(format!("at {at:?}: found {value:?}, expected a finite number")));
     }
     Ok(Matrix::from_row_slice(r, c, &array.values))
+}
+
+/// An orthonormal basis of the span of the columns.
+pub(crate) fn basis(b: &Matrix, name: &str, key: &str) -> Result<Matrix, DataError> {
+    // The size of the numbers says nothing about the span, and their squares may not be f64 any more.
+    let largest = b.amax();
+    let scaled = if largest > 0.0 { b / largest } else { b.clone() };
+    orthonormal(&scaled).map_err(|error| {
+        let (rows, columns) = b.shape();
+        DataError::new(name, format!("{key} ({rows}, {columns}): {error}"))
+    })
+}
+
+/// The values as devices hold them.
+fn narrowed(array: &Array, name: &str, key: &str) -> Result<Vec<f32>, DataError> {
+    match array.first(|value| !narrow(value).is_finite()) {
+        Some((at, value)) => {
+            let expected = format!("expected a finite number, at most {:?} as an f32", f32::MAX);
+            Err(DataError::new(name, format!("{key} at {at:?}: found {value:?}, {expected}")))
+        }
+        None => Ok(array.values.iter().map(|&value| narrow(value)).collect()),
+    }
 }
 
 fn file(path: &str) -> Result<File, DataError> {

@@ -7,7 +7,8 @@ use super::{Client, Labels, Set};
 /// How data without natural users is cut into clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// `classes` shards of one class each per client (McMahan et al. 2017).
+    /// `classes` shards per client, cut from all samples in order of their classes (McMahan et al. 2017): a
+    /// client has about so many classes, fewer where two of its shards are of the same one.
     Shards {
         /// Clients.
         clients: usize,
@@ -19,6 +20,27 @@ pub enum Partition {
         /// Clients.
         clients: usize,
     },
+}
+
+impl Partition {
+    /// Whether `samples` samples of `classes` classes can be cut so that everyone has some.
+    ///
+    /// # Errors
+    /// A sentence with the numbers.
+    pub fn check(&self, samples: usize, classes: usize) -> Result<(), String> {
+        match *self {
+            Self::Shards { classes: own, .. } if own > classes => Err(format!(
+                "data.partition.classes = {own}: there are {classes} classes, and a client has no more"
+            )),
+            Self::Shards { clients, classes: own } if clients * own > samples => {
+                Err(format!("{clients} clients x {own} shards are more than {samples} samples"))
+            }
+            Self::Iid { clients } if clients > samples => {
+                Err(format!("{clients} clients are more than {samples} samples"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Cuts a set into clients. Every sample goes to one client; a remainder that cannot be dealt evenly is

@@ -43,6 +43,23 @@ pub struct LinearRegression {
     pub test_samples: usize,
 }
 
+impl LinearRegression {
+    /// What all of it takes, in values of an f32: samples, tests, the truth and every client's part of it.
+    #[must_use]
+    pub fn values(&self) -> u64 {
+        let wide = |n: usize| n as u64;
+        let (d, k, clients, new) = (wide(self.d), wide(self.k), wide(self.clients), wide(self.new_clients));
+        let (samples, tests) = (wide(self.samples), wide(self.test_samples));
+        // A fresh batch stands beside the first one.
+        let own = if self.fresh { 2 * samples } else { samples };
+        // What is f64 counts twice.
+        clients * (own + tests) * d
+            + new * (wide(self.new_samples) + tests) * d
+            + 2 * (clients + new) * (d + k)
+            + 2 * d * k
+    }
+}
+
 /// Draws a client's batches.
 #[derive(Clone, Debug)]
 pub struct Generator {

@@ -2,11 +2,14 @@
 //! classes. The same extractor runs on a board.
 
 use std::io::Cursor;
+use std::sync::OnceLock;
 
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 
 use super::{Client, DataError, Dataset, Labels, Set, npz};
+
+const NAME: &str = "bundled watch_imu.npz";
 
 static RECORDINGS: &[u8] = include_bytes!("../../data/watch_imu.npz");
 
@@ -52,6 +55,55 @@ pub struct Validation {
     pub fold: usize,
 }
 
+/// Which windows of a series are for what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Windows before this one train.
+    pub trained: usize,
+    /// These are scored.
+    pub test: std::ops::Range<usize>,
+}
+
+/// Who is who.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// People who train, ascending.
+    pub clients: Vec<usize>,
+    /// People who are held out, ascending.
+    pub newcomers: Vec<usize>,
+}
+
+impl WatchSettings {
+    /// Cuts a series of `n` windows.
+    #[must_use]
+    pub fn cut(&self, n: usize) -> Cut {
+        #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
+        let before = |n: usize, fraction: f64| n - whole((n as f64 * fraction).ceil()).min(n);
+        let (trained, end) = match self.validation {
+            None => (before(n, self.test), n),
+            Some(validation) => {
+                let whole = before(n, self.test);
+                (before(whole, validation.fraction), whole)
+            }
+        };
+        Cut { trained, test: (trained + self.gap).min(end)..end }
+    }
+
+    /// Who trains and who is held out.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        let group = |fold: usize| fold * self.holdout_users..(fold + 1) * self.holdout_users;
+        let mut people: Vec<usize> = (0..PEOPLE).collect();
+        let mut held: Vec<usize> = people.get(group(self.fold)).unwrap_or_default().to_vec();
+        if let Some(validation) = self.validation {
+            people.retain(|person| !held.contains(person));
+            held = people.get(group(validation.fold)).unwrap_or_default().to_vec();
+        }
+        people.retain(|person| !held.contains(person));
+        Roles { clients: people, newcomers: held }
+    }
+}
+
 /// One recorded series: one person, one side, one exercise.
 #[derive(Clone, Debug)]
 pub struct Series {
@@ -61,8 +113,31 @@ pub struct Series {
     pub side: u8,
     /// 0 to 6.
     pub exercise: u8,
-    /// Samples in g and rad/s.
-    pub samples: Vec<[f32; CHANNELS]>,
+    /// Samples as they were recorded,
+    pub raw: Vec<[i16; CHANNELS]>,
+    /// and times these in g and rad/s.
+    pub scale: [f32; CHANNELS],
+}
+
+impl Series {
+    /// Samples in g and rad/s: the product of an i16 and an f32, in f32, as a board computes it.
+    #[must_use]
+    pub fn samples(&self) -> Vec<[f32; CHANNELS]> {
+        let scaled = |row: &[i16; CHANNELS]| {
+            let mut values = [0.0; CHANNELS];
+            for ((value, raw), scale) in values.iter_mut().zip(row).zip(self.scale) {
+                *value = f32::from(*raw) * scale;
+            }
+            values
+        };
+        self.raw.iter().map(scaled).collect()
+    }
+
+    /// Windows of it.
+    #[must_use]
+    pub fn windows(&self) -> usize {
+        self.raw.len().checked_sub(WINDOW).map_or(0, |rest| rest / HOP + 1)
+    }
 }
 
 /// Reads the bundled recordings.
@@ -70,11 +145,13 @@ pub struct Series {
 /// # Errors
 /// [`DataError`]; never, short of a broken build.
 pub fn recordings() -> Result<Vec<Series>, DataError> {
-    const NAME: &str = "bundled watch_imu.npz";
     let mut archive = npz::open(Cursor::new(RECORDINGS), NAME)?;
     let mut read = |key: &str| npz::required(&mut archive, NAME, key).map(|array| array.values);
     let samples = read("samples")?;
-    let scale = read("scale")?;
+    let mut scale = [0.0; CHANNELS];
+    for (place, value) in scale.iter_mut().zip(read("scale")?) {
+        *place = narrow(value);
+    }
     let starts = read("series_start")?;
     let (people, sides, exercises) = (read("subject")?, read("side")?, read("exercise")?);
     let mut series = Vec::new();
@@ -82,10 +159,9 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
         let [start, end] = *window else { continue };
         let rows = samples.get(whole(start) * CHANNELS..whole(end) * CHANNELS).unwrap_or_default();
         let convert = |row: &[f64]| {
-            let mut values = [0.0f32; CHANNELS];
-            for ((value, raw), factor) in values.iter_mut().zip(row).zip(&scale) {
-                // The product of an i16 and an f32, in f32, as a board computes it.
-                *value = narrow(*raw) * narrow(*factor);
+            let mut values = [0; CHANNELS];
+            for (value, raw) in values.iter_mut().zip(row) {
+                *value = short(*raw);
             }
             values
         };
@@ -94,7 +170,8 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
             person: whole(label(&people)).saturating_sub(1),
             side: u8::try_from(whole(label(&sides))).unwrap_or(0),
             exercise: u8::try_from(whole(label(&exercises))).unwrap_or(0),
-            samples: rows.chunks_exact(CHANNELS).map(convert).collect(),
+            raw: rows.chunks_exact(CHANNELS).map(convert).collect(),
+            scale,
         });
     }
     Ok(series)
@@ -119,46 +196,58 @@ pub fn windows(series: &Series) -> Vec<[f32; FEATURES]> {
 }
 
 fn windows_with(series: &Series, extract: Extract) -> Vec<[f32; FEATURES]> {
-    let starts = (0..).map(|j| j * HOP).take_while(|start| start + WINDOW <= series.samples.len());
-    starts.map(|start| extract(series.samples.get(start..start + WINDOW).unwrap_or_default())).collect()
+    let samples = series.samples();
+    let starts = (0..series.windows()).map(|j| j * HOP);
+    starts.map(|start| extract(samples.get(start..start + WINDOW).unwrap_or_default())).collect()
 }
 
 /// Cuts the recordings into clients.
 ///
 /// # Errors
-/// [`DataError`]; never, short of a broken build.
+/// [`DataError`] if there are fewer windows than the settings ask for, or none that could be scored.
 pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
-    dataset_with(settings, seed, on_device)
+    static ON_DEVICE: OnceLock<Result<Windows, DataError>> = OnceLock::new();
+    match ON_DEVICE.get_or_init(|| Windows::all(on_device)) {
+        Ok(windows) => dataset_of(windows, settings, seed),
+        Err(error) => Err(error.clone()),
+    }
 }
 
-/// [`dataset`] with other features of the same windows: the same clients, labels and draws.
+/// The features of all windows of the recordings: they serve every cut and every draw.
+#[derive(Debug)]
+pub struct Windows(Vec<(Series, Vec<[f32; FEATURES]>)>);
+
+impl Windows {
+    /// Extracts them.
+    ///
+    /// # Errors
+    /// [`DataError`]; never, short of a broken build.
+    pub fn all(extract: Extract) -> Result<Self, DataError> {
+        let extracted = |series: Series| {
+            let windows = windows_with(&series, extract);
+            (series, windows)
+        };
+        Ok(Self(recordings()?.into_iter().map(extracted).collect()))
+    }
+}
+
+/// [`dataset`] with features of one's own: the same clients, labels and draws.
 ///
 /// # Errors
 /// As [`dataset`].
-pub fn dataset_with(settings: &WatchSettings, seed: u64, extract: Extract) -> Result<Dataset, DataError> {
-    let series = recordings()?;
+pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
-    for one in &series {
-        let Some((train, test)) = people.get_mut(one.person) else { continue };
+    for (one, windows) in &windows.0 {
+        let Some((train_set, test_set)) = people.get_mut(one.person) else { continue };
         let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
             continue;
         };
-        let windows = windows_with(one, extract);
-        let n = windows.len();
-        #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
-        let cut = |n: usize, fraction: f64| n - whole((n as f64 * fraction).ceil()).min(n);
-        let (trained, end) = match settings.validation {
-            None => (cut(n, settings.test), n),
-            Some(validation) => {
-                let whole = cut(n, settings.test);
-                (cut(whole, validation.fraction), whole)
-            }
-        };
-        for (index, features) in windows.iter().enumerate().take(end) {
+        let Cut { trained, test } = settings.cut(windows.len());
+        for (index, features) in windows.iter().enumerate() {
             let part = if index < trained {
-                &mut *train
-            } else if index >= trained + settings.gap {
-                &mut *test
+                &mut *train_set
+            } else if test.contains(&index) {
+                &mut *test_set
             } else {
                 continue;
             };
@@ -168,31 +257,27 @@ pub fn dataset_with(settings: &WatchSettings, seed: u64, extract: Extract) -> Re
             }
         }
     }
-    let group = |fold: usize| fold * settings.holdout_users..(fold + 1) * settings.holdout_users;
-    let mut people: Vec<(usize, (Set, Set))> = people.into_iter().enumerate().collect();
-    let mut out: Vec<usize> = group(settings.fold).collect();
-    if let Some(validation) = settings.validation {
-        people.retain(|(person, _)| !out.contains(person));
-        out = people
-            .get(group(validation.fold))
-            .unwrap_or_default()
-            .iter()
-            .map(|(person, _)| *person)
-            .collect();
-    }
-    let (mut clients, mut newcomers) = (Vec::new(), Vec::new());
-    for (person, (train, test)) in people {
-        if out.contains(&person) {
-            let labelled = draw_per_class(&train, settings.labels_per_class, seed, person as u64);
-            newcomers.push(Client::new(train.select(FEATURES, &labelled), test));
-        } else {
-            let mut client = Client::new(train, test);
-            if settings.head_samples_per_class > 0 {
-                client.episode = Some((settings.head_samples_per_class, seed, person as u64));
-            }
-            clients.push(client);
+    let Roles { clients: trained, newcomers: held } = settings.roles();
+    for (person, (train, test)) in people.iter().enumerate() {
+        if held.contains(&person) || trained.contains(&person) {
+            check(settings, person, held.contains(&person), train, test)?;
         }
     }
+    let nothing = (Set::empty(true), Set::empty(true));
+    let take = |person: usize| people.get(person).unwrap_or(&nothing).clone();
+    let client = |(train, test): (Set, Set), person: usize| {
+        let mut client = Client::new(train, test);
+        if settings.head_samples_per_class > 0 {
+            client.episode = Some((settings.head_samples_per_class, seed, person as u64));
+        }
+        client
+    };
+    let clients = trained.into_iter().map(|person| client(take(person), person)).collect();
+    let newcomer = |(train, test): (Set, Set), person: usize| {
+        let labelled = draw_per_class(&train, settings.labels_per_class, seed, person as u64);
+        Client::new(train.select(FEATURES, &labelled), test)
+    };
+    let newcomers = held.into_iter().map(|person| newcomer(take(person), person)).collect();
     Ok(Dataset {
         features: FEATURES,
         outputs: if settings.programmes { PROGRAMME_MAX } else { EXERCISES },
@@ -203,8 +288,55 @@ pub fn dataset_with(settings: &WatchSettings, seed: u64, extract: Extract) -> Re
     })
 }
 
+/// Whether a person has the windows that the settings ask for.
+fn check(
+    settings: &WatchSettings,
+    person: usize,
+    newcomer: bool,
+    train: &Set,
+    test: &Set,
+) -> Result<(), DataError> {
+    // As the recordings number them.
+    let person = person + 1;
+    let (key, count) = match newcomer {
+        true => ("split.labels_per_class", settings.labels_per_class),
+        false => ("data.head_samples_per_class", settings.head_samples_per_class),
+    };
+    if let Some((class, there)) = scarce(train, count) {
+        let message =
+            format!("person {person} has {there} training windows of class {class}, {key} is {count}");
+        return Err(DataError::new(NAME, message));
+    }
+    if test.is_empty() {
+        let WatchSettings { test, gap, validation, .. } = settings;
+        let fraction = match validation {
+            None => format!("split.test = {test}"),
+            Some(validation) => format!("split.validation = {} of the training part", validation.fraction),
+        };
+        let message = format!(
+            "person {person}: no window is left to score ({fraction}, less split.gap = {gap} windows)"
+        );
+        return Err(DataError::new(NAME, message));
+    }
+    Ok(())
+}
+
+/// The first class that occurs, but fewer than `count` times: its number, and how often.
+#[must_use]
+pub fn scarce(set: &Set, count: usize) -> Option<(u8, usize)> {
+    let Labels::Classes(labels) = &set.y else { return None };
+    let mut counts = [0usize; 256];
+    for label in labels {
+        if let Some(place) = counts.get_mut(usize::from(*label)) {
+            *place += 1;
+        }
+    }
+    (0..=u8::MAX).zip(counts).find(|(_, there)| (1..count).contains(there))
+}
+
 /// The number under which a person knows an exercise, or `None` if it is not in their programme.
-fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8) -> Option<u8> {
+#[must_use]
+pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8) -> Option<u8> {
     if !programmes {
         return Some(exercise);
     }
@@ -232,6 +364,11 @@ pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usi
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices stored as numbers")]
 fn whole(value: f64) -> usize {
     value as usize
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "stored as i16")]
+fn short(value: f64) -> i16 {
+    value as i16
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "f32 on the device")]

@@ -140,11 +140,12 @@ impl FedRepChoice {
 /// # Errors
 /// [`DemoError::Run`].
 pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choices>>, DemoError> {
+    let tried = Tried::all();
     let mut chosen = Vec::new();
     for part in &PARTS {
         let mut folds = Vec::new();
         for fold in 0..FOLDS {
-            let Some(choice) = choose(part, fold, PARTS.len() * FOLDS, stop, progress)? else {
+            let Some(choice) = choose(&tried, part, fold, PARTS.len() * FOLDS, stop, progress)? else {
                 return Ok(None);
             };
             folds.push(choice);
@@ -155,28 +156,68 @@ pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choi
 }
 
 /// One trained representation's settings.
-type Candidate = (Features, usize, f64, usize);
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// What it is trained on.
+    pub features: Features,
+    /// Width.
+    pub k: usize,
+    /// Step size.
+    pub step_size: f64,
+    /// Windows per class that a training round's head is fitted on.
+    pub head_samples_per_class: usize,
+}
+
+impl Candidate {
+    fn all() -> Vec<Self> {
+        let mut candidates = Vec::new();
+        for features in [Features::Device, Features::Logarithmic] {
+            for k in WIDTHS {
+                for step_size in STEPS {
+                    let of = |head_samples_per_class| Self { features, k, step_size, head_samples_per_class };
+                    candidates.extend(HEAD_SAMPLES.map(of));
+                }
+            }
+        }
+        candidates
+    }
+}
+
+/// What is tried, in the order that decides between equals.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tried {
+    /// FedRep, each with every ridge of the final heads.
+    pub fedrep: Vec<Candidate>,
+    /// Baselines: how often a newcomer's label counts (1 where that is not a choice), and the ridge.
+    pub baselines: Vec<(usize, f32)>,
+}
+
+impl Tried {
+    /// Everything.
+    #[must_use]
+    pub fn all() -> Self {
+        let weights = [1].into_iter().chain(WEIGHTS);
+        Self {
+            fedrep: Candidate::all(),
+            baselines: weights.flat_map(|weight| RIDGES.map(|ridge| (weight, ridge))).collect(),
+        }
+    }
+}
 
 /// Chooses for one fold of one part; `whole` folds are chosen for altogether. `None` where the user ended it.
 ///
 /// # Errors
 /// [`DemoError::Run`].
 pub fn choose(
+    tried: &Tried,
     part: &Part,
     fold: usize,
     whole: usize,
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Option<Choice>, DemoError> {
+    let candidates = &tried.fedrep;
     let inner: Vec<Inner> = (0..INNER_FOLDS).map(|i| Inner::new(part, fold, i)).collect::<Result<_, _>>()?;
-    let mut candidates: Vec<Candidate> = Vec::new();
-    for features in [Features::Device, Features::Logarithmic] {
-        for k in WIDTHS {
-            for step in STEPS {
-                candidates.extend(HEAD_SAMPLES.map(|head| (features, k, step, head)));
-            }
-        }
-    }
     let of = (whole * candidates.len() * INNER_FOLDS) as u64;
     let what = format!("{}: fold {}", part.name, fold + 1);
     let jobs: Vec<(Candidate, &Inner)> =
@@ -196,20 +237,27 @@ pub fn choose(
     let Some(scored) = scored?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
     let fedrep = |features: Features| {
         let all = candidates.iter().zip(scored.chunks(INNER_FOLDS));
-        let own = all.filter(|(candidate, _)| candidate.0 == features).flat_map(|(candidate, folds)| {
-            RIDGES.iter().enumerate().map(move |(r, final_ridge)| {
-                let each: Vec<f64> = folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
-                let (_, k, step_size, head_samples_per_class) = *candidate;
-                let validation = mean(&each).unwrap_or(0.0);
-                FedRepChoice { k, step_size, head_samples_per_class, final_ridge: *final_ridge, validation }
-            })
-        });
+        let own =
+            all.filter(|(candidate, _)| candidate.features == features).flat_map(|(candidate, folds)| {
+                RIDGES.iter().enumerate().map(move |(r, final_ridge)| {
+                    let each: Vec<f64> = folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
+                    let Candidate { k, step_size, head_samples_per_class, .. } = *candidate;
+                    let validation = mean(&each).unwrap_or(0.0);
+                    FedRepChoice {
+                        k,
+                        step_size,
+                        head_samples_per_class,
+                        final_ridge: *final_ridge,
+                        validation,
+                    }
+                })
+            });
         first_best(own, |choice| choice.validation)
     };
     // The baselines train nothing in rounds; each scores one weight and ridge on one inner fold.
-    let baseline = |weights: &[usize], score: &(dyn Fn(&Inner, usize, HeadSolve) -> Option<f64> + Sync)| {
-        let pairs: Vec<(usize, f32)> =
-            weights.iter().flat_map(|weight| RIDGES.map(|ridge| (*weight, ridge))).collect();
+    let baseline = |weighted: bool, score: &(dyn Fn(&Inner, usize, HeadSolve) -> Option<f64> + Sync)| {
+        let own = tried.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
+        let pairs: Vec<(usize, f32)> = own.copied().collect();
         let scored: Vec<RidgeChoice> = pairs
             .par_iter()
             .map(|&(weight, r)| {
@@ -221,12 +269,12 @@ pub fn choose(
         first_best(scored.into_iter(), |choice| choice.validation)
     };
     let local = |data: fn(&Draw) -> &Dataset| {
-        baseline(&[1], &move |inner, _, solve| {
+        baseline(false, &move |inner, _, solve| {
             inner.over_draws(|draw| local_accuracy(data(draw), &data(draw).newcomers, solve))
         })
     };
-    let pooled = |weights: &[usize]| {
-        baseline(weights, &|inner, weight, solve| {
+    let pooled = |weighted: bool| {
+        baseline(weighted, &|inner, weight, solve| {
             inner.over_draws(|draw| pooled_newcomers(&draw.device, weight, solve))
         })
     };
@@ -240,12 +288,12 @@ pub fn choose(
             fedrep_logarithmic: fedrep(Features::Logarithmic)?,
             local: local(|draw| &draw.device)?,
             local_logarithmic: local(|draw| &draw.logarithmic)?,
-            local_trained: baseline(&[1], &|inner, _, solve| {
+            local_trained: baseline(false, &|inner, _, solve| {
                 of_first(inner, &|data| local_accuracy(data, &data.clients, solve))
             })?,
-            pooled: pooled(&[1])?,
-            pooled_weighted: pooled(&WEIGHTS)?,
-            pooled_trained: baseline(&[1], &|inner, _, solve| {
+            pooled: pooled(false)?,
+            pooled_weighted: pooled(true)?,
+            pooled_trained: baseline(false, &|inner, _, solve| {
                 of_first(inner, &|data| evaluate::pooled(data, &[], 0, &data.clients, solve).accuracy)
             })?,
         })
@@ -285,7 +333,7 @@ impl Inner {
             let seed = scenario.seed + index;
             Ok(Draw {
                 device: watch::dataset(settings, seed).map_err(RunError::from)?,
-                logarithmic: watch::dataset_with(settings, seed, scaled::features).map_err(RunError::from)?,
+                logarithmic: scaled::dataset(settings, seed).map_err(RunError::from)?,
             })
         };
         let draws = (0..DRAWS).map(draw).collect::<Result<_, DemoError>>()?;
@@ -304,14 +352,10 @@ impl Inner {
     }
 
     /// Trains a representation and scores newcomers' heads on it, with every ridge.
-    fn fedrep(&self, (features, k, step_size, head_samples): Candidate) -> Result<Vec<f64>, DemoError> {
-        let settings = FedRepChoice {
-            k,
-            step_size,
-            head_samples_per_class: head_samples,
-            final_ridge: 0.0,
-            validation: 0.0,
-        };
+    fn fedrep(&self, candidate: Candidate) -> Result<Vec<f64>, DemoError> {
+        let Candidate { features, k, step_size, head_samples_per_class } = candidate;
+        let settings =
+            FedRepChoice { k, step_size, head_samples_per_class, final_ridge: 0.0, validation: 0.0 };
         let scenario = Self::scenario(&self.part, self.fold, self.inner, &settings.changes())?;
         let job = prepare(&scenario, scenario.seed, features)?;
         let outcome = job.run(&mut Unwatched)?;

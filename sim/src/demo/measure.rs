@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::choose::{Choice, Features, RidgeChoice};
 use super::{DemoError, Progress, scaled};
-use crate::data::{Client, Dataset, watch};
+use crate::data::{Client, Dataset};
 use crate::evaluate::{self, Scores, average};
 use crate::report::plot::{Point, curve};
 use crate::run::{Job, RunError, Watcher};
@@ -188,7 +188,7 @@ pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<Finished>, 
 pub fn prepare(scenario: &Scenario, seed: u64, features: Features) -> Result<Job<'_>, DemoError> {
     let mut job = Job::prepare(scenario, seed)?;
     if let (Features::Logarithmic, DataSection::Watch(settings)) = (features, &scenario.data) {
-        job.dataset = watch::dataset_with(settings, seed, scaled::features).map_err(RunError::from)?;
+        job.dataset = scaled::dataset(settings, seed).map_err(RunError::from)?;
     }
     Ok(job)
 }

@@ -2,7 +2,12 @@
 //! chosen (on validation windows) for models that a wearer fits alone from one window per exercise. FedRep
 //! does better on the features that a device computes; local-only does better on these.
 
+use std::sync::OnceLock;
+
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW};
+
+use crate::data::watch::{self, WatchSettings, Windows};
+use crate::data::{DataError, Dataset};
 
 /// Lags of the autocorrelations, in samples.
 const LAGS: [usize; 2] = [3, 12];
@@ -17,9 +22,20 @@ fn logarithm(value: f64) -> f64 {
     libm::log2(value + 0.05) / 3.0
 }
 
+/// [`watch::dataset`] with these features.
+///
+/// # Errors
+/// As there.
+pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
+    static SCALED: OnceLock<Result<Windows, DataError>> = OnceLock::new();
+    match SCALED.get_or_init(|| Windows::all(features)) {
+        Ok(windows) => watch::dataset_of(windows, settings, seed),
+        Err(error) => Err(error.clone()),
+    }
+}
+
 /// The features of a window of [`WINDOW`] samples; zeros where it is shorter.
-#[must_use]
-pub fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
+fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     const N: f64 = WINDOW as f64;
     let mut out = [0.0; FEATURES];
     if window.len() != WINDOW {

@@ -65,6 +65,52 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
     fs::create_dir_all(path).map_err(|error| WriteError::new(path, error))
 }
 
+/// What a run writes into its directory, besides `seed-S` directories of the same content.
+const WRITTEN: [&str; 5] =
+    ["summary.json", "rounds.jsonl", "report.html", "model/representation.npy", "model/heads.npy"];
+
+/// Removes what an earlier run wrote into a directory, so that nothing of it stands beside what comes: exactly
+/// the files of a run, whole or partial, there and in `seed-S` directories, and the directories that are empty
+/// then. Nothing else is touched.
+///
+/// # Errors
+/// [`WriteError`] naming what could not be removed.
+pub fn remove_run(directory: &Path) -> Result<(), WriteError> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|error| WriteError::new(directory, error))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| WriteError::new(directory, error))?;
+        let seed =
+            entry.file_name().to_str().and_then(|name| name.strip_prefix("seed-")?.parse::<u64>().ok());
+        if seed.is_some_and(|seed| *entry.file_name() == *format!("seed-{seed}")) && entry.path().is_dir() {
+            remove_files(&entry.path())?;
+            remove_if_empty(&entry.path());
+        }
+    }
+    remove_files(directory)
+}
+
+fn remove_files(directory: &Path) -> Result<(), WriteError> {
+    for name in WRITTEN {
+        for path in [directory.join(name), directory.join(format!("{name}.partial"))] {
+            match fs::remove_file(&path) {
+                Err(error) if path.symlink_metadata().is_ok() => return Err(WriteError::new(&path, error)),
+                // It was not there.
+                _ => {}
+            }
+        }
+    }
+    remove_if_empty(&directory.join("model"));
+    Ok(())
+}
+
+/// One that holds anything stays.
+fn remove_if_empty(directory: &Path) {
+    let _ = fs::remove_dir(directory);
+}
+
 /// Writes a text file.
 ///
 /// # Errors

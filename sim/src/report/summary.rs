@@ -24,9 +24,9 @@ impl Figures {
         figures
     }
 
-    /// Adds a figure; absent and non-finite ones do not apply.
+    /// Adds a figure; an absent one does not apply. One that is no number would end as null: runs fail before.
     pub fn push(&mut self, name: &'static str, value: Option<f64>) {
-        if let Some(value) = value.filter(|value| value.is_finite()) {
+        if let Some(value) = value {
             self.0.push((name, value));
         }
     }

@@ -13,7 +13,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::simulation::Simulation;
 use super::{Outcome, RoundRow, RunError, Watcher};
-use crate::data::{Client, Dataset, npz};
+use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores};
 use crate::scenario::Scenario;
 
@@ -37,6 +37,8 @@ impl<'a> Job<'a> {
         if dataset.clients.is_empty() {
             return Err(RunError::Mismatch("no client is left to train".to_owned()));
         }
+        check_targets(scenario, &dataset)?;
+        check_models(scenario, &dataset)?;
         let mut given = None;
         if scenario.is_federated() {
             let (k, d) = (scenario.model.k, dataset.features);
@@ -62,13 +64,46 @@ impl<'a> Job<'a> {
     /// Runs it.
     ///
     /// # Errors
-    /// [`RunError::Failed`] and [`RunError::Silent`].
+    /// [`RunError::Failed`], [`RunError::NotFinite`] and [`RunError::Silent`].
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         if !self.scenario.is_federated() {
-            return Ok(baseline(self.scenario, &self.dataset));
+            return baseline(self.scenario, &self.dataset);
         }
         Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone()).run(watcher)
     }
+}
+
+/// A target that needs what the data do not have would never end a run.
+fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
+    if scenario.stop.distance.is_some() && dataset.truth.is_none() {
+        let message = "stop.distance needs the truth: kind = \"linear-regression\", or b_star in an npz file";
+        return Err(RunError::Mismatch(message.to_owned()));
+    }
+    let tested = dataset.classification && dataset.clients.iter().any(|client| !client.test.is_empty());
+    if scenario.stop.accuracy.is_some() && !tested {
+        let message = "stop.accuracy needs classes and test samples: no client has any";
+        return Err(RunError::Mismatch(message.to_owned()));
+    }
+    Ok(())
+}
+
+/// The memory of all models is bounded like that of the data ([`LARGEST_VALUES`]).
+fn check_models(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
+    let (d, c) = (dataset.features as u64, dataset.outputs as u64);
+    let (values, what) = if scenario.is_federated() {
+        let (k, clients) =
+            (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);
+        let each = d * k + k * k + d * c + 2 * k * c;
+        (clients.saturating_mul(each), format!("{clients} clients' models of {d} x {k} x {c}"))
+    } else {
+        // The identity in place of a representation, and the normal equations.
+        (5 * d * d + 3 * d * c, format!("least squares on {d} features"))
+    };
+    if values > LARGEST_VALUES {
+        let message = format!("{what} would take {values} values, allowed: at most {LARGEST_VALUES} (2^31)");
+        return Err(RunError::Mismatch(message));
+    }
+    Ok(())
 }
 
 /// The engine of a scenario, as a server would build it from the same sections.
@@ -111,8 +146,7 @@ pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<
                 let message = format!("{path} has {} columns, model.k is {}", b.ncols(), scenario.model.k);
                 return Err(RunError::Mismatch(message));
             }
-            let b = orthonormal(&b).map_err(|error| RunError::Mismatch(format!("{path}: {error}")))?;
-            Ok(Some(b))
+            Ok(Some(npz::basis(&b, path, "the array")?))
         }
         Init::TruthSine(sine) => match &dataset.truth {
             Some(truth) if truth.ncols() == scenario.model.k && 2 * truth.ncols() <= truth.nrows() => {
@@ -135,7 +169,7 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     truth * cosine + basis.columns(k, k) * sine
 }
 
-fn baseline(scenario: &Scenario, dataset: &Dataset) -> Outcome {
+fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError> {
     let began = Instant::now();
     let head = scenario.algorithm.final_head;
     let (scores, clients, newcomers) = match scenario.algorithm.name {
@@ -160,7 +194,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Outcome {
             (evaluate::average(&clients), clients, newcomers)
         }
     };
-    Outcome {
+    let outcome = Outcome {
         rounds: vec![RoundRow {
             round: 0,
             stage: 0,
@@ -185,5 +219,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Outcome {
         newcomer_bytes: (0, 0),
         seconds: began.elapsed().as_secs_f64(),
         interrupted: false,
-    }
+    };
+    outcome.check_figures()?;
+    Ok(outcome)
 }

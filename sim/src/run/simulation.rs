@@ -16,7 +16,7 @@ use fedspan_protocol::message::{Model, ToDevice, Welcome};
 use rayon::prelude::*;
 
 use super::prepare::engine;
-use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
+use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::{Client, Dataset};
 use crate::evaluate::{self, ClientScore, Scores};
 use crate::fleet::{SimDevice, frame_limit, session};
@@ -96,7 +96,7 @@ impl<'a> Simulation<'a> {
         self.seconds += began.elapsed().as_secs_f64();
         let mut queue = VecDeque::from(actions);
         if !matches!(self.engine.phase(), Phase::Start(_)) {
-            self.record_initial(&mut queue, watcher);
+            self.record_initial(&mut queue, watcher)?;
         }
         self.until_finished(queue.into(), watcher)?;
         let fitted = self.traffic();
@@ -105,12 +105,12 @@ impl<'a> Simulation<'a> {
         let all = self.traffic();
         let representation = self.engine.representation().clone();
         let basis = orthonormal(&representation).unwrap_or_else(|_| representation.clone());
-        let (scores, clients) = self.scores();
+        let (scores, clients) = self.scores(self.rows.last().map_or(0, |row| row.round))?;
         // A run that ended early ends with a row of figures, too.
         if let Some(row) = self.rows.last_mut() {
             row.scores.get_or_insert(scores);
         }
-        Ok(Outcome {
+        let outcome = Outcome {
             rounds: self.rows,
             scores,
             clients,
@@ -127,7 +127,9 @@ impl<'a> Simulation<'a> {
             newcomer_bytes: (all.0 - fitted.0, all.1 - fitted.1),
             seconds: self.seconds,
             interrupted: self.interrupted,
-        })
+        };
+        outcome.check_figures()?;
+        Ok(outcome)
     }
 
     /// Connects a device for each client: hello, admission as on a server, welcome.
@@ -224,14 +226,14 @@ impl<'a> Simulation<'a> {
                         // The start belongs to round 0, which is the initial model.
                         _ => {
                             if matches!(self.engine.phase(), Phase::Train(_)) {
-                                self.record_initial(&mut queue, watcher);
+                                self.record_initial(&mut queue, watcher)?;
                             }
                             continue;
                         }
                     };
                     let last = record.ends_training;
                     let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
-                    let scores = evaluated.then(|| self.scores().0);
+                    let scores = if evaluated { Some(self.scores(number)?.0) } else { None };
                     let (bytes_up, bytes_down) = self.traffic_since_last_row();
                     self.rows.push(RoundRow {
                         round: number,
@@ -260,8 +262,12 @@ impl<'a> Simulation<'a> {
     }
 
     /// Round 0: the initial model, with the bytes that the start took.
-    fn record_initial(&mut self, queue: &mut VecDeque<Action>, watcher: &mut dyn Watcher) {
-        let scores = self.scores().0;
+    fn record_initial(
+        &mut self,
+        queue: &mut VecDeque<Action>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), RunError> {
+        let scores = self.scores(0)?.0;
         let (bytes_up, bytes_down) = self.traffic_since_last_row();
         self.rows.push(RoundRow {
             round: 0,
@@ -278,6 +284,7 @@ impl<'a> Simulation<'a> {
             self.interrupted = true;
             self.end_training(queue);
         }
+        Ok(())
     }
 
     /// Goes on to the final heads. The round that had just opened never reaches a device.
@@ -308,7 +315,8 @@ impl<'a> Simulation<'a> {
         (now.0 - before.0, now.1 - before.1)
     }
 
-    fn scores(&self) -> (Scores, Vec<ClientScore>) {
+    /// The figures after a round, all of them numbers.
+    fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
         let head = self.scenario.algorithm.final_head;
         let (mut scores, clients) =
             evaluate::representation(self.dataset, self.engine.representation(), head);
@@ -318,7 +326,8 @@ impl<'a> Simulation<'a> {
             scores.loss = shared.loss;
             scores.test_mse = shared.test_mse.or(scores.test_mse);
         }
-        (scores, clients)
+        check_finite(&scores, round)?;
+        Ok((scores, clients))
     }
 
     /// Whether `[stop]` asks for the end; figures count where the round was evaluated.

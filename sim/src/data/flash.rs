@@ -1,0 +1,82 @@
+//! A wearer's recording as a board has it in flash: the same windows, classes and draws as the simulated
+//! client of that wearer.
+
+use fedspan_client::recorded::{DRAW_MAX, Header, Series, write};
+use fedspan_protocol::frame::crc32c;
+
+use super::DataError;
+use super::watch::{EXERCISES, HOP, PROGRAMME_MAX, WatchSettings, programme_label, recordings};
+
+/// Why there is no image.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ImageError {
+    /// No such wearer.
+    #[error("wearer {wearer}: this scenario has wearers 1 to {count}")]
+    Wearer {
+        /// Which was asked for.
+        wearer: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A board keeps the windows of a draw by number, and has room for so many.
+    #[error("{key} is {found}; a board draws at most {DRAW_MAX} windows a class")]
+    Draw {
+        /// Which setting.
+        key: &'static str,
+        /// What it is.
+        found: usize,
+    },
+    /// The recordings could not be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+/// The partition of wearer `wearer`, from 1: those who train, then those who are held out.
+///
+/// # Errors
+/// [`ImageError`].
+pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u8>, ImageError> {
+    let roles = settings.roles();
+    let everyone = || roles.clients.iter().chain(&roles.newcomers).copied();
+    let missing = ImageError::Wearer { wearer, count: everyone().count() };
+    let person = wearer.checked_sub(1).and_then(|index| everyone().nth(index)).ok_or(missing)?;
+    let trains = roles.clients.contains(&person);
+    let draw = |key, found: usize| {
+        u16::try_from(found).ok().filter(|_| found <= DRAW_MAX).ok_or(ImageError::Draw { key, found })
+    };
+    let head = draw("data.head_samples_per_class", if trains { settings.head_samples_per_class } else { 0 })?;
+    let labelled = draw("split.labels_per_class", if trains { 0 } else { settings.labels_per_class })?;
+    let all = recordings()?;
+    let own: Vec<_> = all
+        .iter()
+        .filter(|series| series.person == person)
+        .filter_map(|series| {
+            let class = programme_label(settings.programmes, seed, person, series.exercise)?;
+            let bytes: Vec<u8> = series.raw.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
+            Some((class, series, bytes))
+        })
+        .collect();
+    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let series: Vec<Series<'_>> = own
+        .iter()
+        .map(|(class, series, bytes)| {
+            let cut = settings.cut(series.windows());
+            let (train, test) = (small(cut.trained), small(cut.test.start)..small(cut.test.end));
+            Series { class: *class, train, test, samples: bytes }
+        })
+        .collect();
+    let header = Header {
+        classes: small(if settings.programmes { PROGRAMME_MAX } else { EXERCISES }),
+        hop: small(HOP),
+        seed,
+        wearer: person as u64,
+        head_per_class: head,
+        labelled_per_class: labelled,
+        scale: own.first().map(|(_, series, _)| series.scale).unwrap_or_default(),
+    };
+    let mut image = Vec::new();
+    write(&header, &series, |part| image.extend_from_slice(part));
+    let check = crc32c(&image);
+    image.extend_from_slice(&check.to_le_bytes());
+    Ok(image)
+}

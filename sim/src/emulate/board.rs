@@ -1,0 +1,190 @@
+//! One emulated board: which QEMU, which firmware, with what in its flash, on which link.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+
+use super::EmulateError;
+
+/// A core that can be emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// Its word on the command line.
+    pub word: &'static str,
+    /// What that is.
+    pub line: &'static str,
+    /// QEMU's program and machine.
+    qemu: &'static str,
+    machine: &'static [&'static str],
+    /// The board's folder, the target, and the feature that chooses the machine.
+    folder: &'static str,
+    target: &'static str,
+    feature: Option<&'static str>,
+    /// Where the recording's partition begins.
+    partition: u32,
+}
+
+const ARM: &str = "qemu-system-arm";
+const RISCV: &str = "qemu-system-riscv32";
+
+/// Every core with room for a wearer's recording.
+pub const CORES: [Core; 5] = [
+    Core {
+        word: "m4",
+        line: "Cortex-M4F, mps2-an386",
+        qemu: ARM,
+        machine: &["-M", "mps2-an386"],
+        folder: "qemu-mps2",
+        target: "thumbv7em-none-eabihf",
+        feature: Some("m4"),
+        partition: 0x0020_0000,
+    },
+    Core {
+        word: "m3",
+        line: "Cortex-M3, mps2-an385",
+        qemu: ARM,
+        machine: &["-M", "mps2-an385"],
+        folder: "qemu-mps2",
+        target: "thumbv7m-none-eabi",
+        feature: Some("m3"),
+        partition: 0x0020_0000,
+    },
+    Core {
+        word: "m7",
+        line: "Cortex-M7, mps2-an500",
+        qemu: ARM,
+        machine: &["-M", "mps2-an500"],
+        folder: "qemu-mps2",
+        target: "thumbv7em-none-eabihf",
+        feature: Some("m7"),
+        partition: 0x0020_0000,
+    },
+    Core {
+        word: "m33",
+        line: "Cortex-M33, mps2-an505",
+        qemu: ARM,
+        machine: &["-M", "mps2-an505"],
+        folder: "qemu-mps2",
+        target: "thumbv8m.main-none-eabihf",
+        feature: Some("m33"),
+        partition: 0x1020_0000,
+    },
+    Core {
+        word: "rv32imc",
+        line: "RISC-V, virt",
+        qemu: RISCV,
+        machine: &["-M", "virt", "-bios", "none"],
+        folder: "qemu-riscv",
+        target: "riscv32imc-unknown-none-elf",
+        feature: None,
+        partition: 0x8020_0000,
+    },
+];
+
+/// How a board reaches the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Its serial line is a TCP connection to this port of this machine.
+    Uart(u16),
+    /// Two named pipes: what it receives, and what it sends.
+    Pipes(PathBuf, PathBuf),
+}
+
+impl Core {
+    /// QEMU's program: on the `PATH`, or where `tests/setup` has put it.
+    ///
+    /// # Errors
+    /// [`EmulateError::NoQemu`].
+    pub fn emulator(&self, root: &Path) -> Result<PathBuf, EmulateError> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let unpacked = root.join("target/boards/qemu/bin");
+        let found = std::env::split_paths(&path).chain([unpacked]).map(|folder| folder.join(self.qemu));
+        let mut found = found.filter(|file| file.is_file());
+        found.next().ok_or(EmulateError::NoQemu { program: self.qemu })
+    }
+
+    /// Builds the client for this core with cargo and says where it is. The tool chain is the one that
+    /// `tests/setup` has found, where its variables (`target/boards/toolchain.env`) are in the environment.
+    ///
+    /// # Errors
+    /// [`EmulateError::Build`].
+    pub async fn build(&self, root: &Path) -> Result<PathBuf, EmulateError> {
+        let folder = root.join("edge-client/boards").join(self.folder);
+        let target = root.join("target/boards");
+        let setting = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let mut cargo = Command::new(setting("FEDSPAN_CARGO").as_deref().unwrap_or("cargo"));
+        if let Some(compiler) = setting("FEDSPAN_RUSTC") {
+            cargo.env("RUSTC", compiler);
+            cargo.env("RUSTC_BOOTSTRAP", setting("FEDSPAN_RUSTC_BOOTSTRAP").unwrap_or_default());
+            if let Some(linker) = setting("FEDSPAN_LINKER") {
+                cargo.env("RUSTFLAGS", format!("-Clinker={linker}"));
+            }
+        }
+        cargo
+            .current_dir(&folder)
+            .args(["build", "--quiet", "--release", "--locked", "--bin", "client", "--target", self.target])
+            .env("CARGO_TARGET_DIR", &target)
+            .kill_on_drop(true);
+        cargo.args(setting("FEDSPAN_BUILD_STD"));
+        if let Some(feature) = self.feature {
+            cargo.args(["--no-default-features", "--features", feature]);
+        }
+        let failed = |reason: String| EmulateError::Build { folder: folder.clone(), reason };
+        let status = cargo.status().await.map_err(|error| failed(error.to_string()))?;
+        if !status.success() {
+            return Err(failed(format!(
+                "cargo ended with {status}; `tests/setup --install` fetches targets"
+            )));
+        }
+        Ok(target.join(self.target).join("release/client"))
+    }
+
+    /// Starts a board. It ends with the program that started it, as far as that is given the time.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start(
+        &self,
+        emulator: &Path,
+        firmware: &Path,
+        image: &Path,
+        device: u64,
+        wire: &Wire,
+    ) -> std::io::Result<Child> {
+        let (mut words, serial) = (
+            format!("arg=board,arg=device={device}"),
+            match wire {
+                Wire::Uart(port) => vec![
+                    "-chardev".to_owned(),
+                    format!("socket,id=server,host=127.0.0.1,port={port},nodelay=on"),
+                    "-serial".to_owned(),
+                    "chardev:server".to_owned(),
+                ],
+                Wire::Pipes(..) => vec!["-serial".to_owned(), "null".to_owned()],
+            },
+        );
+        if let Wire::Pipes(receive, transmit) = wire {
+            words.push_str(&format!(
+                ",arg=link=pipes,arg=receive={},arg=transmit={}",
+                receive.display(),
+                transmit.display()
+            ));
+        }
+        Command::new(emulator)
+            .args(self.machine)
+            .args(["-display", "none", "-monitor", "none"])
+            .arg("-device")
+            .arg(format!("loader,file={},addr={:#x},force-raw=on", image.display(), self.partition))
+            .args(serial)
+            .arg("-semihosting-config")
+            .arg(format!("enable=on,target=native,{words}"))
+            .arg("-kernel")
+            .arg(firmware)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    }
+}

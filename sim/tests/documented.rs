@@ -1,0 +1,148 @@
+//! `SCENARIOS.md` against the reader: every key that one of them knows the other knows, with its default.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fedspan_sim::scenario::Scenario;
+
+const PAGE: &str = include_str!("../SCENARIOS.md");
+
+const REST: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
+const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
+const CSV: &str =
+    "[data]\nkind = \"csv\"\npath = \"f\"\nclient = \"c\"\ntarget = \"y\"\nfeatures = [\"a\"]\n";
+const WATCH: &str = "[data]\nkind = \"watch-imu\"\n";
+const DIGITS: &str = "[data]\nkind = \"digits\"\n";
+
+/// A table of the page: its heading, the section it is about, and the smallest files that between them know all of
+/// its keys.
+fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
+    let with = |data: &str| format!("{data}{REST}");
+    let more = |data: &str, more: &str| format!("{data}{more}{REST}");
+    let linear = with(LINEAR);
+    let idx = "[data]\nkind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
+    vec![
+        ("Top level", "", vec![linear.clone()]),
+        ("`[data]`, kind = \"linear-regression\"", "data", vec![linear.clone()]),
+        ("`[data]`, kind = \"npz\"", "data", vec![with("[data]\nkind = \"npz\"\npath = \"f\"\n")]),
+        ("`[data]`, kind = \"csv\"", "data", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
+        ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH)]),
+        (
+            "`[data]`, kind = \"digits\" or \"mnist5k\"",
+            "data",
+            vec![with(DIGITS), with("[data]\nkind = \"mnist5k\"\n")],
+        ),
+        ("`[data]`, kind = \"idx\"", "data", vec![with(idx)]),
+        (
+            "`[data.partition]`",
+            "data.partition",
+            vec![with(DIGITS), more(DIGITS, "[data.partition]\nkind = \"iid\"\n")],
+        ),
+        ("`[split]`, kind = \"watch-imu\"", "split", vec![with(WATCH)]),
+        ("`[split]`, kind = \"csv\"", "split", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
+        ("`[split]`, kind = \"digits\", \"mnist5k\" or \"idx\"", "split", vec![with(DIGITS), with(idx)]),
+        ("`[model]`", "model", vec![linear.clone()]),
+        ("`[algorithm]`", "algorithm", vec![linear.clone()]),
+        (
+            "`[participation]`",
+            "participation",
+            vec![linear.clone(), more(LINEAR, "[participation]\npolicy = \"fraction\"\nr = 0.5\n")],
+        ),
+        ("`[fleet]`", "fleet", vec![linear.clone()]),
+        ("`[stop]`", "stop", vec![linear]),
+    ]
+}
+
+/// The keys of the page's tables and their defaults, by heading.
+fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> {
+    let mut all = BTreeMap::new();
+    for part in PAGE.split("\n## ").skip(1) {
+        let (heading, text) = part.split_once('\n').unwrap();
+        let mut keys = BTreeMap::new();
+        for row in text.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            assert_eq!(cells.len(), 5, "{row}");
+            assert!(keys.insert(cells[0].trim_matches('`'), cells[2]).is_none(), "{row}");
+        }
+        all.insert(heading, keys);
+    }
+    all
+}
+
+fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
+    let scenario = Scenario::parse("my.toml", file, changes).map_err(|problem| problem.to_string())?;
+    // The text says what was written, the rest what it means.
+    Ok(Scenario { text: String::new(), ..scenario })
+}
+
+fn dotted(section: &str, key: &str) -> String {
+    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
+}
+
+/// The keys that the reader would have taken in a section: its answer to one that nobody knows.
+fn known(file: &str, section: &str) -> BTreeSet<String> {
+    let said = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
+    let (_, keys) = said.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{said}"));
+    keys.split(", ").filter(|key| !key.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_key_is_documented_and_every_documented_key_is_known() {
+    let documented = documented();
+    let mut headings: BTreeSet<&str> = documented.keys().copied().collect();
+    for (heading, section, files) in tables() {
+        assert!(headings.remove(heading), "there is no section {heading}");
+        let known: BTreeSet<String> = files.iter().flat_map(|file| known(file, section)).collect();
+        let listed: BTreeSet<String> = documented[heading].keys().map(|key| (*key).to_owned()).collect();
+        assert_eq!(listed, known, "{heading}");
+    }
+    assert!(headings.is_empty(), "tables of nothing: {headings:?}");
+}
+
+/// Kinds of data that have no `[split]` know no key in it.
+#[test]
+fn data_that_come_split_have_no_split() {
+    let npz = format!("[data]\nkind = \"npz\"\npath = \"f\"\n{REST}");
+    for file in [format!("{LINEAR}{REST}"), npz] {
+        assert_eq!(known(&file, "split"), BTreeSet::new());
+    }
+}
+
+#[test]
+fn documented_defaults_are_those_of_the_reader() {
+    let documented = documented();
+    for (heading, section, files) in tables() {
+        for (key, default) in &documented[heading] {
+            let file = files.iter().find(|file| known(file, section).contains(*key)).unwrap();
+            let literal = default.split('`').nth(1).filter(|_| default.starts_with('`'));
+            let path = dotted(section, key);
+            match (literal, *default) {
+                (Some(literal), _) => {
+                    let explicit = parse(file, &[format!("{path}={literal}")]).unwrap();
+                    assert_eq!(explicit, parse(file, &[]).unwrap(), "{heading}: {key} = {literal}");
+                }
+                (None, "*required*") => {
+                    let line = format!("{key} = ");
+                    let header = if section.is_empty() { format!("[{key}]") } else { format!("[{section}]") };
+                    let (before, after) = file.split_once(&header).unwrap();
+                    let without: String = if section.is_empty() {
+                        let rest =
+                            after.split_once("\n[").map_or(String::new(), |(_, rest)| format!("[{rest}"));
+                        format!("{before}{rest}")
+                    } else {
+                        let (own, rest) = after.split_once("\n[").unwrap_or((after, ""));
+                        let own: Vec<&str> = own.lines().filter(|l| !l.starts_with(&line)).collect();
+                        format!("{before}{header}{}\n[{rest}", own.join("\n"))
+                            .trim_end_matches('[')
+                            .to_owned()
+                    };
+                    let said = parse(&without, &[]).unwrap_err();
+                    let instead = format!("did you mean {key:?}");
+                    assert!(said.contains("missing") || said.contains(&instead), "{heading}: {key}: {said}");
+                }
+                (None, "*none*") => assert!(parse(file, &[]).is_ok(), "{heading}: {key}"),
+                (None, other) => assert!(other.starts_with("that of `"), "{heading}: {key}: {other}"),
+            }
+        }
+    }
+}

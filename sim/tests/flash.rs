@@ -1,0 +1,93 @@
+//! A board with a wearer's recording in flash has the samples of that wearer's simulated client: the same
+//! windows, in the same order, in every round.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_client::features::FEATURES;
+use fedspan_client::recorded::{Recording, Wearer};
+use fedspan_client::source::{SampleSource, Targets};
+use fedspan_protocol::message::RoundId;
+use fedspan_sim::data::flash::{ImageError, image};
+use fedspan_sim::data::watch::{self, Validation, WatchSettings};
+use fedspan_sim::data::{Client, Dataset, Labels, Set};
+
+const SETTINGS: WatchSettings = WatchSettings {
+    test: 0.5,
+    gap: 3,
+    holdout_users: 2,
+    fold: 1,
+    labels_per_class: 1,
+    programmes: false,
+    head_samples_per_class: 2,
+    validation: None,
+};
+
+type Sample = (u8, Vec<u32>);
+
+fn pass(source: &mut dyn SampleSource) -> Vec<Sample> {
+    let mut all = Vec::new();
+    while let Some(samples) = source.next() {
+        let Targets::Classes(classes) = samples.targets else { panic!("classes") };
+        for (x, class) in samples.x.chunks_exact(FEATURES).zip(classes) {
+            all.push((*class, x.iter().map(|v| v.to_bits()).collect()));
+        }
+    }
+    all
+}
+
+fn rows(set: &Set) -> Vec<Sample> {
+    let Labels::Classes(classes) = &set.y else { panic!("classes") };
+    let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect();
+    set.x.chunks_exact(FEATURES).map(bits).zip(classes).map(|(x, class)| (*class, x)).collect()
+}
+
+fn agree(client: &Client, bytes: &[u8]) {
+    let recording = Recording::parse(bytes).unwrap();
+    let mut board = Wearer::new(recording, &mut []);
+    let mut simulated = client.source();
+    for round in [1, 2, 77] {
+        let id = RoundId { round, stage: 0 };
+        let selected = (board.rewind_for_head(id).unwrap(), simulated.rewind_for_head(id).unwrap());
+        assert_eq!(selected.0, selected.1);
+        if selected.0 {
+            assert_eq!(pass(&mut board), pass(&mut simulated), "round {round}");
+        }
+        board.rewind(id).unwrap();
+        simulated.rewind(id).unwrap();
+        assert_eq!(pass(&mut board), pass(&mut simulated));
+    }
+    let mut x = [0.0; FEATURES];
+    let tests: Vec<Sample> = (0..)
+        .map_while(|number| recording.test(number))
+        .map(|window| {
+            recording.features(&window, &mut x);
+            (window.class, x.iter().map(|v| v.to_bits()).collect())
+        })
+        .collect();
+    assert_eq!(tests, rows(&client.test));
+}
+
+#[test]
+fn every_wearer_has_the_samples_of_its_simulated_client() {
+    let validation = Some(Validation { fraction: 0.4, fold: 2 });
+    let variants = [
+        SETTINGS,
+        WatchSettings { programmes: true, head_samples_per_class: 1, fold: 4, ..SETTINGS },
+        WatchSettings { head_samples_per_class: 0, labels_per_class: 3, validation, ..SETTINGS },
+    ];
+    for settings in variants {
+        let Dataset { clients, newcomers, .. } = watch::dataset(&settings, 5).unwrap();
+        for (index, client) in clients.iter().chain(&newcomers).enumerate() {
+            agree(client, &image(&settings, 5, index + 1).unwrap());
+        }
+    }
+}
+
+#[test]
+fn what_no_board_could_do_is_an_error() {
+    let wearer = |wearer| image(&SETTINGS, 5, wearer).unwrap_err();
+    assert_eq!(wearer(0), ImageError::Wearer { wearer: 0, count: 10 });
+    assert_eq!(wearer(11).to_string(), "wearer 11: this scenario has wearers 1 to 10");
+    let many = WatchSettings { head_samples_per_class: 9, ..SETTINGS };
+    let error = image(&many, 5, 1).unwrap_err().to_string();
+    assert_eq!(error, "data.head_samples_per_class is 9; a board draws at most 8 windows a class");
+}

@@ -1,0 +1,207 @@
+//! Where every window of the recordings goes: traced back to its raw samples, for the scenarios of the demo as
+//! they are, for other settings, and for the windows that settings are chosen on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fedspan_client::features::WINDOW;
+use fedspan_sim::data::watch::{self, HOP, Series, Validation, WatchSettings};
+use fedspan_sim::data::{Client, Dataset, Labels, Set};
+use fedspan_sim::scenario::{DataSection, Scenario};
+
+/// Every recorded window by the bits of its features: which series, which raw samples. No two are alike.
+struct Windows {
+    series: Vec<Series>,
+    places: BTreeMap<Vec<u32>, (usize, Range<usize>)>,
+}
+
+fn bits(features: &[f32]) -> Vec<u32> {
+    features.iter().map(|v| v.to_bits()).collect()
+}
+
+impl Windows {
+    fn all() -> Self {
+        let series = watch::recordings().unwrap();
+        let mut places = BTreeMap::new();
+        for (index, one) in series.iter().enumerate() {
+            for (j, features) in watch::windows(one).iter().enumerate() {
+                let place = (index, j * HOP..j * HOP + WINDOW);
+                assert!(places.insert(bits(features), place).is_none(), "two windows are alike");
+            }
+        }
+        Self { series, places }
+    }
+
+    /// The windows of a set: series and raw samples.
+    fn of(&self, set: &Set, d: usize) -> Vec<(usize, Range<usize>)> {
+        set.x.chunks_exact(d).map(|row| self.places[&bits(row)].clone()).collect()
+    }
+
+    /// Raw samples that lie unused between the end of what trains and the start of what is scored, the least
+    /// over all series; negative where they overlap or stand in the wrong order.
+    fn unused(&self, trained: &[(usize, Range<usize>)], scored: &[(usize, Range<usize>)]) -> i64 {
+        let mut last: BTreeMap<usize, usize> = BTreeMap::new();
+        for (series, range) in trained {
+            let end = last.entry(*series).or_default();
+            *end = range.end.max(*end);
+        }
+        let between = |(series, range): &(usize, Range<usize>)| {
+            last.get(series).map(|end| range.start as i64 - *end as i64)
+        };
+        scored.iter().filter_map(between).min().unwrap()
+    }
+}
+
+/// The settings of a built-in scenario.
+fn settings(name: &str, changes: &[&str]) -> WatchSettings {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    let scenario = Scenario::parse(name, Scenario::built_in(name).unwrap(), &changes).unwrap();
+    match scenario.data {
+        DataSection::Watch(settings) => settings,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn joined(
+    windows: &Windows,
+    dataset: &Dataset,
+    clients: &[Client],
+    set: fn(&Client) -> &Set,
+) -> Vec<(usize, Range<usize>)> {
+    clients.iter().flat_map(|client| windows.of(set(client), dataset.features)).collect()
+}
+
+fn trained(client: &Client) -> &Set {
+    &client.train
+}
+
+fn scored(client: &Client) -> &Set {
+    &client.test
+}
+
+/// How many windows of each class that occurs.
+fn per_class(set: &Set) -> BTreeMap<u8, usize> {
+    let Labels::Classes(classes) = &set.y else { panic!("regression") };
+    let mut counts = BTreeMap::new();
+    for class in classes {
+        *counts.entry(*class).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn what_trains_and_what_tests_are_a_window_apart() {
+    let windows = Windows::all();
+    for name in ["demo", "programmes"] {
+        for fold in 0..5 {
+            for seed in 1..4 {
+                let dataset = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, seed).unwrap();
+                for client in dataset.clients.iter().chain(&dataset.newcomers) {
+                    let (train, test) = (
+                        windows.of(&client.train, dataset.features),
+                        windows.of(&client.test, dataset.features),
+                    );
+                    let unused = windows.unused(&train, &test);
+                    assert!(unused >= WINDOW as i64, "{name}, fold {fold}: {unused} samples unused");
+                    let person = |place: &(usize, Range<usize>)| windows.series[place.0].person;
+                    let owner = person(&test[0]);
+                    assert!(train.iter().chain(&test).all(|place| person(place) == owner));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn newcomers_label_so_many_windows_of_the_first_half_of_their_series() {
+    let windows = Windows::all();
+    for name in ["demo", "programmes"] {
+        for (fold, labels_per_class) in [(0, 1), (1, 1), (2, 2), (3, 1), (4, 5)] {
+            let settings = WatchSettings { fold, labels_per_class, ..settings(name, &[]) };
+            for seed in 1..4 {
+                let dataset = watch::dataset(&settings, seed).unwrap();
+                assert_eq!(dataset.newcomers.len(), 2);
+                for newcomer in &dataset.newcomers {
+                    for (series, range) in windows.of(&newcomer.train, dataset.features) {
+                        // By the middle of the window: the last one reaches over the middle of the series.
+                        let (middle, whole) =
+                            ((range.start + range.end) / 2, windows.series[series].raw.len());
+                        assert!(2 * middle < whole, "{name}: sample {middle} of {whole}");
+                    }
+                    let labelled = per_class(&newcomer.train);
+                    assert!(labelled.values().all(|count| *count == labels_per_class), "{labelled:?}");
+                    let (own, tested) = (labelled.keys(), per_class(&newcomer.test));
+                    assert!(own.eq(tested.keys()), "every class that is tested is labelled");
+                }
+            }
+        }
+    }
+}
+
+/// Two people are held out, with both wrists and all their exercises, and nobody twice.
+#[test]
+fn folds_hold_everyone_out_once() {
+    let windows = Windows::all();
+    let mut out = Vec::new();
+    for fold in 0..5 {
+        let dataset = watch::dataset(&WatchSettings { fold, ..settings("demo", &[]) }, 1).unwrap();
+        let people = |clients: &[Client]| {
+            let places = joined(&windows, &dataset, clients, scored);
+            let mut people: Vec<usize> = places.iter().map(|place| windows.series[place.0].person).collect();
+            people.sort_unstable();
+            people.dedup();
+            people
+        };
+        let (stay, leave) = (people(&dataset.clients), people(&dataset.newcomers));
+        assert_eq!((stay.len(), leave.len()), (8, 2));
+        assert!(stay.iter().all(|person| !leave.contains(person)));
+        let tested = joined(&windows, &dataset, &dataset.newcomers, scored);
+        let mut series: Vec<usize> = tested.iter().map(|place| place.0).collect();
+        series.dedup();
+        assert_eq!(series.len(), 28, "2 people x 2 sides x 7 exercises");
+        out.extend(leave);
+    }
+    out.sort_unstable();
+    assert_eq!(out, (0..watch::PEOPLE).collect::<Vec<_>>());
+}
+
+/// Settings are chosen on windows that lie a window before every test window, and those who choose keep the
+/// same distance among themselves.
+#[test]
+fn validation_keeps_away_from_the_tests() {
+    let windows = Windows::all();
+    for name in ["demo", "programmes"] {
+        for fold in 0..5 {
+            let whole = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
+            let tests = joined(&windows, &whole, &whole.clients, scored);
+            for inner in 0..4 {
+                let validation = Some(Validation { fraction: 0.4, fold: inner });
+                let settings = WatchSettings { fold, validation, ..settings(name, &[]) };
+                let dataset = watch::dataset(&settings, 1).unwrap();
+                for client in dataset.clients.iter().chain(&dataset.newcomers) {
+                    let train = windows.of(&client.train, dataset.features);
+                    let validate = windows.of(&client.test, dataset.features);
+                    assert!(windows.unused(&train, &validate) >= WINDOW as i64);
+                    assert!(windows.unused(&validate, &tests) >= WINDOW as i64);
+                    assert!(windows.unused(&train, &tests) >= WINDOW as i64);
+                }
+                for newcomer in &dataset.newcomers {
+                    assert!(per_class(&newcomer.train).values().all(|count| *count == 1));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wider_gap_is_a_wider_gap() {
+    let windows = Windows::all();
+    for gap in 1..6 {
+        let dataset = watch::dataset(&WatchSettings { gap, ..settings("demo", &[]) }, 1).unwrap();
+        let train = joined(&windows, &dataset, &dataset.clients, trained);
+        let test = joined(&windows, &dataset, &dataset.clients, scored);
+        // Windows overlap by half: the first that is dropped only ends the overlap.
+        assert_eq!(windows.unused(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
+    }
+}
