@@ -147,3 +147,14 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(said, "");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn results_that_are_lost_are_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fedspan-sim"));
+    let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--format", "json"];
+    let output = command.args(arguments).stdout(full).output().unwrap();
+    assert_eq!(code(&output), 1);
+    assert!(errors(&output).contains("standard output"), "{}", errors(&output));
+}

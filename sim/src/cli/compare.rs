@@ -36,10 +36,10 @@ pub fn command(words: &[String], options: &RunOptions) -> Result<(), Stop> {
     write_text(&report, &page(&entries, &executed, table.clone()).html())?;
     match options.format {
         Format::Json => {
-            output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?);
+            output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
         Format::Human => {
-            output::print(&table.text());
+            output::print(&table.text())?;
             output::say(&format!("report: {}", report.display()));
         }
     }

@@ -73,10 +73,10 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
     match options.format {
         Format::Json => {
             for report in &emulated.boards {
-                output::print(&format!("{}\n", report.line));
+                output::print(&format!("{}\n", report.line))?;
             }
         }
-        Format::Human => output::print(&table(&core, &emulated, simulated.as_deref()).text()),
+        Format::Human => output::print(&table(&core, &emulated, simulated.as_deref()).text())?,
     }
     let wrong =
         simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !agree(**a, accuracy(b))).count();

@@ -63,9 +63,9 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
     }
     match options.format {
         Format::Json => {
-            output::print(&files::json(&runs.written()).map_err(|error| Stop::Failed(error.to_string()))?);
+            output::print(&files::json(&runs.written()).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => output::print(&table(&entry, runs).text()),
+        Format::Human => output::print(&table(&entry, runs).text())?,
     }
     if options.format == Format::Human
         && let Some(directory) = &entry.directory

@@ -171,19 +171,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let ended = match cli.command {
         None => demo(&cli.demo),
-        Some(Command::List { licences: true, .. }) => {
-            output::print(LICENCES);
-            Ok(())
-        }
-        Some(Command::List { algorithms, .. }) => {
-            output::print(&list(algorithms));
-            Ok(())
-        }
+        Some(Command::List { licences: true, .. }) => output::print(LICENCES),
+        Some(Command::List { algorithms, .. }) => output::print(&list(algorithms)),
         Some(Command::Show { name }) => match Scenario::built_in(&name) {
-            Some(text) => {
-                output::print(text);
-                Ok(())
-            }
+            Some(text) => output::print(text),
             None => Err(Stop::Usage(load::unknown(&name))),
         },
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
@@ -245,8 +236,7 @@ fn choose(threads: Option<u16>) -> Result<(), Stop> {
     progress.finish();
     let chosen = chosen.map_err(|error| Stop::Failed(error.to_string()))?;
     let Some(chosen) = chosen else { return Err(Stop::Failed("interrupted; nothing was chosen".to_owned())) };
-    output::print(&crate::report::files::json(&chosen).map_err(|error| Stop::Failed(error.to_string()))?);
-    Ok(())
+    output::print(&crate::report::files::json(&chosen).map_err(|error| Stop::Failed(error.to_string()))?)
 }
 
 fn demo(options: &DemoOptions) -> Result<(), Stop> {
@@ -259,7 +249,7 @@ fn demo(options: &DemoOptions) -> Result<(), Stop> {
     progress.finish();
     match finished {
         Ok(shown) => {
-            output::print(&shown.text);
+            output::print(&shown.text)?;
             match shown.interruption() {
                 Some(message) => Err(Stop::Failed(message.to_owned())),
                 None => Ok(()),
