@@ -25,19 +25,17 @@ pub struct RankDeficient {
 /// [`RankDeficient`] where a diagonal entry of R is under 1e-12 of the largest.
 pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
     let qr = b.clone().qr();
-    let (mut q, r) = (qr.q(), qr.r());
-    let largest = r.diagonal().amax();
-    for column in 0..q.ncols() {
-        let pivot = r[(column, column)] / largest;
+    // nalgebra keeps the signs in Q: no entry of this diagonal is negative.
+    let diagonal = qr.r().diagonal();
+    let largest = diagonal.amax();
+    for (column, entry) in diagonal.iter().enumerate() {
+        let pivot = entry / largest;
         #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "a NaN fails only so")]
-        if !(pivot.abs() > 1e-12) {
+        if !(pivot > 1e-12) {
             return Err(RankDeficient { column, pivot });
         }
-        if pivot < 0.0 {
-            q.column_mut(column).neg_mut();
-        }
     }
-    Ok(q)
+    Ok(qr.q())
 }
 
 /// Sine of the largest principal angle between the spans of two matrices with orthonormal columns:
