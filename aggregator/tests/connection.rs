@@ -38,7 +38,7 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Op
         encoding,
         expects,
     };
-    Arc::new(Opening::new(RoundId { round: number, stage: 1 }, request))
+    Arc::new(Opening::new(RoundId { round: number, stage: 1 }, request).unwrap())
 }
 
 /// A connection that has heard hello and said welcome.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use common::campaign::{BOUND, D, ETA, ITERATIONS, K, Setup, honest, setup};
 use common::{bits, distance, random, tensors, update};
-use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::algorithm::{Request, Tensor};
+use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::{
     Action, Counters, DeviceId, Engine, Event, Failure, Opening, Phase, RoundRecord, Update,
 };
@@ -1231,4 +1232,25 @@ fn training_that_is_stopped_early_closes_and_fits_heads() {
     assert_eq!(closed.len(), 2);
     assert_eq!(engine.phase(), Phase::FitHead);
     assert!(engine.open_round().unwrap().opening.id > first);
+}
+
+/// A value that the encoding cannot hold is not sent as something else.
+#[test]
+fn what_cannot_be_encoded_is_not_sent() {
+    let (_, request) = request_of_f16(65_000.0);
+    assert!(Opening::new(RoundId { round: 1, stage: 0 }, request).is_ok());
+    for value in [1e5, f32::NAN, f32::INFINITY] {
+        let (index, request) = request_of_f16(value);
+        let error = Opening::new(RoundId { round: 1, stage: 0 }, request).unwrap_err();
+        assert_eq!(error, fedspan_protocol::Error::NonFinite { index });
+    }
+}
+
+/// A request with one value of interest, and where it is.
+fn request_of_f16(value: f32) -> (usize, Request) {
+    let fleet = "[devices]\nexpected = 1\n[data]\nd = 4\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\n\
+                 rounds = 1\nstep_size = 0.5\ndownload = \"f16\"\n";
+    let mut request = Fleet::parse("f", fleet).unwrap().engine().requests().remove(0);
+    request.tensors[0].values[5] = value;
+    (5, request)
 }

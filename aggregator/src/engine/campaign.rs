@@ -99,6 +99,14 @@ pub enum Failure {
         /// Why that did not count.
         reason: NotCounted,
     },
+    /// What is to be sent cannot be.
+    #[error("round {round} cannot be sent to the devices: {error}")]
+    Unsendable {
+        /// Which exchange.
+        round: u32,
+        /// The encoding's own words.
+        error: fedspan_protocol::Error,
+    },
     /// No representation of full width is left.
     #[error("round {round}: {error}")]
     Representation {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::RoundId;
 
 use super::participation::{Cohort, DeviceId};
-use super::{Action, Engine, Millis, OpenRound, Opening, Phase, Presence};
+use super::{Action, Engine, Failure, Millis, OpenRound, Opening, Phase, Presence};
 
 impl Engine {
     pub(super) fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
@@ -117,7 +117,10 @@ impl Engine {
         let id = RoundId { round, stage: cohort.stage };
         self.last_id = id;
         self.rejected_in_round = 0;
-        let opening = Arc::new(Opening::new(id, request));
+        let opening = match Opening::new(id, request) {
+            Ok(opening) => Arc::new(opening),
+            Err(error) => return self.fail(Failure::Unsendable { round, error }, actions),
+        };
         let open = OpenRound::new(Arc::clone(&opening), cohort, now, &self.settings);
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
             actions.push(Action::Open(*device, Arc::clone(&opening)));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use fedspan_protocol::Error;
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
 use fedspan_protocol::tensor::TensorDescriptor;
@@ -24,17 +25,16 @@ pub struct Opening {
 
 impl Opening {
     /// Encodes a request.
-    #[must_use]
-    pub fn new(id: RoundId, request: Request) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] for a value that the encoding cannot hold: of a shared model that has diverged.
+    pub fn new(id: RoundId, request: Request) -> Result<Self, Error> {
         let encode = |tensor: &Tensor| {
             let mut bytes = vec![0; request.encoding.byte_len(tensor.values.len())];
-            // Lengths agree by construction; a value that cannot be encoded (f16 overflow) is left at zero,
-            // which the device's check of the representation refuses.
-            let _ = request.encoding.encode(&tensor.values, &mut bytes);
-            bytes
+            request.encoding.encode(&tensor.values, &mut bytes).map(|()| bytes)
         };
-        let encoded = request.tensors.iter().map(encode).collect();
-        Self { id, request, encoded }
+        let encoded = request.tensors.iter().map(encode).collect::<Result<_, _>>()?;
+        Ok(Self { id, request, encoded })
     }
 }
 
