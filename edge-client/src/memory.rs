@@ -3,6 +3,9 @@
 //! [`Workspace`] gives their sizes at compile time. What works on them takes [`Parts`], a view without
 //! sizes in its type, so that the code exists once, in this crate.
 
+/// One value of each of eight samples.
+pub type Eight = [f32; 8];
+
 /// Sizes of a linear model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -39,8 +42,8 @@ pub struct Parts<'a> {
     pub rhs: &'a mut [f32],
     /// `S = X^T R`, d x C.
     pub residual: &'a mut [f32],
-    /// `X^T Z`, d x k; only there for streaming.
-    pub cross: Option<&'a mut [f32]>,
+    /// Only there for samples that are seen once.
+    pub cross: Option<Cross<'a>>,
     /// k values.
     pub z: &'a mut [f32],
     /// C values.
@@ -49,7 +52,18 @@ pub struct Parts<'a> {
     pub order: &'a mut [u16],
 }
 
-/// The same, to read.
+/// What samples that are seen once need besides.
+#[derive(Debug)]
+pub struct Cross<'a> {
+    /// `X^T Z`, d x k.
+    pub products: &'a mut [f32],
+    /// k projected features of eight samples.
+    pub z: &'a mut [Eight],
+    /// C targets of the same.
+    pub y: &'a mut [Eight],
+}
+
+/// The buffers of [`Parts`] that leave, to read.
 #[derive(Clone, Copy, Debug)]
 pub struct PartsRef<'a> {
     /// Sizes of all that follows.
@@ -102,7 +116,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
         }
     }
 
-    fn view<'a>(&'a mut self, cross: Option<&'a mut [f32]>) -> Parts<'a> {
+    fn view<'a>(&'a mut self, cross: Option<Cross<'a>>) -> Parts<'a> {
         Parts {
             shape: Shape { features: D, width: K, outputs: C },
             representation: self.representation.as_flattened_mut(),
@@ -139,33 +153,34 @@ impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, 
     }
 }
 
-/// A [`Workspace`] for samples that are seen once: `4 D K` bytes more, and still nothing of length m.
-#[derive(Clone, Debug, Default)]
+/// A [`Workspace`] for samples that are seen once: `4 D K + 32 (K + C)` bytes more, and still nothing of
+/// length m.
+#[derive(Clone, Debug)]
 pub struct StreamingWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,
-    cross: Matrix<D, K>,
-}
-
-#[derive(Clone, Debug)]
-struct Matrix<const D: usize, const K: usize>([[f32; K]; D]);
-
-impl<const D: usize, const K: usize> Default for Matrix<D, K> {
-    fn default() -> Self {
-        Self([[0.0; K]; D])
-    }
+    products: [[f32; K]; D],
+    z: [Eight; K],
+    y: [Eight; C],
 }
 
 impl<const D: usize, const K: usize, const C: usize> StreamingWorkspace<D, K, C> {
     /// All zero; fit for a `static`.
     #[must_use]
     pub const fn new() -> Self {
-        Self { workspace: Workspace::new(), cross: Matrix([[0.0; K]; D]) }
+        Self { workspace: Workspace::new(), products: [[0.0; K]; D], z: [[0.0; 8]; K], y: [[0.0; 8]; C] }
+    }
+}
+
+impl<const D: usize, const K: usize, const C: usize> Default for StreamingWorkspace<D, K, C> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl<const D: usize, const K: usize, const C: usize> Memory for StreamingWorkspace<D, K, C> {
     fn parts(&mut self) -> Parts<'_> {
-        self.workspace.view(Some(self.cross.0.as_flattened_mut()))
+        let Self { workspace, products, z, y } = self;
+        workspace.view(Some(Cross { products: products.as_flattened_mut(), z, y }))
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {

@@ -96,6 +96,10 @@ impl Targets<'_> {
         match *self {
             Self::Values(values) => {
                 let Some(values) = values.get(first * c..(first + 4) * c) else { return false };
+                if let ([four], Some(values)) = (&mut *y, values.first_chunk()) {
+                    *four = *values;
+                    return true;
+                }
                 for (output, four) in y.iter_mut().enumerate() {
                     for (place, &value) in four.iter_mut().zip(values.iter().skip(output).step_by(c.max(1))) {
                         *place = value;

@@ -196,6 +196,10 @@ fn no_update_costs_more_than_it_did_and_no_bit_has_changed() {
 
 #[test]
 fn the_readme_shows_the_budgets() {
+    // The budgets of this program are the old ones then.
+    if std::env::var_os("FEDSPAN_REGENERATE_BUDGETS").is_some() {
+        return;
+    }
     let (_, old, new) = readme(&table(&budgeted().0));
     assert!(old == new, "FEDSPAN_REGENERATE_BUDGETS=1 tests/boards writes the table anew");
 }

@@ -25,17 +25,17 @@ pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
 #[inline(never)]
 pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
     if let [r] = *r {
-        // Four features at a time, which the compiler does by itself only at opt-level 3.
-        let (blocks, rest) = s.as_chunks_mut::<4>();
-        let [(x0, rest0), (x1, rest1), (x2, rest2), (x3, rest3)] = x.map(<[f32]>::as_chunks::<4>);
+        // Eight features at a time, which the compiler does by itself only at opt-level 3.
+        let (blocks, rest) = s.as_chunks_mut::<8>();
+        let [(x0, rest0), (x1, rest1), (x2, rest2), (x3, rest3)] = x.map(<[f32]>::as_chunks::<8>);
         for ((((s, x0), x1), x2), x3) in blocks.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
             add_features(s, [x0, x1, x2, x3], r);
         }
         add_features(rest, [rest0, rest1, rest2, rest3], r);
-    } else if !r.is_empty() {
+    } else {
         let [x0, x1, x2, x3] = x;
         let x = x0.iter().zip(x1).zip(x2).zip(x3);
-        for (row, (((&x0, &x1), &x2), &x3)) in s.chunks_exact_mut(r.len()).zip(x) {
+        for (row, (((&x0, &x1), &x2), &x3)) in s.chunks_exact_mut(r.len().max(1)).zip(x) {
             add_products(row, [x0, x1, x2, x3], r);
         }
     }
@@ -56,28 +56,56 @@ pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usi
         return;
     }
     let (row, column) = (first / k, first % k);
-    let begun = out.len().min(k - column);
-    let (begun, whole) = out.split_at_mut_checked(begun).unwrap_or_default();
-    let mut s = s.chunks_exact(c).skip(row);
-    part_of_row(s.next(), w, c, scale, column, begun);
-    for own in whole.chunks_mut(k) {
-        part_of_row(s.next(), w, c, scale, 0, own);
+    let (mut s, mut rest) = (s.get(row * c..).unwrap_or_default(), out);
+    if column > 0 {
+        let begun = rest.len().min(k - column);
+        let (begun, after) = rest.split_at_mut_checked(begun).unwrap_or_default();
+        part_of_row(s, w.get(column * c..).unwrap_or_default(), c, scale, begun);
+        (s, rest) = (s.get(c..).unwrap_or_default(), after);
+    }
+    if c == 1 {
+        let (rows, last) = rest.split_at_mut_checked(rest.len() / k * k).unwrap_or_default();
+        whole_rows(s, w, k, scale, rows);
+        (s, rest) = (s.get(rows.len() / k..).unwrap_or_default(), last);
+    }
+    for own in rest.chunks_mut(k) {
+        part_of_row(s, w, c, scale, own);
+        s = s.get(c..).unwrap_or_default();
     }
 }
 
-/// Columns `first..first + out.len()` of one row of `G`, whose row of `S` is given.
-fn part_of_row(s: Option<&[f32]>, w: &[f32], c: usize, scale: f32, first: usize, out: &mut [f32]) {
-    let Some(s) = s else { return };
-    let w = w.get(first * c..).unwrap_or_default();
-    if let [s] = *s {
-        let common = scale * s;
-        for (place, w) in out.iter_mut().zip(w) {
-            *place = common * w;
+/// Rows of `G` for one output: four columns of all rows, then the next four.
+fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
+    let (fours, rest) = w.as_chunks::<4>();
+    let mut first = 0;
+    for w in fours {
+        for (row, s) in out.chunks_exact_mut(k).zip(s) {
+            let Some(places) = row.get_mut(first..).and_then(<[f32]>::first_chunk_mut::<4>) else { break };
+            let common = scale * s;
+            for (place, w) in places.iter_mut().zip(w) {
+                *place = common * w;
+            }
         }
-    } else {
-        for (place, w) in out.iter_mut().zip(w.chunks_exact(c)) {
-            *place = scale * s.iter().zip(w).fold(0.0f32, |sum, (a, b)| sum + a * b);
+        first += 4;
+    }
+    for w in rest {
+        for (row, s) in out.chunks_exact_mut(k).zip(s) {
+            let Some(place) = row.get_mut(first) else { break };
+            *place = scale * s * w;
         }
+        first += 1;
+    }
+}
+
+/// As many columns of one row of `G` as `out` holds, from the first column on that `w` has.
+fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
+    let Some(s) = s.get(..c) else { return };
+    for (place, w) in out.iter_mut().zip(w.chunks_exact(c)) {
+        *place = if let ([s], [w]) = (s, w) {
+            scale * s * w
+        } else {
+            scale * s.iter().zip(w).fold(0.0f32, |sum, (a, b)| sum + a * b)
+        };
     }
 }
 

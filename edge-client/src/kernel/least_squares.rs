@@ -8,7 +8,8 @@
 use libm::sqrtf;
 
 use super::fold::fold;
-use super::{Four, add_products};
+use super::vector::{at, dot, from, from_mut, subtract};
+use super::{Four, add_products, add_products_to_two};
 
 /// Smallest ratio of the squared pivots of a Cholesky factor at which the normal equations are trusted.
 /// The pivots flatter: behind a ratio of 1e-2 the condition of `Z` can be 60, and the head off by 3e-4; at
@@ -22,24 +23,26 @@ const SMALLEST_SQUARE: f32 = 1e-36;
 /// Adds one sample to the normal equations: lower triangle of `gram` (k x k) and `rhs` (k x c).
 #[inline(never)]
 pub fn add_normal(gram: &mut [f32], rhs: &mut [f32], z: &[f32], y: &[f32]) {
-    let (k, c) = (z.len(), y.len());
-    for (i, (row, &zi)) in gram.chunks_exact_mut(k.max(1)).zip(z).enumerate() {
-        for (g, &zj) in row.iter_mut().zip(z).take(i + 1) {
-            *g += zi * zj;
-        }
-    }
-    for (row, &zi) in rhs.chunks_exact_mut(c.max(1)).zip(z) {
-        for (r, &yc) in row.iter_mut().zip(y) {
-            *r += zi * yc;
-        }
+    let (k, c) = (z.len().max(1), y.len().max(1));
+    for (i, (gram, (rhs, &zi))) in gram.chunks_exact_mut(k).zip(rhs.chunks_exact_mut(c).zip(z)).enumerate() {
+        subtract(-zi, z.get(..=i).unwrap_or_default(), gram, 1);
+        subtract(-zi, y, rhs, 1);
     }
 }
 
-/// Adds four samples: `z` holds k fours, `y` holds c.
+/// Adds four samples: `z` holds k fours, `y` holds c. Two rows of `gram` at a time, up to the diagonal of the
+/// second: one element above the diagonal is written as well.
 #[inline(never)]
 pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]) {
-    for ((i, &zi), row) in z.iter().enumerate().zip(gram.chunks_exact_mut(z.len().max(1))) {
-        add_products(row, zi, z.get(..=i).unwrap_or_default());
+    let k = z.len().max(1);
+    let (pairs, last) = z.as_chunks::<2>();
+    let mut rows = gram.chunks_exact_mut(2 * k);
+    for (i, (&pair, rows)) in pairs.iter().zip(&mut rows).enumerate() {
+        let rows = rows.split_at_mut_checked(k).unwrap_or_default();
+        add_products_to_two(rows, pair, z.get(..2 * i + 2).unwrap_or_default());
+    }
+    if let [last] = *last {
+        add_products(rows.into_remainder(), last, z);
     }
     if let [y] = *y {
         add_products(rhs, y, z);
@@ -57,20 +60,15 @@ pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]
 pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
     let (mut least, mut most) = (f32::INFINITY, 0.0f32);
     for j in 0..k {
-        let Some((above, row)) = split_row(gram, k, j) else { return false };
+        let Some((above, row)) = gram.split_at_mut_checked(j * k) else { return false };
         // Row j of L from the finished rows, then its pivot.
-        for i in 0..j {
-            let li = above.get(i * k..i * k + k).unwrap_or_default();
-            let (done, open) = row.split_at_mut_checked(i).unwrap_or_default();
-            let dot = done.iter().zip(li).fold(0.0f32, |sum, (a, b)| sum + a * b);
-            if let (Some(value), Some(&pivot)) = (open.first_mut(), li.get(i)) {
-                *value = (*value - dot) / pivot;
+        for (i, finished) in above.chunks_exact(k).enumerate() {
+            if let Some((done, [value, ..])) = row.split_at_mut_checked(i) {
+                *value = (*value - dot(done, finished, 1)) / at(finished, i);
             }
         }
-        let (done, open) = row.split_at_mut_checked(j).unwrap_or_default();
-        let squares = done.iter().fold(0.0f32, |sum, a| sum + a * a);
-        let Some(pivot) = open.first_mut() else { return false };
-        let square = *pivot - squares;
+        let Some((done, [pivot, ..])) = row.split_at_mut_checked(j) else { return false };
+        let square = *pivot - dot(done, done, 1);
         if square < least {
             least = square;
         }
@@ -83,45 +81,42 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
         }
         *pivot = sqrtf(square);
     }
-    forward(gram, rhs, k, c);
-    backward(gram, rhs, k, c);
+    for j in 0..k {
+        forward(from(gram, j * k), rhs, c, j);
+    }
+    for j in (0..k).rev() {
+        backward(from(gram, j * k), rhs, c, j);
+    }
     true
 }
 
-/// `rhs <- L^-1 rhs`.
-fn forward(l: &[f32], rhs: &mut [f32], k: usize, c: usize) {
-    for (j, row) in l.chunks_exact(k.max(1)).enumerate() {
-        let Some((above, own)) = split_row(rhs, c, j) else { return };
-        let pivot = row.get(j).copied().unwrap_or(1.0);
-        for (output, value) in own.iter_mut().enumerate() {
-            let known = above.iter().skip(output).step_by(c);
-            let dot = row.iter().zip(known).fold(0.0f32, |sum, (a, b)| sum + a * b);
-            *value = (*value - dot) / pivot;
-        }
+/// Row `j` of `rhs <- L^-1 rhs`, from the rows above and row `j` of `L`.
+fn forward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
+    let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
+    else {
+        return;
+    };
+    for (output, value) in own.iter_mut().take(c).enumerate() {
+        *value = (*value - dot(l, from(above, output), c)) / pivot;
     }
 }
 
-/// `rhs <- L^-T rhs`.
-fn backward(l: &[f32], rhs: &mut [f32], k: usize, c: usize) {
-    for j in (0..k).rev() {
-        let pivot = l.get(j * k + j).copied().unwrap_or(1.0);
-        for output in 0..c {
-            let mut dot = 0.0f32;
-            for i in j + 1..k {
-                dot += at(l, i * k + j) * at(rhs, i * c + output);
-            }
-            if let Some(value) = rhs.get_mut(j * c + output) {
-                *value = (*value - dot) / pivot;
-            }
-        }
+/// Row `j` of `rhs <- L^-T rhs`, and what it takes from the rows above.
+fn backward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
+    let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
+    else {
+        return;
+    };
+    for (output, value) in own.iter_mut().take(c).enumerate() {
+        *value /= pivot;
+        subtract(*value, l, from_mut(above, output), c);
     }
 }
 
 /// Rotates one sample into the triangular form: `r` (k x k, upper triangle) and `qty` (k x c).
 /// `z` (k values) and `y` (c values) are used up.
 pub fn rotate_in(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
-    let k = z.len();
-    fold(r, qty, z, y, k, 1);
+    fold(r, qty, z.as_chunks_mut::<1>().0, y.as_chunks_mut::<1>().0);
 }
 
 /// Largest entry of a head that gradient steps may lead to. With samples of at most 1e12 every prediction
@@ -165,14 +160,4 @@ pub fn gradient_steps(
             }
         }
     }
-}
-
-pub(super) fn at(values: &[f32], index: usize) -> f32 {
-    values.get(index).copied().unwrap_or(0.0)
-}
-
-/// The rows above row `j`, and row `j` itself.
-fn split_row(matrix: &mut [f32], cols: usize, j: usize) -> Option<(&[f32], &mut [f32])> {
-    let (above, rest) = matrix.split_at_mut_checked(j * cols)?;
-    Some((above, rest.get_mut(..cols)?))
 }

@@ -10,8 +10,10 @@ use libm::sqrtf;
 use super::Usage;
 use super::pass::{Over, Sum, project_sample, sum_up};
 use super::projected::Projected;
+use super::rows;
+use crate::kernel::Four;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
-use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, rotate_in, solve_normal};
+use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, solve_normal};
 use crate::kernel::rank::minimum_norm;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
@@ -26,7 +28,7 @@ pub fn solve_head(
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = solve(parts, &mut Projected::new(), head, id, over, source)?;
+    let usage = solve(parts, &mut Projected::new(parts.shape), head, id, over, source)?;
     keep_head(parts);
     Ok(usage)
 }
@@ -39,7 +41,7 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let projected = &mut Projected::new();
+    let projected = &mut Projected::new(parts.shape);
     solve(parts, projected, head, id, Over::Head, source)?;
     let usage = sum_up(Sum::Residual, parts, projected, id, Over::All, source)?;
     keep_head(parts);
@@ -73,8 +75,8 @@ fn solve(
         }
         HeadSolve::LeastSquares { ridge } => {
             if !solve_by_normal_equations(parts, ridge, usage) {
-                sum_up(Sum::Triangular, parts, projected, id, over, source)?;
-                solve_triangular(parts, ridge, usage);
+                let usage = sum_up(Sum::Triangular, parts, projected, id, over, source)?;
+                solve_triangular(parts, projected.spare(), ridge, usage);
             }
         }
         _ => return Err(DeclineReason::Parameter),
@@ -84,27 +86,27 @@ fn solve(
 
 /// Starts the one-pass form.
 pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
-    let cross = parts.cross.as_deref_mut().ok_or(DeclineReason::Task)?;
-    cross.fill(0.0);
+    let cross = parts.cross.as_mut().ok_or(DeclineReason::Task)?;
+    cross.products.fill(0.0);
     parts.factor.fill(0.0);
     parts.rhs.fill(0.0);
     parts.residual.fill(0.0);
     Ok(())
 }
 
-/// Takes one sample of the one-pass form; false if it cannot be used.
+/// Takes one sample of the one-pass form, after `number` that could be used; false if it cannot be.
 #[inline(never)]
-pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, x: &[f32], target: Targets<'_>) -> bool {
+pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, number: u32, x: &[f32], target: Targets<'_>) -> bool {
     if !project_sample(parts, x, target, 0) {
         return false;
     }
-    if let Some(cross) = parts.cross.as_deref_mut() {
-        accumulate(cross, x, parts.z);
+    if let Some(cross) = &mut parts.cross {
+        accumulate(cross.products, x, parts.z);
     }
     accumulate(parts.residual, x, parts.y);
     match head {
         HeadSolve::Gradient { .. } => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
-        _ => rotate_in(parts.factor, parts.rhs, parts.z, parts.y),
+        _ => rows::push(parts, &mut [], number),
     }
     true
 }
@@ -123,14 +125,14 @@ pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<()
             }
         }
         HeadSolve::LeastSquares { ridge } => {
-            solve_triangular(parts, ridge, usage);
+            solve_triangular(parts, &mut [], ridge, usage);
             keep_head(parts);
         }
         _ => return Err(DeclineReason::Parameter),
     }
     let shape = parts.shape;
-    if let Some(cross) = parts.cross.as_deref() {
-        finish_one_pass(parts.residual, cross, parts.head, shape.width, shape.outputs);
+    if let Some(cross) = &parts.cross {
+        finish_one_pass(parts.residual, cross.products, parts.head, shape.width, shape.outputs);
     }
     Ok(())
 }
@@ -148,7 +150,9 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())
 }
 
-fn solve_triangular(parts: &mut Parts<'_>, ridge: f32, usage: Usage) {
+#[inline(never)]
+fn solve_triangular(parts: &mut Parts<'_>, spare: &mut [Four], ridge: f32, usage: Usage) {
+    let mut number = usage.samples;
     if ridge > 0.0 {
         // sqrt(m ridge) I below Z, zeros below Y: the same normal equations.
         let weight = sqrtf(ridge * count(usage));
@@ -158,9 +162,11 @@ fn solve_triangular(parts: &mut Parts<'_>, ridge: f32, usage: Usage) {
             if let Some(value) = parts.z.get_mut(row) {
                 *value = weight;
             }
-            rotate_in(parts.factor, parts.rhs, parts.z, parts.y);
+            rows::push(parts, spare, number);
+            number = number.wrapping_add(1);
         }
     }
+    rows::finish(parts, spare, number);
     minimum_norm(parts.factor, parts.rhs, parts.order, parts.z);
 }
 

@@ -7,6 +7,7 @@ mod fedrep;
 mod linear;
 mod pass;
 mod projected;
+mod rows;
 #[cfg(feature = "shared-head")]
 mod shared;
 mod start;

@@ -6,11 +6,13 @@
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
-use super::projected::Projected;
+use super::projected::{Projected, Slot};
+use super::rows;
 use crate::kernel::gradient::{accumulate, accumulate_four};
-use crate::kernel::least_squares::{add_normal, add_normal_four, rotate_in};
+use crate::kernel::least_squares::{add_normal, add_normal_four};
 use crate::kernel::project::{project, project_four};
-use crate::kernel::{Four, largest};
+use crate::kernel::vector::{dot, from};
+use crate::kernel::{Four, all_within};
 use crate::memory::{Parts, Shape};
 use crate::source::{SampleSource, Samples, Targets};
 
@@ -34,7 +36,7 @@ pub enum Over {
 pub enum Sum {
     /// `Z^T Z` and `Z^T Y`.
     Normal,
-    /// The triangular factor of `Z`, and `Q^T Y`.
+    /// The triangular factor of `Z`, and `Q^T Y`; [`rows::finish`] must follow.
     Triangular,
     /// `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
     Residual,
@@ -68,8 +70,7 @@ pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, in
 }
 
 fn usable(values: &[f32]) -> bool {
-    // False for a NaN.
-    largest(values) <= MAGNITUDE_MAX
+    all_within(values, MAGNITUDE_MAX)
 }
 
 /// One pass over the samples of `source`. Returns how many were used.
@@ -158,25 +159,27 @@ impl Pass<'_, '_> {
     /// Takes four samples. False, with nothing changed, if they must be taken one by one.
     fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Shape { features: d, width: k, outputs: c } = self.parts.shape;
-        if self.sum == Sum::Triangular {
-            // Row by row, as samples that are seen once: both ways to the head then agree to the bit.
-            return false;
-        }
         let Some(y) = self.targets.get_mut(..c) else { return false };
-        let Some((z, known)) = self.projected.slot(self.number, 4, k) else { return false };
+        let Some(Slot { z, known, spare }) = self.projected.slot(self.number, 4, k) else { return false };
         let mut rows = x.chunks_exact(d.max(1));
         let x = [(); 4].map(|()| rows.next().unwrap_or_default());
         if !known {
             project_four(self.parts.representation, x, z);
+            if !usable(z.as_flattened()) {
+                self.projected.end(self.number);
+                return false;
+            }
         }
-        if !(targets.write_four(index, y) && usable(z.as_flattened()) && usable(y.as_flattened())) {
+        if !(targets.write_four(index, y) && usable(y.as_flattened())) {
             return false;
         }
-        if self.sum == Sum::Residual {
-            subtract_predictions(self.parts.rhs, z, y);
-            accumulate_four(self.parts.residual, x, y);
-        } else {
-            add_normal_four(self.parts.factor, self.parts.rhs, z, y);
+        match self.sum {
+            Sum::Normal => add_normal_four(self.parts.factor, self.parts.rhs, z, y),
+            Sum::Triangular => return rows::push_four(self.parts, spare, self.usage.samples, z, y),
+            Sum::Residual => {
+                subtract_predictions(self.parts.rhs, z, y);
+                accumulate_four(self.parts.residual, x, y);
+            }
         }
         true
     }
@@ -189,7 +192,7 @@ impl Pass<'_, '_> {
         let parts = &mut *self.parts;
         match self.sum {
             Sum::Normal => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
-            Sum::Triangular => rotate_in(parts.factor, parts.rhs, parts.z, parts.y),
+            Sum::Triangular => rows::push(parts, self.projected.spare(), self.usage.samples),
             Sum::Residual => {
                 subtract_prediction(parts);
                 accumulate(parts.residual, x, parts.y);
@@ -202,7 +205,7 @@ impl Pass<'_, '_> {
     fn project_one(&mut self, x: &[f32]) -> bool {
         let Parts { shape, representation, z, .. } = &mut *self.parts;
         match self.projected.slot(self.number, 1, shape.width) {
-            Some((slot, known)) => {
+            Some(Slot { z: slot, known, .. }) => {
                 if !known {
                     project(representation, x, z);
                 }
@@ -216,7 +219,11 @@ impl Pass<'_, '_> {
             }
             None => project(representation, x, z),
         }
-        usable(z)
+        let usable = usable(z);
+        if !usable {
+            self.projected.end(self.number);
+        }
+        usable
     }
 }
 
@@ -224,8 +231,7 @@ impl Pass<'_, '_> {
 fn subtract_prediction(parts: &mut Parts<'_>) {
     let c = parts.y.len().max(1);
     for (output, y) in parts.y.iter_mut().enumerate() {
-        let column = parts.rhs.iter().skip(output).step_by(c);
-        *y = column.zip(parts.z.iter()).fold(0.0f32, |sum, (w, z)| sum + z * w) - *y;
+        *y = dot(parts.z, from(parts.rhs, output), c) - *y;
     }
 }
 

@@ -26,7 +26,7 @@ pub fn run(
     for _ in 0..steps {
         copy(parts.rhs, parts.head);
         // `B` moves: no projection is of use a second time.
-        usage = sum_up(Sum::Residual, parts, &mut Projected::new(), id, Over::All, source)?;
+        usage = sum_up(Sum::Residual, parts, &mut Projected::new(parts.shape), id, Over::All, source)?;
         if usage.samples == 0 {
             break;
         }

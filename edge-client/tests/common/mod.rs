@@ -5,7 +5,7 @@ pub mod head;
 pub mod problem;
 pub mod server;
 
-use fedspan_client::memory::{Memory, Parts, PartsRef, Shape};
+use fedspan_client::memory::{Cross, Eight, Memory, Parts, PartsRef, Shape};
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, SourceError, Task};
@@ -163,7 +163,7 @@ pub fn norm2(a: &M) -> f64 {
 pub struct Heap {
     shape: Shape,
     buffers: [Vec<f32>; 7],
-    cross: Option<Vec<f32>>,
+    streaming: Option<(Vec<f32>, Vec<Eight>, Vec<Eight>)>,
     order: Vec<u16>,
 }
 
@@ -171,18 +171,20 @@ impl Heap {
     pub fn new(features: usize, width: usize, outputs: usize) -> Self {
         let (d, k, c) = (features, width, outputs);
         let buffers = [d * k, k * c, k * k, k * c, d * c, k, c].map(|n| vec![0.0; n]);
-        Self { shape: Shape { features, width, outputs }, buffers, cross: None, order: vec![0; k] }
+        Self { shape: Shape { features, width, outputs }, buffers, streaming: None, order: vec![0; k] }
     }
 
     pub fn streaming(features: usize, width: usize, outputs: usize) -> Self {
-        Self { cross: Some(vec![0.0; features * width]), ..Self::new(features, width, outputs) }
+        let eights = |n| vec![[0.0; 8]; n];
+        let streaming = Some((vec![0.0; features * width], eights(width), eights(outputs)));
+        Self { streaming, ..Self::new(features, width, outputs) }
     }
 }
 
 impl Memory for Heap {
     fn parts(&mut self) -> Parts<'_> {
         let [representation, head, factor, rhs, residual, z, y] = &mut self.buffers;
-        let cross = self.cross.as_deref_mut();
+        let cross = self.streaming.as_mut().map(|(products, z, y)| Cross { products, z, y });
         let order = &mut self.order;
         Parts { shape: self.shape, representation, head, factor, rhs, residual, cross, z, y, order }
     }

@@ -130,7 +130,8 @@ impl<M: Memory> Task for Linear<M> {
 
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
         if let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task {
-            let used = fedrep::sample(&mut self.memory.parts(), head, x, target);
+            let number = self.state.usage.samples;
+            let used = fedrep::sample(&mut self.memory.parts(), head, number, x, target);
             self.state.usage.count(1, used);
         }
         self.state.usage.samples

@@ -1,0 +1,90 @@
+//! Rows of `[Z | Y]` on their way into the triangular factor: eight usable samples make a block, in their
+//! order, whichever way they come, and the last ones make a block with rows of zeros. So samples that are seen
+//! once and samples that are read again give the same head to the bit.
+
+use super::projected::KEPT;
+use crate::kernel::Four;
+use crate::kernel::fold::fold;
+use crate::memory::{Cross, Eight, Parts, Shape};
+
+/// Takes row `number` from `parts.z` and `parts.y`, which are used up.
+#[inline(never)]
+pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], number: u32) {
+    let Parts { shape, factor, rhs, residual, cross, z, y, .. } = parts;
+    let Some((block_z, block_y)) = block(*shape, residual, cross, spare) else {
+        return fold(factor, rhs, z.as_chunks_mut::<1>().0, y.as_chunks_mut::<1>().0);
+    };
+    let row = number as usize % 8;
+    for (column, value) in block_z.iter_mut().chain(&mut *block_y).zip(z.iter().chain(&**y)) {
+        if let Some(place) = column.get_mut(row) {
+            *place = *value;
+        }
+    }
+    if row == 7 {
+        fold(factor, rhs, block_z, block_y);
+    }
+}
+
+/// Takes four rows. False, with nothing changed, if they must be taken one by one: `number` is between two
+/// fours, or there are no blocks.
+pub fn push_four(parts: &mut Parts<'_>, spare: &mut [Four], number: u32, z: &[Four], y: &[Four]) -> bool {
+    let Parts { shape, factor, rhs, residual, cross, .. } = parts;
+    let Some((block_z, block_y)) = block(*shape, residual, cross, spare) else { return false };
+    if !number.is_multiple_of(4) {
+        return false;
+    }
+    let half = usize::from(!number.is_multiple_of(8));
+    for (block, fours) in [(&mut *block_z, z), (&mut *block_y, y)] {
+        for (column, four) in block.iter_mut().zip(fours) {
+            if let Some(place) = column.as_chunks_mut().0.get_mut(half) {
+                *place = *four;
+            }
+        }
+    }
+    if half == 1 {
+        fold(factor, rhs, block_z, block_y);
+    }
+    true
+}
+
+/// Folds what is left after `count` rows.
+pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], count: u32) {
+    let Parts { shape, factor, rhs, residual, cross, .. } = parts;
+    let rows = count as usize % 8;
+    let Some((z, y)) = block(*shape, residual, cross, spare).filter(|_| rows > 0) else { return };
+    for column in z.iter_mut().chain(&mut *y) {
+        column.get_mut(rows..).unwrap_or_default().fill(0.0);
+    }
+    fold(factor, rhs, z, y);
+}
+
+/// Where samples are read again, the columns of a block are in the buffer of `S`, which comes later.
+fn fits_residual(shape: Shape) -> bool {
+    shape.features * shape.outputs >= 8 * (shape.width + shape.outputs)
+}
+
+/// How many fours of room a block needs elsewhere; none if that is more than there are.
+pub fn spare_fours(shape: Shape) -> usize {
+    let fours = 2 * (shape.width + shape.outputs);
+    if fits_residual(shape) || fours > KEPT { 0 } else { fours }
+}
+
+/// Columns of a block: k of `Z`, C of `Y`. `None` in the few shapes for which there is not enough room: rows
+/// are folded one by one then, on both ways.
+fn block<'a>(
+    shape: Shape,
+    residual: &'a mut [f32],
+    cross: &'a mut Option<Cross<'_>>,
+    spare: &'a mut [Four],
+) -> Option<(&'a mut [Eight], &'a mut [Eight])> {
+    let fits = fits_residual(shape);
+    if !fits && spare_fours(shape) == 0 {
+        return None;
+    }
+    if let Some(cross) = cross {
+        return Some((cross.z, cross.y));
+    }
+    let room = if fits { residual } else { spare.as_flattened_mut() };
+    let (z, y) = room.as_chunks_mut().0.split_at_mut_checked(shape.width)?;
+    Some((z, y.get_mut(..shape.outputs)?))
+}
