@@ -9,6 +9,7 @@
 //! | [`made`] | samples that are computed instead of stored, for the board with 16 KiB |
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
+//! | [`once`] | static memory that is handed out once |
 //! | `register`, `systick`, `fault` | the few lines that touch hardware |
 //!
 //! What needs an emulator is only there on bare metal; the rest is tested on the host with `cargo test`.
@@ -18,6 +19,7 @@
 pub mod board;
 pub mod link;
 pub mod made;
+pub mod once;
 pub mod problem;
 pub mod ring;
 pub mod settings;

@@ -2,6 +2,8 @@
 
 use core::arch::asm;
 
+use crate::fault;
+
 /// The paint: an address that no emulated board has, and no number that is likely.
 const PAINT: u32 = 0xc5c5_a5a5;
 /// Most that is painted, so that a board with megabytes free does not take long.
@@ -47,7 +49,11 @@ impl Painted {
 pub fn peak(limit: usize, work: &mut dyn FnMut()) -> usize {
     let painted = paint(limit);
     work();
-    painted.reached()
+    let reached = painted.reached();
+    if reached == painted.top - painted.bottom {
+        fault::exit(fault::FAULT, &"the stack has met the statics");
+    }
+    reached
 }
 
 /// The stack pointer.

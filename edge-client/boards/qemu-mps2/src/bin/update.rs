@@ -3,18 +3,19 @@
 #![no_std]
 #![no_main]
 
-use cortex_m::singleton;
 use cortex_m_rt::entry;
 use fedspan_client::{Linear, Workspace};
+use fedspan_emulated::once::Once;
 use fedspan_emulated::shape::{D, K};
 use fedspan_emulated::{fault, measure};
 use qemu_mps2::Mps2;
 
+static MODEL: Once<Linear<Workspace<D, K>>> = Once::new(Linear::new(Workspace::new()));
+static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
+
 #[entry]
 fn main() -> ! {
-    let model = singleton!(: Linear<Workspace<D, K>> = Linear::new(Workspace::new()));
-    let upload = singleton!(: [f32; D * K] = [0.0; D * K]);
-    let (Some(board), Some(model), Some(upload)) = (Mps2::counting(), model, upload) else {
+    let (Some(board), Some(model), Some(upload)) = (Mps2::counting(), MODEL.take(), UPLOAD.take()) else {
         fault::exit(fault::FAULT, &"started twice")
     };
     if let Err(reason) = measure::update(&board, model, upload) {

@@ -4,17 +4,20 @@
 #![no_main]
 
 use fedspan_client::{Linear, Workspace};
+use fedspan_emulated::once::Once;
 use fedspan_emulated::shape::{D, K};
 use fedspan_emulated::{fault, measure};
 use qemu_riscv::Virt;
-use riscv::singleton;
 use riscv_rt::entry;
+
+static MODEL: Once<Linear<Workspace<D, K>>> = Once::new(Linear::new(Workspace::new()));
+static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
 
 #[entry]
 fn main() -> ! {
-    let model = singleton!(: Linear<Workspace<D, K>> = Linear::new(Workspace::new()));
-    let upload = singleton!(: [f32; D * K] = [0.0; D * K]);
-    let (Some(model), Some(upload)) = (model, upload) else { fault::exit(fault::FAULT, &"started twice") };
+    let (Some(model), Some(upload)) = (MODEL.take(), UPLOAD.take()) else {
+        fault::exit(fault::FAULT, &"started twice")
+    };
     if let Err(reason) = measure::update(&Virt::counting(), model, upload) {
         measure::failed(reason);
     }
