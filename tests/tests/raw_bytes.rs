@@ -196,6 +196,19 @@ async fn updates_that_nobody_asked_for_do_not_count() {
     assert_eq!(status.connections.faults, 1);
 }
 
+/// Every hello after the first may be answered with a whole round.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_never_stops_greeting_is_cut_off() {
+    let world = world().await;
+    let hello = frame(&ToServer::Hello(world.hello(60)));
+    let messages = talk(world.server.address, &hello.repeat(100)).await;
+    let welcomes = messages.iter().filter(|message| matches!(message, ToDevice::Welcome(_))).count();
+    // None where all hellos came at once.
+    assert!(welcomes <= 17, "{welcomes}");
+    let status = world.finish().await;
+    assert_eq!(status.connections.flood, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_connections_are_told_to_come_back() {
     let world = world().await;

@@ -27,6 +27,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a connection that this side ends may take to close on the other.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Hellos after the first that a connection may say.
+const HELLOS_MAX: u32 = 16;
+
 /// Faults and dropped frames after which the host is told, if there is nothing else to tell.
 const NOISE: u32 = 16;
 
@@ -148,6 +151,8 @@ struct Peer<S> {
     unanswered_since: Option<Instant>,
     /// What the host knows of the connection's traffic.
     reported: Traffic,
+    /// Hellos after the first.
+    hellos: u32,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
@@ -164,6 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             asked: None,
             unanswered_since: None,
             reported: Traffic::default(),
+            hellos: 0,
         }
     }
 
@@ -304,7 +310,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         let what = match inbound {
             Inbound::Hello(hello) => match greeting.take() {
                 Some(sender) => What::Hello(hello, sender),
-                None => What::HelloAgain(hello),
+                // Each is answered with a whole round: a device that has missed its welcome says it once or
+                // twice more. On a line every restart is one.
+                None if !self.lasting && self.hellos >= HELLOS_MAX => return Err(Gone::Flood),
+                None => {
+                    self.hellos += 1;
+                    What::HelloAgain(hello)
+                }
             },
             // Its next hello is heard in a new conversation.
             Inbound::Stranger if self.lasting => return Err(Gone::Ended),
