@@ -225,6 +225,12 @@ impl Host {
             Ok(()) => {
                 self.connections.welcomed_again += 1;
                 self.command(device, Command::Welcome(self.welcome()));
+                if self.current.get(&device) != Some(&peer) {
+                    // It does not take its welcome and has been let go: a device without a connection must
+                    // not seem to be there.
+                    self.publish();
+                    return Ok(());
+                }
                 self.event(Event::Joined(device))
             }
             Err(refusal) => {
