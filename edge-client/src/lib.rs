@@ -16,7 +16,7 @@
 //!
 //! // d = 3, k = 1: all the memory that training takes, in bytes.
 //! let mut client = Linear::new(Workspace::<3, 1>::new());
-//! assert_eq!(size_of::<Workspace<3, 1>>(), 48);
+//! assert_eq!(size_of::<Workspace<3, 1>>(), 44);
 //!
 //! // The first column of the identity spans the right space, so the head fits exactly.
 //! client.set_representation(&[1.0, 0.0, 0.0])?;

@@ -48,8 +48,6 @@ pub struct Parts<'a> {
     pub z: &'a mut [f32],
     /// C values.
     pub y: &'a mut [f32],
-    /// k indices.
-    pub order: &'a mut [u16],
 }
 
 /// What samples that are seen once need besides.
@@ -86,7 +84,7 @@ pub trait Memory {
 }
 
 /// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the whole RAM of
-/// the model: `4 (2 K C + D K + D C + K^2 + K + C) + 2 K` bytes.
+/// the model: `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
 #[derive(Clone, Debug)]
 pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
     representation: [[f32; K]; D],
@@ -96,7 +94,6 @@ pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
     residual: [[f32; C]; D],
     z: [f32; K],
     y: [f32; C],
-    order: [u16; K],
 }
 
 impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
@@ -112,7 +109,6 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
             residual: [[0.0; C]; D],
             z: [0.0; K],
             y: [0.0; C],
-            order: [0; K],
         }
     }
 
@@ -127,7 +123,6 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
             cross,
             z: &mut self.z,
             y: &mut self.y,
-            order: &mut self.order,
         }
     }
 }

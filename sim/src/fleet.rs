@@ -19,7 +19,6 @@ use crate::data::ClientSource;
 pub struct HeapWorkspace {
     shape: Shape,
     values: Vec<f32>,
-    order: Vec<u16>,
 }
 
 impl HeapWorkspace {
@@ -27,7 +26,7 @@ impl HeapWorkspace {
     #[must_use]
     pub fn new(shape: Shape) -> Self {
         let Shape { features: d, width: k, outputs: c } = shape;
-        Self { shape, values: vec![0.0; d * k + k * c + k * k + k * c + d * c + k + c], order: vec![0; k] }
+        Self { shape, values: vec![0.0; d * k + k * c + k * k + k * c + d * c + k + c] }
     }
 }
 
@@ -41,18 +40,7 @@ impl Memory for HeapWorkspace {
         let (rhs, rest) = rest.split_at_mut(k * c);
         let (residual, rest) = rest.split_at_mut(d * c);
         let (z, y) = rest.split_at_mut(k);
-        Parts {
-            shape,
-            representation,
-            head,
-            factor,
-            rhs,
-            residual,
-            cross: None,
-            z,
-            y,
-            order: &mut self.order,
-        }
+        Parts { shape, representation, head, factor, rhs, residual, cross: None, z, y }
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {

@@ -1,9 +1,17 @@
-//! The triangular way: rows of `[Z | Y]` are folded into `R` and `Q^T Y` by Householder reflections, one a
-//! column for all rows of a block. The more rows, the fewer roundings, and the less work for each.
+//! The triangular way: rows of `[Z | Y]` go into `R` and `Q^T Y` by orthogonal transformations. Eight rows at a time
+//! by Householder reflections, one a column; the more rows, the fewer roundings, and the less work for each. One
+//! row, where there is no room for eight, by Givens rotations.
+//!
+//! A pivot grows by what the column adds to it: formed as the root of a sum it would be rounded down more often than
+//! up, and over ten thousand samples that bias costs three digits. For the same reason a reflection keeps the sign
+//! of the pivot, and a rotation is formed from half its angle: they move what they are applied to as little as the
+//! column is short.
 
 use libm::sqrtf;
 
-use super::largest;
+use super::vector::rotate;
+use super::{Four, add_product, add_scaled};
+use crate::memory::Eight;
 
 /// A column of the block that is smaller than this, absolutely or as a share of its pivot, is taken for
 /// zero: its reciprocal or the pivot's share of it would leave the range of f32. It is far below what
@@ -11,66 +19,110 @@ use super::largest;
 const NEGLIGIBLE: f32 = 1e-30;
 const NEGLIGIBLE_SHARE: f32 = 1e-18;
 
-/// Folds `H` rows of `[Z | Y]` into `r` (k x k, upper triangle, no negative pivot) and `qty` (k x c). Rows of
-/// zeros change nothing.
+/// Folds eight rows of `[Z | Y]` into `r` (k x k, upper triangle, no negative pivot) and `qty` (k x c). Rows of zeros
+/// change nothing.
 ///
 /// `z` holds k columns of the block and `y` c. Both are used up.
 #[inline(never)]
-pub fn fold<const H: usize>(r: &mut [f32], qty: &mut [f32], z: &mut [[f32; H]], y: &mut [[f32; H]]) {
+pub fn fold(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
     for (j, (row, qty)) in r.chunks_exact_mut(k).zip(qty.chunks_exact_mut(c)).enumerate() {
         let Some((column, rest)) = later.split_first_mut() else { return };
         later = rest;
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
-        let Some(reflection) = reflect(pivot, column) else { continue };
+        let [low, high] = halves(column);
+        // No less than the largest, and quicker to find.
+        let size = magnitudes(low) + magnitudes(high);
+        if is_negligible(size, *pivot) {
+            continue;
+        }
+        let scale = 1.0 / size;
+        let column = [scaled(low, scale), scaled(high, scale)];
+        let squares = dot(0.0, &column, &column);
+        let growth = growth(*pivot * scale, squares);
+        *pivot += growth * size;
+        let reflection = Reflection { top: -growth, column, tau: 2.0 / (growth * growth + squares) };
         for (tops, others) in [(row, &mut *later), (qty, &mut *y)] {
             reflection.apply(tops, others);
         }
     }
 }
 
-/// `I - tau v v^T` with `v = (top, column)`.
+/// Folds one row: `z` (k values) and `y` (c values) are used up.
+#[inline(never)]
+pub fn fold_one(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
+    let (k, c) = (z.len().max(1), y.len().max(1));
+    let mut later = z;
+    for (j, (row, qty)) in r.chunks_exact_mut(k).zip(qty.chunks_exact_mut(c)).enumerate() {
+        let Some((value, rest)) = later.split_first_mut() else { return };
+        later = rest;
+        let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
+        let size = value.abs();
+        if is_negligible(size, *pivot) {
+            continue;
+        }
+        let half = growth(*pivot / size, 1.0);
+        *pivot += half * size;
+        let half = half.copysign(*value);
+        let sine = 2.0 * half / (half * half + 1.0);
+        rotate(sine, half, row, later);
+        rotate(sine, half, qty, y);
+    }
+}
+
+/// Written so that a NaN is negligible.
+fn is_negligible(size: f32, pivot: f32) -> bool {
+    !(size > NEGLIGIBLE && size > NEGLIGIBLE_SHARE * pivot)
+}
+
+/// By how much a pivot of this length grows when a column is added whose squares sum up to `squares`.
+fn growth(pivot: f32, squares: f32) -> f32 {
+    squares / (pivot + sqrtf(pivot * pivot + squares))
+}
+
+/// `I - tau v v^T` with `v = (top, column)`: takes `(pivot, column)`, `pivot >= 0`, to `(|(pivot, column)|, 0)`.
 #[derive(Clone, Copy, Debug)]
-struct Reflection<const H: usize> {
+struct Reflection {
     top: f32,
-    column: [f32; H],
+    column: [Four; 2],
     tau: f32,
 }
 
-/// The reflection that takes `(pivot, column)`, `pivot >= 0`, to `(|(pivot, column)|, 0)`. The pivot becomes
-/// that length. Scaled, so that nothing overflows or underflows on the way. `None` where the column is
-/// negligible.
-///
-/// The pivot grows by what the column adds to it: formed as the root of a sum it would be rounded down more
-/// often than up, and over ten thousand samples that bias costs three digits. For the same reason the
-/// reflection is the one that keeps the sign of the pivot: it moves what it is applied to as little as the
-/// column is short.
-fn reflect<const H: usize>(pivot: &mut f32, column: &[f32; H]) -> Option<Reflection<H>> {
-    let size = largest(column);
-    // Written so that a NaN is left out.
-    if !(size > NEGLIGIBLE && size > NEGLIGIBLE_SHARE * *pivot) {
-        return None;
-    }
-    let scale = 1.0 / size;
-    let column = column.map(|value| value * scale);
-    let squares = column.iter().fold(0.0f32, |sum, value| sum + value * value);
-    let share = *pivot * scale;
-    let growth = squares / (share + sqrtf(share * share + squares));
-    *pivot += growth * size;
-    Some(Reflection { top: -growth, column, tau: 2.0 / (growth * growth + squares) })
-}
-
-impl<const H: usize> Reflection<H> {
+impl Reflection {
     /// Applies it to the vectors `(tops[i], others[i])`.
-    fn apply(&self, tops: &mut [f32], others: &mut [[f32; H]]) {
+    #[inline(always)]
+    fn apply(&self, tops: &mut [f32], others: &mut [Eight]) {
         for (top, other) in tops.iter_mut().zip(others) {
-            let dot = self.column.iter().zip(&*other).fold(self.top * *top, |sum, (v, a)| sum + v * a);
-            let factor = self.tau * dot;
+            let [mut low, mut high] = halves(other);
+            let factor = self.tau * dot(self.top * *top, &self.column, &[low, high]);
             *top -= factor * self.top;
-            for (a, v) in other.iter_mut().zip(&self.column) {
-                *a -= factor * v;
-            }
+            add_scaled(&mut low, self.column[0], -factor);
+            add_scaled(&mut high, self.column[1], -factor);
+            let ([l0, l1, l2, l3], [h0, h1, h2, h3]) = (low, high);
+            *other = [l0, l1, l2, l3, h0, h1, h2, h3];
         }
     }
+}
+
+/// The first and the last four.
+#[inline(always)]
+fn halves(&[v0, v1, v2, v3, v4, v5, v6, v7]: &Eight) -> [Four; 2] {
+    [[v0, v1, v2, v3], [v4, v5, v6, v7]]
+}
+
+#[inline(always)]
+fn magnitudes([v0, v1, v2, v3]: Four) -> f32 {
+    v0.abs() + v1.abs() + v2.abs() + v3.abs()
+}
+
+#[inline(always)]
+fn scaled([v0, v1, v2, v3]: Four, scale: f32) -> Four {
+    [v0 * scale, v1 * scale, v2 * scale, v3 * scale]
+}
+
+/// `sum + sum of a[i] b[i]`.
+#[inline(always)]
+fn dot(sum: f32, [a0, a1]: &[Four; 2], [b0, b1]: &[Four; 2]) -> f32 {
+    add_product(add_product(sum, *a0, b0), *a1, b1)
 }

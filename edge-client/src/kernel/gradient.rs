@@ -3,7 +3,7 @@
 //! `G = (1/m) S W^T` with `S = X^T R`, `R = X B W - Y`: for few outputs that is a matrix of low rank, so
 //! only `S` (d x c) is accumulated and `G` (d x k) is formed element by element when it is sent.
 
-use super::{Four, add_products};
+use super::{Four, add_product, add_products};
 
 /// `S += x r^T` for one sample. `s` is d x c, `x` has d values, `r` has c.
 #[inline(never)]
@@ -24,27 +24,16 @@ pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
 /// `S += x r^T` for four samples of d values each; `r` has c fours.
 #[inline(never)]
 pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
+    let [x0, x1, x2, x3] = x;
     if let [r] = *r {
-        // Eight features at a time, which the compiler does by itself only at opt-level 3.
-        let (blocks, rest) = s.as_chunks_mut::<8>();
-        let [(x0, rest0), (x1, rest1), (x2, rest2), (x3, rest3)] = x.map(<[f32]>::as_chunks::<8>);
-        for ((((s, x0), x1), x2), x3) in blocks.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
-            add_features(s, [x0, x1, x2, x3], r);
+        for ((((s, &x0), &x1), &x2), &x3) in s.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
+            *s = add_product(*s, [x0, x1, x2, x3], &r);
         }
-        add_features(rest, [rest0, rest1, rest2, rest3], r);
     } else {
-        let [x0, x1, x2, x3] = x;
         let x = x0.iter().zip(x1).zip(x2).zip(x3);
         for (row, (((&x0, &x1), &x2), &x3)) in s.chunks_exact_mut(r.len().max(1)).zip(x) {
             add_products(row, [x0, x1, x2, x3], r);
         }
-    }
-}
-
-/// The same for one output.
-fn add_features(s: &mut [f32], [x0, x1, x2, x3]: [&[f32]; 4], [r0, r1, r2, r3]: Four) {
-    for ((((s, x0), x1), x2), x3) in s.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
-        *s = *s + x0 * r0 + x1 * r1 + x2 * r2 + x3 * r3;
     }
 }
 
@@ -82,9 +71,8 @@ fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
         for (row, s) in out.chunks_exact_mut(k).zip(s) {
             let Some(places) = row.get_mut(first..).and_then(<[f32]>::first_chunk_mut::<4>) else { break };
             let common = scale * s;
-            for (place, w) in places.iter_mut().zip(w) {
-                *place = common * w;
-            }
+            let [w0, w1, w2, w3] = w;
+            *places = [common * w0, common * w1, common * w2, common * w3];
         }
         first += 4;
     }

@@ -7,7 +7,6 @@
 
 use libm::sqrtf;
 
-use super::fold::fold;
 use super::vector::{at, dot, from, from_mut, subtract};
 use super::{Four, add_products, add_products_to_two};
 
@@ -111,12 +110,6 @@ fn backward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
         *value /= pivot;
         subtract(*value, l, from_mut(above, output), c);
     }
-}
-
-/// Rotates one sample into the triangular form: `r` (k x k, upper triangle) and `qty` (k x c).
-/// `z` (k values) and `y` (c values) are used up.
-pub fn rotate_in(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
-    fold(r, qty, z.as_chunks_mut::<1>().0, y.as_chunks_mut::<1>().0);
 }
 
 /// Largest entry of a head that gradient steps may lead to. With samples of at most 1e12 every prediction

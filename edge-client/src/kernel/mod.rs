@@ -32,7 +32,13 @@ pub fn largest(values: &[f32]) -> f32 {
 #[inline(never)]
 pub fn all_within(values: &[f32], most: f32) -> bool {
     let most = most.to_bits().cast_signed();
-    values.iter().fold(0, |sign, value| sign | most.wrapping_sub(value.abs().to_bits().cast_signed())) >= 0
+    let beyond = |value: &f32| most.wrapping_sub(value.abs().to_bits().cast_signed());
+    let (fours, rest) = values.as_chunks();
+    let mut sign = 0;
+    for [v0, v1, v2, v3] in fours {
+        sign |= beyond(v0) | beyond(v1) | beyond(v2) | beyond(v3);
+    }
+    rest.iter().fold(sign, |sign, value| sign | beyond(value)) >= 0
 }
 
 /// `row[j] += sum of a[s] b[j][s]` over four samples, in their order.
@@ -52,6 +58,17 @@ fn add_products_to_two(rows: (&mut [f32], &mut [f32]), a: [Four; 2], b: &[Four])
     }
 }
 
-fn add_product(sum: f32, a: Four, b: &Four) -> f32 {
-    a.iter().zip(b).fold(sum, |sum, (a, b)| sum + a * b)
+/// `sum + sum of a[s] b[s]` over four samples, in their order.
+#[inline(always)]
+fn add_product(sum: f32, [a0, a1, a2, a3]: Four, [b0, b1, b2, b3]: &Four) -> f32 {
+    sum + a0 * b0 + a1 * b1 + a2 * b2 + a3 * b3
+}
+
+/// `sums[s] += x[s] factor` for four samples.
+#[inline(always)]
+pub(crate) fn add_scaled([s0, s1, s2, s3]: &mut Four, [x0, x1, x2, x3]: Four, factor: f32) {
+    *s0 += x0 * factor;
+    *s1 += x1 * factor;
+    *s2 += x2 * factor;
+    *s3 += x3 * factor;
 }

@@ -3,7 +3,7 @@
 //! Sums run over features, ascending, and stay in registers: of a few columns at a time, the first for all
 //! features, then the next. An element of `B` is loaded once for four samples where there are four.
 
-use super::Four;
+use super::{Four, add_scaled};
 
 /// Projects one sample. `b` is d x k, `x` has d values, `z` receives k.
 #[inline(never)]
@@ -41,12 +41,12 @@ pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
     let (blocks, rest) = z.as_chunks_mut::<4>();
     let mut first = 0;
     for block in blocks {
-        columns_of_four(b, k, first, x, block);
+        four_columns(b, k, first, x, block);
         first += 4;
     }
     let (pairs, rest) = rest.as_chunks_mut::<2>();
     for pair in pairs {
-        columns_of_four(b, k, first, x, pair);
+        two_columns(b, k, first, x, pair);
         first += 2;
     }
     for four in rest {
@@ -54,36 +54,36 @@ pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
     }
 }
 
-/// Columns `first..first + W` of `B^T x` for four samples, two features at a time.
+/// Columns `first..first + 4` of `B^T x` for four samples.
 #[inline(never)]
-fn columns_of_four<const W: usize>(b: &[f32], k: usize, first: usize, x: [&[f32]; 4], z: &mut [Four; W]) {
-    let mut sums = [[0.0; 4]; W];
-    let pairs = b.chunks_exact((2 * k).max(1));
-    let last = pairs.remainder();
-    let [(x0, last0), (x1, last1), (x2, last2), (x3, last3)] = x.map(<[f32]>::as_chunks::<2>);
-    for ((((rows, x0), x1), x2), x3) in pairs.zip(x0).zip(x1).zip(x2).zip(x3) {
-        let row = |i: usize| rows.get(i * k + first..).and_then(<[f32]>::first_chunk::<W>);
-        let (Some(b0), Some(b1)) = (row(0), row(1)) else { break };
-        add_feature(&mut sums, b0, [x0[0], x1[0], x2[0], x3[0]]);
-        add_feature(&mut sums, b1, [x0[1], x1[1], x2[1], x3[1]]);
+fn four_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 4]) {
+    let k = k.max(1);
+    let Some(end) = first.checked_add(4).filter(|&end| end <= k) else { return };
+    let [mut z0, mut z1, mut z2, mut z3] = [[0.0; 4]; 4];
+    for ((((row, &x0), &x1), &x2), &x3) in b.chunks_exact(k).zip(x0).zip(x1).zip(x2).zip(x3) {
+        let Some([b0, b1, b2, b3]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
+        let x = [x0, x1, x2, x3];
+        add_scaled(&mut z0, x, *b0);
+        add_scaled(&mut z1, x, *b1);
+        add_scaled(&mut z2, x, *b2);
+        add_scaled(&mut z3, x, *b3);
     }
-    if let (Some(b), [x0], [x1], [x2], [x3]) =
-        (last.get(first..).and_then(<[f32]>::first_chunk::<W>), last0, last1, last2, last3)
-    {
-        add_feature(&mut sums, b, [*x0, *x1, *x2, *x3]);
-    }
-    *z = sums;
+    *z = [z0, z1, z2, z3];
 }
 
-/// `sums[j][s] += b[j] x[s]`.
-#[inline(always)]
-fn add_feature<const W: usize>(sums: &mut [Four; W], b: &[f32; W], [x0, x1, x2, x3]: Four) {
-    for ([s0, s1, s2, s3], &b) in sums.iter_mut().zip(b) {
-        *s0 += x0 * b;
-        *s1 += x1 * b;
-        *s2 += x2 * b;
-        *s3 += x3 * b;
+/// Columns `first` and `first + 1` of `B^T x` for four samples.
+#[inline(never)]
+fn two_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 2]) {
+    let k = k.max(1);
+    let Some(end) = first.checked_add(2).filter(|&end| end <= k) else { return };
+    let [mut z0, mut z1] = [[0.0; 4]; 2];
+    for ((((row, &x0), &x1), &x2), &x3) in b.chunks_exact(k).zip(x0).zip(x1).zip(x2).zip(x3) {
+        let Some([b0, b1]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
+        let x = [x0, x1, x2, x3];
+        add_scaled(&mut z0, x, *b0);
+        add_scaled(&mut z1, x, *b1);
     }
+    *z = [z0, z1];
 }
 
 /// `y = W^T z`: the head's outputs. `w` is k x c, `z` has k values, `y` receives c.

@@ -1,46 +1,48 @@
-//! Minimum-norm least squares from a triangular factor, at whatever rank there is: a complete
-//! orthogonal decomposition (Golub and Van Loan, section 5.5; LAPACK xGELSY) of a k x k matrix, in place.
+//! Minimum-norm least squares from a triangular factor, at whatever rank there is.
+//!
+//! A factor that is far from singular is solved by substitution. Otherwise its rows are rotated until they are
+//! orthogonal (one-sided Jacobi; Demmel and Veselić 1992, Golub and Van Loan, section 8.6.3): `J R = S V^T`
+//! holds the right singular vectors, each as long as its singular value, and `J Q` what belongs to them. Those
+//! that are too short are left out. No second matrix is needed.
 
 use libm::sqrtf;
 
 use super::largest;
-use super::vector::{at, dot, from, from_mut, reflect, set};
+use super::vector::{at, dot, from, from_mut, rotate, subtract};
 
-/// Columns whose pivot is under this fraction of the largest are cut: about a hundred roundings of f32.
+/// Singular values under this fraction of the largest are cut: about a hundred roundings of f32.
 pub const RANK_CUT: f32 = 1e-5;
 
-/// Shorter columns are zero: their squares would leave the range of f32.
+/// A largest entry below this is zero.
 const SMALLEST: f32 = 1e-18;
 
-/// Solves `min |R W - Q|` for the `W` of least norm. `r` is k x k (overwritten), `q` is k x c and
-/// becomes `W`; `order` and `scratch` hold k values. Returns the numerical rank. Never fails: what
-/// cannot be represented (a head beyond f32) becomes zero.
+/// Times that every pair of rows is rotated, at most. Six to ten are enough; matrices for which more are not
+/// known.
+const SWEEPS: usize = 24;
+
+/// Solves `min |R W - Q|` for the `W` of least norm. `r` is k x k, zero below the diagonal (overwritten), `q` is
+/// k x c and becomes `W`; `scratch` holds k values. Returns the numerical rank. Never fails: what cannot be
+/// represented (a head beyond f32) becomes zero.
 #[inline(never)]
-pub fn minimum_norm(r: &mut [f32], q: &mut [f32], order: &mut [u16], scratch: &mut [f32]) -> usize {
-    let k = order.len();
+pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32]) -> usize {
+    let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
     if is_well_conditioned(r, scratch) {
-        substitute(r, q, k, c, k);
+        substitute(r, q, k, c);
         return k;
     }
-    for (place, index) in order.iter_mut().zip(0u16..) {
-        *place = index;
+    let size = largest(r);
+    // Written so that a NaN is zero too.
+    if !(size >= SMALLEST && size.is_finite()) {
+        q.fill(0.0);
+        return 0;
     }
-    let rank = pivoted_qr(r, q, order, scratch, c);
-    compress_rows(r, k, rank, scratch);
-    // R11 y = Q^T q, then W = P Z^T [y; 0].
-    substitute(r, q, k, c, rank);
-    from_mut(q, rank * c).fill(0.0);
-    if rank < k {
-        for i in 0..rank {
-            recall(r, k, rank, i, scratch);
-            let tau = at(r, rank * k + i);
-            for output in 0..c {
-                reflect(tau, from(scratch, i), from_mut(q, i * c + output), c);
-            }
-        }
+    let scale = 1.0 / size;
+    for value in r.iter_mut() {
+        *value *= scale;
     }
-    unpermute(q, order, c);
+    orthogonalise_rows(r, q, k, c);
+    let rank = combine(r, q, scratch, scale);
     if q.iter().any(|w| !w.is_finite()) {
         q.fill(0.0);
         return 0;
@@ -48,8 +50,8 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], order: &mut [u16], scratch: &m
     rank
 }
 
-/// True if no column can be cut: `|R| |R^-1|` bounds the quotient of any two pivots, whichever is first and
-/// last. (Frobenius norms; the inverse of a triangle, column by column, is cheaper than a pivoted QR.)
+/// True if nothing can be cut: `|R| |R^-1|` bounds the quotient of any two singular values. (Frobenius norms; the
+/// inverse of a triangle, column by column.)
 fn is_well_conditioned(r: &[f32], scratch: &mut [f32]) -> bool {
     let k = scratch.len();
     let mut inverse_squares = 0.0f32;
@@ -70,13 +72,10 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32]) -> bool {
         && dot(r, r, 1) * inverse_squares <= 0.25 / (RANK_CUT * RANK_CUT)
 }
 
-/// Solves `R11 W = Q` for the leading `rank` rows, in place.
-#[inline(never)]
-fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, rank: usize) {
-    for i in (0..rank).rev() {
-        let Some((&pivot, row)) = r.get(i * k + i..i * k + rank).and_then(<[f32]>::split_first) else {
-            return;
-        };
+/// Solves `R W = Q` in place.
+fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
+    for i in (0..k).rev() {
+        let Some((&pivot, row)) = r.get(i * k + i..i * k + k).and_then(<[f32]>::split_first) else { return };
         let (own, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
         for (output, value) in own.iter_mut().enumerate() {
             *value = (*value - dot(row, from(later, output), c)) / pivot;
@@ -84,127 +83,65 @@ fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, rank: usize) {
     }
 }
 
-/// Householder QR with column pivoting of `r` (k x k), applied to `q` (k x c) as well. Stops at the first
-/// pivot below [`RANK_CUT`] of the first one and returns the number of columns taken. What is below the
-/// diagonal is not cleared.
-fn pivoted_qr(r: &mut [f32], q: &mut [f32], order: &mut [u16], v: &mut [f32], c: usize) -> usize {
-    let k = order.len();
-    let mut first_pivot = 0.0f32;
-    for step in 0..k {
-        let (mut best, mut longest) = (step, -1.0f32);
-        for column in step..k {
-            let length = length(from(r, step * k + column), k);
-            if length > longest {
-                (best, longest) = (column, length);
+/// Rotates pairs of rows of `[R | Q]` until those of `R` (entries of at most one) are orthogonal.
+fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
+    #[allow(clippy::cast_precision_loss, reason = "a tolerance")]
+    let tolerance = k as f32 * f32::EPSILON;
+    for _ in 0..SWEEPS {
+        let mut still = true;
+        for second in 1..k {
+            for first in 0..second {
+                let (above, below) = r.split_at_mut_checked(second * k).unwrap_or_default();
+                let (a, b) = (row_mut(above, first, k), row_mut(below, 0, k));
+                let (aa, bb, ab) = (dot(a, a, 1), dot(b, b, 1), dot(a, b, 1));
+                // Written so that a NaN ends it.
+                if !(ab.abs() > tolerance * sqrtf(aa) * sqrtf(bb)) {
+                    continue;
+                }
+                still = false;
+                let cotangent = (bb - aa) / (2.0 * ab);
+                let tangent = 1.0 / (cotangent.abs() + sqrtf(cotangent * cotangent + 1.0));
+                let tangent = if cotangent < 0.0 { tangent } else { -tangent };
+                let cosine = 1.0 / sqrtf(tangent * tangent + 1.0);
+                let sine = tangent * cosine;
+                let half = sine / (1.0 + cosine);
+                rotate(sine, half, a, b);
+                let (above, below) = q.split_at_mut_checked(second * c).unwrap_or_default();
+                rotate(sine, half, row_mut(above, first, c), row_mut(below, 0, c));
             }
         }
-        if step == 0 {
-            first_pivot = longest;
-        }
-        // Written so that a NaN is cut too.
-        if !(longest > RANK_CUT * first_pivot && longest >= SMALLEST && longest.is_finite()) {
-            return step;
-        }
-        exchange(order, best, step);
-        for row in r.chunks_exact_mut(k) {
-            exchange(row, best, step);
-        }
-        let v = from_mut(v, step);
-        for (v, x) in v.iter_mut().zip(from(r, step * k + step).iter().step_by(k)) {
-            *v = *x;
-        }
-        let (alpha, v0) = reflector(at(v, 0), longest);
-        set(v, 0, v0);
-        // |v|^2 / 2 = -alpha v0.
-        let tau = 1.0 / (-alpha * v0);
-        set(r, step * k + step, alpha);
-        for column in step + 1..k {
-            reflect(tau, v, from_mut(r, step * k + column), k);
-        }
-        for output in 0..c {
-            reflect(tau, v, from_mut(q, step * c + output), c);
-        }
-    }
-    k
-}
-
-/// The reflection that takes a vector with this first element and length to `alpha e1`: `alpha`, of the
-/// opposite sign, and the first element of `v = x - alpha e1`.
-fn reflector(first: f32, length: f32) -> (f32, f32) {
-    let alpha = if first > 0.0 { -length } else { length };
-    (alpha, first - alpha)
-}
-
-/// Reduces `[R11 R12]` (rank x k) to `[T 0]` by reflections from the right. Row `i` keeps its reflector
-/// `(1, v)` with `v` in place of its part of R12, and row `rank`, which is not needed any more, its factor.
-fn compress_rows(r: &mut [f32], k: usize, rank: usize, scratch: &mut [f32]) {
-    if rank == k {
-        return;
-    }
-    for i in (0..rank).rev() {
-        recall(r, k, rank, i, scratch);
-        let head = at(r, i * k + i);
-        set(scratch, i, head);
-        let (alpha, v0) = reflector(head, length(from(scratch, i), 1));
-        let tau = -v0 / alpha;
-        for value in r.get_mut(i * k + rank..(i + 1) * k).unwrap_or_default() {
-            *value /= v0;
-        }
-        recall(r, k, rank, i, scratch);
-        set(r, i * k + i, alpha);
-        set(r, rank * k + i, tau);
-        for row in 0..i {
-            reflect(tau, from(scratch, i), from_mut(r, row * k + i), 1);
+        if still {
+            return;
         }
     }
 }
 
-/// The reflector of row `i`: `v[i] = 1`, then zeros, then what the row keeps from column `rank` on.
-#[inline(never)]
-fn recall(r: &[f32], k: usize, rank: usize, i: usize, v: &mut [f32]) {
-    v.fill(0.0);
-    set(v, i, 1.0);
-    for (v, &kept) in from_mut(v, rank).iter_mut().zip(from(r, i * k + rank)) {
-        *v = kept;
-    }
-}
-
-/// Length of the vector `x[i step]`, scaled so that squares stay in range.
-#[inline(never)]
-fn length(x: &[f32], step: usize) -> f32 {
-    let elements = || x.iter().step_by(step.max(1));
-    let size = elements().fold(0.0, |size, x| largest(&[size, *x]));
-    if size == 0.0 || !size.is_finite() {
-        return size;
-    }
-    size * sqrtf(elements().fold(0.0, |sum, x| sum + (x / size) * (x / size)))
-}
-
-/// Moves row `i` of `w` (k x c) to row `order[i]`, following the cycles of the permutation.
-fn unpermute(w: &mut [f32], order: &mut [u16], c: usize) {
-    for i in 0..order.len() {
-        loop {
-            let target = order.get(i).map_or(i, |&t| usize::from(t));
-            if target == i || target >= order.len() {
-                break;
-            }
-            for column in 0..c {
-                exchange(w, i * c + column, target * c + column);
-            }
-            exchange(order, i, target);
+/// `W = V S^-1 (J Q)` from `S V^T` (scaled) and `J Q`, without the small singular values. Returns how many are
+/// left.
+fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32], scale: f32) -> usize {
+    let k = scratch.len();
+    let c = q.len().checked_div(k).unwrap_or(0);
+    let square = |i| {
+        let row = r.get(i * k..i * k + k).unwrap_or_default();
+        dot(row, row, 1)
+    };
+    let longest = (0..k).map(square).fold(0.0, f32::max);
+    let kept = |i| square(i) > RANK_CUT * RANK_CUT * longest;
+    for output in 0..c {
+        for (i, share) in scratch.iter_mut().enumerate() {
+            *share = if kept(i) { at(q, i * c + output) / square(i) * scale } else { 0.0 };
+        }
+        for value in from_mut(q, output).iter_mut().step_by(c) {
+            *value = 0.0;
+        }
+        for (row, share) in r.chunks_exact(k).zip(scratch.iter()) {
+            subtract(-share, row, from_mut(q, output), c);
         }
     }
+    (0..k).filter(|&i| kept(i)).count()
 }
 
-/// `swap` that ignores an index out of range instead of panicking.
-#[inline(never)]
-fn exchange<T: Copy>(values: &mut [T], i: usize, j: usize) {
-    if let (Some(&a), Some(&b)) = (values.get(i), values.get(j)) {
-        if let Some(place) = values.get_mut(i) {
-            *place = b;
-        }
-        if let Some(place) = values.get_mut(j) {
-            *place = a;
-        }
-    }
+/// Row `index` of a matrix with rows of `length`.
+fn row_mut(values: &mut [f32], index: usize, length: usize) -> &mut [f32] {
+    values.get_mut(index * length..(index + 1) * length).unwrap_or_default()
 }

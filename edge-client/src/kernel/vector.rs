@@ -24,10 +24,15 @@ pub fn subtract(factor: f32, v: &[f32], x: &mut [f32], step: usize) {
     }
 }
 
-/// `x <- (I - tau v v^T) x`.
+/// Rotates two vectors: `(a, b) <- (cos a + sin b, cos b - sin a)`. From the sine and the tangent of half the angle,
+/// so that they move as little as the angle is small (Rutishauser 1966).
 #[inline(never)]
-pub fn reflect(tau: f32, v: &[f32], x: &mut [f32], step: usize) {
-    subtract(tau * dot(v, x, step), v, x, step);
+pub fn rotate(sine: f32, half: f32, a: &mut [f32], b: &mut [f32]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        let (x, y) = (*a, *b);
+        *a = x + sine * (y - half * x);
+        *b = y - sine * (x + half * y);
+    }
 }
 
 /// What starts at `first`; nothing where that is out of range.
@@ -43,11 +48,4 @@ pub fn from_mut(values: &mut [f32], first: usize) -> &mut [f32] {
 /// One element, zero where it is out of range.
 pub fn at(values: &[f32], index: usize) -> f32 {
     values.get(index).copied().unwrap_or(0.0)
-}
-
-/// Changes one element, if it is there.
-pub fn set(values: &mut [f32], index: usize, value: f32) {
-    if let Some(place) = values.get_mut(index) {
-        *place = value;
-    }
 }

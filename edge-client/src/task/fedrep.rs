@@ -167,7 +167,7 @@ fn solve_triangular(parts: &mut Parts<'_>, spare: &mut [Four], ridge: f32, usage
         }
     }
     rows::finish(parts, spare, number);
-    minimum_norm(parts.factor, parts.rhs, parts.order, parts.z);
+    minimum_norm(parts.factor, parts.rhs, parts.z);
 }
 
 fn keep_head(parts: &mut Parts<'_>) {

@@ -12,7 +12,7 @@ use crate::kernel::gradient::{accumulate, accumulate_four};
 use crate::kernel::least_squares::{add_normal, add_normal_four};
 use crate::kernel::project::{project, project_four};
 use crate::kernel::vector::{dot, from};
-use crate::kernel::{Four, all_within};
+use crate::kernel::{Four, add_scaled, all_within};
 use crate::memory::{Parts, Shape};
 use crate::source::{SampleSource, Samples, Targets};
 
@@ -90,14 +90,8 @@ pub fn sum_up(
         parts.rhs.fill(0.0);
     }
     start(over, projected, id, source)?;
-    let mut pass = Pass {
-        sum,
-        parts,
-        projected,
-        targets: [[0.0; 4]; OUTPUTS_OF_FOUR],
-        number: 0,
-        usage: Usage::default(),
-    };
+    let targets = &mut [[0.0; 4]; OUTPUTS_OF_FOUR];
+    let mut pass = Pass { sum, parts, projected, targets, number: 0, usage: Usage::default() };
     while let Some(samples) = source.next() {
         pass.take(samples);
     }
@@ -123,7 +117,7 @@ struct Pass<'a, 'b> {
     parts: &'a mut Parts<'b>,
     projected: &'a mut Projected,
     /// Targets of four samples.
-    targets: [Four; OUTPUTS_OF_FOUR],
+    targets: &'a mut [Four; OUTPUTS_OF_FOUR],
     /// Samples that have come.
     number: usize,
     usage: Usage,
@@ -161,8 +155,7 @@ impl Pass<'_, '_> {
         let Shape { features: d, width: k, outputs: c } = self.parts.shape;
         let Some(y) = self.targets.get_mut(..c) else { return false };
         let Some(Slot { z, known, spare }) = self.projected.slot(self.number, 4, k) else { return false };
-        let mut rows = x.chunks_exact(d.max(1));
-        let x = [(); 4].map(|()| rows.next().unwrap_or_default());
+        let Some(x) = rows_of_four(x, d) else { return false };
         if !known {
             project_four(self.parts.representation, x, z);
             if !usable(z.as_flattened()) {
@@ -237,17 +230,24 @@ fn subtract_prediction(parts: &mut Parts<'_>) {
 
 /// `y <- W^T z - y` for four samples.
 fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
-    let c = y.len().max(1);
+    let c = y.len();
     for (output, y) in y.iter_mut().enumerate() {
-        let column = w.iter().skip(output).step_by(c);
-        let prediction = column.zip(z).fold([0.0f32; 4], |mut sums, (w, z)| {
-            for (sum, z) in sums.iter_mut().zip(z) {
-                *sum += z * w;
-            }
-            sums
-        });
-        for (y, prediction) in y.iter_mut().zip(prediction) {
-            *y = prediction - *y;
+        let mut prediction = [0.0; 4];
+        let mut place = output;
+        for z in z {
+            let Some(w) = w.get(place) else { break };
+            add_scaled(&mut prediction, *z, *w);
+            place += c;
         }
+        let ([y0, y1, y2, y3], [p0, p1, p2, p3]) = (*y, prediction);
+        *y = [p0 - y0, p1 - y1, p2 - y2, p3 - y3];
     }
+}
+
+/// Four samples of d values, one after the other.
+fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
+    let (x0, x) = x.split_at_checked(d)?;
+    let (x1, x) = x.split_at_checked(d)?;
+    let (x2, x3) = x.split_at_checked(d)?;
+    Some([x0, x1, x2, x3.get(..d)?])
 }

@@ -4,7 +4,7 @@
 
 use super::projected::KEPT;
 use crate::kernel::Four;
-use crate::kernel::fold::fold;
+use crate::kernel::fold::{fold, fold_one};
 use crate::memory::{Cross, Eight, Parts, Shape};
 
 /// Takes row `number` from `parts.z` and `parts.y`, which are used up.
@@ -12,7 +12,7 @@ use crate::memory::{Cross, Eight, Parts, Shape};
 pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], number: u32) {
     let Parts { shape, factor, rhs, residual, cross, z, y, .. } = parts;
     let Some((block_z, block_y)) = block(*shape, residual, cross, spare) else {
-        return fold(factor, rhs, z.as_chunks_mut::<1>().0, y.as_chunks_mut::<1>().0);
+        return fold_one(factor, rhs, z, y);
     };
     let row = number as usize % 8;
     for (column, value) in block_z.iter_mut().chain(&mut *block_y).zip(z.iter().chain(&**y)) {
@@ -35,9 +35,9 @@ pub fn push_four(parts: &mut Parts<'_>, spare: &mut [Four], number: u32, z: &[Fo
     }
     let half = usize::from(!number.is_multiple_of(8));
     for (block, fours) in [(&mut *block_z, z), (&mut *block_y, y)] {
-        for (column, four) in block.iter_mut().zip(fours) {
+        for (column, &[v0, v1, v2, v3]) in block.iter_mut().zip(fours) {
             if let Some(place) = column.as_chunks_mut().0.get_mut(half) {
-                *place = *four;
+                *place = [v0, v1, v2, v3];
             }
         }
     }

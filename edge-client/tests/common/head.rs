@@ -22,7 +22,8 @@
 //! **Underflow.** A product or quotient below f32's normal range errs by up to `2^-150`, half the least
 //! subnormal, whatever its size (Higham, section 2.1): [`underflow`].
 
-use fedspan_client::kernel::least_squares::{add_normal, rotate_in, solve_normal};
+use fedspan_client::kernel::fold::fold_one;
+use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
 use fedspan_client::kernel::rank::{RANK_CUT, minimum_norm};
 use fedspan_client::{Linear, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Task as Wire};
@@ -105,9 +106,9 @@ pub fn head_bound(z: &M, y: &M, oracle: &M, largest: f64, condition: f64, e: f64
 pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
     let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
-        rotate_in(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
+        fold_one(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
     }
-    let rank = minimum_norm(&mut r, &mut q, &mut vec![0; k], &mut vec![0.0; k]);
+    let rank = minimum_norm(&mut r, &mut q, &mut vec![0.0; k]);
     (q, rank)
 }
 

@@ -164,14 +164,13 @@ pub struct Heap {
     shape: Shape,
     buffers: [Vec<f32>; 7],
     streaming: Option<(Vec<f32>, Vec<Eight>, Vec<Eight>)>,
-    order: Vec<u16>,
 }
 
 impl Heap {
     pub fn new(features: usize, width: usize, outputs: usize) -> Self {
         let (d, k, c) = (features, width, outputs);
         let buffers = [d * k, k * c, k * k, k * c, d * c, k, c].map(|n| vec![0.0; n]);
-        Self { shape: Shape { features, width, outputs }, buffers, streaming: None, order: vec![0; k] }
+        Self { shape: Shape { features, width, outputs }, buffers, streaming: None }
     }
 
     pub fn streaming(features: usize, width: usize, outputs: usize) -> Self {
@@ -185,8 +184,7 @@ impl Memory for Heap {
     fn parts(&mut self) -> Parts<'_> {
         let [representation, head, factor, rhs, residual, z, y] = &mut self.buffers;
         let cross = self.streaming.as_mut().map(|(products, z, y)| Cross { products, z, y });
-        let order = &mut self.order;
-        Parts { shape: self.shape, representation, head, factor, rhs, residual, cross, z, y, order }
+        Parts { shape: self.shape, representation, head, factor, rhs, residual, cross, z, y }
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
