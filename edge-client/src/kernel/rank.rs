@@ -8,7 +8,7 @@
 use libm::sqrtf;
 
 use super::largest;
-use super::vector::{at, dot, from, from_mut, rotate, subtract};
+use super::vector::{dot, from, from_mut, rotate, subtract};
 
 /// Singular values under this fraction of the largest are cut: about a hundred roundings of f32.
 pub const RANK_CUT: f32 = 1e-5;
@@ -90,24 +90,15 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
     for _ in 0..SWEEPS {
         let mut still = true;
         for second in 1..k {
-            for first in 0..second {
-                let (above, below) = r.split_at_mut_checked(second * k).unwrap_or_default();
-                let (a, b) = (row_mut(above, first, k), row_mut(below, 0, k));
-                let (aa, bb, ab) = (dot(a, a, 1), dot(b, b, 1), dot(a, b, 1));
-                // Written so that a NaN ends it.
-                if !(ab.abs() > tolerance * sqrtf(aa) * sqrtf(bb)) {
-                    continue;
+            let (above, below) = r.split_at_mut_checked(second * k).unwrap_or_default();
+            let (q_above, q_below) = q.split_at_mut_checked(second * c).unwrap_or_default();
+            let (Some(b), Some(q_b)) = (below.get_mut(..k), q_below.get_mut(..c)) else { return };
+            for (a, q_a) in above.chunks_exact_mut(k.max(1)).zip(q_above.chunks_exact_mut(c.max(1))) {
+                if let Some((sine, half)) = angle(a, b, tolerance) {
+                    rotate(sine, half, a, b);
+                    rotate(sine, half, q_a, q_b);
+                    still = false;
                 }
-                still = false;
-                let cotangent = (bb - aa) / (2.0 * ab);
-                let tangent = 1.0 / (cotangent.abs() + sqrtf(cotangent * cotangent + 1.0));
-                let tangent = if cotangent < 0.0 { tangent } else { -tangent };
-                let cosine = 1.0 / sqrtf(tangent * tangent + 1.0);
-                let sine = tangent * cosine;
-                let half = sine / (1.0 + cosine);
-                rotate(sine, half, a, b);
-                let (above, below) = q.split_at_mut_checked(second * c).unwrap_or_default();
-                rotate(sine, half, row_mut(above, first, c), row_mut(below, 0, c));
             }
         }
         if still {
@@ -116,32 +107,50 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
     }
 }
 
+/// Sine, and tangent of half the angle, of the rotation that makes two rows orthogonal. `None` if they are.
+fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
+    let (aa, bb, ab) = (dot(a, a, 1), dot(b, b, 1), dot(a, b, 1));
+    // A NaN is orthogonal to everything.
+    (ab.abs() > tolerance * sqrtf(aa) * sqrtf(bb)).then(|| {
+        let cotangent = (bb - aa) / (2.0 * ab);
+        let tangent = 1.0 / (cotangent.abs() + sqrtf(cotangent * cotangent + 1.0));
+        let tangent = if cotangent < 0.0 { tangent } else { -tangent };
+        let cosine = 1.0 / sqrtf(tangent * tangent + 1.0);
+        let sine = tangent * cosine;
+        (sine, sine / (1.0 + cosine))
+    })
+}
+
 /// `W = V S^-1 (J Q)` from `S V^T` (scaled) and `J Q`, without the small singular values. Returns how many are
 /// left.
 fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32], scale: f32) -> usize {
     let k = scratch.len();
     let c = q.len().checked_div(k).unwrap_or(0);
-    let square = |i| {
-        let row = r.get(i * k..i * k + k).unwrap_or_default();
-        dot(row, row, 1)
-    };
-    let longest = (0..k).map(square).fold(0.0, f32::max);
-    let kept = |i| square(i) > RANK_CUT * RANK_CUT * longest;
-    for output in 0..c {
-        for (i, share) in scratch.iter_mut().enumerate() {
-            *share = if kept(i) { at(q, i * c + output) / square(i) * scale } else { 0.0 };
+    let mut longest = 0.0;
+    for row in r.chunks_exact(k) {
+        let square = dot(row, row, 1);
+        if square > longest {
+            longest = square;
         }
-        for value in from_mut(q, output).iter_mut().step_by(c) {
+    }
+    let mut rank = 0;
+    for (row, q) in r.chunks_exact(k).zip(q.chunks_exact_mut(c.max(1))) {
+        let square = dot(row, row, 1);
+        let kept = square > RANK_CUT * RANK_CUT * longest;
+        rank += usize::from(kept);
+        let weight = if kept { scale / square } else { 0.0 };
+        for value in q {
+            *value *= weight;
+        }
+    }
+    for output in 0..c {
+        for (share, value) in scratch.iter_mut().zip(from_mut(q, output).iter_mut().step_by(c)) {
+            *share = *value;
             *value = 0.0;
         }
         for (row, share) in r.chunks_exact(k).zip(scratch.iter()) {
             subtract(-share, row, from_mut(q, output), c);
         }
     }
-    (0..k).filter(|&i| kept(i)).count()
-}
-
-/// Row `index` of a matrix with rows of `length`.
-fn row_mut(values: &mut [f32], index: usize, length: usize) -> &mut [f32] {
-    values.get_mut(index * length..(index + 1) * length).unwrap_or_default()
+    rank
 }

@@ -18,6 +18,7 @@ use crate::source::SampleSource;
 const MAGNITUDE_MAX: f32 = 1e8;
 
 /// Replaces each column `q` of the representation buffer by `(1/m) sum |y|^2 x (x^T q)`.
+#[inline(never)]
 pub fn power(
     parts: &mut Parts<'_>,
     id: RoundId,
@@ -52,6 +53,7 @@ pub fn power(
 /// Rows `first..first + rows` of the upper half of `(1/m) sum |y|^2 x x^T`, row after row, into the front
 /// of the representation buffer.
 #[cfg(feature = "reveal-moments")]
+#[inline(never)]
 pub fn moment_rows(
     parts: &mut Parts<'_>,
     first: usize,
