@@ -22,7 +22,7 @@ const FIGURES: [&str; 4] = ["instructions", "verify", "emit", "stack"];
 const BITS: [&str; 3] = ["representation", "update", "head"];
 
 const CORES: [&str; 6] = ["m4", "m7", "m33", "m3", "m0", "rv32imc"];
-const LEVELS: [&str; 3] = ["3", "s+3", "s"];
+const LEVELS: [&str; 3] = ["3", "3+s", "s"];
 const SHAPES: [(u64, u64, u64); 3] = [(20, 2, 20), (64, 4, 32), (128, 8, 32)];
 
 type Key = Vec<String>;
@@ -77,7 +77,7 @@ fn budgeted() -> (Rows, Bits) {
 fn file(rows: &Rows, bits: &Bits) -> String {
     let mut text = "# Written by FEDSPAN_REGENERATE_BUDGETS=1 tests/boards. Instructions of one update (linear FedRep, one output;\n\
                     # verify: the check of a received representation, emit: forming the gradient), bytes of stack below the caller.\n\
-                    # opt_level \"s+3\": the firmware at \"s\", the client crate at 3.\n"
+                    # opt_level \"3+s\": the firmware at 3, the client crate at \"s\".\n"
         .to_owned();
     let value = |word: &String| if word.parse::<u64>().is_ok() { word.clone() } else { format!("{word:?}") };
     let head = |names: &[&str], key: &Key| {
@@ -122,7 +122,7 @@ fn table(rows: &Rows) -> String {
     text.push_str(" stack at (128, 8, 32) |\n| --- | --- | --- | --- | --- |\n");
     for core in CORES {
         for level in LEVELS {
-            if level != "3" && core != "m4" {
+            if level != "s" && core != "m4" {
                 continue;
             }
             let of = |(d, k, m): (u64, u64, u64), path: &str| {

@@ -1,8 +1,8 @@
 //! Arithmetic on slices: no generics on sizes, no state, no allocation.
 //!
-//! They live here as plain functions so that they are compiled in *this* crate: a firmware built with
-//! `opt-level = "s"` keeps them fast with one line in its `Cargo.toml`. What is called from outside is not
-//! inlined, because inside of a small function it would be compiled small.
+//! They are written for a firmware built with `opt-level = "s"`: what the compiler would unroll at 3 is written out,
+//! because at "s" it leaves a loop a loop, and the loops are such that it finds loads that step on by themselves. So
+//! small is fast, and at 3 there is nothing to gain.
 //!
 //! Letters: `d` features, `k` width of the representation, `c` outputs, `m` samples. All matrices are
 //! row-major. Every sum runs in a fixed order, so the bits are the same on every core and for every way
