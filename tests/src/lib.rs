@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod replay;
+
 use std::net::SocketAddr;
 use std::path::Path;
 

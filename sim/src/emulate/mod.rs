@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Shape};
 use fedspan_aggregator::server::{Server, Status, query};
 use tokio::net::unix::pipe;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 pub use board::{CORES, Core, Firmware, Start, Wire};
 pub use error::EmulateError;
@@ -61,6 +61,8 @@ pub struct Emulated {
     pub boards: Vec<BoardReport>,
     /// The server's last status.
     pub status: Status,
+    /// What the server said after each round, among it who has counted.
+    pub rounds: Vec<serde_json::Value>,
     /// From the first board's start to the last one's end.
     pub seconds: f64,
 }
@@ -146,6 +148,7 @@ pub async fn run(
         },
         true,
     ));
+    let rounds = watch_rounds(&state).await;
     let mut running = JoinSet::new();
     for life in boards {
         running.spawn(life.live());
@@ -190,7 +193,46 @@ pub async fn run(
     drop(stop);
     let seconds = began.elapsed().as_secs_f64();
     reports.sort_by_key(|report| report.device);
-    Ok(Emulated { boards: reports, status: status.unwrap_or_default(), seconds })
+    let rounds = rounds.await.unwrap_or_default();
+    Ok(Emulated { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
+}
+
+/// Times that a server is asked whether it is up, before nobody listens to it.
+const TRIES: u32 = 500;
+
+/// Listens to what the server says after each round, to its end. It is heard from the first round on, as no
+/// board runs yet.
+async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
+    let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
+    for _ in 0..TRIES {
+        if up().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let directory = state.to_owned();
+    let mut rounds = Box::pin(async move {
+        let mut rounds = Vec::new();
+        let told = query(&directory, "watch", |line| {
+            rounds.extend(serde_json::from_str::<serde_json::Value>(line).ok());
+            Ok(())
+        });
+        // Without a control socket nobody says anything.
+        let _ = told.await;
+        rounds
+    });
+    // Requests are answered in turn: when the second one is, the first has been heard.
+    let early = tokio::select! {
+        biased;
+        rounds = &mut rounds => Some(rounds),
+        _ = up() => None,
+    };
+    tokio::spawn(async move {
+        match early {
+            Some(rounds) => rounds,
+            None => rounds.await,
+        }
+    })
 }
 
 /// The server's configuration: the scenario's campaign for these boards.

@@ -1,6 +1,8 @@
 //! The device's record: in flash where the settings name some, and otherwise nowhere. What it says on standard
 //! output lets the host compare what was restored with what was written.
 
+use core::fmt;
+
 use fedspan_client::store::{FlashStore, Loaded, Record, Store, StoreError};
 use fedspan_protocol::frame::crc32c_f32;
 use semihosting::{eprintln, println};
@@ -39,7 +41,7 @@ impl<const N: usize> Storage<N> {
     pub fn open(settings: &Settings) -> Self {
         let mut blank = true;
         let flash = settings.flash.as_ref().map(|name| {
-            let unusable = |problem: &dyn core::fmt::Display| -> ! {
+            let unusable = |problem: &dyn fmt::Display| -> ! {
                 let name = name.as_c_str().to_str().unwrap_or("?");
                 fault::exit(fault::WRONG, &format_args!("flash={name}: {problem}"))
             };
@@ -56,19 +58,6 @@ impl<const N: usize> Storage<N> {
     pub fn erased(&self) -> u32 {
         self.flash.as_ref().map_or(0, FlashStore::erased)
     }
-
-    fn say(&self, what: &str, record: &Record<'_>) {
-        println!(
-            "{{\"device\":{},\"resets\":{},\"{what}\":{{\"campaign\":\"{:016x}\",\"round\":{},\
-             \"representation\":\"{:08x}\",\"head\":\"{:08x}\"}}}}",
-            self.device,
-            kept::resets(),
-            record.campaign,
-            record.round,
-            record.representation,
-            crc32c_f32(record.head),
-        );
-    }
 }
 
 impl<const N: usize> Store for Storage<N> {
@@ -77,7 +66,7 @@ impl<const N: usize> Store for Storage<N> {
         flash.save(record)?;
         self.counters.saved = self.counters.saved.saturating_add(1);
         if self.tell {
-            self.say("saved", record);
+            println!("{{\"device\":{},\"saved\":{}}}", self.device, Told(record));
         }
         Ok(())
     }
@@ -85,20 +74,37 @@ impl<const N: usize> Store for Storage<N> {
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
         let Some(flash) = &mut self.flash else { return Ok(None) };
         let loaded = flash.load(head)?;
-        match &loaded {
+        let (device, resets) = (self.device, kept::resets());
+        match loaded {
             Some(Loaded { campaign, round, representation }) => {
-                self.counters.restored = *round;
-                if self.tell {
-                    let (campaign, round, representation) = (*campaign, *round, *representation);
-                    self.say("restored", &Record { campaign, round, representation, head });
+                self.counters.restored = round;
+                let record = Record { campaign, round, representation, head };
+                let told = Told(&record);
+                println!("{{\"device\":{device},\"start\":{{\"resets\":{resets},\"restored\":{told}}}}}");
+            }
+            None => {
+                println!("{{\"device\":{device},\"start\":{{\"resets\":{resets}}}}}");
+                if !self.blank {
+                    self.counters.unusable = 1;
+                    eprintln!("device {device}: what is in the flash is no record; starting clean");
                 }
             }
-            None if !self.blank => {
-                self.counters.unusable = 1;
-                eprintln!("device {}: what is in the flash is no record; starting clean", self.device);
-            }
-            None => {}
         }
         Ok(loaded)
+    }
+}
+
+/// A record in JSON.
+struct Told<'a>(&'a Record<'a>);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Record { campaign, round, representation, head } = self.0;
+        let head = crc32c_f32(head);
+        write!(
+            f,
+            "{{\"campaign\":\"{campaign:016x}\",\"round\":{round},\
+             \"representation\":\"{representation:08x}\",\"head\":\"{head:08x}\"}}"
+        )
     }
 }
