@@ -15,6 +15,7 @@ use crate::board::Board;
 use crate::campaign::{BoardSession, session, take_part};
 use crate::link::Traffic;
 use crate::nor::WORD;
+use crate::once::Once;
 use crate::settings::Settings;
 use crate::stack::Painted;
 use crate::{fault, kept};
@@ -24,6 +25,8 @@ pub const WATCH_WIDTH: usize = 24;
 /// Exercises.
 pub const WATCH_CLASSES: usize = 7;
 const WATCH_RECORD: usize = record_len(WATCH_WIDTH, WATCH_CLASSES).next_multiple_of(WORD);
+/// The model's, where it stays: eleven kilobytes, which would go through the stack on their way into place.
+static WATCH_MEMORY: Once<Workspace<FEATURES, WATCH_WIDTH, WATCH_CLASSES>> = Once::new(Workspace::new());
 /// Features of a sample on the smallest board.
 pub const SMALL_FEATURES: usize = 20;
 /// Width of the representation there; the head has one output.
@@ -54,7 +57,8 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
         eprintln!("device {}: no room for {wanted} windows, features are computed anew", settings.device);
     }
     let windows = source.windows();
-    let model = Linear::new(Workspace::<FEATURES, WATCH_WIDTH, WATCH_CLASSES>::new());
+    let Some(memory) = WATCH_MEMORY.take() else { fault::exit(fault::FAULT, &"started twice") };
+    let model = Linear::new(memory);
     let mut session = session::<_, _, WATCH_RECORD>(&settings, model, source);
     let traffic = take_part(board, &settings, &mut session);
 
