@@ -91,13 +91,18 @@ pub async fn run(
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
+    let mut interrupted = std::pin::pin!(interrupted);
     let images = Images::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;
     let firmware = match &plan.firmware {
         Some(firmware) => firmware.clone(),
         None => {
             watch.say("building the firmware");
-            plan.core.build(plan.root).await?
+            tokio::select! {
+                biased;
+                () = &mut interrupted => return Err(EmulateError::Interrupted),
+                firmware = plan.core.build(plan.root) => firmware?,
+            }
         }
     };
     let mut server = Server::bind(fleet(plan), 1).await?;
@@ -156,7 +161,6 @@ pub async fn run(
     watch.say(&format!("{} boards are running", plan.boards));
     let mut reports = Vec::new();
     let mut status = None;
-    let mut interrupted = std::pin::pin!(interrupted);
     let mut ask = tokio::time::interval(ASK);
     while reports.len() < plan.boards || status.is_none() {
         tokio::select! {
