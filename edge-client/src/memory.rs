@@ -83,6 +83,25 @@ pub trait Memory {
     fn parts_ref(&self) -> PartsRef<'_>;
 }
 
+/// Memory that stays where it is: large buffers in a `static` are then never moved through the stack.
+///
+/// ```
+/// use fedspan_client::{Linear, Workspace};
+///
+/// let mut memory = Workspace::<58, 24, 7>::new();
+/// let model = Linear::new(&mut memory);
+/// assert!(size_of_val(&model) < 100 && size_of::<Workspace<58, 24, 7>>() > 10_000);
+/// ```
+impl<M: Memory + ?Sized> Memory for &mut M {
+    fn parts(&mut self) -> Parts<'_> {
+        (**self).parts()
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        (**self).parts_ref()
+    }
+}
+
 /// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the whole RAM of
 /// the model: `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset, LARGEST_VALUES};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 5] = [
+pub const BUILT_IN: [(&str, &str, &str); 6] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -38,6 +38,11 @@ pub const BUILT_IN: [(&str, &str, &str); 5] = [
         include_str!("../scenarios/new-clients.toml"),
     ),
     ("digits", "optical digits, two classes a client", include_str!("../scenarios/digits.toml")),
+    (
+        "smallest",
+        "linear regression that trains in 16 KiB of RAM, on the smallest board",
+        include_str!("../scenarios/smallest.toml"),
+    ),
 ];
 
 /// What to simulate.

@@ -54,6 +54,24 @@ fn a_wrong_command_line_is_exit_2() {
     }
 }
 
+/// Firmware is made for one shape; what it cannot do is found out before anything is built.
+#[test]
+fn emulate_refuses_scenarios_that_its_firmware_is_not_made_for() {
+    let here = directory("emulate");
+    for (arguments, message) in [
+        (vec!["emulate", "smallest"], "data.kind = \"watch-imu\""),
+        (vec!["emulate", "--core", "m0", "demo"], "20 features and one output"),
+        (vec!["emulate", "--core", "m0", "--set", "data.d=19"], "20 features and one output"),
+        (vec!["emulate", "--core", "m5"], "m0"),
+        (vec!["emulate", "--resets", "1001"], "0..=1000"),
+        (vec!["emulate", "--boards", "0"], "1..=256"),
+    ] {
+        let output = program(&here, &arguments);
+        assert_eq!(code(&output), 2, "{arguments:?}");
+        assert!(errors(&output).contains(message), "{}", errors(&output));
+    }
+}
+
 /// What a run would need is looked at before it runs: nobody loses an hour to a name.
 #[test]
 fn an_output_directory_that_cannot_be_made_is_exit_2_before_anything_ran() {

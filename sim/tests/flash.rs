@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::features::FEATURES;
+use fedspan_client::recorded::table::{Part, Rows, Table};
 use fedspan_client::recorded::{Recording, Wearer};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_protocol::message::RoundId;
-use fedspan_sim::data::flash::{ImageError, image};
+use fedspan_sim::data::flash::{ImageError, image, table};
 use fedspan_sim::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim::data::{Client, Dataset, Labels, Set};
+use fedspan_sim::scenario::Scenario;
 
 const SETTINGS: WatchSettings = WatchSettings {
     test: 0.5,
@@ -90,4 +92,27 @@ fn what_no_board_could_do_is_an_error() {
     let many = WatchSettings { head_samples_per_class: 9, ..SETTINGS };
     let error = image(&many, 5, 1).unwrap_err().to_string();
     assert_eq!(error, "data.head_samples_per_class is 9; a board draws at most 8 windows a class");
+}
+
+/// A client of a regression problem: its table has its samples, bit for bit, in their order.
+#[test]
+fn a_table_has_the_samples_of_its_client() {
+    let scenario = Scenario::parse("smallest", Scenario::built_in("smallest").unwrap(), &[]).unwrap();
+    let dataset = scenario.dataset(scenario.seed).unwrap();
+    assert_eq!((dataset.features, dataset.outputs, dataset.clients.len()), (20, 1, 8));
+    for client in &dataset.clients {
+        let image = table(client, 20);
+        let read = Table::parse(&image).unwrap();
+        for (part, set) in [(Part::Training, &client.train), (Part::Test, &client.test)] {
+            let (mut x, mut y) = (Vec::new(), Vec::new());
+            let mut rows = Rows::<20>::new(&read, part).unwrap();
+            while let Some(samples) = rows.next() {
+                let Targets::Values(values) = samples.targets else { panic!("values") };
+                x.extend_from_slice(samples.x);
+                y.extend_from_slice(values);
+            }
+            assert_eq!((x, Labels::Values(y)), (set.x.clone(), set.y.clone()));
+            assert_eq!(set.len(), 20);
+        }
+    }
 }

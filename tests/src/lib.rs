@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cycles;
+pub mod replay;
 
 use std::net::SocketAddr;
 use std::path::Path;

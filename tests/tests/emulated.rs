@@ -1,15 +1,25 @@
 //! The firmware on emulated cores as real clients of the real server: fleets learn what the simulator learns,
-//! bit for bit. Needs QEMU and the boards' targets; `tests/run` says so where they are missing.
+//! bit for bit, also where boards are reset, lose their power, or find noise in their flash. Needs QEMU and the
+//! boards' targets; `tests/run` says so where they are missing.
 #![cfg(feature = "emulation")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_aggregator::linalg::{Matrix, orthonormal, to_f32};
+use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_aggregator::store;
-use fedspan_sim::emulate::{CORES, Link, Plan, Watch, run as emulate};
-use fedspan_sim::run::{Unwatched, run};
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_sim::data::Dataset;
+use fedspan_sim::emulate::{
+    BoardReport, CORES, Core, EmulateError, Emulated, Fate, Firmware, Link, Plan, Watch, expected,
+    run as emulate,
+};
 use fedspan_sim::scenario::Scenario;
+use fedspan_tests::replay::replay;
+use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
 
 struct Silent;
 
@@ -18,53 +28,294 @@ impl Watch for Silent {
     fn status(&mut self, _status: &serde_json::Value) {}
 }
 
-/// Boards of one core, some rounds of the watch scenario. With a board for each of the eight wearers the
-/// result is the simulator's: representation and accuracies.
-async fn fleet(core: &str, boards: usize, link: Link, rounds: u32) {
-    let text = Scenario::built_in("demo").expect("a scenario");
-    let scenario = Scenario::parse("demo", text, &[format!("algorithm.rounds={rounds}")]).expect("scenario");
-    let scratch = tempfile::tempdir().expect("a directory");
-    let plan = Plan {
-        scenario: &scenario,
-        boards,
-        core: CORES.into_iter().find(|known| known.word == core).expect("a core"),
-        link,
-        root: Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository"),
-        firmware: None,
-        scratch: scratch.path(),
-    };
-    let emulated = emulate(&plan, std::future::pending(), &mut Silent).await.expect("a fleet");
-    assert_eq!((emulated.status.phase.as_str(), emulated.status.round), ("finished", rounds), "{core}");
-    assert_eq!(emulated.status.updates.rejected(), 0, "{:?}", emulated.status);
-    assert_eq!(emulated.boards.len(), boards);
-    for board in &emulated.boards {
-        assert_eq!(board.line["counted"], rounds + 1, "{}", board.line);
-        assert_eq!(board.line["lost"], 0, "{}", board.line);
-        assert_eq!(board.line["representation"], emulated.boards[0].line["representation"]);
+/// Fleets run one after the other: two cores are no more, and a core's firmware is built where another core's
+/// was. It is put aside, so that it is built once.
+static FIRMWARE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::const_new(BTreeMap::new());
+
+async fn firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
+    let root = root();
+    if let Some(firmware) = built.get(core.word) {
+        return firmware.clone();
     }
-    if boards == 8 {
-        let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
-        for (board, client) in emulated.boards.iter().zip(&simulated.clients) {
-            let (right, tested) =
-                (board.line["right"].as_f64().unwrap(), board.line["tested"].as_f64().unwrap());
-            assert_eq!(Some(right / tested), client.accuracy, "{}", board.line);
+    let fresh = core.build(root).await.expect("firmware");
+    let aside = root.join(format!("target/boards/client-{}", core.word));
+    std::fs::copy(fresh, &aside).expect("a copy");
+    built.insert(core.word, aside.clone());
+    aside
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
+}
+
+/// A fleet to be, with a scenario that its core's firmware is made for.
+struct World {
+    core: Core,
+    scenario: Scenario,
+    boards: usize,
+    link: Link,
+    fates: Vec<Fate>,
+    scratch: TempDir,
+}
+
+impl World {
+    fn new(core: &str, boards: usize, rounds: u32) -> Self {
+        let core = CORES.into_iter().find(|known| known.word == core).expect("a core");
+        let name = match core.firmware {
+            Firmware::Watch => "demo",
+            Firmware::Table => "smallest",
+        };
+        let text = Scenario::built_in(name).expect("a scenario");
+        let changes = [format!("algorithm.rounds={rounds}")];
+        let scenario = Scenario::parse(name, text, &changes).expect("scenario");
+        let scratch = tempfile::tempdir().expect("a directory");
+        Self { core, scenario, boards, link: Link::Pipes, fates: Vec::new(), scratch }
+    }
+
+    fn over(self, link: Link) -> Self {
+        Self { link, ..self }
+    }
+
+    async fn try_run(&self) -> Result<Emulated, EmulateError> {
+        let mut built = FIRMWARE.lock().await;
+        let firmware = firmware(&self.core, &mut built).await;
+        let plan = Plan {
+            scenario: &self.scenario,
+            boards: self.boards,
+            fates: &self.fates,
+            core: self.core,
+            link: self.link,
+            root: root(),
+            firmware: Some(firmware),
+            scratch: self.scratch.path(),
+        };
+        emulate(&plan, std::future::pending(), &mut Silent).await
+    }
+
+    /// Runs the fleet. Whatever befell its boards: the campaign is finished, nothing was rejected, and the
+    /// representation is, to the last bit, what those who counted make of it in memory.
+    async fn run(&self) -> Emulated {
+        let word = self.core.word;
+        let emulated = self.try_run().await.expect("a fleet");
+        let rounds = self.scenario.algorithm.rounds;
+        assert_eq!((emulated.status.phase.as_str(), emulated.status.round), ("finished", rounds), "{word}");
+        // A board that has restarted may answer a round from what was still in its pipe. Before the server has opened
+        // that round for it again it takes no numbers from it, and the board does without.
+        let updates = &emulated.status.updates;
+        let early = if self.fates.is_empty() { 0 } else { updates.wrong_tensors };
+        assert_eq!(updates.rejected(), early, "{:?}", emulated.status);
+        assert_eq!(emulated.boards.len(), self.boards);
+        let last = emulated.rounds.last().expect("somebody listened");
+        assert_eq!(last["round"], rounds, "to the end");
+        let b = replay(&self.scenario, &self.dataset(), &counted(&emulated)).expect("a campaign");
+        assert_eq!(bits(&self.served()), bits(&b), "{word}: as those who counted have made it");
+        for board in &emulated.boards {
+            assert_eq!(board.number("lost"), 0, "{}", board.line);
+            assert_eq!(board.number("storage"), 0, "{}", board.line);
+            assert_eq!(board.line["representation"], format!("{:08x}", crc32c_f32(&b)), "{}", board.line);
         }
-        let committed = store::read(&scratch.path().join("state")).expect("readable").expect("committed");
-        let served = Matrix::from_column_slice(58, 24, &committed.state[..58 * 24]);
-        let bits = |matrix: &Matrix| matrix.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        let served = orthonormal(&served).expect("full rank");
-        assert_eq!(bits(&served), bits(simulated.representation.as_ref().expect("there is one")));
+        emulated
+    }
+
+    /// The clients whose samples the boards have.
+    fn dataset(&self) -> Dataset {
+        let mut dataset = self.scenario.dataset(self.scenario.seed).expect("data");
+        assert!(self.boards <= dataset.clients.len());
+        dataset.clients.truncate(self.boards);
+        dataset
+    }
+
+    /// The representation in the server's state, row-major.
+    fn served(&self) -> Vec<f32> {
+        let committed =
+            store::read(&self.scratch.path().join("state")).expect("readable").expect("committed");
+        let shape = self.core.firmware.shape();
+        let (d, k) = (shape.features, shape.width);
+        let columns = Matrix::from_column_slice(d, k, &committed.state[..d * k]);
+        to_f32(&orthonormal(&columns).expect("full rank"))
     }
 }
 
-/// One test: a core's firmware is built where another core's was.
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Who counted in each round, by the index of the client.
+fn counted(emulated: &Emulated) -> Vec<BTreeSet<u64>> {
+    let each = |round: &serde_json::Value| {
+        let participants = round["participants"].as_array().expect("a list").iter();
+        participants.map(|device| device.as_u64().expect("a number") - 1).collect()
+    };
+    emulated.rounds.iter().map(each).collect()
+}
+
+/// Nothing befell any board: each has counted in every round, and, with a board for each client, has learnt what
+/// the simulator's client has.
+async fn undisturbed(world: World) -> Emulated {
+    let emulated = world.run().await;
+    // Rounds of the start, of training, and the final head.
+    let exchanges = emulated.rounds.len() as u64 + 1;
+    for board in &emulated.boards {
+        let line = &board.line;
+        assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
+        assert_eq!((board.number("restored"), board.number("unusable")), (0, 0), "{line}");
+    }
+    if world.boards == 8 {
+        let (_, each) = expected(&world.scenario).expect("simulation");
+        assert_eq!(each.len(), 8, "a client for each board");
+        for (board, client) in emulated.boards.iter().zip(&each) {
+            assert!(client.agrees(board), "{} {client:?}", board.line);
+        }
+    }
+    emulated
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn emulated_fleets_learn_what_the_simulator_learns() {
-    fleet("m4", 8, Link::Pipes, 20).await;
+    undisturbed(World::new("m4", 8, 20)).await;
     // The same through the driver of the serial line.
-    fleet("m4", 8, Link::Uart, 3).await;
-    fleet("m3", 2, Link::Pipes, 3).await;
-    fleet("m7", 2, Link::Pipes, 3).await;
-    fleet("m33", 2, Link::Pipes, 3).await;
-    fleet("rv32imc", 2, Link::Pipes, 3).await;
+    undisturbed(World::new("m4", 8, 3).over(Link::Uart)).await;
+    undisturbed(World::new("m3", 2, 3)).await;
+    undisturbed(World::new("m7", 2, 3)).await;
+    undisturbed(World::new("m33", 2, 3)).await;
+    undisturbed(World::new("rv32imc", 2, 3)).await;
+}
+
+/// The smallest board: (20, 2) trains in 16 KiB of RAM, all included.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_smallest_board_trains_in_16_kib() {
+    for (link, rounds) in [(Link::Pipes, 40), (Link::Uart, 5)] {
+        let emulated = undisturbed(World::new("m0", 8, rounds).over(link)).await;
+        for board in &emulated.boards {
+            let (statics, stack) = (board.number("static"), board.number("stack"));
+            assert!(statics > 0 && stack > 0 && statics + stack <= 16 << 10, "{}", board.line);
+        }
+    }
+}
+
+/// What was restored at each start is what was written last, and there was something to restore as soon as
+/// something had been written. The longest of the lives that were ended has seen a whole round: so there was one
+/// that ended at each of its messages.
+fn remembers(board: &BoardReport) {
+    let mut last: Option<&serde_json::Value> = None;
+    let mut saved = Vec::new();
+    for line in &board.told {
+        if let Some(start) = line.get("start") {
+            assert_eq!(start.get("restored"), last, "{line}");
+            saved.push(0);
+        }
+        if let Some(record) = line.get("saved") {
+            last = Some(record);
+            *saved.last_mut().expect("it has started") += 1;
+        }
+    }
+    saved.pop();
+    assert!(saved.iter().any(|saved| *saved >= 2), "{saved:?}");
+}
+
+/// Boards `1..=n` are disturbed after the first message of a life, then after two, and so on; the others not.
+async fn disturbed(mut world: World, n: usize, power_cuts: u32, resets: u32) {
+    world.fates = (1..=n).map(|board| Fate { board, power_cuts, resets, flash: None }).collect();
+    let emulated = world.run().await;
+    let counted = counted(&emulated);
+    for board in &emulated.boards[..n] {
+        let starts = board.told.iter().filter(|line| line.get("start").is_some()).count();
+        assert_eq!(starts, 1 + (power_cuts + resets) as usize, "everything befell it before the end");
+        assert_eq!(board.number("resets"), u64::from(resets), "{}", board.line);
+        remembers(board);
+        // With it or without it: some rounds had to do without.
+        let missed = counted.iter().filter(|round| !round.contains(&(board.device - 1))).count();
+        assert!(missed > 0 && missed < counted.len(), "{missed} of {}", counted.len());
+    }
+    for board in &emulated.boards[n..] {
+        assert_eq!(board.number("counted"), counted.len() as u64 + 1, "{}", board.line);
+        assert_eq!(board.number("declined"), 0, "{}", board.line);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_board_that_is_reset_at_any_message_comes_back_with_its_record() {
+    disturbed(World::new("m0", 3, 20), 2, 0, 12).await;
+    disturbed(World::new("m0", 3, 20).over(Link::Uart), 1, 0, 12).await;
+    disturbed(World::new("m4", 2, 100), 1, 0, 130).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_board_that_loses_its_power_at_any_message_comes_back_with_its_record() {
+    disturbed(World::new("m0", 3, 20), 2, 12, 0).await;
+    disturbed(World::new("m0", 3, 30).over(Link::Uart), 1, 12, 12).await;
+    disturbed(World::new("m4", 2, 100), 1, 130, 0).await;
+}
+
+/// Contents of flash that are no record: noise, all zero, mostly erased, and another firmware's.
+fn contents(seed: u64) -> Vec<Vec<u8>> {
+    const SIZE: usize = 8192;
+    let mut random = stream(seed, Purpose::Device, 0);
+    let mut noise = |keep: fn(u8) -> u8| (0..SIZE).map(|_| keep(random.bits() as u8)).collect::<Vec<u8>>();
+    let whole = noise(|byte| byte);
+    let sparse = noise(|byte| if byte < 250 { 0xff } else { byte });
+    let text = b"somebody else's data\n".iter().copied().cycle().take(SIZE).collect();
+    vec![whole, vec![0; SIZE], sparse, text]
+}
+
+/// Noise in the flash: the board says so, starts clean, and learns what it would have learnt anyway.
+async fn noisy(core: &str, rounds: u32, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut world = World::new(core, 4, rounds);
+        let fate = |(index, flash)| Fate { board: index + 1, flash: Some(flash), ..Fate::default() };
+        world.fates = contents(seed).into_iter().enumerate().map(fate).collect();
+        let emulated = world.run().await;
+        let exchanges = emulated.rounds.len() as u64 + 1;
+        for board in &emulated.boards {
+            let line = &board.line;
+            assert_eq!((board.number("restored"), board.number("unusable")), (0, 1), "{line}");
+            assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
+            assert!(board.said.contains("no record; starting clean"), "{}", board.said);
+        }
+        assert!(counted(&emulated).iter().all(|round| round.len() == 4));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flash_full_of_noise_starts_clean_and_says_so() {
+    noisy("m0", 4, 0..4).await;
+    noisy("m4", 2, 4..6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_flash_is_refused_with_its_size() {
+    for length in [0, 8191, 8193] {
+        let mut world = World::new("m0", 1, 1);
+        world.fates = vec![Fate { board: 1, flash: Some(vec![0xff; length]), ..Fate::default() }];
+        match world.try_run().await {
+            Err(EmulateError::Board { device: 1, said, .. }) => {
+                assert!(said.ends_with(&format!("it has {length} bytes, the flash has 8192")), "{said}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scenario_of_another_shape_is_refused_before_anything_runs() {
+    let mut world = World::new("m0", 2, 3);
+    world.core = CORES.into_iter().find(|core| core.word == "m4").expect("a core");
+    let text = Scenario::built_in("smallest").expect("a scenario");
+    for (core, changes) in [
+        ("m4", vec![]),
+        ("m0", vec!["data.d=21".to_owned()]),
+        ("m0", vec!["model.k=3".to_owned()]),
+        ("m0", vec!["data.fresh=true".to_owned()]),
+    ] {
+        world.core = CORES.into_iter().find(|known| known.word == core).expect("a core");
+        world.scenario = Scenario::parse("smallest", text, &changes).expect("scenario");
+        let refused = world.try_run().await;
+        assert!(matches!(refused, Err(EmulateError::Scenario { .. })), "{core} {changes:?}: {refused:?}");
+    }
+    world.core = CORES.into_iter().find(|core| core.word == "m0").expect("a core");
+    world.scenario = Scenario::parse("smallest", text, &["data.samples=800".to_owned()]).expect("scenario");
+    match world.try_run().await {
+        Err(EmulateError::Room { client: 1, needed, room: 65536 }) => assert_eq!(needed, 20 + 84 * 820 + 4),
+        other => panic!("{other:?}"),
+    }
 }

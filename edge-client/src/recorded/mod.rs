@@ -2,7 +2,7 @@
 //! features computed as they are needed, nothing of length m is kept.
 //!
 //! This file is the format: its reader and its writer. [`Wearer`] makes samples of a recording, [`draw`]
-//! chooses windows as the simulator does.
+//! chooses windows as the simulator does. [`table`] is for samples that are no motion.
 //!
 //! Little endian throughout; offsets in bytes. The format may change; its version then does.
 //!
@@ -36,13 +36,15 @@
 //! Which windows train and test is written down instead of computed from a fraction, so that nothing can be
 //! rounded one way on the host and another way on the board.
 
+mod bytes;
 pub mod draw;
+pub mod table;
 mod wearer;
 
 use core::fmt;
 use core::ops::Range;
 
-use fedspan_protocol::frame::crc32c;
+use bytes::{array, check_whole, u16_at, u32_at, u64_at};
 
 pub use wearer::Wearer;
 
@@ -171,25 +173,8 @@ impl<'a> Recording<'a> {
     /// # Errors
     /// [`Problem`].
     pub fn parse(partition: &'a [u8]) -> Result<Self, Problem> {
-        let got = partition.len();
-        let head = partition.get(..HEADER).ok_or(Problem::Length { needed: HEADER, got })?;
-        if head.iter().all(|&b| b == 0) || head.iter().all(|&b| b == 0xff) {
-            return Err(Problem::Blank);
-        }
-        if head.get(..4) != Some(MAGIC.as_slice()) {
-            return Err(Problem::Magic);
-        }
-        let version = u16_at(head, 4);
-        if version != VERSION {
-            return Err(Problem::Version(version));
-        }
-        let length = usize::try_from(u32_at(head, 8)).unwrap_or(usize::MAX);
-        let needed = length.saturating_add(4);
-        let whole = partition.get(..needed).ok_or(Problem::Length { needed, got })?;
-        let (checked, check) = whole.split_at_checked(length).ok_or(Problem::Check)?;
-        if crc32c(checked).to_le_bytes() != check {
-            return Err(Problem::Check);
-        }
+        let checked = check_whole(partition, HEADER, &MAGIC, VERSION)?;
+        let head = partition.get(..HEADER).unwrap_or(checked);
         let mut scale = [0.0; CHANNELS];
         for (index, place) in scale.iter_mut().enumerate() {
             *place = f32::from_bits(u32_at(head, 40 + 4 * index));
@@ -373,21 +358,4 @@ pub fn write(header: &Header, series: &[Series<'_>], mut write: impl FnMut(&[u8]
     for one in series {
         write(one.samples);
     }
-}
-
-/// `N` bytes, zeros where there are none.
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.first_chunk().copied().unwrap_or([0; N])
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(array(bytes.get(at..).unwrap_or_default()))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array(bytes.get(at..).unwrap_or_default()))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array(bytes.get(at..).unwrap_or_default()))
 }

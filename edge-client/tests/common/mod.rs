@@ -193,17 +193,6 @@ impl Memory for Heap {
     }
 }
 
-/// Memory that can be looked into once the model is gone.
-impl Memory for &mut Heap {
-    fn parts(&mut self) -> Parts<'_> {
-        (**self).parts()
-    }
-
-    fn parts_ref(&self) -> PartsRef<'_> {
-        (**self).parts_ref()
-    }
-}
-
 /// Targets that own their values.
 #[derive(Clone, Debug)]
 pub enum Labels {

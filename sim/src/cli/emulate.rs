@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::{Format, Stop, load, output};
-use crate::emulate::{self, CORES, Core, EmulateError, Emulated, Plan};
+use crate::emulate::{
+    self, BoardReport, CORES, Core, EmulateError, Emulated, Expected, Fate, Firmware, Plan,
+};
 use crate::report::table::Table;
-use crate::run::{Unwatched, run};
 use crate::scenario::Scenario;
 
 /// Options of `emulate`.
 #[derive(Debug, Args)]
 pub struct EmulateOptions {
-    /// A built-in scenario about the recordings, or a file
-    #[arg(value_name = "NAME|FILE.toml", default_value = "demo")]
-    scenario: String,
-    /// Boards; board i replays wearer i, counted round and round
+    /// A scenario that the core's firmware is made for [default: demo, about the recordings; smallest for m0]
+    #[arg(value_name = "NAME|FILE.toml")]
+    scenario: Option<String>,
+    /// Boards; board i has the samples of client i, counted round and round
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     boards: u16,
     /// Core of the boards
@@ -25,6 +26,12 @@ pub struct EmulateOptions {
     /// How boards reach the server: named pipes (fast), or their serial line
     #[arg(long, value_enum, default_value_t = Link::Pipes)]
     link: Link,
+    /// Board 1 resets itself N times: after its first message, then after two more, and so on
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
+    resets: u32,
+    /// Board 1 loses its power N times before that, in the same manner
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
+    power_cuts: u32,
     /// Change a key of the scenario, e.g. algorithm.rounds=20; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
@@ -44,16 +51,22 @@ enum Link {
 
 /// `fedspan-sim emulate`.
 pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
-    let scenario = load::scenario(&options.scenario, &options.changes)?;
     let core = CORES.into_iter().find(|core| core.word == options.core);
     let core = core.ok_or_else(|| Stop::Usage(format!("--core {}: unknown", options.core)))?;
+    let usual = match core.firmware {
+        Firmware::Watch => "demo",
+        Firmware::Table => "smallest",
+    };
+    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(usual), &options.changes)?;
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
     let scratch = scratch.map_err(|error| Stop::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator are found beside the sources that this program was built from.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let fate = Fate { board: 1, resets: options.resets, power_cuts: options.power_cuts, flash: None };
     let plan = Plan {
         scenario: &scenario,
         boards: options.boards.into(),
+        fates: &[fate],
         core,
         link: match options.link {
             Link::Pipes => emulate::Link::Pipes,
@@ -69,7 +82,9 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
     let ended = runtime.block_on(emulate::run(&plan, interrupted(), &mut progress));
     drop(runtime);
     let emulated = ended.map_err(|error| stop(&error))?;
-    let simulated = simulated(&scenario, &emulated)?;
+    // A board that has lost its power may have sat out a round, which is another campaign.
+    let undisturbed = options.resets == 0 && options.power_cuts == 0;
+    let simulated = if undisturbed { simulated(&scenario, &emulated)? } else { None };
     match options.format {
         Format::Json => {
             for report in &emulated.boards {
@@ -78,19 +93,20 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
         }
         Format::Human => output::print(&table(&core, &emulated, simulated.as_deref()).text())?,
     }
-    let wrong =
-        simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !agree(**a, accuracy(b))).count();
+    let wrong = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if wrong > 0 {
-        return Err(Stop::Failed(format!("{wrong} boards have another accuracy than the simulator")));
+        return Err(Stop::Failed(format!("{wrong} boards have learnt something else than the simulator")));
     }
     Ok(())
 }
 
 fn stop(error: &EmulateError) -> Stop {
     match error {
-        EmulateError::Scenario { .. } | EmulateError::Image(_) | EmulateError::NoQemu { .. } => {
-            Stop::Usage(error.to_string())
-        }
+        EmulateError::Scenario { .. }
+        | EmulateError::Room { .. }
+        | EmulateError::Image(_)
+        | EmulateError::Data(_)
+        | EmulateError::NoQemu { .. } => Stop::Usage(error.to_string()),
         _ => Stop::Failed(error.to_string()),
     }
 }
@@ -112,41 +128,34 @@ async fn interrupted() {
     }
 }
 
-/// The simulator's accuracies, where the boards are the scenario's wearers, one each.
-fn simulated(scenario: &Scenario, emulated: &Emulated) -> Result<Option<Vec<f64>>, Stop> {
-    let outcome = run(scenario, scenario.seed, &mut Unwatched);
-    let outcome = outcome.map_err(|error| Stop::Failed(format!("{}: {error}", scenario.name)))?;
-    let each: Option<Vec<f64>> = outcome.clients.iter().map(|client| client.accuracy).collect();
-    Ok(each.filter(|each| each.len() == emulated.boards.len()))
+/// The simulator's answers, where the boards are the scenario's clients, one each.
+fn simulated(scenario: &Scenario, emulated: &Emulated) -> Result<Option<Vec<Expected>>, Stop> {
+    let expected = emulate::expected(scenario);
+    let (_, each) = expected.map_err(|error| Stop::Failed(format!("{}: {error}", scenario.name)))?;
+    Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
 }
 
-fn accuracy(report: &emulate::BoardReport) -> Option<f64> {
-    let (right, tested) = (report.line.get("right")?.as_f64()?, report.line.get("tested")?.as_f64()?);
-    (tested > 0.0).then(|| right / tested)
-}
-
-/// The same number of right answers among the same number of windows.
-fn agree(simulated: f64, board: Option<f64>) -> bool {
-    board.is_some_and(|board| (board - simulated).abs() < 1e-12)
-}
-
-fn table(core: &Core, emulated: &Emulated, simulated: Option<&[f64]>) -> Table {
-    let number = |report: &emulate::BoardReport, key: &str| {
-        report.line.get(key).map_or_else(|| "-".to_owned(), ToString::to_string)
+fn table(core: &Core, emulated: &Emulated, simulated: Option<&[Expected]>) -> Table {
+    let classes = core.firmware == Firmware::Watch;
+    let value = |found: Option<f64>| match found {
+        Some(value) if classes => format!("{value:.4}"),
+        Some(value) => format!("{value:.6}"),
+        None => "-".to_owned(),
     };
     let rows = emulated.boards.iter().enumerate().map(|(index, report)| {
-        let simulated = simulated.and_then(|all| all.get(index));
-        vec![
+        let expected = simulated.and_then(|all| all.get(index));
+        let squared_error = report.line.get("squared_error").and_then(serde_json::Value::as_f64);
+        let mut row = vec![
             report.device.to_string(),
-            report.wearer.to_string(),
-            accuracy(report).map_or_else(|| "-".to_owned(), |a| format!("{a:.4}")),
-            simulated.map_or_else(|| "-".to_owned(), |a| format!("{a:.4}")),
-            number(report, "counted"),
-            number(report, "up"),
-            number(report, "down"),
-            number(report, "stack"),
-        ]
+            report.client.to_string(),
+            value(if classes { report.accuracy() } else { squared_error }),
+            value(expected.and_then(|one| if classes { one.accuracy } else { one.test_mse })),
+        ];
+        let numbers = ["counted", "up", "down", "static", "stack"];
+        row.extend(numbers.map(|key| BoardReport::number(report, key).to_string()));
+        row
     });
+    let score = if classes { "accuracy" } else { "squared error" };
     Table {
         title: format!(
             "{} boards ({}), {} rounds, {:.1} s",
@@ -155,9 +164,19 @@ fn table(core: &Core, emulated: &Emulated, simulated: Option<&[f64]>) -> Table {
             emulated.status.round,
             emulated.seconds
         ),
-        columns: ["board", "wearer", "accuracy", "simulated", "counted", "bytes up", "bytes down", "stack"]
-            .map(str::to_owned)
-            .to_vec(),
+        columns: [
+            "board",
+            "client",
+            score,
+            "simulated",
+            "counted",
+            "bytes up",
+            "bytes down",
+            "static",
+            "stack",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         rows: rows.collect(),
         notes: Vec::new(),
     }

@@ -113,6 +113,8 @@ Example:
     #[command(after_help = "Examples:
   fedspan-sim emulate --set algorithm.rounds=20
   fedspan-sim emulate --boards 16 --core m3 --link uart
+  fedspan-sim emulate --core m0
+  fedspan-sim emulate --core m0 --resets 6 --power-cuts 6
 
 Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
     Emulate(emulate::EmulateOptions),

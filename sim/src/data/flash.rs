@@ -1,11 +1,12 @@
-//! A wearer's recording as a board has it in flash: the same windows, classes and draws as the simulated
-//! client of that wearer.
+//! A client's samples as a board has them in flash: a wearer's recording, with the same windows, classes and
+//! draws as the simulated client of that wearer, or a table of samples.
 
+use fedspan_client::recorded::table;
 use fedspan_client::recorded::{DRAW_MAX, Header, Series, write};
 use fedspan_protocol::frame::crc32c;
 
-use super::DataError;
 use super::watch::{EXERCISES, HOP, PROGRAMME_MAX, WatchSettings, programme_label, recordings};
+use super::{Client, DataError, Labels};
 
 /// Why there is no image.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -76,7 +77,28 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     };
     let mut image = Vec::new();
     write(&header, &series, |part| image.extend_from_slice(part));
+    Ok(sealed(image))
+}
+
+/// The partition of a client of a regression problem with `d` features. Class numbers, where it has them, are
+/// written as values.
+#[must_use]
+pub fn table(client: &Client, d: usize) -> Vec<u8> {
+    let values = |labels: &Labels| match labels {
+        Labels::Values(values) => values.clone(),
+        Labels::Classes(classes) => classes.iter().map(|&class| f32::from(class)).collect(),
+    };
+    let (y, y_test) = (values(&client.train.y), values(&client.test.y));
+    let mut image = Vec::new();
+    let (training, test) = ((client.train.x.as_slice(), &y[..]), (client.test.x.as_slice(), &y_test[..]));
+    let features = u16::try_from(d).unwrap_or(u16::MAX);
+    table::write(features, training, test, |part| image.extend_from_slice(part));
+    sealed(image)
+}
+
+/// With its check behind it.
+fn sealed(mut image: Vec<u8>) -> Vec<u8> {
     let check = crc32c(&image);
     image.extend_from_slice(&check.to_le_bytes());
-    Ok(image)
+    image
 }

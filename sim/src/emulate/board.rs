@@ -1,11 +1,15 @@
-//! One emulated board: which QEMU, which firmware, with what in its flash, on which link.
+//! The cores that can be emulated: which QEMU, which firmware, with what in its flash, on which link.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
+use fedspan_client::features::FEATURES;
+use fedspan_client::memory::Shape;
+
 use super::EmulateError;
+use crate::data::watch::EXERCISES;
 
 /// A core that can be emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,15 +25,42 @@ pub struct Core {
     folder: &'static str,
     target: &'static str,
     feature: Option<&'static str>,
-    /// Where the recording's partition begins.
+    /// Where the partition with the samples begins.
     partition: u32,
+    /// Bytes of it.
+    pub(super) room: usize,
+    /// What the firmware learns from.
+    pub firmware: Firmware,
 }
+
+/// What a board's firmware is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Firmware {
+    /// A wearer's recording.
+    Watch,
+    /// A table of samples: d = 20, k = 2, one output.
+    Table,
+}
+
+impl Firmware {
+    /// Its model.
+    #[must_use]
+    pub fn shape(self) -> Shape {
+        match self {
+            Self::Watch => Shape { features: FEATURES, width: 24, outputs: EXERCISES },
+            Self::Table => Shape { features: 20, width: 2, outputs: 1 },
+        }
+    }
+}
+
+/// Two mebibytes: where a board has megabytes.
+const ROOMY: usize = 2 << 20;
 
 const ARM: &str = "qemu-system-arm";
 const RISCV: &str = "qemu-system-riscv32";
 
-/// Every core with room for a wearer's recording.
-pub const CORES: [Core; 5] = [
+/// Every core. All but the last have room for a wearer's recording.
+pub const CORES: [Core; 6] = [
     Core {
         word: "m4",
         line: "Cortex-M4F, mps2-an386",
@@ -39,6 +70,8 @@ pub const CORES: [Core; 5] = [
         target: "thumbv7em-none-eabihf",
         feature: Some("m4"),
         partition: 0x0020_0000,
+        room: ROOMY,
+        firmware: Firmware::Watch,
     },
     Core {
         word: "m3",
@@ -49,6 +82,8 @@ pub const CORES: [Core; 5] = [
         target: "thumbv7m-none-eabi",
         feature: Some("m3"),
         partition: 0x0020_0000,
+        room: ROOMY,
+        firmware: Firmware::Watch,
     },
     Core {
         word: "m7",
@@ -59,6 +94,8 @@ pub const CORES: [Core; 5] = [
         target: "thumbv7em-none-eabihf",
         feature: Some("m7"),
         partition: 0x0020_0000,
+        room: ROOMY,
+        firmware: Firmware::Watch,
     },
     Core {
         word: "m33",
@@ -69,6 +106,8 @@ pub const CORES: [Core; 5] = [
         target: "thumbv8m.main-none-eabihf",
         feature: Some("m33"),
         partition: 0x1020_0000,
+        room: ROOMY,
+        firmware: Firmware::Watch,
     },
     Core {
         word: "rv32imc",
@@ -79,6 +118,20 @@ pub const CORES: [Core; 5] = [
         target: "riscv32imc-unknown-none-elf",
         feature: None,
         partition: 0x8020_0000,
+        room: ROOMY,
+        firmware: Firmware::Watch,
+    },
+    Core {
+        word: "m0",
+        line: "Cortex-M0, microbit, 16 KiB of RAM",
+        qemu: ARM,
+        machine: &["-M", "microbit"],
+        folder: "qemu-microbit",
+        target: "thumbv6m-none-eabi",
+        feature: None,
+        partition: 0x0003_0000,
+        room: 64 << 10,
+        firmware: Firmware::Table,
     },
 ];
 
@@ -89,6 +142,27 @@ pub enum Wire {
     Uart(u16),
     /// Two named pipes: what it receives, and what it sends.
     Pipes(PathBuf, PathBuf),
+}
+
+/// How a board is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// QEMU's program.
+    pub emulator: &'a Path,
+    /// The firmware.
+    pub firmware: &'a Path,
+    /// What is in the partition with the samples.
+    pub image: &'a Path,
+    /// The file that plays the flash.
+    pub flash: &'a Path,
+    /// The device's identity.
+    pub device: u64,
+    /// Its link.
+    pub wire: &'a Wire,
+    /// How often it resets itself.
+    pub resets: u32,
+    /// Messages after which its power goes.
+    pub end_after: Option<u32>,
 }
 
 impl Core {
@@ -144,32 +218,27 @@ impl Core {
     ///
     /// # Errors
     /// What the system says.
-    pub fn start(
-        &self,
-        emulator: &Path,
-        firmware: &Path,
-        image: &Path,
-        device: u64,
-        wire: &Wire,
-    ) -> std::io::Result<Child> {
-        let (mut words, serial) = (
-            format!("arg=board,arg=device={device}"),
-            match wire {
-                Wire::Uart(port) => vec![
-                    "-chardev".to_owned(),
-                    format!("socket,id=server,host=127.0.0.1,port={port},nodelay=on"),
-                    "-serial".to_owned(),
-                    "chardev:server".to_owned(),
-                ],
-                Wire::Pipes(..) => vec!["-serial".to_owned(), "null".to_owned()],
-            },
-        );
-        if let Wire::Pipes(receive, transmit) = wire {
-            words.push_str(&format!(
-                ",arg=link=pipes,arg=receive={},arg=transmit={}",
-                receive.display(),
-                transmit.display()
-            ));
+    pub fn start(&self, start: &Start<'_>) -> std::io::Result<Child> {
+        let Start { emulator, firmware, image, flash, device, wire, resets, end_after } = start;
+        let mut words = format!("arg=board,arg=device={device},arg=flash={}", flash.display());
+        let serial = match wire {
+            Wire::Uart(port) => vec![
+                "-chardev".to_owned(),
+                format!("socket,id=server,host=127.0.0.1,port={port},nodelay=on"),
+                "-serial".to_owned(),
+                "chardev:server".to_owned(),
+            ],
+            Wire::Pipes(receive, transmit) => {
+                let (receive, transmit) = (receive.display(), transmit.display());
+                words.push_str(&format!(",arg=link=pipes,arg=receive={receive},arg=transmit={transmit}"));
+                vec!["-serial".to_owned(), "null".to_owned()]
+            }
+        };
+        if *resets > 0 {
+            words.push_str(&format!(",arg=resets={resets}"));
+        }
+        if let Some(messages) = end_after {
+            words.push_str(&format!(",arg=end-after={messages}"));
         }
         Command::new(emulator)
             .args(self.machine)

@@ -2,20 +2,27 @@
 //! as real clients of the real server.
 
 mod board;
+mod error;
+mod expected;
+mod life;
+mod samples;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Shape};
-use fedspan_aggregator::server::{ServeError, Server, Status, query};
+use fedspan_aggregator::server::{Server, Status, query};
 use tokio::net::unix::pipe;
-use tokio::process::Child;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
-pub use board::{CORES, Core, Wire};
+pub use board::{CORES, Core, Firmware, Start, Wire};
+pub use error::EmulateError;
+pub use expected::{Expected, expected};
+pub use life::{BoardReport, Fate};
 
-use crate::data::flash::{ImageError, image};
-use crate::scenario::{DataSection, Scenario};
+use crate::scenario::Scenario;
+use life::Life;
+use samples::Images;
 
 /// How boards reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +36,12 @@ pub enum Link {
 /// What to emulate.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// A scenario about the bundled recordings.
+    /// A scenario that the core's firmware is made for.
     pub scenario: &'a Scenario,
-    /// How many boards. Board `i`, from 1, has the recording of wearer `i`, counted round and round.
+    /// How many boards. Board `i`, from 1, has the samples of client `i`, counted round and round.
     pub boards: usize,
+    /// What befalls some of them.
+    pub fates: &'a [Fate],
     /// Which core.
     pub core: Core,
     /// How they are connected.
@@ -41,78 +50,8 @@ pub struct Plan<'a> {
     pub root: &'a Path,
     /// Firmware that is built already.
     pub firmware: Option<PathBuf>,
-    /// An empty directory for pipes, images and the server's state.
+    /// An empty directory for pipes, images, flash and the server's state.
     pub scratch: &'a Path,
-}
-
-/// A fleet that did not get anywhere.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EmulateError {
-    /// Boards replay recordings; other data they have not.
-    #[error(
-        "{name}: boards replay the bundled recordings (data.kind = \"watch-imu\") with a model of {d} x {k}"
-    )]
-    Scenario {
-        /// The scenario.
-        name: String,
-        /// Features that the firmware has.
-        d: usize,
-        /// Width that the firmware has.
-        k: usize,
-    },
-    /// No emulator.
-    #[error("{program} is not on the PATH; `tests/setup --install` fetches it")]
-    NoQemu {
-        /// Which program.
-        program: &'static str,
-    },
-    /// No firmware.
-    #[error("{}: the firmware does not build: {reason}", folder.display())]
-    Build {
-        /// Where.
-        folder: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// No recording.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// A file, a pipe or a process.
-    #[error("{what}: {error}")]
-    System {
-        /// What it was about.
-        what: String,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// The server.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// A board that ended without a report.
-    #[error("board {device} ended with {code}: {said}")]
-    Board {
-        /// Which one.
-        device: u64,
-        /// How.
-        code: String,
-        /// Its last words.
-        said: String,
-    },
-    /// Somebody ended it.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-/// What a board said at its end.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BoardReport {
-    /// Its number.
-    pub device: u64,
-    /// The wearer, from 1.
-    pub wearer: usize,
-    /// Its line of JSON.
-    pub line: serde_json::Value,
 }
 
 /// A fleet that has finished.
@@ -122,6 +61,8 @@ pub struct Emulated {
     pub boards: Vec<BoardReport>,
     /// The server's last status.
     pub status: Status,
+    /// What the server said after each round, among it who has counted.
+    pub rounds: Vec<serde_json::Value>,
     /// From the first board's start to the last one's end.
     pub seconds: f64,
 }
@@ -133,9 +74,6 @@ pub trait Watch {
     /// The server's status, now and then.
     fn status(&mut self, status: &serde_json::Value);
 }
-
-/// Features and width of the boards' firmware.
-const FIRMWARE: (usize, usize) = (fedspan_client::features::FEATURES, 24);
 
 /// How often the server is asked how far it is.
 const ASK: Duration = Duration::from_millis(300);
@@ -149,34 +87,38 @@ pub async fn run(
     interrupted: impl Future<Output = ()>,
     watch: &mut dyn Watch,
 ) -> Result<Emulated, EmulateError> {
-    let scenario = plan.scenario;
     let system = |what: &str| {
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
-    let DataSection::Watch(settings) = &scenario.data else { return Err(unsuitable(scenario)) };
-    if scenario.model.k != FIRMWARE.1 || settings.programmes {
-        return Err(unsuitable(scenario));
-    }
-    let wearers = settings.roles().clients.len();
+    let mut interrupted = std::pin::pin!(interrupted);
+    let images = Images::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;
     let firmware = match &plan.firmware {
         Some(firmware) => firmware.clone(),
         None => {
             watch.say("building the firmware");
-            plan.core.build(plan.root).await?
+            tokio::select! {
+                biased;
+                () = &mut interrupted => return Err(EmulateError::Interrupted),
+                firmware = plan.core.build(plan.root) => firmware?,
+            }
         }
     };
     let mut server = Server::bind(fleet(plan), 1).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
-    let mut boards: Vec<(u64, usize, PathBuf, Wire)> = Vec::new();
+    let mut boards: Vec<Life> = Vec::new();
     for index in 0..plan.boards {
-        let (device, wearer) = (index as u64 + 1, index % wearers.max(1) + 1);
-        let file = plan.scratch.join(format!("wearer{wearer}.bin"));
-        if !file.exists() {
-            let image = image(settings, scenario.seed, wearer)?;
-            std::fs::write(&file, image).map_err(system("recording"))?;
+        let (device, client) = (index as u64 + 1, index % images.clients() + 1);
+        let image = plan.scratch.join(format!("client{client}.bin"));
+        if !image.exists() {
+            std::fs::write(&image, images.image(client)?).map_err(system("samples"))?;
+        }
+        let fate = plan.fates.iter().find(|fate| fate.board == index + 1).cloned().unwrap_or_default();
+        let flash = plan.scratch.join(format!("board{device}.flash"));
+        if let Some(content) = &fate.flash {
+            std::fs::write(&flash, content).map_err(system("flash"))?;
         }
         let wire = match plan.link {
             Link::Uart => Wire::Uart(port),
@@ -200,7 +142,8 @@ pub async fn run(
                 Wire::Pipes(receive, transmit)
             }
         };
-        boards.push((device, wearer, file, wire));
+        let (core, emulator, firmware) = (plan.core, emulator.clone(), firmware.clone());
+        boards.push(Life { core, emulator, firmware, image, flash, device, client, wire, fate });
     }
     let began = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -210,16 +153,14 @@ pub async fn run(
         },
         true,
     ));
+    let rounds = watch_rounds(&state).await;
     let mut running = JoinSet::new();
-    for (device, wearer, file, wire) in boards {
-        let child = plan.core.start(&emulator, &firmware, &file, device, &wire);
-        let child = child.map_err(system("emulator"))?;
-        running.spawn(async move { (device, wearer, report(device, child).await) });
+    for life in boards {
+        running.spawn(life.live());
     }
     watch.say(&format!("{} boards are running", plan.boards));
     let mut reports = Vec::new();
     let mut status = None;
-    let mut interrupted = std::pin::pin!(interrupted);
     let mut ask = tokio::time::interval(ASK);
     while reports.len() < plan.boards || status.is_none() {
         tokio::select! {
@@ -229,9 +170,8 @@ pub async fn run(
             }
             Some(ended) = running.join_next() => {
                 let ended = ended.map_err(|error| system("board")(std::io::Error::other(error)))?;
-                let (device, wearer, line) = ended;
-                match line {
-                    Ok(line) => reports.push(BoardReport { device, wearer, line }),
+                match ended {
+                    Ok(report) => reports.push(report),
                     Err(error) => {
                         running.shutdown().await;
                         return Err(error);
@@ -257,17 +197,52 @@ pub async fn run(
     drop(stop);
     let seconds = began.elapsed().as_secs_f64();
     reports.sort_by_key(|report| report.device);
-    Ok(Emulated { boards: reports, status: status.unwrap_or_default(), seconds })
+    let rounds = rounds.await.unwrap_or_default();
+    Ok(Emulated { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
 }
 
-fn unsuitable(scenario: &Scenario) -> EmulateError {
-    let (d, k) = FIRMWARE;
-    EmulateError::Scenario { name: scenario.name.clone(), d, k }
+/// Times that a server is asked whether it is up, before nobody listens to it.
+const TRIES: u32 = 500;
+
+/// Listens to what the server says after each round, to its end. It is heard from the first round on, as no
+/// board runs yet.
+async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
+    let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
+    for _ in 0..TRIES {
+        if up().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let directory = state.to_owned();
+    let mut rounds = Box::pin(async move {
+        let mut rounds = Vec::new();
+        let told = query(&directory, "watch", |line| {
+            rounds.extend(serde_json::from_str::<serde_json::Value>(line).ok());
+            Ok(())
+        });
+        // Without a control socket nobody says anything.
+        let _ = told.await;
+        rounds
+    });
+    // Requests are answered in turn: when the second one is, the first has been heard.
+    let early = tokio::select! {
+        biased;
+        rounds = &mut rounds => Some(rounds),
+        _ = up() => None,
+    };
+    tokio::spawn(async move {
+        match early {
+            Some(rounds) => rounds,
+            None => rounds.await,
+        }
+    })
 }
 
 /// The server's configuration: the scenario's campaign for these boards.
 fn fleet(plan: &Plan<'_>) -> Fleet {
     let Scenario { seed, model, algorithm, participation, stop, .. } = plan.scenario;
+    let shape = plan.core.firmware.shape();
     Fleet {
         seed: *seed,
         state: plan.scratch.join("state"),
@@ -277,7 +252,7 @@ fn fleet(plan: &Plan<'_>) -> Fleet {
         expected: plan.boards,
         allowed: None,
         absence: Duration::from_secs(30),
-        shape: Shape { features: FIRMWARE.0, outputs: crate::data::watch::EXERCISES },
+        shape: Shape { features: shape.features, outputs: shape.outputs },
         model: model.clone(),
         algorithm: algorithm.clone(),
         participation: *participation,
@@ -292,22 +267,6 @@ fn fleet(plan: &Plan<'_>) -> Fleet {
             repeat: Duration::from_secs(60),
             norm: 1e4,
         },
-    }
-}
-
-/// Waits for a board to end and reads its report.
-async fn report(device: u64, child: Child) -> Result<serde_json::Value, EmulateError> {
-    let output = child.wait_with_output().await;
-    let output = output.map_err(|error| EmulateError::System { what: format!("board {device}"), error })?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().rfind(|line| line.starts_with('{'));
-    match line.and_then(|line| serde_json::from_str(line).ok()) {
-        Some(value) if output.status.success() => Ok(value),
-        _ => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().next_back().or(text.lines().next_back()).unwrap_or("nothing").to_owned();
-            Err(EmulateError::Board { device, code: output.status.to_string(), said })
-        }
     }
 }
 

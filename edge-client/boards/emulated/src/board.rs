@@ -1,5 +1,7 @@
 //! What a board has to provide.
 
+use core::ops::Range;
+
 use embedded_io::{ErrorKind, Read, ReadReady, Write};
 use fedspan_client::session::Millis;
 
@@ -24,10 +26,16 @@ pub trait Board {
     /// Bytes that came when the buffer behind the serial line was full.
     fn lost(&self) -> u32;
 
-    /// The partition that may hold a recording.
+    /// The partition that may hold a recording, or a table of samples.
     fn recording(&self) -> &'static [u8];
 
-    /// Where the stack may grow to: the end of everything static.
+    /// Starts the program anew, as a reset does: RAM is what it was.
+    fn reset(&self) -> !;
+
+    /// Addresses of the RAM. The stack begins at its end and grows down.
+    fn ram() -> Range<usize>;
+
+    /// Where the stack may grow to: the end of everything static, which begins where the RAM begins.
     fn stack_limit() -> usize;
 }
 

@@ -3,47 +3,62 @@
 use embedded_io::ErrorKind;
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::session::Config;
-use fedspan_client::store::NoStore;
 use fedspan_client::{SampleSource, Session, Task};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
-use semihosting::eprintln;
+use semihosting::{eprintln, process};
 
 use crate::board::Board;
-use crate::fault;
 use crate::link::{Link, Traffic};
 use crate::pipes::Pipes;
 use crate::settings::{LinkSettings, Settings};
+use crate::storage::Storage;
+use crate::{fault, kept};
 
-/// The device's session. An emulated board has no flash to write to.
-pub type BoardSession<T, S> = Session<T, S, NoStore, ChaCha8Rng>;
+/// The device's session. `N` bytes of RAM hold a record on its way into flash.
+pub type BoardSession<T, S, const N: usize> = Session<T, S, Storage<N>, ChaCha8Rng>;
 
 const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-/// Makes a session. Its random numbers spread reconnects in time and need not be secret.
-pub fn session<T: Task, S: SampleSource>(settings: &Settings, task: T, source: S) -> BoardSession<T, S> {
+/// Makes a session with what the record remembers. Its random numbers spread reconnects in time and need not
+/// be secret.
+pub fn session<T: Task, S: SampleSource, const N: usize>(
+    settings: &Settings,
+    task: T,
+    source: S,
+) -> BoardSession<T, S, N> {
     let config = Config { device: settings.device, ..CONFIG };
-    Session::new(config, task, source, NoStore, ChaCha8Rng::seed_from_u64(settings.device))
+    let random = ChaCha8Rng::seed_from_u64(settings.device);
+    Session::new(config, task, source, Storage::open(settings), random)
 }
 
 /// Connects, as often as it takes, and returns when the final head is fitted. Exits if the server refuses
-/// this device, or a pipe cannot be opened.
-pub fn take_part<B: Board, T: Task, S: SampleSource>(
+/// this device, or a pipe cannot be opened; does not return where the settings want a reset or an end before.
+pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     board: &B,
     settings: &Settings,
-    session: &mut BoardSession<T, S>,
+    session: &mut BoardSession<T, S, N>,
 ) -> Traffic {
+    let resets = kept::resets();
+    let last = settings.end_after.or((resets < settings.resets).then_some(resets.saturating_add(1)));
     let (mut receive, mut transmit) = ([0; RECEIVE], [0; TRANSMIT]);
     let mut traffic = Traffic::default();
     loop {
-        let mut link = match open(board, settings, traffic) {
+        let mut link = match open(board, settings, traffic, last) {
             Ok(link) => link,
             Err(error) => fault::exit(fault::WRONG, &format_args!("cannot open the pipes: {error:?}")),
         };
         let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
         let closed = run(session, &mut link, buffers, || board.now(), |until| board.wait(until));
+        if link.is_over() {
+            if settings.end_after.is_some() {
+                process::exit(fault::POWER_GONE);
+            }
+            kept::count_reset();
+            board.reset();
+        }
         traffic = link.traffic;
         if let Some(refusal) = session.refusal() {
             fault::exit(fault::WRONG, &format_args!("the server refused this device: {refusal}"));
@@ -62,9 +77,12 @@ fn open<B: Board>(
     board: &B,
     settings: &Settings,
     traffic: Traffic,
+    last: Option<u32>,
 ) -> Result<Link<B::Serial, Pipes>, ErrorKind> {
     Ok(match &settings.link {
-        LinkSettings::Uart => Link::serial(board.serial(), traffic),
-        LinkSettings::Pipes { receive, transmit } => Link::pipes(Pipes::open(receive, transmit)?, traffic),
+        LinkSettings::Uart => Link::serial(board.serial(), traffic, last),
+        LinkSettings::Pipes { receive, transmit } => {
+            Link::pipes(Pipes::open(receive, transmit)?, traffic, last)
+        }
     })
 }

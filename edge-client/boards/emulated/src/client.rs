@@ -3,27 +3,35 @@
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Memory;
-use fedspan_client::recorded::{Recording, Wearer};
+use fedspan_client::recorded::table::{Part, Rows, Table};
+use fedspan_client::recorded::{Problem, Recording, Wearer};
 use fedspan_client::source::{SampleSource, Targets};
+use fedspan_client::store::record_len;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::frame::crc32c_f32;
-use fedspan_protocol::message::RoundId;
 use semihosting::{eprintln, println, process};
 
 use crate::board::Board;
 use crate::campaign::{BoardSession, session, take_part};
-use crate::fault;
 use crate::link::Traffic;
-use crate::made::{Made, Part};
+use crate::nor::WORD;
+use crate::once::Once;
 use crate::settings::Settings;
 use crate::stack::Painted;
+use crate::{fault, kept};
 
 /// Width of the representation, and classes: the bundled smartwatch demonstration's.
 pub const WATCH_WIDTH: usize = 24;
 /// Exercises.
 pub const WATCH_CLASSES: usize = 7;
-/// Width of the representation on the smallest board.
-pub const MADE_WIDTH: usize = 2;
+const WATCH_RECORD: usize = record_len(WATCH_WIDTH, WATCH_CLASSES).next_multiple_of(WORD);
+/// The model's, where it stays: eleven kilobytes, which would go through the stack on their way into place.
+static WATCH_MEMORY: Once<Workspace<FEATURES, WATCH_WIDTH, WATCH_CLASSES>> = Once::new(Workspace::new());
+/// Features of a sample on the smallest board.
+pub const SMALL_FEATURES: usize = 20;
+/// Width of the representation there; the head has one output.
+pub const SMALL_WIDTH: usize = 2;
+const SMALL_RECORD: usize = record_len(SMALL_WIDTH, 1).next_multiple_of(WORD);
 
 /// Longest command line.
 const COMMAND_LINE: usize = 512;
@@ -40,15 +48,7 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
                 recording.header().classes
             ),
         ),
-        Err(problem) => fault::exit(
-            fault::WRONG,
-            &format_args!(
-                "no recording in the partition at {:p}: {problem}. QEMU loads one with \
-                 -device loader,file=FILE,addr={:p},force-raw=on",
-                board.recording().as_ptr(),
-                board.recording().as_ptr()
-            ),
-        ),
+        Err(problem) => nothing_there(board, "recording", problem),
     };
     let wanted = recording.training_windows();
     let room = if settings.cached { room } else { Default::default() };
@@ -57,8 +57,9 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
         eprintln!("device {}: no room for {wanted} windows, features are computed anew", settings.device);
     }
     let windows = source.windows();
-    let model = Linear::new(Workspace::<FEATURES, WATCH_WIDTH, WATCH_CLASSES>::new());
-    let mut session = session(&settings, model, source);
+    let Some(memory) = WATCH_MEMORY.take() else { fault::exit(fault::FAULT, &"started twice") };
+    let model = Linear::new(memory);
+    let mut session = session::<_, _, WATCH_RECORD>(&settings, model, source);
     let traffic = take_part(board, &settings, &mut session);
 
     let (mut x, mut out) = ([0.0; FEATURES], [0.0; WATCH_CLASSES]);
@@ -78,18 +79,28 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
     finish(board, &session, &Report { settings: &settings, stack, traffic, trained: windows, tested, score })
 }
 
-/// A device whose samples are computed, for the board with the least memory.
-pub fn made<B: Board>(board: &B, stack: Painted) -> ! {
+/// A device whose samples are a table in flash, for the board with the least memory.
+pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
     let settings = settings();
-    let model = Linear::new(Workspace::<{ crate::made::FEATURES }, MADE_WIDTH>::new());
-    let mut session = session(&settings, model, Made::new(settings.device, Part::Training));
+    let table = match Table::parse(board.recording()) {
+        Ok(table) => table,
+        Err(problem) => nothing_there(board, "table of samples", problem),
+    };
+    let part = |part| match Rows::<SMALL_FEATURES>::new(&table, part) {
+        Some(rows) => rows,
+        None => {
+            let found = table.features();
+            let wrong = format_args!("the table has {found} features, this firmware {SMALL_FEATURES}");
+            fault::exit(fault::WRONG, &wrong)
+        }
+    };
+    let (training, mut test) = (part(Part::Training), part(Part::Test));
+    let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
+    let mut session = session::<_, _, SMALL_RECORD>(&settings, model, training);
     let traffic = take_part(board, &settings, &mut session);
 
-    let mut test = Made::new(settings.device, Part::Test);
     let (mut tested, mut squares) = (0u32, 0.0f32);
     let mut out = [0.0];
-    // Computed samples do not fail.
-    let _ = test.rewind(RoundId::default());
     while let Some(sample) = test.next() {
         let wanted = match sample.targets {
             Targets::Values(&[wanted]) => wanted,
@@ -108,11 +119,20 @@ pub fn made<B: Board>(board: &B, stack: Painted) -> ! {
         clippy::cast_sign_loss,
         reason = "a small error, to be printed"
     )]
-    let millionths = (squares / tested.max(1) as f32 * 1e6) as u32;
+    let millionths = (squares / tested.max(1) as f32 * 1e6 + 0.5) as u32;
     let (whole, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
     let score = format_args!("\"squared_error\":{whole}.{decimals:06}");
-    let trained = crate::made::SAMPLES;
+    let trained = table.rows(Part::Training);
     finish(board, &session, &Report { settings: &settings, stack, traffic, trained, tested, score })
+}
+
+fn nothing_there<B: Board>(board: &B, what: &str, problem: Problem) -> ! {
+    let partition = board.recording().as_ptr();
+    let message = format_args!(
+        "no {what} in the partition at {partition:p}: {problem}. QEMU loads one with \
+         -device loader,file=FILE,addr={partition:p},force-raw=on"
+    );
+    fault::exit(fault::WRONG, &message)
 }
 
 fn settings() -> Settings {
@@ -135,18 +155,22 @@ struct Report<'a> {
     score: core::fmt::Arguments<'a>,
 }
 
-fn finish<B: Board, M: Memory, S: SampleSource>(
+fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
     board: &B,
-    session: &BoardSession<Linear<M>, S>,
+    session: &BoardSession<Linear<M>, S, N>,
     report: &Report<'_>,
 ) -> ! {
     let Report { settings, stack, traffic, trained, tested, score } = report;
     let counters = session.counters();
     let model = session.task();
+    let (storage, erased) = (session.store().counters, session.store().erased());
+    let ram = B::ram();
+    let (statics, stack) = (B::stack_limit().saturating_sub(ram.start), stack.depth(ram.end));
     println!(
         "{{\"device\":{},\"board\":\"{}\",\"core\":\"{}\",{score},\"trained\":{trained},\"tested\":{tested},\
          \"round\":{},\"counted\":{},\"late\":{},\"rejected\":{},\"declined\":{},\"asked_again\":{},\
-         \"lost\":{},\"up\":{},\"down\":{},\"milliseconds\":{},\"stack\":{},\
+         \"storage\":{},\"resets\":{},\"restored\":{},\"unusable\":{},\"erased\":{erased},\"saved\":{},\
+         \"lost\":{},\"up\":{},\"down\":{},\"milliseconds\":{},\"static\":{statics},\"stack\":{stack},\
          \"representation\":\"{:08x}\",\"head\":\"{:08x}\"}}",
         settings.device,
         B::NAME,
@@ -157,11 +181,15 @@ fn finish<B: Board, M: Memory, S: SampleSource>(
         counters.rejected,
         counters.declined,
         counters.asked_again,
+        counters.storage,
+        kept::resets(),
+        storage.restored,
+        storage.unusable,
+        storage.saved,
         board.lost(),
         traffic.up,
         traffic.down,
         board.now(),
-        stack.reached(),
         crc32c_f32(model.representation().unwrap_or_default()),
         crc32c_f32(model.head()),
     );

@@ -7,6 +7,8 @@ use semihosting::{eprintln, process};
 
 /// Exit code for a mistake in the settings or the recording.
 pub const WRONG: i32 = 2;
+/// Exit code where the settings let the power go.
+pub const POWER_GONE: i32 = 3;
 /// Exit code after a panic.
 pub const PANICKED: i32 = 101;
 /// Exit code after a processor fault.

@@ -6,7 +6,7 @@
 //! | [`board`] | what a board has to provide |
 //! | [`settings`] | the words of the semihosting command line |
 //! | [`link`], `pipes`, [`ring`] | the byte stream to the server: a serial line, or two named pipes |
-//! | [`made`] | samples that are computed instead of stored, for the board with 16 KiB |
+//! | [`nor`], `flash`, `storage`, `kept` | the record in a flash that is a file of the host; what RAM keeps over a reset |
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
 //! | [`once`] | static memory that is handed out once |
@@ -18,7 +18,7 @@
 
 pub mod board;
 pub mod link;
-pub mod made;
+pub mod nor;
 pub mod once;
 pub mod problem;
 pub mod ring;
@@ -33,6 +33,10 @@ pub mod client;
 #[cfg(target_os = "none")]
 pub mod fault;
 #[cfg(target_os = "none")]
+pub mod flash;
+#[cfg(target_os = "none")]
+pub mod kept;
+#[cfg(target_os = "none")]
 pub mod measure;
 #[cfg(target_os = "none")]
 pub mod pipes;
@@ -40,5 +44,7 @@ pub mod pipes;
 pub mod register;
 #[cfg(target_os = "none")]
 pub mod stack;
+#[cfg(target_os = "none")]
+pub mod storage;
 #[cfg(all(target_os = "none", target_arch = "arm"))]
 pub mod systick;

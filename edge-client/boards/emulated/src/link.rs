@@ -1,14 +1,20 @@
-//! The byte stream to the server, of either kind, and what went over it.
+//! The byte stream to the server, of either kind, and what went over it. It can be told to fail at the boundary
+//! after a given message, where a board is to lose its power or to be reset.
 
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 
-/// Bytes that went over a link.
+/// Bytes that are read at once where messages are told apart.
+const READ: usize = 64;
+
+/// What went over a link, and over those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// From the device.
+    /// Bytes from the device.
     pub up: u64,
-    /// To the device.
+    /// Bytes to the device.
     pub down: u64,
+    /// Messages in both directions: a zero byte ends each.
+    pub messages: u32,
 }
 
 /// A link that counts. `S` is the serial line, `P` the pair of pipes.
@@ -17,6 +23,11 @@ pub struct Link<S, P> {
     kind: Kind<S, P>,
     /// What went over it so far.
     pub traffic: Traffic,
+    /// The message after which nothing works any more.
+    last: Option<u32>,
+    /// What was read and not handed out, where messages are told apart.
+    held: [u8; READ],
+    waiting: core::ops::Range<usize>,
 }
 
 #[derive(Debug)]
@@ -27,13 +38,27 @@ enum Kind<S, P> {
 
 impl<S, P> Link<S, P> {
     /// A link over the serial line.
-    pub fn serial(line: S, traffic: Traffic) -> Self {
-        Self { kind: Kind::Serial(line), traffic }
+    pub fn serial(line: S, traffic: Traffic, last: Option<u32>) -> Self {
+        Self { kind: Kind::Serial(line), traffic, last, held: [0; READ], waiting: 0..0 }
     }
 
     /// A link over two pipes.
-    pub fn pipes(pipes: P, traffic: Traffic) -> Self {
-        Self { kind: Kind::Pipes(pipes), traffic }
+    pub fn pipes(pipes: P, traffic: Traffic, last: Option<u32>) -> Self {
+        Self { kind: Kind::Pipes(pipes), traffic, last, held: [0; READ], waiting: 0..0 }
+    }
+
+    /// The last message has gone over it. What it led to inside the device is done; nothing was said since.
+    pub fn is_over(&self) -> bool {
+        self.last.is_some_and(|last| self.traffic.messages >= last)
+    }
+
+    fn check(&self) -> Result<(), ErrorKind> {
+        if self.is_over() { Err(ErrorKind::ConnectionAborted) } else { Ok(()) }
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        let ends = bytes.iter().filter(|&&byte| byte == 0).count();
+        self.traffic.messages = self.traffic.messages.saturating_add(u32::try_from(ends).unwrap_or(u32::MAX));
     }
 }
 
@@ -42,23 +67,39 @@ impl<S, P> ErrorType for Link<S, P> {
 }
 
 impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Read for Link<S, P> {
+    /// Where there is a last message no read goes beyond the end of one.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
-        let n = match &mut self.kind {
-            Kind::Serial(line) => line.read(buffer),
-            Kind::Pipes(pipes) => pipes.read(buffer),
-        }?;
+        self.check()?;
+        let n = if self.last.is_none() {
+            self.kind.read(buffer)?
+        } else {
+            if self.waiting.is_empty() {
+                self.waiting = 0..self.kind.read(&mut self.held)?;
+            }
+            let waiting = self.held.get(self.waiting.clone()).unwrap_or_default();
+            let end = waiting.iter().position(|&byte| byte == 0).map_or(waiting.len(), |zero| zero + 1);
+            let n = end.min(buffer.len());
+            for (place, byte) in buffer.iter_mut().zip(waiting).take(n) {
+                *place = *byte;
+            }
+            self.waiting.start += n;
+            n
+        };
         self.traffic.down += n as u64;
+        self.count(buffer.get(..n).unwrap_or_default());
         Ok(n)
     }
 }
 
 impl<S: Write<Error = ErrorKind>, P: Write<Error = ErrorKind>> Write for Link<S, P> {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        self.check()?;
         let n = match &mut self.kind {
             Kind::Serial(line) => line.write(bytes),
             Kind::Pipes(pipes) => pipes.write(bytes),
         }?;
         self.traffic.up += n as u64;
+        self.count(bytes.get(..n).unwrap_or_default());
         Ok(n)
     }
 
@@ -66,15 +107,126 @@ impl<S: Write<Error = ErrorKind>, P: Write<Error = ErrorKind>> Write for Link<S,
         match &mut self.kind {
             Kind::Serial(line) => line.flush(),
             Kind::Pipes(pipes) => pipes.flush(),
-        }
+        }?;
+        self.check()
     }
 }
 
 impl<S: ReadReady<Error = ErrorKind>, P: ReadReady<Error = ErrorKind>> ReadReady for Link<S, P> {
     fn read_ready(&mut self) -> Result<bool, ErrorKind> {
+        self.check()?;
+        if !self.waiting.is_empty() {
+            return Ok(true);
+        }
         match &mut self.kind {
             Kind::Serial(line) => line.read_ready(),
             Kind::Pipes(pipes) => pipes.read_ready(),
+        }
+    }
+}
+
+impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Kind<S, P> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
+        match self {
+            Self::Serial(line) => line.read(buffer),
+            Self::Pipes(pipes) => pipes.read(buffer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hands out bytes in pieces; takes everything.
+    struct Pieces(Vec<Vec<u8>>, Vec<u8>);
+
+    impl ErrorType for Pieces {
+        type Error = ErrorKind;
+    }
+
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
+            if self.0.is_empty() {
+                return Ok(0);
+            }
+            let mut piece = self.0.remove(0);
+            let n = piece.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&piece[..n]);
+            if n < piece.len() {
+                self.0.insert(0, piece.split_off(n));
+            }
+            Ok(n)
+        }
+    }
+
+    impl ReadReady for Pieces {
+        fn read_ready(&mut self) -> Result<bool, ErrorKind> {
+            Ok(!self.0.is_empty())
+        }
+    }
+
+    impl Write for Pieces {
+        fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+            let n = bytes.len().min(3);
+            self.1.extend(&bytes[..n]);
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> Result<(), ErrorKind> {
+            Ok(())
+        }
+    }
+
+    /// Two messages of the server in pieces that are not theirs, with one of the device between them.
+    fn pieces() -> Pieces {
+        let bytes = [[vec![7; 100], vec![0]].concat(), vec![8, 0, 9]].concat();
+        Pieces(bytes.chunks(70).map(<[u8]>::to_vec).collect(), Vec::new())
+    }
+
+    /// Reads until a read fails or there is nothing; what came, and how it ended.
+    fn read_all(link: &mut Link<Pieces, Pieces>) -> (Vec<u8>, Result<usize, ErrorKind>) {
+        let (mut all, mut buffer) = (Vec::new(), [0; 48]);
+        loop {
+            match link.read(&mut buffer) {
+                Ok(n @ 1..) => all.extend(&buffer[..n]),
+                end => return (all, end),
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_passes_after_the_last_message() {
+        let whole = pieces().0.concat();
+        for (last, ends) in [(1, 101), (2, 103)] {
+            let mut link: Link<Pieces, Pieces> = Link::pipes(pieces(), Traffic::default(), Some(last));
+            assert!(!link.is_over());
+            let (all, end) = read_all(&mut link);
+            assert_eq!((all.as_slice(), end), (&whole[..ends], Err(ErrorKind::ConnectionAborted)));
+            assert!(link.is_over());
+            assert_eq!(
+                (link.read_ready(), link.write(&[1])),
+                (Err(ErrorKind::ConnectionAborted), Err(ErrorKind::ConnectionAborted))
+            );
+            assert_eq!(link.traffic, Traffic { up: 0, down: ends as u64, messages: last });
+        }
+        // What is sent counts, too; the message itself goes out whole.
+        let mut link: Link<Pieces, Pieces> =
+            Link::serial(pieces(), Traffic { messages: 4, ..Traffic::default() }, Some(5));
+        assert!(matches!(link.write_all(&[1, 2, 3, 4, 0]), Ok(())));
+        assert_eq!(link.flush(), Err(ErrorKind::ConnectionAborted));
+        let Kind::Serial(line) = &link.kind else { return };
+        assert_eq!(line.1, [1, 2, 3, 4, 0]);
+    }
+
+    #[test]
+    fn without_a_last_message_everything_passes_and_is_counted() {
+        for last in [None, Some(100)] {
+            let mut link: Link<Pieces, Pieces> = Link::pipes(pieces(), Traffic::default(), last);
+            assert_eq!(read_all(&mut link), (pieces().0.concat(), Ok(0)));
+            assert!(matches!((link.write_all(&[5, 0]), link.flush()), (Ok(()), Ok(()))));
+            assert_eq!(link.traffic, Traffic { up: 2, down: 104, messages: 3 });
+            assert!(!link.is_over());
         }
     }
 }

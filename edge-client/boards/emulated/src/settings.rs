@@ -8,13 +8,16 @@
 //! | `link=pipes` | two named pipes, with `receive=PATH` and `transmit=PATH` as the firmware sees them |
 //! | `samples=cached` | features are computed once and kept in RAM where they fit (without this word, too) |
 //! | `samples=streamed` | features are computed from raw samples on every pass |
+//! | `flash=PATH` | the host's file that plays the flash with the record of a round, 8 KiB; made if it is not there. Without it nothing survives a reset |
+//! | `resets=N` | the board resets itself N times: after the first message since its start, in either direction, then after two, up to N |
+//! | `end-after=N` | the emulator ends with code 3 after N messages, as if the power had gone |
 //!
 //! Words are separated by blanks, so no value can hold one.
 
 use core::ffi::CStr;
 use core::fmt;
 
-/// Longest name of a pipe, with the zero byte that ends it.
+/// Longest name of a file, with the zero byte that ends it.
 pub const NAME: usize = 160;
 
 /// The name of a file on the host.
@@ -60,6 +63,12 @@ pub struct Settings {
     pub link: LinkSettings,
     /// Features are kept in RAM.
     pub cached: bool,
+    /// The file that plays the flash.
+    pub flash: Option<Name>,
+    /// How often the board resets itself.
+    pub resets: u32,
+    /// Messages after which the power goes.
+    pub end_after: Option<u32>,
 }
 
 /// What is wrong with the command line.
@@ -92,7 +101,8 @@ impl fmt::Display for Mistake<'_> {
         match *self {
             Self::NotAPair(word) => write!(f, "'{word}' is not key=value"),
             Self::Key(key) => {
-                write!(f, "no key '{key}'; there are device, link, receive, transmit, samples")
+                let known = "device, link, receive, transmit, samples, flash, resets, end-after";
+                write!(f, "no key '{key}'; there are {known}")
             }
             Self::Twice(key) => write!(f, "'{key}' is given twice"),
             Self::Value { key, found, allowed } => write!(f, "{key}={found}: {allowed}"),
@@ -111,6 +121,7 @@ impl Settings {
     /// The first [`Mistake`].
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Mistake<'a>> {
         let (mut device, mut link, mut receive, mut transmit, mut samples) = (None, None, None, None, None);
+        let (mut flash, mut resets, mut end_after) = (None, None, None);
         for word in words.into_iter().skip(1).filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').ok_or(Mistake::NotAPair(word))?;
             let place = match key {
@@ -119,6 +130,9 @@ impl Settings {
                 "receive" => &mut receive,
                 "transmit" => &mut transmit,
                 "samples" => &mut samples,
+                "flash" => &mut flash,
+                "resets" => &mut resets,
+                "end-after" => &mut end_after,
                 _ => return Err(Mistake::Key(key)),
             };
             if place.replace(value).is_some() {
@@ -149,14 +163,25 @@ impl Settings {
                 return Err(Mistake::Value { key: "samples", found, allowed: "'cached' or 'streamed'" });
             }
         };
-        Ok(Self { device, link, cached })
+        let flash = flash.map(|found| name("flash", found)).transpose()?;
+        let resets = resets.map_or(Ok(0), |found| count("resets", found))?;
+        let end_after = end_after.map(|found| count("end-after", found)).transpose()?;
+        Ok(Self { device, link, cached, flash, resets, end_after })
     }
 }
 
 fn pipe<'a>(key: &'static str, value: Option<&'a str>) -> Result<Name, Mistake<'a>> {
-    let found = value.ok_or(Mistake::Missing(key))?;
+    name(key, value.ok_or(Mistake::Missing(key))?)
+}
+
+fn name<'a>(key: &'static str, found: &'a str) -> Result<Name, Mistake<'a>> {
     let name = if found.is_empty() { None } else { Name::new(found) };
-    name.ok_or(Mistake::Value { key, found, allowed: "the name of a pipe, 1 to 159 bytes" })
+    name.ok_or(Mistake::Value { key, found, allowed: "the name of a file or pipe, 1 to 159 bytes" })
+}
+
+fn count<'a>(key: &'static str, found: &'a str) -> Result<u32, Mistake<'a>> {
+    let count = found.parse().ok().filter(|count| *count > 0);
+    count.ok_or(Mistake::Value { key, found, allowed: "a number from 1 to 4294967295" })
 }
 
 #[cfg(test)]
@@ -170,7 +195,11 @@ mod tests {
     #[test]
     fn words_become_settings() -> Result<(), Mistake<'static>> {
         let plain = parse("client device=7")?;
-        assert_eq!(plain, Settings { device: 7, link: LinkSettings::Uart, cached: true });
+        let (link, flash) = (LinkSettings::Uart, None);
+        assert_eq!(plain, Settings { device: 7, link, cached: true, flash, resets: 0, end_after: None });
+        let kept = parse("client device=7 flash=/a/flash resets=3 end-after=4")?;
+        assert_eq!(kept.flash.as_ref().map(Name::as_c_str), Some(c"/a/flash"));
+        assert_eq!((kept.resets, kept.end_after), (3, Some(4)));
         let piped = parse("client samples=streamed device=8 link=pipes receive=/a/in transmit=/a/out")?;
         let LinkSettings::Pipes { receive, transmit } = piped.link else {
             return Err(Mistake::Missing("link"));
@@ -192,10 +221,14 @@ mod tests {
             ("client device=1 link=usb", "link=usb: 'uart' or 'pipes'"),
             ("client device=1 link=pipes", "'receive' is missing"),
             ("client device=1 link=pipes receive=a", "'transmit' is missing"),
-            ("client device=1 link=pipes receive= transmit=b", "receive=: the name of a pipe"),
+            ("client device=1 link=pipes receive= transmit=b", "receive=: the name of a file"),
             ("client device=1 receive=a", "'receive' is only for link=pipes"),
             ("client device=1 samples=some", "samples=some: 'cached' or 'streamed'"),
-            (long.as_str(), "the name of a pipe, 1 to 159 bytes"),
+            ("client device=1 flash=", "flash=: the name of a file"),
+            ("client device=1 resets=0", "resets=0: a number from 1"),
+            ("client device=1 resets=-1", "resets=-1: a number from 1"),
+            ("client device=1 end-after=4294967296", "end-after=4294967296: a number from 1"),
+            (long.as_str(), "the name of a file or pipe, 1 to 159 bytes"),
         ] {
             let text = parse(line).map_or_else(|mistake| mistake.to_string(), |_| String::new());
             assert!(text.contains(message), "{line}: '{text}' does not say '{message}'");

@@ -42,6 +42,12 @@ impl Painted {
         }
         self.top - at
     }
+
+    /// Bytes of stack that were ever used, from `end`, where it begins, down.
+    #[must_use]
+    pub fn depth(&self, end: usize) -> usize {
+        end.saturating_sub(self.top).saturating_add(self.reached())
+    }
 }
 
 /// Bytes of stack that `work` takes below its caller; `limit` and interrupts as for [`paint`].

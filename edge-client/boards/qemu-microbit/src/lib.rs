@@ -5,8 +5,10 @@
 
 mod uart;
 
+use core::ops::Range;
+
 use cortex_m::Peripherals;
-use cortex_m::peripheral::NVIC;
+use cortex_m::peripheral::{NVIC, SCB};
 use cortex_m_rt::{ExceptionFrame, exception};
 use fedspan_client::session::Millis;
 use fedspan_emulated::board::{Board, Meter};
@@ -73,7 +75,18 @@ impl Board for Microbit {
     }
 
     fn recording(&self) -> &'static [u8] {
-        &[]
+        let start = &raw const _recording_start;
+        let size = (&raw const _recording_size).addr();
+        // SAFETY: memory.x sets this memory aside, and nothing writes to it while the program runs.
+        unsafe { core::slice::from_raw_parts(start, size) }
+    }
+
+    fn reset(&self) -> ! {
+        SCB::sys_reset()
+    }
+
+    fn ram() -> Range<usize> {
+        (&raw const _ram_start).addr()..(&raw const _ram_end).addr()
     }
 
     fn stack_limit() -> usize {
@@ -90,8 +103,12 @@ impl Meter for Microbit {
     }
 }
 
-// Its address is what the linker says; nothing is read from it.
+// Their addresses are what the linker says; nothing is read from them.
 unsafe extern "C" {
+    static _recording_start: u8;
+    static _recording_size: u8;
+    static _ram_start: u8;
+    static _ram_end: u8;
     static __sheap: u8;
 }
 

@@ -4,8 +4,10 @@
 
 mod uart;
 
+use core::ops::Range;
+
 use cortex_m::Peripherals;
-use cortex_m::peripheral::NVIC;
+use cortex_m::peripheral::{NVIC, SCB};
 use cortex_m_rt::{ExceptionFrame, exception};
 use fedspan_client::session::Millis;
 use fedspan_emulated::board::{Board, Meter};
@@ -86,6 +88,14 @@ impl Board for Mps2 {
         unsafe { core::slice::from_raw_parts(start, size) }
     }
 
+    fn reset(&self) -> ! {
+        SCB::sys_reset()
+    }
+
+    fn ram() -> Range<usize> {
+        (&raw const _ram_start).addr()..(&raw const _ram_end).addr()
+    }
+
     fn stack_limit() -> usize {
         (&raw const __sheap).addr()
     }
@@ -104,6 +114,8 @@ impl Meter for Mps2 {
 unsafe extern "C" {
     static _recording_start: u8;
     static _recording_size: u8;
+    static _ram_start: u8;
+    static _ram_end: u8;
     static __sheap: u8;
 }
 

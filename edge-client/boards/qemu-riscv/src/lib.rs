@@ -4,6 +4,8 @@
 
 mod uart;
 
+use core::ops::Range;
+
 use fedspan_client::session::Millis;
 use fedspan_emulated::board::{Board, Meter};
 use fedspan_emulated::fault;
@@ -21,6 +23,12 @@ const TIME_HIGH: Register<u32> = unsafe { Register::at(0x0200_bffc) };
 const WAKE_LOW: Register<u32> = unsafe { Register::at(0x0200_4000) };
 // SAFETY: as above.
 const WAKE_HIGH: Register<u32> = unsafe { Register::at(0x0200_4004) };
+
+// Ends or restarts the machine.
+// SAFETY: a register of QEMU's test device; it does not touch memory.
+const POWER: Register<u32> = unsafe { Register::at(0x0010_0000) };
+/// Written to `POWER`: a reset, after which RAM is what it was.
+const RESET: u32 = 0x7777;
 
 /// Ticks of the timer in a millisecond.
 const PER_MILLISECOND: u64 = 10_000;
@@ -103,8 +111,20 @@ impl Board for Virt {
         unsafe { core::slice::from_raw_parts(start, size) }
     }
 
+    fn reset(&self) -> ! {
+        POWER.write(RESET);
+        // It takes effect before the next instruction, as far as is known.
+        loop {
+            riscv::asm::nop();
+        }
+    }
+
+    fn ram() -> Range<usize> {
+        (&raw const _ram_start).addr()..(&raw const _ram_end).addr()
+    }
+
     fn stack_limit() -> usize {
-        (&raw const __ebss).addr()
+        (&raw const __sheap).addr()
     }
 }
 
@@ -122,7 +142,9 @@ impl Meter for Virt {
 unsafe extern "C" {
     static _recording_start: u8;
     static _recording_size: u8;
-    static __ebss: u8;
+    static _ram_start: u8;
+    static _ram_end: u8;
+    static __sheap: u8;
 }
 
 #[unsafe(export_name = "ExceptionHandler")]

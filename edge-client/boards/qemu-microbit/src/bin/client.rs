@@ -1,4 +1,4 @@
-//! A device with samples of its own making, taking part in a campaign of shape (20, 2): the demonstration's
+//! A device with a table of samples in flash, taking part in a campaign of shape (20, 2): the demonstration's
 //! (58, 24) would not fit 16 KiB. Settings: `fedspan_emulated::settings`.
 
 #![no_std]
@@ -13,7 +13,7 @@ use qemu_microbit::Microbit;
 fn main() -> ! {
     let stack = stack::paint(Microbit::stack_limit());
     match Microbit::talking() {
-        Some(board) => client::made(&board, stack),
+        Some(board) => client::small(&board, stack),
         None => fault::exit(fault::FAULT, &"started twice"),
     }
 }

@@ -1,0 +1,70 @@
+//! The board's flash, in a file of the host: every change is in the file when the call returns. It survives a
+//! reset of the board and the end of the emulator, however sudden, as flash survives the loss of power.
+
+use semihosting::fs::{File, OpenOptions};
+use semihosting::io::{Read as _, Seek as _, SeekFrom, Write as _};
+
+use crate::nor::{Broken, Medium, Nor, NorError, SIZE};
+use crate::settings::Name;
+
+/// The file.
+#[derive(Debug)]
+pub struct FlashFile(File);
+
+/// Opens the flash. A file that is not there is made, with everything erased.
+///
+/// # Errors
+/// [`NorError`].
+pub fn open(name: &Name) -> Result<Nor<FlashFile>, NorError> {
+    let existing = OpenOptions::new().read(true).write(true).open(name.as_c_str());
+    let file = match existing {
+        Ok(file) => FlashFile(file),
+        Err(_) => {
+            let mut options = OpenOptions::new();
+            let made = options.read(true).write(true).create(true).truncate(true).open(name.as_c_str());
+            let mut file = FlashFile(made.map_err(|_| NorError::Broken)?);
+            for at in (0..SIZE).step_by(64) {
+                file.write(at, &[0xff; 64]).map_err(|Broken| NorError::Broken)?;
+            }
+            file
+        }
+    };
+    Nor::new(file)
+}
+
+impl FlashFile {
+    fn seek(&mut self, at: usize) -> Result<(), Broken> {
+        self.0.seek(SeekFrom::Start(at as u64)).map(|_| ()).map_err(|_| Broken)
+    }
+}
+
+impl Medium for FlashFile {
+    fn length(&mut self) -> Result<u64, Broken> {
+        self.0.metadata().map(|metadata| metadata.len()).map_err(|_| Broken)
+    }
+
+    fn read(&mut self, at: usize, mut bytes: &mut [u8]) -> Result<(), Broken> {
+        self.seek(at)?;
+        while !bytes.is_empty() {
+            let n = self.0.read(bytes).map_err(|_| Broken)?;
+            let (_, rest) = core::mem::take(&mut bytes).split_at_mut_checked(n).ok_or(Broken)?;
+            if n == 0 {
+                return Err(Broken);
+            }
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, mut bytes: &[u8]) -> Result<(), Broken> {
+        self.seek(at)?;
+        while !bytes.is_empty() {
+            let n = self.0.write(bytes).map_err(|_| Broken)?;
+            if n == 0 {
+                return Err(Broken);
+            }
+            bytes = bytes.get(n..).ok_or(Broken)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Samples of a regression problem as a table in a partition of flash, one row a sample: for boards and data
+//! that have nothing to do with motion. Nothing is kept in RAM but the row that is read.
+//!
+//! Little endian throughout; offsets in bytes. The format may change; its version then does.
+//!
+//! | offset | type | what |
+//! | --- | --- | --- |
+//! | 0 | 4 bytes | `FSTB` |
+//! | 4 | u16 | version, 1 |
+//! | 6 | u16 | features of a sample, d |
+//! | 8 | u32 | length of all that is checked, L: 20 + 4 (d + 1) bytes a row |
+//! | 12 | u32 | rows that train |
+//! | 16 | u32 | rows that test, after them |
+//! | 20 | f32 | rows: d features, then the target |
+//! | L | u32 | CRC-32C of the first L bytes |
+
+use fedspan_protocol::message::RoundId;
+
+use super::Problem;
+use super::bytes::{array, check_whole, u16_at, u32_at};
+use crate::error::SourceError;
+use crate::source::{SampleSource, Samples, Targets};
+
+/// First bytes of a table.
+pub const MAGIC: [u8; 4] = *b"FSTB";
+/// Version of the format.
+pub const VERSION: u16 = 1;
+/// Bytes before the first row.
+pub const HEADER: usize = 20;
+
+/// Which rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those that train.
+    Training,
+    /// Those that test.
+    Test,
+}
+
+/// A checked table.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    features: usize,
+    training: &'a [u8],
+    test: &'a [u8],
+}
+
+impl<'a> Table<'a> {
+    /// Finds the table at the start of a partition and checks all of it: whatever the bytes are, what comes
+    /// after is in bounds. A value that is not finite is the model's business, which skips its sample.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn parse(partition: &'a [u8]) -> Result<Self, Problem> {
+        let checked = check_whole(partition, HEADER, &MAGIC, VERSION)?;
+        let (head, rows) = checked.split_at_checked(HEADER).ok_or(Problem::Header("the number of bytes"))?;
+        let features = usize::from(u16_at(head, 6));
+        if features == 0 {
+            return Err(Problem::Header("the number of features"));
+        }
+        let bytes = |count: u32| usize::try_from(count).ok()?.checked_mul(4 * (features + 1));
+        let training = bytes(u32_at(head, 12)).and_then(|length| rows.split_at_checked(length));
+        let (training, test) = training.ok_or(Problem::Header("the number of training rows"))?;
+        if bytes(u32_at(head, 16)) != Some(test.len()) {
+            return Err(Problem::Header("the number of test rows"));
+        }
+        Ok(Self { features, training, test })
+    }
+
+    /// `d`.
+    #[must_use]
+    pub fn features(&self) -> usize {
+        self.features
+    }
+
+    /// Rows of a part.
+    #[must_use]
+    pub fn rows(&self, part: Part) -> usize {
+        self.bytes(part).len() / (4 * (self.features + 1))
+    }
+
+    fn bytes(&self, part: Part) -> &'a [u8] {
+        match part {
+            Part::Training => self.training,
+            Part::Test => self.test,
+        }
+    }
+}
+
+/// One part of a table of `D` features as samples, one at a time.
+#[derive(Clone, Debug)]
+pub struct Rows<'a, const D: usize> {
+    all: &'a [u8],
+    left: &'a [u8],
+    x: [f32; D],
+    y: [f32; 1],
+}
+
+impl<'a, const D: usize> Rows<'a, D> {
+    /// `None` if the table has another number of features.
+    #[must_use]
+    pub fn new(table: &Table<'a>, part: Part) -> Option<Self> {
+        let all = table.bytes(part);
+        (table.features == D).then_some(Self { all, left: all, x: [0.0; D], y: [0.0] })
+    }
+}
+
+impl<const D: usize> SampleSource for Rows<'_, D> {
+    fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
+        self.left = self.all;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let (row, after) = self.left.split_at_checked(4 * (D + 1))?;
+        self.left = after;
+        let values = row.chunks_exact(4).map(|bytes| f32::from_le_bytes(array(bytes)));
+        for (place, value) in self.x.iter_mut().chain(&mut self.y).zip(values) {
+            *place = value;
+        }
+        Some(Samples { x: &self.x, targets: Targets::Values(&self.y) })
+    }
+}
+
+/// Writes a table, piece by piece, through `write`; the check comes last and is the caller's to append: four
+/// bytes, the CRC-32C of all that came before, little endian. `x` is row-major, m x d; training rows come
+/// first.
+pub fn write<'a>(
+    features: u16,
+    training: (&'a [f32], &'a [f32]),
+    test: (&'a [f32], &'a [f32]),
+    mut write: impl FnMut(&[u8]),
+) {
+    let d = usize::from(features);
+    let rows = |(x, y): (&'a [f32], &'a [f32])| x.chunks_exact(d.max(1)).zip(y);
+    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
+    let (trained, tested) = (rows(training).count(), rows(test).count());
+    write(&MAGIC);
+    write(&VERSION.to_le_bytes());
+    write(&features.to_le_bytes());
+    write(&small(HEADER + 4 * (d + 1) * (trained + tested)));
+    write(&small(trained));
+    write(&small(tested));
+    for (x, y) in rows(training).chain(rows(test)) {
+        for value in x.iter().chain([y]) {
+            write(&value.to_le_bytes());
+        }
+    }
+}

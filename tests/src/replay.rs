@@ -1,0 +1,77 @@
+//! A campaign once more, in memory, where it is known who counted in which round: for comparison with fleets whose
+//! devices were disturbed. Nobody here is late, and nothing is lost.
+
+use std::collections::BTreeSet;
+
+use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::engine::{Action, Event};
+use fedspan_aggregator::linalg::to_f32;
+use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
+use fedspan_sim::data::Dataset;
+use fedspan_sim::device::client_session;
+use fedspan_sim::fleet::SimDevice;
+use fedspan_sim::run::engine;
+use fedspan_sim::scenario::Scenario;
+
+/// The representation (row-major, d x k) that a campaign ends with in whose `n`th round, from 0, only the
+/// clients of `rounds[n]` counted, by their index; in later rounds all of them.
+///
+/// # Errors
+/// If somebody who should count does not answer.
+pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
+    let mut engine = engine(scenario, dataset, scenario.seed, None);
+    let mut devices = Vec::new();
+    let mut actions = Vec::new();
+    for index in 0..dataset.clients.len() {
+        let session =
+            client_session(scenario, dataset, index, index as u64, false).ok_or("no such client")?;
+        let mut device = SimDevice::connect(session);
+        device.said.clear();
+        device.connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: u32::MAX }));
+        device.pump();
+        devices.push(device);
+        engine.handle(0, Event::Joined(index as u64), &mut actions);
+    }
+    let mut done = 0;
+    loop {
+        let mut events = Vec::new();
+        for action in actions.drain(..) {
+            match action {
+                Action::Open(id, opening) => {
+                    let absent = rounds.get(done).is_some_and(|counted| !counted.contains(&id));
+                    if absent {
+                        let reason = DeclineReason::Device;
+                        events.push((id, Event::Declined(id, Decline { id: opening.id, reason })));
+                        continue;
+                    }
+                    let index = usize::try_from(id).map_err(|error| error.to_string())?;
+                    let device = devices.get_mut(index).ok_or("no such device")?;
+                    device.connection.open(&opening);
+                    device.pump();
+                    for said in device.said.drain(..) {
+                        if let Inbound::Update(update) = said {
+                            events.push((id, Event::Update(id, update)));
+                        }
+                    }
+                }
+                Action::Acknowledge(id, ack) => {
+                    let index = usize::try_from(id).map_err(|error| error.to_string())?;
+                    let device = devices.get_mut(index).ok_or("no such device")?;
+                    device.connection.send(ToDevice::Ack(ack));
+                    device.pump();
+                }
+                Action::Commit(_) => done += 1,
+                Action::Failed(failure) => return Err(failure.to_string()),
+                _ => {}
+            }
+        }
+        if events.is_empty() {
+            return Ok(to_f32(engine.representation()));
+        }
+        // Who declines speaks first, so that nobody who counts closes the round too early.
+        events.sort_by_key(|(_, event)| matches!(event, Event::Update(..)));
+        for (_, event) in events {
+            engine.handle(0, event, &mut actions);
+        }
+    }
+}
