@@ -12,10 +12,10 @@
 //! some inputs or accept exactly such a hidden frame; the `cobs` crate is the oracle in the tests.
 
 use crc::Crc;
-use serde::Serialize;
 
-use crate::Error;
 use crate::limits::{CHECK, HEADER, wire_capacity};
+use crate::message::Message;
+use crate::{Error, codec};
 
 /// Header of a frame that is protected by CRC-32C.
 pub const HEADER_CRC32C: u8 = 0x10;
@@ -56,7 +56,7 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
 /// # Errors
 /// [`Error::BufferTooSmall`] if the frame does not fit; nothing useful is in `out` then. Where not even
 /// the message without its body fits, `needed` is only known to be more than there is.
-pub fn encode<M: Serialize>(
+pub fn encode<M: Message>(
     message: &M,
     body_len: usize,
     fill: impl FnOnce(&mut [u8]),
@@ -71,7 +71,7 @@ pub fn encode<M: Serialize>(
     let plain = out.get_mut(start..end).unwrap_or_default();
     let (header, rest) = plain.split_first_mut().ok_or(small(got + 1))?;
     *header = HEADER_CRC32C;
-    let head_len = postcard::to_slice(message, rest).map_err(|_| small(got + 1))?.len();
+    let head_len = codec::write(message, rest).ok_or(small(got + 1))?;
     let len = (HEADER + head_len + CHECK).saturating_add(body_len);
     let frame = plain.get_mut(..len).ok_or(small(wire_capacity(len)))?;
     let (checked, check) =

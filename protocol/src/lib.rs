@@ -43,6 +43,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assembly;
+mod codec;
 mod error;
 pub mod frame;
 pub mod limits;
