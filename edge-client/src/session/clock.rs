@@ -12,10 +12,12 @@ const ASK_AGAIN: Millis = 2_000;
 /// Silence after an update before it is sent again.
 const RESEND_AFTER: Millis = 10_000;
 /// Shortest time between two signs of life, however short the server's idle limit is.
-const ALIVE_LEAST: Millis = 100;
-/// Reconnect delays: the first, and the longest.
-const RECONNECT_FIRST: Millis = 500;
-const RECONNECT_LONGEST: Millis = 60_000;
+const ALIVE_LEAST: u32 = 100;
+/// Reconnect delays: the first, and the longest, in milliseconds.
+const RECONNECT_FIRST: u32 = 500;
+const RECONNECT_LONGEST: u32 = 60_000;
+/// Doublings after which a delay is the longest.
+const RECONNECT_DOUBLINGS: u32 = 7;
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     pub(super) fn link_down(&mut self, now: Millis) {
@@ -37,13 +39,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// Doubles from attempt to attempt, until a server says welcome; the upper half is random, so that a
     /// fleet does not come back at once.
     fn reconnect_delay(&mut self) -> Millis {
-        let ceiling = RECONNECT_FIRST
-            .checked_shl(self.attempts.min(16))
-            .unwrap_or(RECONNECT_LONGEST)
-            .min(RECONNECT_LONGEST);
+        let ceiling = (RECONNECT_FIRST << self.attempts.min(RECONNECT_DOUBLINGS)).min(RECONNECT_LONGEST);
         self.attempts = self.attempts.saturating_add(1);
         let half = ceiling / 2;
-        half + u64::from(self.random.next_u32()) * half / u64::from(u32::MAX)
+        // A fraction of 2^32: a small core divides 64 bits in a kilobyte of code.
+        Millis::from(half) + (Millis::from(self.random.next_u32()) * Millis::from(half) >> 32)
     }
 
     pub(super) fn tick(&mut self, now: Millis) {
@@ -83,7 +83,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
+    /// Three signs of life fit the server's patience.
+    pub(super) fn alive_every(idle_milliseconds: u32) -> Millis {
+        (idle_milliseconds / 3).max(ALIVE_LEAST).into()
+    }
+
     pub(super) fn alive_at(&self) -> Millis {
-        self.last_sent.saturating_add((self.idle_limit / 3).max(ALIVE_LEAST))
+        self.last_sent.saturating_add(self.alive_every)
     }
 }

@@ -31,7 +31,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                     self.update_ready = false;
                     self.fitted = false;
                 }
-                self.idle_limit = Millis::from(welcome.idle_milliseconds);
+                self.alive_every = Self::alive_every(welcome.idle_milliseconds);
                 self.attempts = 0;
                 self.last_sent = now;
                 self.state = State::Idle;

@@ -65,7 +65,8 @@ pub struct Session<T, S, P, R> {
     resend: Option<Missing>,
     campaign: u64,
     last_round: u32,
-    idle_limit: Millis,
+    /// Silence after which the device says that it is still there.
+    alive_every: Millis,
     last_sent: Millis,
     attempts: u32,
     close: bool,
@@ -108,7 +109,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             resend: None,
             campaign: loaded.campaign,
             last_round: loaded.round,
-            idle_limit: Millis::MAX,
+            alive_every: Millis::MAX,
             last_sent: 0,
             attempts: 0,
             close: false,
