@@ -160,12 +160,14 @@ fn write_elements(
 ) -> bool {
     let mut block = [0.0f32; I8_BLOCK];
     let stride = descriptor.encoding.byte_len(I8_BLOCK);
-    for (bytes, first) in out.chunks_mut(stride).zip(range.clone().step_by(I8_BLOCK)) {
-        let values = block.get_mut(..I8_BLOCK.min(range.end - first)).unwrap_or_default();
-        task.emit(index, first, values);
+    let mut rest = range;
+    for bytes in out.chunks_mut(stride) {
+        let values = block.get_mut(..I8_BLOCK.min(rest.len())).unwrap_or_default();
+        task.emit(index, rest.start, values);
         if descriptor.encoding.encode(values, bytes).is_err() {
             return false;
         }
+        rest.start += values.len();
     }
     true
 }
