@@ -24,16 +24,15 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.close = false;
         self.decline = None;
         self.resend = None;
-        match self.state {
-            // The server said when, or `tick` has scheduled the next attempt.
-            State::Offline { retry } if retry > now => {}
-            _ => self.schedule_attempt(now),
+        // Unless the server said when, or `tick` has scheduled the next attempt.
+        if self.state != State::Offline || self.due <= now {
+            self.schedule_attempt(now);
         }
     }
 
     fn schedule_attempt(&mut self, now: Millis) {
         let retry = now.saturating_add(self.reconnect_delay());
-        self.state = State::Offline { retry };
+        self.enter_until(retry, State::Offline);
     }
 
     /// Doubles from attempt to attempt, until a server says welcome; the upper half is random, so that a
@@ -47,39 +46,50 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     pub(super) fn tick(&mut self, now: Millis) {
-        match self.state {
-            State::Offline { retry } if now >= retry => self.schedule_attempt(now),
-            State::Greeting { hello_at: Some(at) } if now >= at.saturating_add(ASK_AGAIN) => {
-                self.state = State::Greeting { hello_at: None };
-            }
-            State::Receiving { since, .. } if now >= since.saturating_add(ASK_AGAIN) => {
-                self.counters.asked_again = self.counters.asked_again.saturating_add(1);
-                self.state = State::Receiving { since: now, ask: true };
-            }
-            State::AwaitingAck { since } if now >= since.saturating_add(RESEND_AFTER) => {
-                self.state = State::Sending { next: Outgoing::Head };
-            }
-            _ => {}
+        if now < self.due {
+            return;
         }
+        match self.state {
+            State::Offline => self.schedule_attempt(now),
+            State::Greeting { .. } => self.enter(State::Greeting { said: false }),
+            State::Receiving { .. } => {
+                self.counters.asked_again = self.counters.asked_again.saturating_add(1);
+                self.receive(now, true);
+            }
+            State::AwaitingAck => self.enter(State::Sending { next: Outgoing::Head }),
+            State::Idle | State::Collecting | State::Sending { .. } => {}
+        }
+    }
+
+    /// Hello is out.
+    pub(super) fn greeted(&mut self, now: Millis) {
+        self.enter_until(now.saturating_add(ASK_AGAIN), State::Greeting { said: true });
+    }
+
+    /// Waits for chunks, after those that have come; `ask`: after asking for them.
+    pub(super) fn receive(&mut self, now: Millis, ask: bool) {
+        self.enter_until(now.saturating_add(ASK_AGAIN), State::Receiving { ask });
+    }
+
+    /// The whole update is out.
+    pub(super) fn await_ack(&mut self, now: Millis) {
+        self.enter_until(now.saturating_add(RESEND_AFTER), State::AwaitingAck);
     }
 
     pub(super) fn has_more(&self) -> bool {
         match self.state {
-            State::Offline { .. } => false,
+            State::Offline => false,
             _ if self.close => false,
-            State::Greeting { hello_at } => hello_at.is_none(),
-            State::Sending { .. } | State::Receiving { ask: true, .. } => true,
+            State::Greeting { said } => !said,
+            State::Sending { .. } | State::Receiving { ask: true } => true,
             _ => self.decline.is_some() || self.resend.is_some(),
         }
     }
 
     pub(super) fn wake(&self) -> Millis {
         match self.state {
-            State::Offline { retry } => retry,
-            State::Greeting { hello_at } => hello_at.unwrap_or(0).saturating_add(ASK_AGAIN),
-            State::Receiving { since, .. } => since.saturating_add(ASK_AGAIN).min(self.alive_at()),
-            State::AwaitingAck { since } => since.saturating_add(RESEND_AFTER).min(self.alive_at()),
-            _ => self.alive_at(),
+            State::Offline | State::Greeting { .. } => self.due,
+            _ => self.due.min(self.alive_at()),
         }
     }
 

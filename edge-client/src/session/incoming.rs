@@ -18,12 +18,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             self.counters.malformed = self.counters.malformed.saturating_add(1);
             return;
         };
-        let takes_body = matches!(message, ToDevice::RoundOpen(_) | ToDevice::Chunk(_));
-        if !takes_body && !body.is_empty() {
-            self.counters.malformed = self.counters.malformed.saturating_add(1);
-            return;
-        }
-        match (message, self.state) {
+        match (&message, self.state) {
             (ToDevice::Welcome(welcome), State::Greeting { .. }) => {
                 if welcome.campaign != self.campaign {
                     self.campaign = welcome.campaign;
@@ -34,32 +29,32 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 self.alive_every = Self::alive_every(welcome.idle_milliseconds);
                 self.attempts = 0;
                 self.last_sent = now;
-                self.state = State::Idle;
+                self.enter(State::Idle);
             }
             (ToDevice::Refused(refusal), State::Greeting { .. }) => {
-                self.refusal = Some(refusal);
+                self.refusal = Some(*refusal);
                 self.close = true;
             }
             (ToDevice::RetryAfter { milliseconds }, _) => {
-                self.state = State::Offline { retry: now.saturating_add(milliseconds.into()) };
+                self.enter_until(now.saturating_add(Millis::from(*milliseconds)), State::Offline);
                 self.close = true;
             }
-            (_, State::Offline { .. } | State::Greeting { .. }) => self.unexpected(),
-            (ToDevice::RoundOpen(open), _) => self.round_open(now, &open, body),
-            (ToDevice::Chunk(chunk), State::Receiving { .. }) => self.chunk(now, &chunk, body),
-            (ToDevice::Missing(missing), State::AwaitingAck { .. } | State::Sending { .. })
+            (_, State::Offline | State::Greeting { .. }) => self.unexpected(),
+            (ToDevice::RoundOpen(open), _) => self.round_open(now, open, body),
+            (ToDevice::Chunk(chunk), State::Receiving { .. }) => self.chunk(now, chunk, body),
+            (ToDevice::Missing(missing), State::AwaitingAck | State::Sending { .. })
                 if missing.id == self.round =>
             {
-                self.resend = Some(missing);
+                self.resend = Some(missing.clone());
             }
-            (ToDevice::Ack(ack), _) => self.acknowledged(&ack),
-            (ToDevice::RoundClosed(id), _) => self.round_closed(id),
+            (ToDevice::Ack(ack), _) => self.acknowledged(ack),
+            (ToDevice::RoundClosed(id), _) => self.round_closed(*id),
             (ToDevice::Fault(Fault::Greet), _) => {
                 // The server has restarted behind a link that stayed up. An update that is ready still is.
                 self.counters.greeted_again = self.counters.greeted_again.saturating_add(1);
                 self.decline = None;
                 self.resend = None;
-                self.state = State::Greeting { hello_at: None };
+                self.enter(State::Greeting { said: false });
             }
             (ToDevice::Fault(_), _) => self.unexpected(),
             // A chunk of a round that is not being received: left over from before a reconnect.
@@ -69,7 +64,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
         if open.id == self.round && self.update_ready {
-            self.state = State::Sending { next: Outgoing::Head };
+            self.enter(State::Sending { next: Outgoing::Head });
             return;
         }
         // The server has not heard of this round for a while; it is under way.
@@ -97,7 +92,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.round = open.id;
         self.fitting = matches!(open.task, message::Task::FitHead { .. });
         self.assembly = assembly;
-        self.state = State::Receiving { since: now, ask: false };
+        self.receive(now, false);
         if self.assembly.is_complete() {
             match self.take_body(&open.tensors, body) {
                 Ok(()) => self.tensors_complete(),
@@ -129,7 +124,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 {
                     return self.unexpected();
                 }
-                self.state = State::Receiving { since: now, ask: false };
+                self.receive(now, false);
                 if self.assembly.is_complete() {
                     self.tensors_complete();
                 }
@@ -150,7 +145,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 self.computed(result);
             }
             Sampling::Stream { .. } => match self.task.begin() {
-                Ok(()) => self.state = State::Collecting,
+                Ok(()) => self.enter(State::Collecting),
                 Err(reason) => self.decline_round(id, reason),
             },
         }
@@ -188,11 +183,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return self.decline_round(id, DeclineReason::Device);
         }
         self.update_ready = true;
-        self.state = State::Sending { next: Outgoing::Head };
+        self.enter(State::Sending { next: Outgoing::Head });
     }
 
     fn acknowledged(&mut self, ack: &Ack) {
-        let waiting = matches!(self.state, State::AwaitingAck { .. } | State::Sending { .. });
+        let waiting = matches!(self.state, State::AwaitingAck | State::Sending { .. });
         if !waiting || ack.id != self.round {
             return self.unexpected();
         }

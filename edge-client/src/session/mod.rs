@@ -29,13 +29,13 @@ pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Offline { retry: Millis },
-    Greeting { hello_at: Option<Millis> },
+    Offline,
+    Greeting { said: bool },
     Idle,
-    Receiving { since: Millis, ask: bool },
+    Receiving { ask: bool },
     Collecting,
     Sending { next: Outgoing },
-    AwaitingAck { since: Millis },
+    AwaitingAck,
 }
 
 /// Position in the outgoing update.
@@ -54,6 +54,8 @@ pub struct Session<T, S, P, R> {
     store: P,
     random: R,
     state: State,
+    /// When something is done about a state that lasts: connect, greet, ask or send again.
+    due: Millis,
     /// The open round, or the last one that was computed.
     round: RoundId,
     assembly: Assembly,
@@ -99,7 +101,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             source,
             store,
             random,
-            state: State::Offline { retry: 0 },
+            state: State::Offline,
+            due: 0,
             round: RoundId::default(),
             assembly: nothing,
             upload: Descriptors::new(),
@@ -176,7 +179,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
         match event {
             Event::LinkUp => {
-                self.state = State::Greeting { hello_at: None };
+                self.enter(State::Greeting { said: false });
                 self.close = false;
             }
             Event::LinkDown => self.link_down(now),
@@ -188,11 +191,21 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         Progress { sent, again: self.has_more(), close: self.close, wake: self.wake() }
     }
 
+    /// A state that lasts until something happens.
+    fn enter(&mut self, state: State) {
+        self.enter_until(Millis::MAX, state);
+    }
+
+    fn enter_until(&mut self, due: Millis, state: State) {
+        self.due = due;
+        self.state = state;
+    }
+
     fn finish_round(&mut self) {
         self.last_round = self.round.round;
         self.update_ready = false;
         self.resend = None;
-        self.state = State::Idle;
+        self.enter(State::Idle);
     }
 
     fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
@@ -201,7 +214,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if id == self.round {
             self.update_ready = false;
             self.resend = None;
-            self.state = State::Idle;
+            self.enter(State::Idle);
         }
     }
 

@@ -17,23 +17,22 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
         let none = |_: &mut [u8]| {};
         let encoded = match self.state {
-            State::Offline { .. } => return 0,
-            State::Greeting { hello_at: None } => {
+            State::Offline | State::Greeting { said: true } => return 0,
+            State::Greeting { said: false } => {
                 let mut capabilities = self.task.capabilities();
                 capabilities.frame_limit = self.config.frame_limit;
                 if let Sampling::Stream { .. } = self.config.sampling {
                     capabilities.tasks &= self.task.streamed_tasks();
                 }
-                self.state = State::Greeting { hello_at: Some(now) };
+                self.greeted(now);
                 encode(&ToServer::Hello(Hello::new(self.config.device, capabilities)), 0, none, out)
             }
-            State::Greeting { .. } => return 0,
             _ if self.decline.is_some() => match self.decline.take() {
                 Some(decline) => encode(&ToServer::Decline(decline), 0, none, out),
                 None => return 0,
             },
-            State::Receiving { since, ask: true } => {
-                self.state = State::Receiving { since, ask: false };
+            State::Receiving { ask: true } => {
+                self.state = State::Receiving { ask: false };
                 match self.assembly.missing(self.round) {
                     Some(missing) => encode(&ToServer::Missing(missing), 0, none, out),
                     None => return 0,
@@ -80,22 +79,23 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 };
                 let encoded = encode(&ToServer::Update(update), inline, fill, out);
                 let first = self.upload.iter().position(|t| t.chunk > 0).and_then(|t| u8::try_from(t).ok());
-                self.state = match first {
-                    Some(tensor) => State::Sending { next: Outgoing::Chunk { tensor, index: 0 } },
-                    None => State::AwaitingAck { since: now },
-                };
+                self.send_next(now, first.map(|tensor| Outgoing::Chunk { tensor, index: 0 }));
                 self.sent_if_finite(now, finite, encoded.ok(), out)
             }
             Outgoing::Chunk { tensor, index } => {
                 let sent = self.send_chunk(now, tensor, index, out);
                 if let State::Sending { .. } = self.state {
-                    self.state = match self.following(tensor, index) {
-                        Some(next) => State::Sending { next },
-                        None => State::AwaitingAck { since: now },
-                    };
+                    self.send_next(now, self.following(tensor, index));
                 }
                 sent
             }
+        }
+    }
+
+    fn send_next(&mut self, now: Millis, next: Option<Outgoing>) {
+        match next {
+            Some(next) => self.enter(State::Sending { next }),
+            None => self.await_ack(now),
         }
     }
 
@@ -109,15 +109,13 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn send_missing_chunk(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        let Some(mut missing) = self.resend.take() else { return 0 };
-        let Some(&index) = missing.chunks.first() else { return 0 };
-        // `remove` would bring a panic along.
-        let mut first = true;
-        missing.chunks.retain(|_| !core::mem::take(&mut first));
-        let tensor = missing.tensor;
-        if !missing.chunks.is_empty() {
-            self.resend = Some(missing);
+        let Some(missing) = &mut self.resend else { return 0 };
+        // In any order; taking the first would bring a panic along.
+        let (tensor, index) = (missing.tensor, missing.chunks.pop());
+        if missing.chunks.is_empty() {
+            self.resend = None;
         }
+        let Some(index) = index else { return 0 };
         self.send_chunk(now, tensor, index, out)
     }
 
