@@ -11,8 +11,7 @@
 //! COBS is written here by hand, in about forty lines, because the decoders at hand either panic on
 //! some inputs or accept exactly such a hidden frame; the `cobs` crate is the oracle in the tests.
 
-use crc::Crc;
-
+use crate::checksum::Digest;
 use crate::limits::{CHECK, HEADER, wire_capacity};
 use crate::message::Message;
 use crate::{Error, codec};
@@ -20,23 +19,20 @@ use crate::{Error, codec};
 /// Header of a frame that is protected by CRC-32C.
 pub const HEADER_CRC32C: u8 = 0x10;
 
-#[cfg(feature = "fast-checksum")]
-static CRC32C: Crc<u32, crc::Table<16>> = Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
-#[cfg(not(feature = "fast-checksum"))]
-static CRC32C: Crc<u32, crc::Table<1>> = Crc::<u32, crc::Table<1>>::new(&crc::CRC_32_ISCSI);
-
 /// CRC-32C (Castagnoli) of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    CRC32C.checksum(bytes)
+    let mut digest = Digest::new();
+    digest.update(bytes);
+    digest.finish()
 }
 
 /// CRC-32C of a sequence of `f32` in little-endian byte order: the hash that ties a head to the
 /// representation it was fitted on.
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
-    let mut digest = CRC32C.digest();
-    // Sixteen at a time: the table of the host works on blocks, and a device's stack has room for one.
+    let mut digest = Digest::new();
+    // Sixteen at a time: the tables of a host work on blocks, and a device's stack has room for one.
     let mut bytes = [0u8; 64];
     for block in values.chunks(16) {
         for (place, value) in bytes.chunks_exact_mut(4).zip(block) {
@@ -44,7 +40,7 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
         }
         digest.update(bytes.get(..4 * block.len()).unwrap_or_default());
     }
-    digest.finalize()
+    digest.finish()
 }
 
 /// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`.
