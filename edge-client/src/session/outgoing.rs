@@ -131,7 +131,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         let body = descriptor.encoding.byte_len(range.len());
         let mut finite = true;
         let fill = |body: &mut [u8]| {
-            finite = write_elements(&self.task, usize::from(tensor), &descriptor, range, body);
+            finite = write_elements(&self.task, usize::from(tensor), &descriptor, range.clone(), body);
         };
         let encoded = encode(&ToServer::Chunk(chunk), body, fill, out);
         self.sent_if_finite(now, finite, encoded.ok(), out)
