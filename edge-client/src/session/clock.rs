@@ -2,6 +2,7 @@
 
 use rand_core::Rng;
 
+use super::vocabulary::count;
 use super::{Millis, Outgoing, Session, State};
 use crate::source::SampleSource;
 use crate::store::Store;
@@ -53,7 +54,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             State::Offline => self.schedule_attempt(now),
             State::Greeting { .. } => self.enter(State::Greeting { said: false }),
             State::Receiving { .. } => {
-                self.counters.asked_again = self.counters.asked_again.saturating_add(1);
+                count(&mut self.counters.asked_again);
                 self.receive(now, true);
             }
             State::AwaitingAck => self.enter(State::Sending { next: Outgoing::Head }),

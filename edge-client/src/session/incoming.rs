@@ -7,6 +7,7 @@ use fedspan_protocol::message::{
 };
 use rand_core::Rng;
 
+use super::vocabulary::count;
 use super::{Millis, Outgoing, Sampling, Session, State};
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
@@ -15,7 +16,7 @@ use crate::task::{Task, Usage};
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     pub(super) fn message(&mut self, now: Millis, bytes: &[u8]) {
         let Ok((message, body)) = decode::<ToDevice>(bytes) else {
-            self.counters.malformed = self.counters.malformed.saturating_add(1);
+            count(&mut self.counters.malformed);
             return;
         };
         match (&message, self.state) {
@@ -51,7 +52,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             (ToDevice::RoundClosed(id), _) => self.round_closed(*id),
             (ToDevice::Fault(Fault::Greet), _) => {
                 // The server has restarted behind a link that stayed up. An update that is ready still is.
-                self.counters.greeted_again = self.counters.greeted_again.saturating_add(1);
+                count(&mut self.counters.greeted_again);
                 self.decline = None;
                 self.resend = None;
                 self.enter(State::Greeting { said: false });
@@ -179,7 +180,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             head: self.task.head(),
         };
         if self.store.save(&record).is_err() {
-            self.counters.storage = self.counters.storage.saturating_add(1);
+            count(&mut self.counters.storage);
             return self.decline_round(id, DeclineReason::Device);
         }
         self.update_ready = true;
@@ -200,14 +201,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             AckOutcome::Late => &mut self.counters.late,
             _ => &mut self.counters.rejected,
         };
-        *counter = counter.saturating_add(1);
+        count(counter);
         self.finish_round();
     }
 
     fn round_closed(&mut self, id: RoundId) {
         let working = !matches!(self.state, State::Idle);
         if working && id == self.round {
-            self.counters.closed = self.counters.closed.saturating_add(1);
+            count(&mut self.counters.closed);
             self.finish_round();
         }
     }

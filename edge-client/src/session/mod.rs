@@ -25,6 +25,7 @@ use crate::source::SampleSource;
 use crate::store::{Loaded, Store};
 use crate::task::{Task, Usage};
 
+use vocabulary::count;
 pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             }
             Ok(None) => Loaded::default(),
             Err(_) => {
-                counters.storage += 1;
+                count(&mut counters.storage);
                 Loaded::default()
             }
         };
@@ -209,7 +210,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
-        self.counters.declined = self.counters.declined.saturating_add(1);
+        count(&mut self.counters.declined);
         self.decline = Some(Decline { id, reason });
         if id == self.round {
             self.update_ready = false;
@@ -219,6 +220,6 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn unexpected(&mut self) {
-        self.counters.unexpected = self.counters.unexpected.saturating_add(1);
+        count(&mut self.counters.unexpected);
     }
 }

@@ -5,6 +5,7 @@ use fedspan_protocol::message::{Chunk, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
+use super::vocabulary::count;
 use super::{Millis, Outgoing, Sampling, Session, State};
 use crate::source::SampleSource;
 use crate::store::Store;
@@ -52,7 +53,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         match encoded {
             Some(bytes) => bytes,
             None => {
-                self.counters.unsent = self.counters.unsent.saturating_add(1);
+                count(&mut self.counters.unsent);
                 0
             }
         }
