@@ -1,12 +1,8 @@
 //! The session's clock: when it asks again, sends again, reconnects, and wakes.
 
-use rand_core::Rng;
-
+use super::conversation::{Conversation, Outgoing, State};
 use super::vocabulary::count;
-use super::{Millis, Outgoing, Session, State};
-use crate::source::SampleSource;
-use crate::store::Store;
-use crate::task::Task;
+use super::{Millis, Progress};
 
 /// Silence after hello, or between chunks, after which the device asks again.
 const ASK_AGAIN: Millis = 2_000;
@@ -20,38 +16,39 @@ const RECONNECT_LONGEST: u32 = 60_000;
 /// Doublings after which a delay is the longest.
 const RECONNECT_DOUBLINGS: u32 = 7;
 
-impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
-    pub(super) fn link_down(&mut self, now: Millis) {
+impl Conversation {
+    pub fn link_up(&mut self) {
+        self.enter(State::Greeting { said: false });
+        self.close = false;
+    }
+
+    /// True if an attempt to connect must be scheduled: unless the server said when, or `tick` has done it.
+    #[must_use]
+    pub fn link_down(&mut self, now: Millis) -> bool {
         self.close = false;
         self.decline = None;
         self.resend = None;
-        // Unless the server said when, or `tick` has scheduled the next attempt.
-        if self.state != State::Offline || self.due <= now {
-            self.schedule_attempt(now);
-        }
+        self.state != State::Offline || self.due <= now
     }
 
-    fn schedule_attempt(&mut self, now: Millis) {
-        let retry = now.saturating_add(self.reconnect_delay());
-        self.enter_until(retry, State::Offline);
-    }
-
-    /// Doubles from attempt to attempt, until a server says welcome; the upper half is random, so that a
-    /// fleet does not come back at once.
-    fn reconnect_delay(&mut self) -> Millis {
+    /// The delay doubles from attempt to attempt, until a server says welcome; the upper half is random.
+    pub fn schedule_attempt(&mut self, now: Millis, random: u32) {
         let ceiling = (RECONNECT_FIRST << self.attempts.min(RECONNECT_DOUBLINGS)).min(RECONNECT_LONGEST);
         self.attempts = self.attempts.saturating_add(1);
-        let half = ceiling / 2;
+        let half = Millis::from(ceiling / 2);
         // A fraction of 2^32: a small core divides 64 bits in a kilobyte of code.
-        Millis::from(half) + (Millis::from(self.random.next_u32()) * Millis::from(half) >> 32)
+        let delay = half + (half * Millis::from(random) >> 32);
+        self.enter_until(now.saturating_add(delay), State::Offline);
     }
 
-    pub(super) fn tick(&mut self, now: Millis) {
+    /// True if it is time to connect, and to schedule the attempt after that.
+    #[must_use]
+    pub fn tick(&mut self, now: Millis) -> bool {
         if now < self.due {
-            return;
+            return false;
         }
         match self.state {
-            State::Offline => self.schedule_attempt(now),
+            State::Offline => return true,
             State::Greeting { .. } => self.enter(State::Greeting { said: false }),
             State::Receiving { .. } => {
                 count(&mut self.counters.asked_again);
@@ -60,24 +57,43 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             State::AwaitingAck => self.enter(State::Sending { next: Outgoing::Head }),
             State::Idle | State::Collecting | State::Sending { .. } => {}
         }
+        false
     }
 
     /// Hello is out.
-    pub(super) fn greeted(&mut self, now: Millis) {
+    pub fn greeted(&mut self, now: Millis) {
         self.enter_until(now.saturating_add(ASK_AGAIN), State::Greeting { said: true });
     }
 
+    /// Hello was accepted. Three signs of life fit the server's patience.
+    pub fn welcome(&mut self, now: Millis, idle_milliseconds: u32) {
+        self.alive_every = (idle_milliseconds / 3).max(ALIVE_LEAST).into();
+        self.attempts = 0;
+        self.last_sent = now;
+        self.enter(State::Idle);
+    }
+
     /// Waits for chunks, after those that have come; `ask`: after asking for them.
-    pub(super) fn receive(&mut self, now: Millis, ask: bool) {
+    pub fn receive(&mut self, now: Millis, ask: bool) {
         self.enter_until(now.saturating_add(ASK_AGAIN), State::Receiving { ask });
     }
 
     /// The whole update is out.
-    pub(super) fn await_ack(&mut self, now: Millis) {
+    pub fn await_ack(&mut self, now: Millis) {
         self.enter_until(now.saturating_add(RESEND_AFTER), State::AwaitingAck);
     }
 
-    pub(super) fn has_more(&self) -> bool {
+    pub fn alive_at(&self) -> Millis {
+        self.last_sent.saturating_add(self.alive_every)
+    }
+
+    /// What the driver does next, having sent so many bytes.
+    pub fn progress(&self, sent: usize) -> Progress {
+        let wake = if self.is_welcome() { self.due.min(self.alive_at()) } else { self.due };
+        Progress { sent, again: self.has_more(), close: self.close, wake }
+    }
+
+    fn has_more(&self) -> bool {
         match self.state {
             State::Offline => false,
             _ if self.close => false,
@@ -85,21 +101,5 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             State::Sending { .. } | State::Receiving { ask: true } => true,
             _ => self.decline.is_some() || self.resend.is_some(),
         }
-    }
-
-    pub(super) fn wake(&self) -> Millis {
-        match self.state {
-            State::Offline | State::Greeting { .. } => self.due,
-            _ => self.due.min(self.alive_at()),
-        }
-    }
-
-    /// Three signs of life fit the server's patience.
-    pub(super) fn alive_every(idle_milliseconds: u32) -> Millis {
-        (idle_milliseconds / 3).max(ALIVE_LEAST).into()
-    }
-
-    pub(super) fn alive_at(&self) -> Millis {
-        self.last_sent.saturating_add(self.alive_every)
     }
 }
