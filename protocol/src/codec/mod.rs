@@ -16,6 +16,7 @@ use serde::{Serialize, de, ser};
 use crate::Error;
 
 /// Reads a `T` from the start of `bytes` and returns it with the rest.
+#[inline(never)]
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
     let mut reader = read::Reader::new(bytes);
     let value = T::deserialize(&mut reader).map_err(|Unsuitable| Error::Malformed)?;
