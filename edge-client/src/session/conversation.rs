@@ -174,6 +174,7 @@ impl Conversation {
         self.enter(State::Idle);
     }
 
+    #[cold]
     pub fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
         count(&mut self.counters.declined);
         self.decline = Some(Decline { id, reason });
