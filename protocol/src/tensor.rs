@@ -122,17 +122,17 @@ impl Encoding {
         }
         match self {
             Self::F32 => {
-                for (place, value) in out.chunks_exact_mut(4).zip(values) {
-                    place.copy_from_slice(&value.to_le_bytes());
+                for (place, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                    *place = value.to_le_bytes();
                 }
             }
             Self::F16 => {
-                for (index, (place, value)) in out.chunks_exact_mut(2).zip(values).enumerate() {
+                for (index, (place, value)) in out.as_chunks_mut().0.iter_mut().zip(values).enumerate() {
                     let half = f16::from_f32(*value);
                     if !half.is_finite() {
                         return Err(Error::NonFinite { index });
                     }
-                    place.copy_from_slice(&half.to_le_bytes());
+                    *place = half.to_le_bytes();
                 }
             }
             Self::I8 => {
@@ -158,21 +158,19 @@ impl Encoding {
         }
         match self {
             Self::F32 => {
-                for (place, raw) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                    *place = le_f32(raw);
+                for (place, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *place = f32::from_le_bytes(*raw);
                 }
             }
             Self::F16 => {
-                for (place, raw) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                    if let [low, high] = *raw {
-                        *place = f16::from_le_bytes([low, high]).to_f32();
-                    }
+                for (place, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *place = f16::from_le_bytes(*raw).to_f32();
                 }
             }
             Self::I8 => {
                 for (block, raw) in out.chunks_mut(I8_BLOCK).zip(bytes.chunks(I8_BLOCK + 4)) {
-                    if let Some((scale, quanta)) = raw.split_at_checked(4) {
-                        let scale = le_f32(scale);
+                    if let Some((scale, quanta)) = raw.split_first_chunk() {
+                        let scale = f32::from_le_bytes(*scale);
                         for (place, quantum) in block.iter_mut().zip(quanta) {
                             *place = scale * f32::from(quantum.cast_signed());
                         }
@@ -184,13 +182,6 @@ impl Encoding {
     }
 }
 
-fn le_f32(raw: &[u8]) -> f32 {
-    match *raw {
-        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-        _ => f32::NAN,
-    }
-}
-
 /// Writes scale and quanta of one block, or returns the index of a value that would decode as infinite.
 fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
@@ -198,8 +189,8 @@ fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
     if !(scale * 127.0).is_finite() {
         return Err(block.iter().position(|v| v.abs() == largest).unwrap_or(0));
     }
-    let Some((head, quanta)) = place.split_at_mut_checked(4) else { return Ok(()) };
-    head.copy_from_slice(&scale.to_le_bytes());
+    let Some((head, quanta)) = place.split_first_chunk_mut() else { return Ok(()) };
+    *head = scale.to_le_bytes();
     for (quantum, value) in quanta.iter_mut().zip(block) {
         // A scale that underflowed to zero means that the block is zero at this precision.
         let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
