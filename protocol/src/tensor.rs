@@ -237,7 +237,9 @@ impl TensorDescriptor {
     }
 
     /// Number of chunks; 0 where the tensor travels in the body.
+    // A division, wanted in many places.
     #[must_use]
+    #[inline(never)]
     pub fn chunks(&self) -> usize {
         if self.chunk == 0 { 0 } else { self.elements().div_ceil(usize::from(self.chunk)) }
     }

@@ -1,5 +1,7 @@
 //! The session's sending half: which frame is next, and how a tensor becomes bytes without a copy of it.
 
+use core::ops::Range;
+
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Chunk, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
@@ -12,117 +14,101 @@ use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
 
+/// What of the update is in the body of a frame: these elements of each of these tensors.
+struct Part {
+    tensors: Range<usize>,
+    elements: Range<usize>,
+}
+
+impl Part {
+    const NOTHING: Self = Self { tensors: 0..0, elements: 0..0 };
+
+    /// The elements of this tensor.
+    fn of(&self, tensor: &TensorDescriptor) -> Range<usize> {
+        self.elements.start..self.elements.end.min(tensor.elements())
+    }
+}
+
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
+    #[inline(never)]
     pub(super) fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        if self.talk.close {
-            return 0;
-        }
-        let none = |_: &mut [u8]| {};
-        let encoded = match self.talk.state {
-            State::Offline | State::Greeting { said: true } => return 0,
-            State::Greeting { said: false } => {
-                let mut capabilities = self.task.capabilities();
-                capabilities.frame_limit = self.config.frame_limit;
-                if let Sampling::Stream { .. } = self.config.sampling {
-                    capabilities.tasks &= self.task.streamed_tasks();
-                }
-                self.talk.greeted(now);
-                encode(&ToServer::Hello(Hello::new(self.config.device, capabilities)), 0, none, out)
-            }
-            _ if self.talk.decline.is_some() => match self.talk.decline.take() {
-                Some(decline) => encode(&ToServer::Decline(decline), 0, none, out),
-                None => return 0,
-            },
-            State::Receiving { ask: true } => {
-                self.talk.state = State::Receiving { ask: false };
-                match self.talk.assembly.missing(self.talk.round) {
-                    Some(missing) => encode(&ToServer::Missing(missing), 0, none, out),
-                    None => return 0,
-                }
-            }
-            _ if self.talk.resend.is_some() => return self.send_missing_chunk(now, out),
-            State::Sending { next } => return self.send_update(now, next, out),
-            _ if now >= self.talk.alive_at() => encode(&ToServer::Alive, 0, none, out),
-            _ => return 0,
-        };
-        self.talk.sent(now, encoded.ok())
-    }
-
-    fn send_update(&mut self, now: Millis, next: Outgoing, out: &mut [u8]) -> usize {
-        match next {
-            Outgoing::Head => {
-                let inline: usize =
-                    self.talk.upload.iter().filter(|t| t.chunk == 0).map(TensorDescriptor::byte_len).sum();
-                let update = Update {
-                    id: self.talk.round,
-                    samples: self.talk.usage.samples,
-                    skipped: self.talk.usage.skipped,
-                    tensors: self.talk.upload.clone(),
-                };
-                let mut finite = true;
-                let fill = |mut body: &mut [u8]| {
-                    for (index, tensor) in self.talk.upload.iter().enumerate().filter(|(_, t)| t.chunk == 0) {
-                        let (own, rest) = body.split_at_mut_checked(tensor.byte_len()).unwrap_or_default();
-                        finite &= write_elements(&self.task, index, tensor, 0..tensor.elements(), own);
-                        body = rest;
-                    }
-                };
-                let encoded = encode(&ToServer::Update(update), inline, fill, out);
-                let first =
-                    self.talk.upload.iter().position(|t| t.chunk > 0).and_then(|t| u8::try_from(t).ok());
-                self.talk.send_next(now, first.map(|tensor| Outgoing::Chunk { tensor, index: 0 }));
-                self.sent_if_finite(now, finite, encoded.ok(), out)
-            }
-            Outgoing::Chunk { tensor, index } => {
-                let sent = self.send_chunk(now, tensor, index, out);
-                if let State::Sending { .. } = self.talk.state {
-                    self.talk.send_next(now, self.talk.following(tensor, index));
-                }
-                sent
-            }
-        }
-    }
-
-    fn send_missing_chunk(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        let Some(missing) = &mut self.talk.resend else { return 0 };
-        // In any order; taking the first would bring a panic along.
-        let (tensor, index) = (missing.tensor, missing.chunks.pop());
-        if missing.chunks.is_empty() {
-            self.talk.resend = None;
-        }
-        let Some(index) = index else { return 0 };
-        self.send_chunk(now, tensor, index, out)
-    }
-
-    fn send_chunk(&mut self, now: Millis, tensor: u8, index: u16, out: &mut [u8]) -> usize {
-        let descriptor = self.talk.upload.get(usize::from(tensor)).copied();
-        let range = descriptor.and_then(|d| d.chunk_range(usize::from(index)));
-        let (Some(descriptor), Some(range)) = (descriptor, range) else {
-            self.talk.unexpected();
-            return 0;
-        };
-        let Ok(offset) = u32::try_from(range.start) else { return 0 };
-        let chunk = Chunk { id: self.talk.round, tensor, offset };
-        let body = descriptor.encoding.byte_len(range.len());
+        let Some((message, part)) = self.next_frame(now) else { return 0 };
+        let tensors = self.talk.upload.get(part.tensors.clone()).unwrap_or_default();
+        let body = tensors.iter().map(|tensor| tensor.encoding.byte_len(part.of(tensor).len())).sum();
         let mut finite = true;
-        let fill = |body: &mut [u8]| {
-            finite = write_elements(&self.task, usize::from(tensor), &descriptor, range.clone(), body);
+        let fill = |mut body: &mut [u8]| {
+            for (index, tensor) in part.tensors.clone().zip(tensors) {
+                let elements = part.of(tensor);
+                let length = tensor.encoding.byte_len(elements.len());
+                let (own, rest) = body.split_at_mut_checked(length).unwrap_or_default();
+                finite &= write_elements(&self.task, index, tensor, elements, own);
+                body = rest;
+            }
         };
-        let encoded = encode(&ToServer::Chunk(chunk), body, fill, out);
-        self.sent_if_finite(now, finite, encoded.ok(), out)
+        let encoded = encode(&message, body, fill, out).ok();
+        if !finite {
+            // It does not leave; the next frame says so.
+            self.talk.decline_round(self.talk.round, DeclineReason::UpdateNonFinite);
+            return 0;
+        }
+        self.talk.sent(now, encoded)
     }
 
-    /// Nothing that is not finite leaves: the round is declined instead.
-    fn sent_if_finite(&mut self, now: Millis, finite: bool, encoded: Option<usize>, out: &mut [u8]) -> usize {
-        if finite {
-            return self.talk.sent(now, encoded);
+    fn next_frame(&mut self, now: Millis) -> Option<(ToServer, Part)> {
+        if self.talk.close || self.talk.state != (State::Greeting { said: false }) {
+            return self.talk.next_frame(now);
         }
-        self.talk.decline_round(self.talk.round, DeclineReason::UpdateNonFinite);
-        self.transmit(now, out)
+        let mut capabilities = self.task.capabilities();
+        capabilities.frame_limit = self.config.frame_limit;
+        if let Sampling::Stream { .. } = self.config.sampling {
+            capabilities.tasks &= self.task.streamed_tasks();
+        }
+        self.talk.greeted(now);
+        Some((ToServer::Hello(Hello::new(self.config.device, capabilities)), Part::NOTHING))
     }
 }
 
 impl Conversation {
+    /// What is to be said now, hello excepted.
+    fn next_frame(&mut self, now: Millis) -> Option<(ToServer, Part)> {
+        let message = match self.state {
+            _ if self.close => return None,
+            State::Offline | State::Greeting { .. } => return None,
+            _ if self.decline.is_some() => ToServer::Decline(self.decline.take()?),
+            State::Receiving { ask: true } => {
+                self.state = State::Receiving { ask: false };
+                ToServer::Missing(self.assembly.missing(self.round)?)
+            }
+            _ if self.resend.is_some() => return self.missing_chunk(),
+            State::Sending { next: Outgoing::Head } => return Some(self.update(now)),
+            State::Sending { next: Outgoing::Chunk { tensor, index } } => {
+                self.send_next(now, self.following(tensor, index));
+                return self.chunk(tensor, index);
+            }
+            _ if now >= self.alive_at() => ToServer::Alive,
+            _ => return None,
+        };
+        Some((message, Part::NOTHING))
+    }
+
+    /// The update's head; all tensors are in its body, or all in chunks.
+    fn update(&mut self, now: Millis) -> (ToServer, Part) {
+        let chunked = self.upload.iter().any(|t| t.chunk > 0);
+        self.send_next(now, chunked.then_some(Outgoing::Chunk { tensor: 0, index: 0 }));
+        let update = Update {
+            id: self.round,
+            samples: self.usage.samples,
+            skipped: self.usage.skipped,
+            tensors: self.upload.clone(),
+        };
+        let part = if chunked {
+            Part::NOTHING
+        } else {
+            Part { tensors: 0..self.upload.len(), elements: 0..usize::MAX }
+        };
+        (ToServer::Update(update), part)
+    }
+
     fn send_next(&mut self, now: Millis, next: Option<Outgoing>) {
         match next {
             Some(next) => self.enter(State::Sending { next }),
@@ -137,6 +123,28 @@ impl Conversation {
         }
         (usize::from(tensor) + 1 < self.upload.len())
             .then_some(Outgoing::Chunk { tensor: tensor + 1, index: 0 })
+    }
+
+    fn missing_chunk(&mut self) -> Option<(ToServer, Part)> {
+        let missing = self.resend.as_mut()?;
+        // In any order; taking the first would bring a panic along.
+        let (tensor, index) = (missing.tensor, missing.chunks.pop());
+        if missing.chunks.is_empty() {
+            self.resend = None;
+        }
+        self.chunk(tensor, index?)
+    }
+
+    fn chunk(&mut self, tensor: u8, index: u16) -> Option<(ToServer, Part)> {
+        let number = usize::from(tensor);
+        let elements = self.upload.get(number).and_then(|d| d.chunk_range(usize::from(index)));
+        let offset = elements.as_ref().and_then(|elements| u32::try_from(elements.start).ok());
+        let (Some(elements), Some(offset)) = (elements, offset) else {
+            self.unexpected();
+            return None;
+        };
+        let chunk = Chunk { id: self.round, tensor, offset };
+        Some((ToServer::Chunk(chunk), Part { tensors: number..number + 1, elements }))
     }
 
     fn sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
@@ -158,7 +166,7 @@ fn write_elements(
     task: &impl Task,
     index: usize,
     descriptor: &TensorDescriptor,
-    range: core::ops::Range<usize>,
+    range: Range<usize>,
     out: &mut [u8],
 ) -> bool {
     let mut block = [0.0f32; I8_BLOCK];

@@ -24,6 +24,7 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
 }
 
 /// Writes `value` to the front of `out` and returns its length, or `None` if there is not enough room.
+#[inline(never)]
 pub fn write<T: Serialize>(value: &T, out: &mut [u8]) -> Option<usize> {
     let mut writer = write::Writer::new(out);
     value.serialize(&mut writer).ok()?;
