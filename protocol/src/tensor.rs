@@ -182,6 +182,10 @@ impl Encoding {
     }
 }
 
+/// Next to it, f32 are integers one apart. So a small number that is added is rounded to an integer, ties to even,
+/// and the sum's lowest byte is that integer in two's complement.
+const TO_INTEGER: f32 = 12_582_912.0;
+
 /// Writes scale and quanta of one block, or returns the index of a value that would decode as infinite.
 fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
@@ -194,10 +198,8 @@ fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
     for (quantum, value) in quanta.iter_mut().zip(block) {
         // A scale that underflowed to zero means that the block is zero at this precision.
         let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
-        let rounded = libm::rintf(steps);
-        #[allow(clippy::cast_possible_truncation, reason = "clamped to -127..=127 above")]
-        let byte = rounded as i8;
-        *quantum = byte.cast_unsigned();
+        let [byte, ..] = (steps + TO_INTEGER).to_le_bytes();
+        *quantum = byte;
     }
     Ok(())
 }

@@ -87,6 +87,8 @@ impl Conversation {
     }
 
     /// A state that lasts until something happens.
+    // Two words of time and the state, in many places.
+    #[inline(never)]
     pub fn enter(&mut self, state: State) {
         self.enter_until(Millis::MAX, state);
     }
