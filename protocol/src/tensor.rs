@@ -106,18 +106,30 @@ impl Encoding {
         }
     }
 
+    /// The largest magnitude that is finite after it is encoded and decoded.
+    const fn largest(self) -> f32 {
+        match self {
+            Self::F32 => f32::MAX,
+            // From halfway between the largest f16 and what would be the next one, numbers are rounded up.
+            Self::F16 => 65520.0f32.next_down(),
+            // A scale that was rounded up.
+            Self::I8 => f32::MAX.next_down(),
+        }
+    }
+
     /// Writes `values` into `out`.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a
-    /// value is not finite, or would not be once it is decoded (over 65519 in f16; within rounding of the
-    /// largest f32 in i8).
+    /// value is not finite, or would not be once it is decoded (65520 and more in f16; the largest f32 in i8).
     pub fn encode(self, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
         let expected = self.byte_len(values.len());
         if out.len() != expected {
             return Err(Error::LengthMismatch { expected, got: out.len() });
         }
-        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+        let largest = self.largest();
+        // Written so that a NaN is found.
+        if let Some(index) = values.iter().position(|v| !(v.abs() <= largest)) {
             return Err(Error::NonFinite { index });
         }
         match self {
@@ -127,20 +139,13 @@ impl Encoding {
                 }
             }
             Self::F16 => {
-                for (index, (place, value)) in out.as_chunks_mut().0.iter_mut().zip(values).enumerate() {
-                    let half = f16::from_f32(*value);
-                    if !half.is_finite() {
-                        return Err(Error::NonFinite { index });
-                    }
-                    *place = half.to_le_bytes();
+                for (place, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                    *place = f16::from_f32(*value).to_le_bytes();
                 }
             }
             Self::I8 => {
-                for (number, (place, block)) in
-                    out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)).enumerate()
-                {
-                    encode_i8_block(block, place)
-                        .map_err(|index| Error::NonFinite { index: number * I8_BLOCK + index })?;
+                for (place, block) in out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)) {
+                    encode_i8_block(block, place);
                 }
             }
         }
@@ -186,14 +191,11 @@ impl Encoding {
 /// and the sum's lowest byte is that integer in two's complement.
 const TO_INTEGER: f32 = 12_582_912.0;
 
-/// Writes scale and quanta of one block, or returns the index of a value that would decode as infinite.
-fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
+/// Writes scale and quanta of one block.
+fn encode_i8_block(block: &[f32], place: &mut [u8]) {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let scale = largest / 127.0;
-    if !(scale * 127.0).is_finite() {
-        return Err(block.iter().position(|v| v.abs() == largest).unwrap_or(0));
-    }
-    let Some((head, quanta)) = place.split_first_chunk_mut() else { return Ok(()) };
+    let Some((head, quanta)) = place.split_first_chunk_mut() else { return };
     *head = scale.to_le_bytes();
     for (quantum, value) in quanta.iter_mut().zip(block) {
         // A scale that underflowed to zero means that the block is zero at this precision.
@@ -201,7 +203,6 @@ fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
         let [byte, ..] = (steps + TO_INTEGER).to_le_bytes();
         *quantum = byte;
     }
-    Ok(())
 }
 
 /// Describes one tensor of a round, in one direction.
