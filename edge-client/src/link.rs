@@ -22,7 +22,7 @@ const READ: usize = 64;
 pub struct Closed<E> {
     /// When to connect again, on the caller's clock.
     pub retry_at: Millis,
-    /// What the link reported; `None` if the peer closed it, or the session did.
+    /// What the link reported; `None` if the peer closed it, or the session did, or it takes no more bytes.
     pub error: Option<E>,
     /// Frames accepted and thrown away on this link.
     pub frames: FrameCounters,
@@ -97,7 +97,7 @@ where
     let Buffers { receive, transmit } = buffers;
     let mut decoder = Decoder::new(receive);
     let mut bytes = [0u8; READ];
-    let mut step = || -> Result<(), IO::Error> {
+    let mut step = || -> Result<(), Option<IO::Error>> {
         let mut progress = send(session, io, Event::LinkUp, &mut clock, transmit)?;
         while !progress.close {
             // Time first: a link that is never silent must not keep the session from its wake-ups.
@@ -127,7 +127,7 @@ where
         }
         Ok(())
     };
-    let error = step().err();
+    let error = step().err().flatten();
     let last = session.handle(clock(), Event::LinkDown, transmit);
     Closed { retry_at: last.wake, error, frames: decoder.counters() }
 }
@@ -138,7 +138,7 @@ fn send<T, S, P, R, IO>(
     event: Event<'_>,
     clock: &mut impl FnMut() -> Millis,
     out: &mut [u8],
-) -> Result<Progress, IO::Error>
+) -> Result<Progress, Option<IO::Error>>
 where
     T: Task,
     S: SampleSource,
@@ -148,10 +148,18 @@ where
 {
     let progress = session.handle(clock(), event, out);
     if progress.sent > 0 {
-        io.write_all(out.get(..progress.sent).unwrap_or_default())?;
+        let mut rest = out.get(..progress.sent).unwrap_or_default();
+        while !rest.is_empty() {
+            rest = after(io.write(rest)?, rest)?;
+        }
         io.flush()?;
     }
     Ok(progress)
+}
+
+/// What is left of `bytes` when `written` are. A link that takes nothing is closed; `write_all` would panic.
+fn after<E>(written: usize, bytes: &[u8]) -> Result<&[u8], Option<E>> {
+    if written == 0 { Err(None) } else { Ok(bytes.get(written..).unwrap_or_default()) }
 }
 
 /// [`Sensor`] for an asynchronous link.
@@ -213,7 +221,7 @@ where
     let mut progress = session.handle(clock(), Event::LinkUp, transmit);
     'link: loop {
         if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {
-            error = Some(e);
+            error = e;
             break;
         }
         if progress.close {
@@ -257,7 +265,7 @@ where
                 Fed::Message(message) => {
                     progress = session.handle(clock(), Event::Message(message), transmit);
                     if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {
-                        error = Some(e);
+                        error = e;
                         break 'link;
                     }
                     progress.sent = 0;
@@ -269,12 +277,15 @@ where
     Closed { retry_at: last.wake, error, frames: decoder.counters() }
 }
 
-async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Result<(), IO::Error> {
+async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Result<(), Option<IO::Error>> {
     if bytes.is_empty() {
         return Ok(());
     }
-    io.write_all(bytes).await?;
-    io.flush().await
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        rest = after(io.write(rest).await?, rest)?;
+    }
+    Ok(io.flush().await?)
 }
 
 /// Which of three came first.

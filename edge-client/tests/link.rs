@@ -333,6 +333,19 @@ fn ends_and_errors_are_reported_and_the_next_link_goes_on() {
     }
 }
 
+/// `embedded-io` forbids it, and answers it with a panic.
+#[test]
+fn a_link_that_takes_no_bytes_is_closed() {
+    for asynchronous in [false, true] {
+        let (mut session, config, server, _) = problem(256);
+        let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
+        peer.borrow_mut().write_at_once = 0;
+        let closed = drive(&mut session, config, &peer, asynchronous);
+        assert_eq!(closed.error, None);
+        assert!(peer.borrow().server.updates.is_empty());
+    }
+}
+
 #[test]
 fn retry_after_closes_the_link_and_sets_the_time() {
     for asynchronous in [false, true] {

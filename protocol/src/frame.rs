@@ -11,32 +11,30 @@
 //! COBS is written here by hand, in about forty lines, because the decoders at hand either panic on
 //! some inputs or accept exactly such a hidden frame; the `cobs` crate is the oracle in the tests.
 
-use crc::Crc;
-use serde::Serialize;
+use core::ops::Range;
 
-use crate::Error;
+use crate::checksum::Digest;
 use crate::limits::{CHECK, HEADER, wire_capacity};
+use crate::message::Message;
+use crate::{Error, codec};
 
 /// Header of a frame that is protected by CRC-32C.
 pub const HEADER_CRC32C: u8 = 0x10;
 
-#[cfg(feature = "fast-checksum")]
-static CRC32C: Crc<u32, crc::Table<16>> = Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
-#[cfg(not(feature = "fast-checksum"))]
-static CRC32C: Crc<u32, crc::Table<1>> = Crc::<u32, crc::Table<1>>::new(&crc::CRC_32_ISCSI);
-
 /// CRC-32C (Castagnoli) of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    CRC32C.checksum(bytes)
+    let mut digest = Digest::new();
+    digest.update(bytes);
+    digest.finish()
 }
 
 /// CRC-32C of a sequence of `f32` in little-endian byte order: the hash that ties a head to the
 /// representation it was fitted on.
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
-    let mut digest = CRC32C.digest();
-    // Sixteen at a time: the table of the host works on blocks, and a device's stack has room for one.
+    let mut digest = Digest::new();
+    // Sixteen at a time: the tables of a host work on blocks, and a device's stack has room for one.
     let mut bytes = [0u8; 64];
     for block in values.chunks(16) {
         for (place, value) in bytes.chunks_exact_mut(4).zip(block) {
@@ -44,7 +42,7 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
         }
         digest.update(bytes.get(..4 * block.len()).unwrap_or_default());
     }
-    digest.finalize()
+    digest.finish()
 }
 
 /// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`.
@@ -56,31 +54,50 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
 /// # Errors
 /// [`Error::BufferTooSmall`] if the frame does not fit; nothing useful is in `out` then. Where not even
 /// the message without its body fits, `needed` is only known to be more than there is.
-pub fn encode<M: Serialize>(
+pub fn encode<M: Message>(
     message: &M,
     body_len: usize,
-    fill: impl FnOnce(&mut [u8]),
+    mut fill: impl FnMut(&mut [u8]),
     out: &mut [u8],
 ) -> Result<usize, Error> {
     let got = out.len();
-    let small = |needed: usize| Error::BufferTooSmall { needed, got };
-    // The last byte is the delimiter's. The plain frame starts so far in that the encoder, which moves it
-    // to the front and adds at most one byte in 254, never overtakes what it has still to read.
-    let end = got.saturating_sub(1);
-    let start = end.div_ceil(255);
-    let plain = out.get_mut(start..end).unwrap_or_default();
-    let (header, rest) = plain.split_first_mut().ok_or(small(got + 1))?;
-    *header = HEADER_CRC32C;
-    let head_len = postcard::to_slice(message, rest).map_err(|_| small(got + 1))?.len();
-    let len = (HEADER + head_len + CHECK).saturating_add(body_len);
-    let frame = plain.get_mut(..len).ok_or(small(wire_capacity(len)))?;
-    let (checked, check) =
-        frame.split_at_mut_checked(len.saturating_sub(CHECK)).ok_or(small(wire_capacity(len)))?;
-    fill(checked.get_mut(HEADER + head_len..).unwrap_or_default());
-    for (place, byte) in check.iter_mut().zip(crc32c(checked).to_le_bytes()) {
-        *place = byte;
+    let (start, end) = plain_frame(got);
+    let place = out.get_mut(start + HEADER..end).unwrap_or_default();
+    let head_len =
+        codec::write(message, place).ok_or(Error::BufferTooSmall { needed: got.saturating_add(1), got })?;
+    complete(start..end, HEADER + head_len, body_len, &mut fill, out)
+}
+
+/// Where a frame is built in a buffer of `length` bytes. The last byte is the delimiter's. The frame starts so
+/// far in that the encoder, which moves it to the front and adds at most one byte in 254, never overtakes what
+/// it has still to read.
+fn plain_frame(length: usize) -> (usize, usize) {
+    let end = length.saturating_sub(1);
+    (end.div_ceil(255), end)
+}
+
+/// Gives the `head_len` bytes of header and message in `place` their header, body and check, and encodes them.
+#[inline(never)]
+fn complete(
+    place: Range<usize>,
+    head_len: usize,
+    body_len: usize,
+    fill: &mut dyn FnMut(&mut [u8]),
+    out: &mut [u8],
+) -> Result<usize, Error> {
+    let got = out.len();
+    let start = place.start;
+    let len = (head_len + CHECK).saturating_add(body_len);
+    let needed = wire_capacity(len);
+    let small = Error::BufferTooSmall { needed, got };
+    let frame = out.get_mut(place).and_then(|place| place.get_mut(..len)).ok_or(small)?;
+    let (checked, check) = frame.split_last_chunk_mut::<CHECK>().ok_or(small)?;
+    if let Some(header) = checked.first_mut() {
+        *header = HEADER_CRC32C;
     }
-    cobs_encode_in_place(out, start, start + len).ok_or(small(wire_capacity(len)))
+    fill(checked.get_mut(head_len..).unwrap_or_default());
+    *check = crc32c(checked).to_le_bytes();
+    cobs_encode_in_place(out, start, start + len).ok_or(small)
 }
 
 /// Encodes `out[start..end]` to the front of `out`, ends it with a zero, returns the length.
@@ -290,10 +307,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
 
 /// Verifies a decoded frame and returns where its message ends.
 fn check(frame: &[u8]) -> Result<usize, Dropped> {
-    let end = frame.len().checked_sub(CHECK).filter(|&end| end >= HEADER).ok_or(Dropped::Framing)?;
-    let (checked, tail) = frame.split_at_checked(end).ok_or(Dropped::Framing)?;
+    let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(Dropped::Framing)?;
     match checked.first() {
-        Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == tail => Ok(end),
+        Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => Ok(checked.len()),
         Some(&HEADER_CRC32C) => Err(Dropped::Check),
         Some(&other) => Err(Dropped::Header(other)),
         None => Err(Dropped::Framing),

@@ -43,6 +43,8 @@
 #![forbid(unsafe_code)]
 
 pub mod assembly;
+mod checksum;
+mod codec;
 mod error;
 pub mod frame;
 pub mod limits;

@@ -106,41 +106,46 @@ impl Encoding {
         }
     }
 
+    /// The largest magnitude that is finite after it is encoded and decoded.
+    const fn largest(self) -> f32 {
+        match self {
+            Self::F32 => f32::MAX,
+            // From halfway between the largest f16 and what would be the next one, numbers are rounded up.
+            Self::F16 => 65520.0f32.next_down(),
+            // A scale that was rounded up.
+            Self::I8 => f32::MAX.next_down(),
+        }
+    }
+
     /// Writes `values` into `out`.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a
-    /// value is not finite, or would not be once it is decoded (over 65519 in f16; within rounding of the
-    /// largest f32 in i8).
+    /// value is not finite, or would not be once it is decoded (65520 and more in f16; the largest f32 in i8).
     pub fn encode(self, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
         let expected = self.byte_len(values.len());
         if out.len() != expected {
             return Err(Error::LengthMismatch { expected, got: out.len() });
         }
-        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+        let largest = self.largest();
+        // Written so that a NaN is found.
+        if let Some(index) = values.iter().position(|v| !(v.abs() <= largest)) {
             return Err(Error::NonFinite { index });
         }
         match self {
             Self::F32 => {
-                for (place, value) in out.chunks_exact_mut(4).zip(values) {
-                    place.copy_from_slice(&value.to_le_bytes());
+                for (place, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                    *place = value.to_le_bytes();
                 }
             }
             Self::F16 => {
-                for (index, (place, value)) in out.chunks_exact_mut(2).zip(values).enumerate() {
-                    let half = f16::from_f32(*value);
-                    if !half.is_finite() {
-                        return Err(Error::NonFinite { index });
-                    }
-                    place.copy_from_slice(&half.to_le_bytes());
+                for (place, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                    *place = f16::from_f32(*value).to_le_bytes();
                 }
             }
             Self::I8 => {
-                for (number, (place, block)) in
-                    out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)).enumerate()
-                {
-                    encode_i8_block(block, place)
-                        .map_err(|index| Error::NonFinite { index: number * I8_BLOCK + index })?;
+                for (place, block) in out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)) {
+                    encode_i8_block(block, place);
                 }
             }
         }
@@ -158,21 +163,19 @@ impl Encoding {
         }
         match self {
             Self::F32 => {
-                for (place, raw) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                    *place = le_f32(raw);
+                for (place, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *place = f32::from_le_bytes(*raw);
                 }
             }
             Self::F16 => {
-                for (place, raw) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                    if let [low, high] = *raw {
-                        *place = f16::from_le_bytes([low, high]).to_f32();
-                    }
+                for (place, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *place = f16::from_le_bytes(*raw).to_f32();
                 }
             }
             Self::I8 => {
                 for (block, raw) in out.chunks_mut(I8_BLOCK).zip(bytes.chunks(I8_BLOCK + 4)) {
-                    if let Some((scale, quanta)) = raw.split_at_checked(4) {
-                        let scale = le_f32(scale);
+                    if let Some((scale, quanta)) = raw.split_first_chunk() {
+                        let scale = f32::from_le_bytes(*scale);
                         for (place, quantum) in block.iter_mut().zip(quanta) {
                             *place = scale * f32::from(quantum.cast_signed());
                         }
@@ -184,31 +187,22 @@ impl Encoding {
     }
 }
 
-fn le_f32(raw: &[u8]) -> f32 {
-    match *raw {
-        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-        _ => f32::NAN,
-    }
-}
+/// Next to it, f32 are integers one apart. So a small number that is added is rounded to an integer, ties to even,
+/// and the sum's lowest byte is that integer in two's complement.
+const TO_INTEGER: f32 = 12_582_912.0;
 
-/// Writes scale and quanta of one block, or returns the index of a value that would decode as infinite.
-fn encode_i8_block(block: &[f32], place: &mut [u8]) -> Result<(), usize> {
+/// Writes scale and quanta of one block.
+fn encode_i8_block(block: &[f32], place: &mut [u8]) {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let scale = largest / 127.0;
-    if !(scale * 127.0).is_finite() {
-        return Err(block.iter().position(|v| v.abs() == largest).unwrap_or(0));
-    }
-    let Some((head, quanta)) = place.split_at_mut_checked(4) else { return Ok(()) };
-    head.copy_from_slice(&scale.to_le_bytes());
+    let Some((head, quanta)) = place.split_first_chunk_mut() else { return };
+    *head = scale.to_le_bytes();
     for (quantum, value) in quanta.iter_mut().zip(block) {
         // A scale that underflowed to zero means that the block is zero at this precision.
         let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
-        let rounded = libm::rintf(steps);
-        #[allow(clippy::cast_possible_truncation, reason = "clamped to -127..=127 above")]
-        let byte = rounded as i8;
-        *quantum = byte.cast_unsigned();
+        let [byte, ..] = (steps + TO_INTEGER).to_le_bytes();
+        *quantum = byte;
     }
-    Ok(())
 }
 
 /// Describes one tensor of a round, in one direction.
@@ -246,7 +240,9 @@ impl TensorDescriptor {
     }
 
     /// Number of chunks; 0 where the tensor travels in the body.
+    // A division, wanted in many places.
     #[must_use]
+    #[inline(never)]
     pub fn chunks(&self) -> usize {
         if self.chunk == 0 { 0 } else { self.elements().div_ceil(usize::from(self.chunk)) }
     }

@@ -87,6 +87,25 @@ proptest! {
         }
     }
 
+    /// Messages are read as postcard itself reads them.
+    #[test]
+    fn any_bytes_are_what_postcard_takes_them_for(
+        tag in 0..12u8,
+        rest in prop::collection::vec(prop_oneof![0..4u8, any::<u8>()], 0..80),
+    ) {
+        let bytes = [&[tag][..], &rest].concat();
+        match (decode::<ToServer>(&bytes), postcard::take_from_bytes::<ToServer>(&bytes)) {
+            (Ok((message, body)), Ok((oracle, rest))) => prop_assert!(same(&message, &oracle) && body == rest),
+            (Err(Error::TrailingBytes { count }), Ok((_, rest))) => prop_assert_eq!(count, rest.len()),
+            (decoded, oracle) => prop_assert!(decoded == Err(Error::Malformed) && oracle.is_err()),
+        }
+        match (decode::<ToDevice>(&bytes), postcard::take_from_bytes::<ToDevice>(&bytes)) {
+            (Ok((message, body)), Ok((oracle, rest))) => prop_assert!(same(&message, &oracle) && body == rest),
+            (Err(Error::TrailingBytes { count }), Ok((_, rest))) => prop_assert_eq!(count, rest.len()),
+            (decoded, oracle) => prop_assert!(decoded == Err(Error::Malformed) && oracle.is_err()),
+        }
+    }
+
     /// Whatever decodes is a message: encoded anew it decodes to itself. (Not to the same bytes: a
     /// varint may be longer than it must be.)
     #[test]

@@ -27,7 +27,10 @@ const NEGLIGIBLE_SHARE: f32 = 1e-18;
 pub fn fold(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
-    for (j, (row, qty)) in r.chunks_exact_mut(k).zip(qty.chunks_exact_mut(c)).enumerate() {
+    // Zipped, the two would be counted by a division that the compiler cannot see is not by zero.
+    let mut qty = qty.chunks_exact_mut(c);
+    for (j, row) in r.chunks_exact_mut(k).enumerate() {
+        let Some(qty) = qty.next() else { return };
         let Some((column, rest)) = later.split_first_mut() else { return };
         later = rest;
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
@@ -54,7 +57,10 @@ pub fn fold(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
 pub fn fold_one(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
-    for (j, (row, qty)) in r.chunks_exact_mut(k).zip(qty.chunks_exact_mut(c)).enumerate() {
+    // Zipped, the two would be counted by a division that the compiler cannot see is not by zero.
+    let mut qty = qty.chunks_exact_mut(c);
+    for (j, row) in r.chunks_exact_mut(k).enumerate() {
+        let Some(qty) = qty.next() else { return };
         let Some((value, rest)) = later.split_first_mut() else { return };
         later = rest;
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };

@@ -1,89 +1,105 @@
 //! The session's clock: when it asks again, sends again, reconnects, and wakes.
 
-use rand_core::Rng;
-
-use super::{Millis, Outgoing, Session, State};
-use crate::source::SampleSource;
-use crate::store::Store;
-use crate::task::Task;
+use super::conversation::{Conversation, Outgoing, State};
+use super::vocabulary::count;
+use super::{Millis, Progress};
 
 /// Silence after hello, or between chunks, after which the device asks again.
 const ASK_AGAIN: Millis = 2_000;
 /// Silence after an update before it is sent again.
 const RESEND_AFTER: Millis = 10_000;
 /// Shortest time between two signs of life, however short the server's idle limit is.
-const ALIVE_LEAST: Millis = 100;
-/// Reconnect delays: the first, and the longest.
-const RECONNECT_FIRST: Millis = 500;
-const RECONNECT_LONGEST: Millis = 60_000;
+const ALIVE_LEAST: u32 = 100;
+/// Reconnect delays: the first, and the longest, in milliseconds.
+const RECONNECT_FIRST: u32 = 500;
+const RECONNECT_LONGEST: u32 = 60_000;
+/// Doublings after which a delay is the longest.
+const RECONNECT_DOUBLINGS: u32 = 7;
 
-impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
-    pub(super) fn link_down(&mut self, now: Millis) {
+impl Conversation {
+    pub fn link_up(&mut self) {
+        self.enter(State::Greeting { said: false });
+        self.close = false;
+    }
+
+    /// True if an attempt to connect must be scheduled: unless the server said when, or `tick` has done it.
+    #[must_use]
+    pub fn link_down(&mut self, now: Millis) -> bool {
         self.close = false;
         self.decline = None;
         self.resend = None;
-        match self.state {
-            // The server said when, or `tick` has scheduled the next attempt.
-            State::Offline { retry } if retry > now => {}
-            _ => self.schedule_attempt(now),
-        }
+        self.state != State::Offline || self.due <= now
     }
 
-    fn schedule_attempt(&mut self, now: Millis) {
-        let retry = now.saturating_add(self.reconnect_delay());
-        self.state = State::Offline { retry };
-    }
-
-    /// Doubles from attempt to attempt, until a server says welcome; the upper half is random, so that a
-    /// fleet does not come back at once.
-    fn reconnect_delay(&mut self) -> Millis {
-        let ceiling = RECONNECT_FIRST
-            .checked_shl(self.attempts.min(16))
-            .unwrap_or(RECONNECT_LONGEST)
-            .min(RECONNECT_LONGEST);
+    /// The delay doubles from attempt to attempt, until a server says welcome; the upper half is random.
+    pub fn schedule_attempt(&mut self, now: Millis, random: u32) {
+        let ceiling = (RECONNECT_FIRST << self.attempts.min(RECONNECT_DOUBLINGS)).min(RECONNECT_LONGEST);
         self.attempts = self.attempts.saturating_add(1);
-        let half = ceiling / 2;
-        half + u64::from(self.random.next_u32()) * half / u64::from(u32::MAX)
+        let half = Millis::from(ceiling / 2);
+        // A fraction of 2^32: a small core divides 64 bits in a kilobyte of code.
+        let delay = half + (half * Millis::from(random) >> 32);
+        self.enter_until(now.saturating_add(delay), State::Offline);
     }
 
-    pub(super) fn tick(&mut self, now: Millis) {
-        match self.state {
-            State::Offline { retry } if now >= retry => self.schedule_attempt(now),
-            State::Greeting { hello_at: Some(at) } if now >= at.saturating_add(ASK_AGAIN) => {
-                self.state = State::Greeting { hello_at: None };
-            }
-            State::Receiving { since, .. } if now >= since.saturating_add(ASK_AGAIN) => {
-                self.counters.asked_again = self.counters.asked_again.saturating_add(1);
-                self.state = State::Receiving { since: now, ask: true };
-            }
-            State::AwaitingAck { since } if now >= since.saturating_add(RESEND_AFTER) => {
-                self.state = State::Sending { next: Outgoing::Head };
-            }
-            _ => {}
+    /// True if it is time to connect, and to schedule the attempt after that.
+    #[must_use]
+    pub fn tick(&mut self, now: Millis) -> bool {
+        if now < self.due {
+            return false;
         }
+        match self.state {
+            State::Offline => return true,
+            State::Greeting { .. } => self.enter(State::Greeting { said: false }),
+            State::Receiving { .. } => {
+                count(&mut self.counters.asked_again);
+                self.receive(now, true);
+            }
+            State::AwaitingAck => self.enter(State::Sending { next: Outgoing::Head }),
+            State::Idle | State::Collecting | State::Sending { .. } => {}
+        }
+        false
     }
 
-    pub(super) fn has_more(&self) -> bool {
+    /// Hello is out.
+    pub fn greeted(&mut self, now: Millis) {
+        self.enter_until(now.saturating_add(ASK_AGAIN), State::Greeting { said: true });
+    }
+
+    /// Hello was accepted. Three signs of life fit the server's patience.
+    pub fn welcome(&mut self, now: Millis, idle_milliseconds: u32) {
+        self.alive_every = (idle_milliseconds / 3).max(ALIVE_LEAST).into();
+        self.attempts = 0;
+        self.last_sent = now;
+        self.enter(State::Idle);
+    }
+
+    /// Waits for chunks, after those that have come; `ask`: after asking for them.
+    pub fn receive(&mut self, now: Millis, ask: bool) {
+        self.enter_until(now.saturating_add(ASK_AGAIN), State::Receiving { ask });
+    }
+
+    /// The whole update is out.
+    pub fn await_ack(&mut self, now: Millis) {
+        self.enter_until(now.saturating_add(RESEND_AFTER), State::AwaitingAck);
+    }
+
+    pub fn alive_at(&self) -> Millis {
+        self.last_sent.saturating_add(self.alive_every)
+    }
+
+    /// What the driver does next, having sent so many bytes.
+    pub fn progress(&self, sent: usize) -> Progress {
+        let wake = if self.is_welcome() { self.due.min(self.alive_at()) } else { self.due };
+        Progress { sent, again: self.has_more(), close: self.close, wake }
+    }
+
+    fn has_more(&self) -> bool {
         match self.state {
-            State::Offline { .. } => false,
+            State::Offline => false,
             _ if self.close => false,
-            State::Greeting { hello_at } => hello_at.is_none(),
-            State::Sending { .. } | State::Receiving { ask: true, .. } => true,
+            State::Greeting { said } => !said,
+            State::Sending { .. } | State::Receiving { ask: true } => true,
             _ => self.decline.is_some() || self.resend.is_some(),
         }
-    }
-
-    pub(super) fn wake(&self) -> Millis {
-        match self.state {
-            State::Offline { retry } => retry,
-            State::Greeting { hello_at } => hello_at.unwrap_or(0).saturating_add(ASK_AGAIN),
-            State::Receiving { since, .. } => since.saturating_add(ASK_AGAIN).min(self.alive_at()),
-            State::AwaitingAck { since } => since.saturating_add(RESEND_AFTER).min(self.alive_at()),
-            _ => self.alive_at(),
-        }
-    }
-
-    pub(super) fn alive_at(&self) -> Millis {
-        self.last_sent.saturating_add((self.idle_limit / 3).max(ALIVE_LEAST))
     }
 }

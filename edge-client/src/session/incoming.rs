@@ -1,13 +1,12 @@
-//! The session's receiving half: what each message does, from `RoundOpen` to a computed update and its
-//! acknowledgement.
+//! The session's receiving half: from `RoundOpen` and its tensors to a computed update.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
-use fedspan_protocol::message::{
-    self, Ack, AckOutcome, Chunk, DeclineReason, Descriptors, Fault, RoundId, RoundOpen, ToDevice, decode,
-};
+use fedspan_protocol::message::{self, Chunk, DeclineReason, Descriptors, RoundOpen, ToDevice, decode};
 use rand_core::Rng;
 
-use super::{Millis, Outgoing, Sampling, Session, State};
+use super::conversation::{Outgoing, State};
+use super::vocabulary::count;
+use super::{Millis, Sampling, Session};
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
 use crate::task::{Task, Usage};
@@ -15,73 +14,33 @@ use crate::task::{Task, Usage};
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     pub(super) fn message(&mut self, now: Millis, bytes: &[u8]) {
         let Ok((message, body)) = decode::<ToDevice>(bytes) else {
-            self.counters.malformed = self.counters.malformed.saturating_add(1);
+            count(&mut self.talk.counters.malformed);
             return;
         };
-        let takes_body = matches!(message, ToDevice::RoundOpen(_) | ToDevice::Chunk(_));
-        if !takes_body && !body.is_empty() {
-            self.counters.malformed = self.counters.malformed.saturating_add(1);
-            return;
-        }
-        match (message, self.state) {
-            (ToDevice::Welcome(welcome), State::Greeting { .. }) => {
-                if welcome.campaign != self.campaign {
-                    self.campaign = welcome.campaign;
-                    self.last_round = 0;
-                    self.update_ready = false;
-                    self.fitted = false;
-                }
-                self.idle_limit = Millis::from(welcome.idle_milliseconds);
-                self.attempts = 0;
-                self.last_sent = now;
-                self.state = State::Idle;
-            }
-            (ToDevice::Refused(refusal), State::Greeting { .. }) => {
-                self.refusal = Some(refusal);
-                self.close = true;
-            }
-            (ToDevice::RetryAfter { milliseconds }, _) => {
-                self.state = State::Offline { retry: now.saturating_add(milliseconds.into()) };
-                self.close = true;
-            }
-            (_, State::Offline { .. } | State::Greeting { .. }) => self.unexpected(),
-            (ToDevice::RoundOpen(open), _) => self.round_open(now, &open, body),
-            (ToDevice::Chunk(chunk), State::Receiving { .. }) => self.chunk(now, &chunk, body),
-            (ToDevice::Missing(missing), State::AwaitingAck { .. } | State::Sending { .. })
-                if missing.id == self.round =>
-            {
-                self.resend = Some(missing);
-            }
-            (ToDevice::Ack(ack), _) => self.acknowledged(&ack),
-            (ToDevice::RoundClosed(id), _) => self.round_closed(id),
-            (ToDevice::Fault(Fault::Greet), _) => {
-                // The server has restarted behind a link that stayed up. An update that is ready still is.
-                self.counters.greeted_again = self.counters.greeted_again.saturating_add(1);
-                self.decline = None;
-                self.resend = None;
-                self.state = State::Greeting { hello_at: None };
-            }
-            (ToDevice::Fault(_), _) => self.unexpected(),
-            // A chunk of a round that is not being received: left over from before a reconnect.
-            _ => self.unexpected(),
+        match (&message, self.talk.state) {
+            (ToDevice::RoundOpen(open), _) if self.talk.is_welcome() => self.round_open(now, open, body),
+            (ToDevice::Chunk(chunk), State::Receiving { .. }) => self.chunk(now, chunk, body),
+            _ => self.talk.hear(now, &message),
         }
     }
 
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        if open.id == self.round && self.update_ready {
-            self.state = State::Sending { next: Outgoing::Head };
+        if open.id == self.talk.round && self.talk.update_ready {
+            self.talk.enter(State::Sending { next: Outgoing::Head });
             return;
         }
         // The server has not heard of this round for a while; it is under way.
-        if open.id == self.round && matches!(self.state, State::Receiving { .. } | State::Collecting) {
-            return self.unexpected();
+        if open.id == self.talk.round
+            && matches!(self.talk.state, State::Receiving { .. } | State::Collecting)
+        {
+            return self.talk.unexpected();
         }
         // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
         // to be fetched again.
         let fit = matches!(open.task, message::Task::FitHead { .. });
-        if open.id.round < self.last_round || (open.id.round == self.last_round && !fit) {
-            let last = self.last_round;
-            self.decline_round(open.id, DeclineReason::RoundRepeated { last });
+        if open.id.round < self.talk.last_round || (open.id.round == self.talk.last_round && !fit) {
+            let last = self.talk.last_round;
+            self.talk.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;
         }
         // The task last: once it has said yes, it has let go of the round before.
@@ -90,18 +49,18 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             .and_then(|assembly| self.task.open(open).map(|()| assembly));
         let assembly = match accepted {
             Ok(assembly) => assembly,
-            Err(reason) => return self.decline_round(open.id, reason),
+            Err(reason) => return self.talk.decline_round(open.id, reason),
         };
-        self.update_ready = false;
-        self.resend = None;
-        self.round = open.id;
-        self.fitting = matches!(open.task, message::Task::FitHead { .. });
-        self.assembly = assembly;
-        self.state = State::Receiving { since: now, ask: false };
-        if self.assembly.is_complete() {
+        self.talk.update_ready = false;
+        self.talk.resend = None;
+        self.talk.round = open.id;
+        self.talk.fitting = matches!(open.task, message::Task::FitHead { .. });
+        self.talk.assembly = assembly;
+        self.talk.receive(now, false);
+        if self.talk.assembly.is_complete() {
             match self.take_body(&open.tensors, body) {
                 Ok(()) => self.tensors_complete(),
-                Err(reason) => self.decline_round(open.id, reason),
+                Err(reason) => self.talk.decline_round(open.id, reason),
             }
         }
     }
@@ -116,33 +75,33 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn chunk(&mut self, now: Millis, chunk: &Chunk, body: &[u8]) {
-        if chunk.id != self.round {
-            return self.unexpected();
+        if chunk.id != self.talk.round {
+            return self.talk.unexpected();
         }
-        match self.assembly.accept(chunk, body.len()) {
+        match self.talk.assembly.accept(chunk, body.len()) {
             Ok(Some(place)) => {
-                let encoding = self.assembly.tensors().get(place.tensor).map(|t| t.encoding);
+                let encoding = self.talk.assembly.tensors().get(place.tensor).map(|t| t.encoding);
                 let buffer = self.task.tensor_mut(place.tensor);
                 if let (Some(encoding), Some(buffer)) =
                     (encoding, buffer.and_then(|b| b.get_mut(place.elements)))
                     && encoding.decode(body, buffer).is_err()
                 {
-                    return self.unexpected();
+                    return self.talk.unexpected();
                 }
-                self.state = State::Receiving { since: now, ask: false };
-                if self.assembly.is_complete() {
+                self.talk.receive(now, false);
+                if self.talk.assembly.is_complete() {
                     self.tensors_complete();
                 }
             }
             Ok(None) => {}
-            Err(_) => self.unexpected(),
+            Err(_) => self.talk.unexpected(),
         }
     }
 
     fn tensors_complete(&mut self) {
-        let id = self.round;
+        let id = self.talk.round;
         if let Err(reason) = self.task.verify() {
-            return self.decline_round(id, reason);
+            return self.talk.decline_round(id, reason);
         }
         match self.config.sampling {
             Sampling::Replay => {
@@ -150,15 +109,16 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 self.computed(result);
             }
             Sampling::Stream { .. } => match self.task.begin() {
-                Ok(()) => self.state = State::Collecting,
-                Err(reason) => self.decline_round(id, reason),
+                Ok(()) => self.talk.enter(State::Collecting),
+                Err(reason) => self.talk.decline_round(id, reason),
             },
         }
     }
 
     pub(super) fn sample(&mut self, x: &[f32], target: Targets<'_>) {
-        let (State::Collecting, Sampling::Stream { samples }) = (self.state, self.config.sampling) else {
-            return self.unexpected();
+        let (State::Collecting, Sampling::Stream { samples }) = (self.talk.state, self.config.sampling)
+        else {
+            return self.talk.unexpected();
         };
         if self.task.sample(x, target) >= samples {
             let result = self.task.finish();
@@ -167,53 +127,27 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn computed(&mut self, result: Result<Usage, DeclineReason>) {
-        let id = self.round;
+        let id = self.talk.round;
         match result {
-            Ok(usage) => self.usage = usage,
-            Err(reason) => return self.decline_round(id, reason),
+            Ok(usage) => self.talk.usage = usage,
+            Err(reason) => return self.talk.decline_round(id, reason),
         }
         let mut upload = self.task.upload();
         if plan(&mut upload, self.config.limit()).is_err() {
-            return self.decline_round(id, DeclineReason::Tensors);
+            return self.talk.decline_round(id, DeclineReason::Tensors);
         }
-        self.upload = upload;
+        self.talk.upload = upload;
         let record = Record {
-            campaign: self.campaign,
+            campaign: self.talk.campaign,
             round: id.round,
             representation: self.task.head_fitted_on().unwrap_or_default(),
             head: self.task.head(),
         };
         if self.store.save(&record).is_err() {
-            self.counters.storage = self.counters.storage.saturating_add(1);
-            return self.decline_round(id, DeclineReason::Device);
+            count(&mut self.talk.counters.storage);
+            return self.talk.decline_round(id, DeclineReason::Device);
         }
-        self.update_ready = true;
-        self.state = State::Sending { next: Outgoing::Head };
-    }
-
-    fn acknowledged(&mut self, ack: &Ack) {
-        let waiting = matches!(self.state, State::AwaitingAck { .. } | State::Sending { .. });
-        if !waiting || ack.id != self.round {
-            return self.unexpected();
-        }
-        let counter = match ack.outcome {
-            AckOutcome::Counted | AckOutcome::Duplicate => {
-                self.fitted |= self.fitting;
-                self.close |= self.fitting && self.config.leave_when_fitted;
-                &mut self.counters.counted
-            }
-            AckOutcome::Late => &mut self.counters.late,
-            _ => &mut self.counters.rejected,
-        };
-        *counter = counter.saturating_add(1);
-        self.finish_round();
-    }
-
-    fn round_closed(&mut self, id: RoundId) {
-        let working = !matches!(self.state, State::Idle);
-        if working && id == self.round {
-            self.counters.closed = self.counters.closed.saturating_add(1);
-            self.finish_round();
-        }
+        self.talk.update_ready = true;
+        self.talk.enter(State::Sending { next: Outgoing::Head });
     }
 }

@@ -13,37 +13,21 @@
 //! are sent again. Head, counters and storage change only once a round has been computed.
 
 mod clock;
+mod conversation;
 mod incoming;
 mod outgoing;
 mod vocabulary;
 
-use fedspan_protocol::assembly::Assembly;
-use fedspan_protocol::message::{Decline, DeclineReason, Descriptors, Missing, Refusal, RoundId};
+use conversation::{Conversation, State};
+use fedspan_protocol::message::Refusal;
 use rand_core::Rng;
+use vocabulary::count;
 
 use crate::source::SampleSource;
-use crate::store::{Loaded, Store};
-use crate::task::{Task, Usage};
+use crate::store::Store;
+use crate::task::Task;
 
 pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Offline { retry: Millis },
-    Greeting { hello_at: Option<Millis> },
-    Idle,
-    Receiving { since: Millis, ask: bool },
-    Collecting,
-    Sending { next: Outgoing },
-    AwaitingAck { since: Millis },
-}
-
-/// Position in the outgoing update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outgoing {
-    Head,
-    Chunk { tensor: u8, index: u16 },
-}
 
 /// One device: a task, its samples, its storage, its randomness.
 #[derive(Clone, Debug)]
@@ -53,70 +37,22 @@ pub struct Session<T, S, P, R> {
     source: S,
     store: P,
     random: R,
-    state: State,
-    /// The open round, or the last one that was computed.
-    round: RoundId,
-    assembly: Assembly,
-    upload: Descriptors,
-    usage: Usage,
-    /// The update in the task's buffers belongs to `round` and may be sent (again).
-    update_ready: bool,
-    decline: Option<Decline>,
-    resend: Option<Missing>,
-    campaign: u64,
-    last_round: u32,
-    idle_limit: Millis,
-    last_sent: Millis,
-    attempts: u32,
-    close: bool,
-    /// The open round fits the final head.
-    fitting: bool,
-    fitted: bool,
-    refusal: Option<Refusal>,
-    counters: Counters,
+    talk: Conversation,
 }
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// A session, offline. Restores the head from `store`.
     pub fn new(config: Config, mut task: T, source: S, mut store: P, random: R) -> Self {
-        let mut counters = Counters::default();
-        let loaded = match store.load(task.head_mut()) {
-            Ok(Some(loaded)) => {
-                task.restore_head(loaded.representation);
-                loaded
-            }
-            Ok(None) => Loaded::default(),
-            Err(_) => {
-                counters.storage += 1;
-                Loaded::default()
-            }
-        };
-        let nothing = Assembly::nothing();
-        Self {
-            config,
-            task,
-            source,
-            store,
-            random,
-            state: State::Offline { retry: 0 },
-            round: RoundId::default(),
-            assembly: nothing,
-            upload: Descriptors::new(),
-            usage: Usage::default(),
-            update_ready: false,
-            decline: None,
-            resend: None,
-            campaign: loaded.campaign,
-            last_round: loaded.round,
-            idle_limit: Millis::MAX,
-            last_sent: 0,
-            attempts: 0,
-            close: false,
-            fitting: false,
-            fitted: false,
-            refusal: None,
-            counters,
+        let loaded = store.load(task.head_mut());
+        if let Ok(Some(loaded)) = loaded {
+            task.restore_head(loaded.representation);
         }
+        let remembered = loaded.ok().flatten().unwrap_or_default();
+        let mut talk = Conversation::new(remembered, config.leave_when_fitted);
+        if loaded.is_err() {
+            count(&mut talk.counters.storage);
+        }
+        Self { config, task, source, store, random, talk }
     }
 
     /// The task, to predict with. Fitting a head or exchanging the representation through it while an update
@@ -142,12 +78,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     /// Everything that happened and left no other trace.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.talk.counters
     }
 
     /// Why the server refused this device, if it did. Retrying will not help; the firmware must change.
     pub fn refusal(&self) -> Option<Refusal> {
-        self.refusal
+        self.talk.refusal
     }
 
     /// How the session behaves.
@@ -157,54 +93,44 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     /// A round is open and wants samples ([`Event::Sample`]).
     pub fn is_collecting(&self) -> bool {
-        self.state == State::Collecting
+        self.talk.state == State::Collecting
     }
 
     /// The final head is fitted, and the server knows.
     pub fn is_fitted(&self) -> bool {
-        self.fitted
+        self.talk.fitted
     }
 
     /// The last round that this device finished.
     pub fn last_round(&self) -> u32 {
-        self.last_round
+        self.talk.last_round
     }
 
     /// Takes one event and writes at most one frame into `out`, which holds
     /// [`Config::transmit_capacity`] bytes. `now` never goes back.
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
         match event {
-            Event::LinkUp => {
-                self.state = State::Greeting { hello_at: None };
-                self.close = false;
+            Event::LinkUp => self.talk.link_up(),
+            Event::LinkDown => {
+                if self.talk.link_down(now) {
+                    self.schedule_attempt(now);
+                }
             }
-            Event::LinkDown => self.link_down(now),
             Event::Message(bytes) => self.message(now, bytes),
             Event::Sample(x, target) => self.sample(x, target),
-            Event::Tick => self.tick(now),
+            Event::Tick => {
+                if self.talk.tick(now) {
+                    self.schedule_attempt(now);
+                }
+            }
         }
         let sent = self.transmit(now, out);
-        Progress { sent, again: self.has_more(), close: self.close, wake: self.wake() }
+        self.talk.progress(sent)
     }
 
-    fn finish_round(&mut self) {
-        self.last_round = self.round.round;
-        self.update_ready = false;
-        self.resend = None;
-        self.state = State::Idle;
-    }
-
-    fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
-        self.counters.declined = self.counters.declined.saturating_add(1);
-        self.decline = Some(Decline { id, reason });
-        if id == self.round {
-            self.update_ready = false;
-            self.resend = None;
-            self.state = State::Idle;
-        }
-    }
-
-    fn unexpected(&mut self) {
-        self.counters.unexpected = self.counters.unexpected.saturating_add(1);
+    /// A random delay, so that a fleet does not come back at once.
+    fn schedule_attempt(&mut self, now: Millis) {
+        let random = self.random.next_u32();
+        self.talk.schedule_attempt(now, random);
     }
 }

@@ -1,101 +1,118 @@
 //! The session's sending half: which frame is next, and how a tensor becomes bytes without a copy of it.
 
+use core::ops::Range;
+
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Chunk, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
-use super::{Millis, Outgoing, Sampling, Session, State};
+use super::conversation::{Conversation, Outgoing, State};
+use super::vocabulary::count;
+use super::{Millis, Sampling, Session};
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
 
+/// What of the update is in the body of a frame: these elements of each of these tensors.
+struct Part {
+    tensors: Range<usize>,
+    elements: Range<usize>,
+}
+
+impl Part {
+    const NOTHING: Self = Self { tensors: 0..0, elements: 0..0 };
+
+    /// The elements of this tensor.
+    fn of(&self, tensor: &TensorDescriptor) -> Range<usize> {
+        self.elements.start..self.elements.end.min(tensor.elements())
+    }
+}
+
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
+    #[inline(never)]
     pub(super) fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        if self.close {
+        let Some((message, part)) = self.next_frame(now) else { return 0 };
+        let tensors = self.talk.upload.get(part.tensors.clone()).unwrap_or_default();
+        let body = tensors.iter().map(|tensor| tensor.encoding.byte_len(part.of(tensor).len())).sum();
+        let mut finite = true;
+        let fill = |mut body: &mut [u8]| {
+            for (index, tensor) in part.tensors.clone().zip(tensors) {
+                let elements = part.of(tensor);
+                let length = tensor.encoding.byte_len(elements.len());
+                let (own, rest) = body.split_at_mut_checked(length).unwrap_or_default();
+                finite &= write_elements(&self.task, index, tensor, elements, own);
+                body = rest;
+            }
+        };
+        let encoded = encode(&message, body, fill, out).ok();
+        if !finite {
+            // It does not leave; the next frame says so.
+            self.talk.decline_round(self.talk.round, DeclineReason::UpdateNonFinite);
             return 0;
         }
-        let none = |_: &mut [u8]| {};
-        let encoded = match self.state {
-            State::Offline { .. } => return 0,
-            State::Greeting { hello_at: None } => {
-                let mut capabilities = self.task.capabilities();
-                capabilities.frame_limit = self.config.frame_limit;
-                if let Sampling::Stream { .. } = self.config.sampling {
-                    capabilities.tasks &= self.task.streamed_tasks();
-                }
-                self.state = State::Greeting { hello_at: Some(now) };
-                encode(&ToServer::Hello(Hello::new(self.config.device, capabilities)), 0, none, out)
-            }
-            State::Greeting { .. } => return 0,
-            _ if self.decline.is_some() => match self.decline.take() {
-                Some(decline) => encode(&ToServer::Decline(decline), 0, none, out),
-                None => return 0,
-            },
-            State::Receiving { since, ask: true } => {
-                self.state = State::Receiving { since, ask: false };
-                match self.assembly.missing(self.round) {
-                    Some(missing) => encode(&ToServer::Missing(missing), 0, none, out),
-                    None => return 0,
-                }
-            }
-            _ if self.resend.is_some() => return self.send_missing_chunk(now, out),
-            State::Sending { next } => return self.send_update(now, next, out),
-            _ if now >= self.alive_at() => encode(&ToServer::Alive, 0, none, out),
-            _ => return 0,
-        };
-        self.sent(now, encoded.ok())
+        self.talk.sent(now, encoded)
     }
 
-    fn sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
-        // Also where nothing was sent: trying again at once would not help.
-        self.last_sent = now;
-        match encoded {
-            Some(bytes) => bytes,
-            None => {
-                self.counters.unsent = self.counters.unsent.saturating_add(1);
-                0
-            }
+    fn next_frame(&mut self, now: Millis) -> Option<(ToServer, Part)> {
+        if self.talk.close || self.talk.state != (State::Greeting { said: false }) {
+            return self.talk.next_frame(now);
         }
+        let mut capabilities = self.task.capabilities();
+        capabilities.frame_limit = self.config.frame_limit;
+        if let Sampling::Stream { .. } = self.config.sampling {
+            capabilities.tasks &= self.task.streamed_tasks();
+        }
+        self.talk.greeted(now);
+        Some((ToServer::Hello(Hello::new(self.config.device, capabilities)), Part::NOTHING))
+    }
+}
+
+impl Conversation {
+    /// What is to be said now, hello excepted.
+    fn next_frame(&mut self, now: Millis) -> Option<(ToServer, Part)> {
+        let message = match self.state {
+            _ if self.close => return None,
+            State::Offline | State::Greeting { .. } => return None,
+            _ if self.decline.is_some() => ToServer::Decline(self.decline.take()?),
+            State::Receiving { ask: true } => {
+                self.state = State::Receiving { ask: false };
+                ToServer::Missing(self.assembly.missing(self.round)?)
+            }
+            _ if self.resend.is_some() => return self.missing_chunk(),
+            State::Sending { next: Outgoing::Head } => return Some(self.update(now)),
+            State::Sending { next: Outgoing::Chunk { tensor, index } } => {
+                self.send_next(now, self.following(tensor, index));
+                return self.chunk(tensor, index);
+            }
+            _ if now >= self.alive_at() => ToServer::Alive,
+            _ => return None,
+        };
+        Some((message, Part::NOTHING))
     }
 
-    fn send_update(&mut self, now: Millis, next: Outgoing, out: &mut [u8]) -> usize {
+    /// The update's head; all tensors are in its body, or all in chunks.
+    fn update(&mut self, now: Millis) -> (ToServer, Part) {
+        let chunked = self.upload.iter().any(|t| t.chunk > 0);
+        self.send_next(now, chunked.then_some(Outgoing::Chunk { tensor: 0, index: 0 }));
+        let update = Update {
+            id: self.round,
+            samples: self.usage.samples,
+            skipped: self.usage.skipped,
+            tensors: self.upload.clone(),
+        };
+        let part = if chunked {
+            Part::NOTHING
+        } else {
+            Part { tensors: 0..self.upload.len(), elements: 0..usize::MAX }
+        };
+        (ToServer::Update(update), part)
+    }
+
+    fn send_next(&mut self, now: Millis, next: Option<Outgoing>) {
         match next {
-            Outgoing::Head => {
-                let inline: usize =
-                    self.upload.iter().filter(|t| t.chunk == 0).map(TensorDescriptor::byte_len).sum();
-                let update = Update {
-                    id: self.round,
-                    samples: self.usage.samples,
-                    skipped: self.usage.skipped,
-                    tensors: self.upload.clone(),
-                };
-                let mut finite = true;
-                let fill = |mut body: &mut [u8]| {
-                    for (index, tensor) in self.upload.iter().enumerate().filter(|(_, t)| t.chunk == 0) {
-                        let (own, rest) = body.split_at_mut_checked(tensor.byte_len()).unwrap_or_default();
-                        finite &= write_elements(&self.task, index, tensor, 0..tensor.elements(), own);
-                        body = rest;
-                    }
-                };
-                let encoded = encode(&ToServer::Update(update), inline, fill, out);
-                let first = self.upload.iter().position(|t| t.chunk > 0).and_then(|t| u8::try_from(t).ok());
-                self.state = match first {
-                    Some(tensor) => State::Sending { next: Outgoing::Chunk { tensor, index: 0 } },
-                    None => State::AwaitingAck { since: now },
-                };
-                self.sent_if_finite(now, finite, encoded.ok(), out)
-            }
-            Outgoing::Chunk { tensor, index } => {
-                let sent = self.send_chunk(now, tensor, index, out);
-                if let State::Sending { .. } = self.state {
-                    self.state = match self.following(tensor, index) {
-                        Some(next) => State::Sending { next },
-                        None => State::AwaitingAck { since: now },
-                    };
-                }
-                sent
-            }
+            Some(next) => self.enter(State::Sending { next }),
+            None => self.await_ack(now),
         }
     }
 
@@ -108,44 +125,38 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             .then_some(Outgoing::Chunk { tensor: tensor + 1, index: 0 })
     }
 
-    fn send_missing_chunk(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        let Some(mut missing) = self.resend.take() else { return 0 };
-        let Some(&index) = missing.chunks.first() else { return 0 };
-        // `remove` would bring a panic along.
-        let mut first = true;
-        missing.chunks.retain(|_| !core::mem::take(&mut first));
-        let tensor = missing.tensor;
-        if !missing.chunks.is_empty() {
-            self.resend = Some(missing);
+    fn missing_chunk(&mut self) -> Option<(ToServer, Part)> {
+        let missing = self.resend.as_mut()?;
+        // In any order; taking the first would bring a panic along.
+        let (tensor, index) = (missing.tensor, missing.chunks.pop());
+        if missing.chunks.is_empty() {
+            self.resend = None;
         }
-        self.send_chunk(now, tensor, index, out)
+        self.chunk(tensor, index?)
     }
 
-    fn send_chunk(&mut self, now: Millis, tensor: u8, index: u16, out: &mut [u8]) -> usize {
-        let descriptor = self.upload.get(usize::from(tensor)).copied();
-        let range = descriptor.and_then(|d| d.chunk_range(usize::from(index)));
-        let (Some(descriptor), Some(range)) = (descriptor, range) else {
+    fn chunk(&mut self, tensor: u8, index: u16) -> Option<(ToServer, Part)> {
+        let number = usize::from(tensor);
+        let elements = self.upload.get(number).and_then(|d| d.chunk_range(usize::from(index)));
+        let offset = elements.as_ref().and_then(|elements| u32::try_from(elements.start).ok());
+        let (Some(elements), Some(offset)) = (elements, offset) else {
             self.unexpected();
-            return 0;
+            return None;
         };
-        let Ok(offset) = u32::try_from(range.start) else { return 0 };
         let chunk = Chunk { id: self.round, tensor, offset };
-        let body = descriptor.encoding.byte_len(range.len());
-        let mut finite = true;
-        let fill = |body: &mut [u8]| {
-            finite = write_elements(&self.task, usize::from(tensor), &descriptor, range, body);
-        };
-        let encoded = encode(&ToServer::Chunk(chunk), body, fill, out);
-        self.sent_if_finite(now, finite, encoded.ok(), out)
+        Some((ToServer::Chunk(chunk), Part { tensors: number..number + 1, elements }))
     }
 
-    /// Nothing that is not finite leaves: the round is declined instead.
-    fn sent_if_finite(&mut self, now: Millis, finite: bool, encoded: Option<usize>, out: &mut [u8]) -> usize {
-        if finite {
-            return self.sent(now, encoded);
+    fn sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
+        // Also where nothing was sent: trying again at once would not help.
+        self.last_sent = now;
+        match encoded {
+            Some(bytes) => bytes,
+            None => {
+                count(&mut self.counters.unsent);
+                0
+            }
         }
-        self.decline_round(self.round, DeclineReason::UpdateNonFinite);
-        self.transmit(now, out)
     }
 }
 
@@ -155,17 +166,19 @@ fn write_elements(
     task: &impl Task,
     index: usize,
     descriptor: &TensorDescriptor,
-    range: core::ops::Range<usize>,
+    range: Range<usize>,
     out: &mut [u8],
 ) -> bool {
     let mut block = [0.0f32; I8_BLOCK];
     let stride = descriptor.encoding.byte_len(I8_BLOCK);
-    for (bytes, first) in out.chunks_mut(stride).zip(range.clone().step_by(I8_BLOCK)) {
-        let values = block.get_mut(..I8_BLOCK.min(range.end - first)).unwrap_or_default();
-        task.emit(index, first, values);
+    let mut rest = range;
+    for bytes in out.chunks_mut(stride) {
+        let values = block.get_mut(..I8_BLOCK.min(rest.len())).unwrap_or_default();
+        task.emit(index, rest.start, values);
         if descriptor.encoding.encode(values, bytes).is_err() {
             return false;
         }
+        rest.start += values.len();
     }
     true
 }

@@ -87,6 +87,7 @@ pub fn moment_rows(
 }
 
 /// Elements in `rows` rows of the upper half of a d x d matrix, from row `first`.
+#[cfg(feature = "reveal-moments")]
 pub fn moment_elements(d: usize, first: usize, rows: usize) -> Option<usize> {
     let end = first.checked_add(rows).filter(|&end| end <= d)?;
     Some((first..end).map(|row| d - row).sum())

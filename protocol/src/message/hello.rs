@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::limits::{SCHEMA_HASH, WIRE_VERSION};
+use crate::{Error, codec};
 
 /// Who the device is and what it can do. The layout of the first three fields never changes, in any
 /// wire version, so that every server can refuse politely.
@@ -45,7 +45,7 @@ impl Introduction {
     /// # Errors
     /// [`Error::Malformed`] if `bytes` do not start like a hello.
     pub fn read(bytes: &[u8]) -> Result<Self, Error> {
-        match postcard::take_from_bytes(bytes) {
+        match codec::read(bytes) {
             Ok(((HELLO_TAG, introduction), _)) => Ok(introduction),
             _ => Err(Error::Malformed),
         }

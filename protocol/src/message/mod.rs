@@ -18,9 +18,9 @@ pub use round::{
 };
 pub use task::{HeadSolve, Task, Upload};
 
-use crate::Error;
 use crate::limits::TENSORS_MAX;
 use crate::tensor::TensorDescriptor;
+use crate::{Error, codec};
 
 /// The descriptors of one direction of one round.
 pub type Descriptors = Vec<TensorDescriptor, TENSORS_MAX>;
@@ -49,7 +49,7 @@ impl Message for ToDevice {
 /// [`Error::Malformed`] if `bytes` do not start with a message of type `M`; [`Error::TrailingBytes`] if
 /// something follows a message that has no body.
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<(M, &[u8]), Error> {
-    let (message, body) = postcard::take_from_bytes::<M>(bytes).map_err(|_| Error::Malformed)?;
+    let (message, body) = codec::read::<M>(bytes)?;
     if !message.has_body() && !body.is_empty() {
         return Err(Error::TrailingBytes { count: body.len() });
     }

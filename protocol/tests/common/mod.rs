@@ -6,6 +6,7 @@ pub mod strategies;
 
 use fedspan_protocol::frame::{self, Decoder, Dropped, Fed, FrameCounters, HEADER_CRC32C};
 use fedspan_protocol::limits::{CHECK, HEADER, wire_capacity};
+use fedspan_protocol::message::Message;
 use serde::Serialize;
 
 /// The bytes of a message without its body.
@@ -14,7 +15,7 @@ pub fn head<M: Serialize>(message: &M) -> Vec<u8> {
 }
 
 /// The frame of a message and its body, as `frame::encode` writes it.
-pub fn wire<M: Serialize>(message: &M, body: &[u8]) -> Vec<u8> {
+pub fn wire<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let plain = HEADER + head(message).len() + body.len() + CHECK;
     let mut out = vec![0xAA; wire_capacity(plain)];
     let n = frame::encode(message, body.len(), |b| b.copy_from_slice(body), &mut out).unwrap();

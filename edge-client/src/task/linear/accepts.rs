@@ -85,26 +85,31 @@ fn fedrep_bit() -> u16 {
     Wire::FedRep { step_size: 0.0, head, upload: Upload::Gradient, encoding: Encoding::F32 }.bit()
 }
 
-fn valid_step(step: f32) -> bool {
-    step.is_finite() && step >= 0.0
-}
-
-fn valid_head(head: &HeadSolve) -> bool {
-    match *head {
-        HeadSolve::LeastSquares { ridge } => valid_step(ridge),
-        HeadSolve::Gradient { steps, step_size } => steps > 0 && valid_step(step_size),
-        _ => false,
-    }
-}
-
 /// Whether the parameters of a task are in range.
 pub(super) fn valid_parameters(task: &Wire) -> bool {
-    match task {
-        Wire::FedRep { step_size, head, .. } => valid_step(*step_size) && valid_head(head),
-        Wire::FitHead { head } => valid_head(head),
-        Wire::FedAvg { step_size, head_step_size, local_steps, .. } => {
-            valid_step(*step_size) && valid_step(*head_step_size) && *local_steps > 0
+    let (step_sizes, steps) = match *task {
+        Wire::FedRep { step_size, head, .. } => {
+            let (of_head, steps) = parameters_of(head);
+            ([step_size, of_head], steps)
         }
-        _ => true,
+        Wire::FitHead { head } => {
+            let (of_head, steps) = parameters_of(head);
+            ([0.0, of_head], steps)
+        }
+        Wire::FedAvg { step_size, head_step_size, local_steps, .. } => {
+            ([step_size, head_step_size], local_steps)
+        }
+        _ => ([0.0; 2], 1),
+    };
+    // False for a NaN.
+    steps > 0 && step_sizes.iter().all(|step| (0.0..f32::INFINITY).contains(step))
+}
+
+/// Step size (or ridge) and number of steps; no steps where the head cannot be solved here.
+fn parameters_of(head: HeadSolve) -> (f32, u16) {
+    match head {
+        HeadSolve::LeastSquares { ridge } => (ridge, 1),
+        HeadSolve::Gradient { steps, step_size } => (step_size, steps),
+        _ => (0.0, 0),
     }
 }

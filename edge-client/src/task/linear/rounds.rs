@@ -5,7 +5,9 @@ use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen, Task as Wire, Upload,
 };
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
-use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+#[cfg(feature = "reveal-moments")]
+use fedspan_protocol::tensor::Role;
+use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 use super::{Linear, accepts};
 use crate::kernel::gradient;
@@ -51,6 +53,7 @@ impl<M: Memory> Task for Linear<M> {
         let parts = self.memory.parts();
         match (index, &self.state.task) {
             (0, Some(_)) => Some(parts.representation),
+            #[cfg(feature = "shared-head")]
             (1, Some(Wire::FedAvg { .. })) => {
                 self.state.head = None;
                 Some(parts.head)
@@ -62,7 +65,9 @@ impl<M: Memory> Task for Linear<M> {
     fn verify(&mut self) -> Result<(), DeclineReason> {
         let Parts { shape, representation, head, .. } = self.memory.parts();
         let shared = match self.state.task {
+            #[cfg(feature = "reveal-moments")]
             Some(Wire::MomentRows { .. }) => return Ok(()),
+            #[cfg(feature = "shared-head")]
             Some(Wire::FedAvg { .. }) => true,
             _ => false,
         };
@@ -161,11 +166,13 @@ impl<M: Memory> Task for Linear<M> {
                     tensor.encoding = encoding;
                 }
             }
+            #[cfg(feature = "shared-head")]
             Wire::FedAvg { encoding, .. } => {
                 for tensor in &mut tensors {
                     tensor.encoding = encoding;
                 }
             }
+            #[cfg(feature = "reveal-moments")]
             Wire::MomentRows { first, count } => {
                 let elements = start::moment_elements(self.shape().features, first.into(), count.into());
                 let cols = elements.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);

@@ -1,0 +1,17 @@
+//! The board without a client: what it sends back is what it is sent.
+
+#![no_std]
+#![no_main]
+
+use embedded_io::{Read, Write};
+use least::Line;
+
+#[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
+#[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
+fn main() -> ! {
+    let mut byte = [0];
+    loop {
+        let Ok(read) = Line.read(&mut byte);
+        let Ok(_) = Line.write(byte.get(..read).unwrap_or_default());
+    }
+}

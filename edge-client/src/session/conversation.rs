@@ -1,0 +1,193 @@
+//! What the device remembers of its conversation with the server, whatever its task and its samples are.
+
+use fedspan_protocol::assembly::Assembly;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Decline, DeclineReason, Descriptors, Fault, Missing, Refusal, RoundId, ToDevice,
+};
+
+use super::vocabulary::count;
+use super::{Counters, Millis};
+use crate::store::Loaded;
+use crate::task::Usage;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Offline,
+    Greeting { said: bool },
+    Idle,
+    Receiving { ask: bool },
+    Collecting,
+    Sending { next: Outgoing },
+    AwaitingAck,
+}
+
+/// Position in the outgoing update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    Head,
+    Chunk { tensor: u8, index: u16 },
+}
+
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    pub state: State,
+    /// When something is done about a state that lasts: connect, greet, ask or send again.
+    pub due: Millis,
+    /// The open round, or the last one that was computed.
+    pub round: RoundId,
+    pub assembly: Assembly,
+    pub upload: Descriptors,
+    pub usage: Usage,
+    /// The update in the task's buffers belongs to `round` and may be sent (again).
+    pub update_ready: bool,
+    pub decline: Option<Decline>,
+    pub resend: Option<Missing>,
+    pub campaign: u64,
+    pub last_round: u32,
+    /// Silence after which the device says that it is still there.
+    pub alive_every: Millis,
+    pub last_sent: Millis,
+    /// Attempts to connect since a server said welcome.
+    pub attempts: u32,
+    pub close: bool,
+    /// Closes the link once the final head is fitted and acknowledged.
+    pub leave_when_fitted: bool,
+    /// The open round fits the final head.
+    pub fitting: bool,
+    pub fitted: bool,
+    pub refusal: Option<Refusal>,
+    pub counters: Counters,
+}
+
+impl Conversation {
+    /// Offline, after what was stored.
+    pub fn new(loaded: Loaded, leave_when_fitted: bool) -> Self {
+        Self {
+            state: State::Offline,
+            due: 0,
+            round: RoundId::default(),
+            assembly: Assembly::nothing(),
+            upload: Descriptors::new(),
+            usage: Usage::default(),
+            update_ready: false,
+            decline: None,
+            resend: None,
+            campaign: loaded.campaign,
+            last_round: loaded.round,
+            alive_every: Millis::MAX,
+            last_sent: 0,
+            attempts: 0,
+            close: false,
+            leave_when_fitted,
+            fitting: false,
+            fitted: false,
+            refusal: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// A state that lasts until something happens.
+    // Two words of time and the state, in many places.
+    #[inline(never)]
+    pub fn enter(&mut self, state: State) {
+        self.enter_until(Millis::MAX, state);
+    }
+
+    pub fn enter_until(&mut self, due: Millis, state: State) {
+        self.due = due;
+        self.state = state;
+    }
+
+    /// A server has said welcome.
+    pub fn is_welcome(&self) -> bool {
+        !matches!(self.state, State::Offline | State::Greeting { .. })
+    }
+
+    /// Takes a message that is not for the task.
+    pub fn hear(&mut self, now: Millis, message: &ToDevice) {
+        match (message, self.state) {
+            (ToDevice::Welcome(welcome), State::Greeting { .. }) => {
+                if welcome.campaign != self.campaign {
+                    self.campaign = welcome.campaign;
+                    self.last_round = 0;
+                    self.update_ready = false;
+                    self.fitted = false;
+                }
+                self.welcome(now, welcome.idle_milliseconds);
+            }
+            (ToDevice::Refused(refusal), State::Greeting { .. }) => {
+                self.refusal = Some(*refusal);
+                self.close = true;
+            }
+            (ToDevice::RetryAfter { milliseconds }, _) => {
+                self.enter_until(now.saturating_add(Millis::from(*milliseconds)), State::Offline);
+                self.close = true;
+            }
+            (_, State::Offline | State::Greeting { .. }) => self.unexpected(),
+            (ToDevice::Missing(missing), State::AwaitingAck | State::Sending { .. })
+                if missing.id == self.round =>
+            {
+                self.resend = Some(missing.clone());
+            }
+            (ToDevice::Ack(ack), _) => self.acknowledged(ack),
+            (ToDevice::RoundClosed(id), _) => self.round_closed(*id),
+            (ToDevice::Fault(Fault::Greet), _) => {
+                // The server has restarted behind a link that stayed up. An update that is ready still is.
+                count(&mut self.counters.greeted_again);
+                self.decline = None;
+                self.resend = None;
+                self.enter(State::Greeting { said: false });
+            }
+            // Among them a chunk of a round that is not being received: left over from before a reconnect.
+            _ => self.unexpected(),
+        }
+    }
+
+    fn acknowledged(&mut self, ack: &Ack) {
+        let waiting = matches!(self.state, State::AwaitingAck | State::Sending { .. });
+        if !waiting || ack.id != self.round {
+            return self.unexpected();
+        }
+        let counter = match ack.outcome {
+            AckOutcome::Counted | AckOutcome::Duplicate => {
+                self.fitted |= self.fitting;
+                self.close |= self.fitting && self.leave_when_fitted;
+                &mut self.counters.counted
+            }
+            AckOutcome::Late => &mut self.counters.late,
+            _ => &mut self.counters.rejected,
+        };
+        count(counter);
+        self.finish_round();
+    }
+
+    fn round_closed(&mut self, id: RoundId) {
+        let working = !matches!(self.state, State::Idle);
+        if working && id == self.round {
+            count(&mut self.counters.closed);
+            self.finish_round();
+        }
+    }
+
+    fn finish_round(&mut self) {
+        self.last_round = self.round.round;
+        self.update_ready = false;
+        self.resend = None;
+        self.enter(State::Idle);
+    }
+
+    #[cold]
+    pub fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
+        count(&mut self.counters.declined);
+        self.decline = Some(Decline { id, reason });
+        if id == self.round {
+            self.update_ready = false;
+            self.resend = None;
+            self.enter(State::Idle);
+        }
+    }
+
+    pub fn unexpected(&mut self) {
+        count(&mut self.counters.unexpected);
+    }
+}

@@ -1,0 +1,146 @@
+//! Bytes to values.
+
+use serde::de::{
+    DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, SeqAccess, VariantAccess, Visitor,
+};
+use serde::{Deserialize, forward_to_deserialize_any};
+
+use super::Unsuitable;
+
+/// Takes values from the front of a slice. After the last byte, or where a number is not one, all further
+/// values are zero and [`Self::finish`] says so.
+pub struct Reader<'de> {
+    /// `None` once something went wrong.
+    rest: Option<&'de [u8]>,
+}
+
+impl<'de> Reader<'de> {
+    pub fn new(bytes: &'de [u8]) -> Self {
+        Self { rest: Some(bytes) }
+    }
+
+    /// What was not read.
+    pub fn finish(self) -> Option<&'de [u8]> {
+        self.rest
+    }
+
+    /// Once for each kind of number, not once for each field.
+    #[inline(never)]
+    fn number<T: Deserialize<'de> + Default>(&mut self) -> T {
+        let read = self.rest.and_then(|bytes| postcard::take_from_bytes(bytes).ok());
+        let (value, rest) = read.map_or((T::default(), None), |(value, rest)| (value, Some(rest)));
+        self.rest = rest;
+        value
+    }
+}
+
+/// Numbers, each read as what it is.
+macro_rules! numbers {
+    ($($deserialize:ident $visit:ident,)*) => {
+        $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
+            visitor.$visit(self.number())
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for &mut Reader<'de> {
+    type Error = Unsuitable;
+
+    numbers! {
+        deserialize_u8 visit_u8,
+        deserialize_u16 visit_u16,
+        deserialize_u32 visit_u32,
+        deserialize_u64 visit_u64,
+        deserialize_f32 visit_f32,
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Unsuitable> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Unsuitable> {
+        visitor.visit_seq(Elements { reader: self, left: length })
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
+        let length = usize::try_from(self.number::<u32>()).map_err(|_| Unsuitable)?;
+        visitor.visit_seq(Elements { reader: self, left: length })
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Unsuitable> {
+        visitor.visit_enum(self)
+    }
+
+    /// No message has anything else.
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Unsuitable> {
+        Err(Unsuitable)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u128 f64 char str string bytes byte_buf option unit unit_struct newtype_struct
+        tuple_struct map identifier ignored_any
+    }
+}
+
+/// The elements of a sequence, or the fields of a struct.
+struct Elements<'a, 'de> {
+    reader: &'a mut Reader<'de>,
+    left: usize,
+}
+
+impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
+    type Error = Unsuitable;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Unsuitable> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        seed.deserialize(&mut *self.reader).map(Some)
+    }
+}
+
+impl<'de> EnumAccess<'de> for &mut Reader<'de> {
+    type Error = Unsuitable;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Unsuitable> {
+        let variant: u32 = self.number();
+        Ok((seed.deserialize(variant.into_deserializer())?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for &mut Reader<'de> {
+    type Error = Unsuitable;
+
+    fn unit_variant(self) -> Result<(), Unsuitable> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Unsuitable> {
+        seed.deserialize(self)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Unsuitable> {
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Unsuitable> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+}

@@ -1,0 +1,211 @@
+//! Values to bytes.
+
+use serde::Serialize;
+use serde::ser::{Impossible, SerializeSeq, SerializeStruct, SerializeStructVariant, Serializer};
+
+use super::Unsuitable;
+
+/// Puts values to the front of a slice. Once there is no room, nothing more is written and
+/// [`Self::finish`] says so.
+pub struct Writer<'a> {
+    out: &'a mut [u8],
+    /// `None` once something did not fit.
+    length: Option<usize>,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Self { out, length: Some(0) }
+    }
+
+    /// Bytes that were written.
+    pub fn finish(self) -> Option<usize> {
+        self.length
+    }
+
+    /// Once for each kind of number, not once for each field.
+    #[inline(never)]
+    fn number<T: Serialize>(&mut self, value: T) {
+        self.length = self.length.and_then(|length| {
+            let written = postcard::to_slice(&value, self.out.get_mut(length..)?).ok()?;
+            Some(length + written.len())
+        });
+    }
+}
+
+type Written = Result<(), Unsuitable>;
+
+/// Numbers, each written as what it is: a varint has the same bytes whatever its type.
+macro_rules! numbers {
+    ($($serialize:ident $own:ty => $written:ty,)*) => {
+        $(fn $serialize(self, value: $own) -> Written {
+            self.number::<$written>(value.into());
+            Ok(())
+        })*
+    };
+}
+
+/// No message has these.
+macro_rules! unsuitable {
+    ($($serialize:ident $own:ty,)*) => {
+        $(fn $serialize(self, _value: $own) -> Written {
+            Err(Unsuitable)
+        })*
+    };
+}
+
+impl<'w> Serializer for &'w mut Writer<'_> {
+    type Ok = ();
+    type Error = Unsuitable;
+    type SerializeSeq = Self;
+    type SerializeTuple = Impossible<(), Unsuitable>;
+    type SerializeTupleStruct = Impossible<(), Unsuitable>;
+    type SerializeTupleVariant = Impossible<(), Unsuitable>;
+    type SerializeMap = Impossible<(), Unsuitable>;
+    type SerializeStruct = Self;
+    type SerializeStructVariant = Self;
+
+    numbers! {
+        serialize_u8 u8 => u8,
+        serialize_u16 u16 => u32,
+        serialize_u32 u32 => u32,
+        serialize_u64 u64 => u64,
+        serialize_f32 f32 => f32,
+    }
+
+    unsuitable! {
+        serialize_bool bool,
+        serialize_i8 i8,
+        serialize_i16 i16,
+        serialize_i32 i32,
+        serialize_i64 i64,
+        serialize_f64 f64,
+        serialize_char char,
+        serialize_str &str,
+        serialize_bytes &[u8],
+    }
+
+    fn serialize_unit_variant(self, _name: &'static str, index: u32, _variant: &'static str) -> Written {
+        self.serialize_u32(index)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _name: &'static str,
+        index: u32,
+        _variant: &'static str,
+        value: &T,
+    ) -> Written {
+        self.number(index);
+        value.serialize(self)
+    }
+
+    fn serialize_struct(self, _name: &'static str, _length: usize) -> Result<Self, Unsuitable> {
+        Ok(self)
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _name: &'static str,
+        index: u32,
+        _variant: &'static str,
+        _length: usize,
+    ) -> Result<Self, Unsuitable> {
+        self.number(index);
+        Ok(self)
+    }
+
+    fn serialize_seq(self, length: Option<usize>) -> Result<Self, Unsuitable> {
+        self.number(length.and_then(|length| u32::try_from(length).ok()).ok_or(Unsuitable)?);
+        Ok(self)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _name: &'static str, _value: &T) -> Written {
+        Err(Unsuitable)
+    }
+
+    fn serialize_none(self) -> Written {
+        Err(Unsuitable)
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, _value: &T) -> Written {
+        Err(Unsuitable)
+    }
+
+    fn serialize_unit(self) -> Written {
+        Err(Unsuitable)
+    }
+
+    fn serialize_unit_struct(self, _name: &'static str) -> Written {
+        Err(Unsuitable)
+    }
+
+    fn serialize_tuple(self, _length: usize) -> Result<Self::SerializeTuple, Unsuitable> {
+        Err(Unsuitable)
+    }
+
+    fn serialize_tuple_struct(
+        self,
+        _name: &'static str,
+        _length: usize,
+    ) -> Result<Self::SerializeTupleStruct, Unsuitable> {
+        Err(Unsuitable)
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _name: &'static str,
+        _index: u32,
+        _variant: &'static str,
+        _length: usize,
+    ) -> Result<Self::SerializeTupleVariant, Unsuitable> {
+        Err(Unsuitable)
+    }
+
+    fn serialize_map(self, _length: Option<usize>) -> Result<Self::SerializeMap, Unsuitable> {
+        Err(Unsuitable)
+    }
+
+    fn collect_str<T: core::fmt::Display + ?Sized>(self, _value: &T) -> Written {
+        Err(Unsuitable)
+    }
+}
+
+impl SerializeSeq for &mut Writer<'_> {
+    type Ok = ();
+    type Error = Unsuitable;
+
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+        value.serialize(&mut **self)
+    }
+
+    fn end(self) -> Written {
+        Ok(())
+    }
+}
+
+impl SerializeStruct for &mut Writer<'_> {
+    type Ok = ();
+    type Error = Unsuitable;
+
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, _name: &'static str, value: &T) -> Written {
+        value.serialize(&mut **self)
+    }
+
+    fn end(self) -> Written {
+        Ok(())
+    }
+}
+
+impl SerializeStructVariant for &mut Writer<'_> {
+    type Ok = ();
+    type Error = Unsuitable;
+
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, _name: &'static str, value: &T) -> Written {
+        value.serialize(&mut **self)
+    }
+
+    fn end(self) -> Written {
+        Ok(())
+    }
+}
