@@ -57,65 +57,38 @@ pub enum Targets<'a> {
 }
 
 impl Targets<'_> {
-    /// Writes target `index` into `y` (C values). False if there is none, or its class is C or more.
-    #[must_use]
-    pub(crate) fn write(&self, index: usize, y: &mut [f32]) -> bool {
+    /// Value `output` of C of target `index`. `None` if there is none, or its class is C or more.
+    fn value(&self, index: usize, output: usize, outputs: usize) -> Option<f32> {
         match *self {
-            Self::Values(values) => {
-                let start = index * y.len();
-                match values.get(start..start + y.len()) {
-                    Some(row) => {
-                        for (place, &value) in y.iter_mut().zip(row) {
-                            *place = value;
-                        }
-                        true
-                    }
-                    None => false,
-                }
-            }
+            Self::Values(values) => values.get(index * outputs + output).copied(),
             Self::Classes(classes) => {
-                y.fill(0.0);
-                let class = classes.get(index).map(|&class| usize::from(class));
-                match class.and_then(|class| y.get_mut(class)) {
-                    Some(place) => {
-                        *place = 1.0;
-                        true
-                    }
-                    None => false,
-                }
+                let class =
+                    classes.get(index).map(|&class| usize::from(class)).filter(|&class| class < outputs)?;
+                Some(if class == output { 1.0 } else { 0.0 })
             }
         }
     }
-}
 
-impl Targets<'_> {
+    /// Writes target `index` into `y` (C values). False if there is none, or its class is C or more.
+    #[must_use]
+    pub(crate) fn write(&self, index: usize, y: &mut [f32]) -> bool {
+        let outputs = y.len();
+        y.iter_mut()
+            .enumerate()
+            .all(|(output, place)| self.value(index, output, outputs).map(|value| *place = value).is_some())
+    }
+
     /// Writes targets `first..first + 4` into `y` (C fours). False if one is missing, or of an unknown class.
     #[must_use]
     pub(crate) fn write_four(&self, first: usize, y: &mut [Four]) -> bool {
-        let c = y.len();
-        match *self {
-            Self::Values(values) => {
-                let Some(values) = values.get(first * c..(first + 4) * c) else { return false };
-                if let ([four], Some(values)) = (&mut *y, values.first_chunk()) {
-                    *four = *values;
-                    return true;
-                }
-                for (output, four) in y.iter_mut().enumerate() {
-                    for (place, &value) in four.iter_mut().zip(values.iter().skip(output).step_by(c.max(1))) {
-                        *place = value;
-                    }
-                }
-                true
-            }
-            Self::Classes(classes) => {
-                y.fill([0.0; 4]);
-                let Some(classes) = classes.get(first..first + 4) else { return false };
-                classes.iter().enumerate().all(|(sample, &class)| {
-                    let place = y.get_mut(usize::from(class)).and_then(|four| four.get_mut(sample));
-                    place.map(|place| *place = 1.0).is_some()
-                })
-            }
+        if let (Self::Values(values), [four]) = (self, &mut *y) {
+            let next = values.get(first..).and_then(<[f32]>::first_chunk);
+            return next.map(|values| *four = *values).is_some();
         }
+        let outputs = y.len();
+        y.as_flattened_mut().iter_mut().enumerate().all(|(place, y)| {
+            self.value(first + place % 4, place / 4, outputs).map(|value| *y = value).is_some()
+        })
     }
 }
 

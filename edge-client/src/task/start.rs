@@ -9,7 +9,9 @@ use fedspan_protocol::message::{DeclineReason, RoundId};
 use super::Usage;
 use super::fedrep::count;
 use super::pass::for_each;
+use crate::kernel::all_within;
 use crate::kernel::gradient::accumulate;
+use crate::kernel::vector::{dot, from};
 use crate::memory::Parts;
 use crate::source::SampleSource;
 
@@ -34,9 +36,8 @@ pub fn power(
             if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
                 return false;
             }
-            let q = parts.representation.iter().skip(column).step_by(k);
-            let dot = x.iter().zip(q).fold(0.0f32, |s, (a, b)| s + a * b);
-            accumulate(sum, x, &[dot * squared_norm(parts.y)]);
+            let projection = dot(x, from(parts.representation, column), k);
+            accumulate(sum, x, &[projection * dot(parts.y, parts.y, 1)]);
             true
         })?;
         if usage.samples == 0 {
@@ -67,7 +68,7 @@ pub fn moment_rows(
         if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
             return false;
         }
-        let weight = squared_norm(parts.y);
+        let weight = dot(parts.y, parts.y, 1);
         let mut rest = &mut *parts.representation;
         for row in first..first + rows {
             let tail = x.get(row..).unwrap_or_default();
@@ -94,10 +95,5 @@ pub fn moment_elements(d: usize, first: usize, rows: usize) -> Option<usize> {
 }
 
 fn usable(values: &[f32]) -> bool {
-    // Written so that a NaN fails.
-    values.iter().all(|v| v.abs() <= MAGNITUDE_MAX)
-}
-
-fn squared_norm(y: &[f32]) -> f32 {
-    y.iter().fold(0.0, |sum, v| sum + v * v)
+    all_within(values, MAGNITUDE_MAX)
 }
