@@ -213,7 +213,8 @@ fn remembers(board: &BoardReport) {
     assert!(saved.iter().any(|saved| *saved >= 2), "{saved:?}");
 }
 
-/// Boards `1..=n` are disturbed after the first message of a life, then after two, and so on; the others not.
+/// Boards `1..=n` are disturbed after the first message of a life, then after two, and so on; the others not. A
+/// life costs a round at most where it ends early, so the campaign has more rounds than the board has lives.
 async fn disturbed(mut world: World, n: usize, power_cuts: u32, resets: u32) {
     world.fates = (1..=n).map(|board| Fate { board, power_cuts, resets, flash: None }).collect();
     let emulated = world.run().await;
@@ -235,16 +236,16 @@ async fn disturbed(mut world: World, n: usize, power_cuts: u32, resets: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_board_that_is_reset_at_any_message_comes_back_with_its_record() {
-    disturbed(World::new("m0", 3, 20), 2, 0, 12).await;
-    disturbed(World::new("m0", 3, 20).over(Link::Uart), 1, 0, 12).await;
-    disturbed(World::new("m4", 2, 100), 1, 0, 130).await;
+    disturbed(World::new("m0", 3, 40), 2, 0, 12).await;
+    disturbed(World::new("m0", 3, 40).over(Link::Uart), 1, 0, 12).await;
+    disturbed(World::new("m4", 2, 200), 1, 0, 130).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_board_that_loses_its_power_at_any_message_comes_back_with_its_record() {
-    disturbed(World::new("m0", 3, 20), 2, 12, 0).await;
-    disturbed(World::new("m0", 3, 30).over(Link::Uart), 1, 12, 12).await;
-    disturbed(World::new("m4", 2, 100), 1, 130, 0).await;
+    disturbed(World::new("m0", 3, 40), 2, 12, 0).await;
+    disturbed(World::new("m0", 3, 60).over(Link::Uart), 1, 12, 12).await;
+    disturbed(World::new("m4", 2, 200), 1, 130, 0).await;
 }
 
 /// Contents of flash that are no record: noise, all zero, mostly erased, and another firmware's.

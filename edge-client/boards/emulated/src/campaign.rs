@@ -35,7 +35,7 @@ pub fn session<T: Task, S: SampleSource, const N: usize>(
 }
 
 /// Connects, as often as it takes, and returns when the final head is fitted. Exits if the server refuses
-/// this device, or a pipe cannot be opened; does not return where the settings want a reset or an end before.
+/// this device, or if a pipe cannot be opened or has lost its other end; does not return where the settings want a reset or an end before.
 pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     board: &B,
     settings: &Settings,
@@ -65,6 +65,11 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
         }
         if session.is_fitted() {
             return traffic;
+        }
+        // Opening them again would wait for ever, also after whoever started the emulator has died.
+        let gone = link.has_ended() || closed.error.is_some();
+        if gone && matches!(settings.link, LinkSettings::Pipes { .. }) {
+            fault::exit(fault::WRONG, &"the other end of the pipes is gone");
         }
         eprintln!("device {}: connection lost, reconnecting", settings.device);
         while board.now() < closed.retry_at {

@@ -25,6 +25,8 @@ pub struct Link<S, P> {
     pub traffic: Traffic,
     /// The message after which nothing works any more.
     last: Option<u32>,
+    /// The other end was closed.
+    ended: bool,
     /// What was read and not handed out, where messages are told apart.
     held: [u8; READ],
     waiting: core::ops::Range<usize>,
@@ -39,17 +41,22 @@ enum Kind<S, P> {
 impl<S, P> Link<S, P> {
     /// A link over the serial line.
     pub fn serial(line: S, traffic: Traffic, last: Option<u32>) -> Self {
-        Self { kind: Kind::Serial(line), traffic, last, held: [0; READ], waiting: 0..0 }
+        Self { kind: Kind::Serial(line), traffic, last, ended: false, held: [0; READ], waiting: 0..0 }
     }
 
     /// A link over two pipes.
     pub fn pipes(pipes: P, traffic: Traffic, last: Option<u32>) -> Self {
-        Self { kind: Kind::Pipes(pipes), traffic, last, held: [0; READ], waiting: 0..0 }
+        Self { kind: Kind::Pipes(pipes), traffic, last, ended: false, held: [0; READ], waiting: 0..0 }
     }
 
     /// The last message has gone over it. What it led to inside the device is done; nothing was said since.
     pub fn is_over(&self) -> bool {
         self.last.is_some_and(|last| self.traffic.messages >= last)
+    }
+
+    /// The other end was closed: nothing will ever come again.
+    pub fn has_ended(&self) -> bool {
+        self.ended
     }
 
     fn check(&self) -> Result<(), ErrorKind> {
@@ -85,6 +92,7 @@ impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Read for Link<S, P>
             self.waiting.start += n;
             n
         };
+        self.ended |= n == 0 && !buffer.is_empty();
         self.traffic.down += n as u64;
         self.count(buffer.get(..n).unwrap_or_default());
         Ok(n)
@@ -223,7 +231,9 @@ mod tests {
     fn without_a_last_message_everything_passes_and_is_counted() {
         for last in [None, Some(100)] {
             let mut link: Link<Pieces, Pieces> = Link::pipes(pieces(), Traffic::default(), last);
+            assert!(!link.has_ended());
             assert_eq!(read_all(&mut link), (pieces().0.concat(), Ok(0)));
+            assert!(link.has_ended());
             assert!(matches!((link.write_all(&[5, 0]), link.flush()), (Ok(()), Ok(()))));
             assert_eq!(link.traffic, Traffic { up: 2, down: 104, messages: 3 });
             assert!(!link.is_over());
