@@ -83,17 +83,6 @@ pub trait Memory {
     fn parts_ref(&self) -> PartsRef<'_>;
 }
 
-/// Memory that is elsewhere: in a `static` that is zero from the start, it is never on the stack.
-impl<M: Memory> Memory for &mut M {
-    fn parts(&mut self) -> Parts<'_> {
-        (**self).parts()
-    }
-
-    fn parts_ref(&self) -> PartsRef<'_> {
-        (**self).parts_ref()
-    }
-}
-
 /// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the whole RAM of
 /// the model: `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
 #[derive(Clone, Debug)]
@@ -156,6 +145,17 @@ impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, 
             head: self.head.as_flattened(),
             residual: self.residual.as_flattened(),
         }
+    }
+}
+
+/// In a `static` that is zero from the start it is never on the stack.
+impl<const D: usize, const K: usize, const C: usize> Memory for &mut Workspace<D, K, C> {
+    fn parts(&mut self) -> Parts<'_> {
+        (**self).parts()
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        (**self).parts_ref()
     }
 }
 

@@ -54,7 +54,7 @@ macro_rules! unsuitable {
     };
 }
 
-impl<'w> Serializer for &'w mut Writer<'_> {
+impl Serializer for &mut Writer<'_> {
     type Ok = ();
     type Error = Unsuitable;
     type SerializeSeq = Self;
