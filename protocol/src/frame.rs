@@ -77,7 +77,7 @@ fn plain_frame(length: usize) -> (usize, usize) {
 }
 
 /// Gives the `head_len` bytes of header and message in `place` their header, body and check, and encodes them.
-#[inline(never)]
+#[cfg_attr(target_os = "none", inline(never))]
 fn complete(
     place: Range<usize>,
     head_len: usize,

@@ -128,8 +128,7 @@ impl Encoding {
             return Err(Error::LengthMismatch { expected, got: out.len() });
         }
         let largest = self.largest();
-        // Written so that a NaN is found.
-        if let Some(index) = values.iter().position(|v| !(v.abs() <= largest)) {
+        if let Some(index) = values.iter().position(|v| v.is_nan() || v.abs() > largest) {
             return Err(Error::NonFinite { index });
         }
         match self {

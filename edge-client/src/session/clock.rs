@@ -37,7 +37,7 @@ impl Conversation {
         self.attempts = self.attempts.saturating_add(1);
         let half = Millis::from(ceiling / 2);
         // A fraction of 2^32: a small core divides 64 bits in a kilobyte of code.
-        let delay = half + (half * Millis::from(random) >> 32);
+        let delay = half + ((half * Millis::from(random)) >> 32);
         self.enter_until(now.saturating_add(delay), State::Offline);
     }
 

@@ -1,9 +1,9 @@
 //! Messages as bytes, for serde: the format is postcard's, and every number is read and written by postcard.
 //!
 //! postcard's own walk puts a loop into each of a hundred fields and hands an error up through every struct:
-//! 7 kB of a device's flash. Here each kind of number is read and written in one place, whether all went well is
-//! looked at once, at the end, and only what messages are made of is known: unsigned numbers, `f32`, structs,
-//! enums and sequences.
+//! 7 kB of a device's flash. Here each kind of number is read and written in one place (on a device; a host has room),
+//! whether all went well is looked at once, at the end, and only what messages are made of is known: unsigned
+//! numbers, `f32`, structs, enums and sequences.
 
 mod read;
 mod write;
@@ -16,7 +16,7 @@ use serde::{Serialize, de, ser};
 use crate::Error;
 
 /// Reads a `T` from the start of `bytes` and returns it with the rest.
-#[inline(never)]
+#[cfg_attr(target_os = "none", inline(never))]
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
     let mut reader = read::Reader::new(bytes);
     let value = T::deserialize(&mut reader).map_err(|Unsuitable| Error::Malformed)?;
@@ -24,7 +24,7 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
 }
 
 /// Writes `value` to the front of `out` and returns its length, or `None` if there is not enough room.
-#[inline(never)]
+#[cfg_attr(target_os = "none", inline(never))]
 pub fn write<T: Serialize>(value: &T, out: &mut [u8]) -> Option<usize> {
     let mut writer = write::Writer::new(out);
     value.serialize(&mut writer).ok()?;

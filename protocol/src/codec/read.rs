@@ -25,7 +25,7 @@ impl<'de> Reader<'de> {
     }
 
     /// Once for each kind of number, not once for each field.
-    #[inline(never)]
+    #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Deserialize<'de> + Default>(&mut self) -> T {
         let read = self.rest.and_then(|bytes| postcard::take_from_bytes(bytes).ok());
         let (value, rest) = read.map_or((T::default(), None), |(value, rest)| (value, Some(rest)));
@@ -37,7 +37,7 @@ impl<'de> Reader<'de> {
 /// Numbers, each read as what it is.
 macro_rules! numbers {
     ($($deserialize:ident $visit:ident,)*) => {
-        $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
+        $(#[inline] fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
             visitor.$visit(self.number())
         })*
     };
@@ -54,6 +54,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         deserialize_f32 visit_f32,
     }
 
+    #[inline]
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -63,15 +64,18 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         self.deserialize_tuple(fields.len(), visitor)
     }
 
+    #[inline]
     fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Unsuitable> {
         visitor.visit_seq(Elements { reader: self, left: length })
     }
 
+    #[inline]
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
         let length = usize::try_from(self.number::<u32>()).map_err(|_| Unsuitable)?;
         visitor.visit_seq(Elements { reader: self, left: length })
     }
 
+    #[inline]
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -101,6 +105,7 @@ struct Elements<'a, 'de> {
 impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
     type Error = Unsuitable;
 
+    #[inline]
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
@@ -115,6 +120,7 @@ impl<'de> EnumAccess<'de> for &mut Reader<'de> {
     type Error = Unsuitable;
     type Variant = Self;
 
+    #[inline]
     fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Unsuitable> {
         let variant: u32 = self.number();
         Ok((seed.deserialize(variant.into_deserializer())?, self))
@@ -124,18 +130,22 @@ impl<'de> EnumAccess<'de> for &mut Reader<'de> {
 impl<'de> VariantAccess<'de> for &mut Reader<'de> {
     type Error = Unsuitable;
 
+    #[inline]
     fn unit_variant(self) -> Result<(), Unsuitable> {
         Ok(())
     }
 
+    #[inline]
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Unsuitable> {
         seed.deserialize(self)
     }
 
+    #[inline]
     fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Unsuitable> {
         self.deserialize_tuple(length, visitor)
     }
 
+    #[inline]
     fn struct_variant<V: Visitor<'de>>(
         self,
         fields: &'static [&'static str],

@@ -24,7 +24,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Once for each kind of number, not once for each field.
-    #[inline(never)]
+    #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Serialize>(&mut self, value: T) {
         self.length = self.length.and_then(|length| {
             let written = postcard::to_slice(&value, self.out.get_mut(length..)?).ok()?;
@@ -38,7 +38,7 @@ type Written = Result<(), Unsuitable>;
 /// Numbers, each written as what it is: a varint has the same bytes whatever its type.
 macro_rules! numbers {
     ($($serialize:ident $own:ty => $written:ty,)*) => {
-        $(fn $serialize(self, value: $own) -> Written {
+        $(#[inline] fn $serialize(self, value: $own) -> Written {
             self.number::<$written>(value.into());
             Ok(())
         })*
@@ -48,13 +48,13 @@ macro_rules! numbers {
 /// No message has these.
 macro_rules! unsuitable {
     ($($serialize:ident $own:ty,)*) => {
-        $(fn $serialize(self, _value: $own) -> Written {
+        $(#[inline] fn $serialize(self, _value: $own) -> Written {
             Err(Unsuitable)
         })*
     };
 }
 
-impl<'w> Serializer for &'w mut Writer<'_> {
+impl Serializer for &mut Writer<'_> {
     type Ok = ();
     type Error = Unsuitable;
     type SerializeSeq = Self;
@@ -85,10 +85,12 @@ impl<'w> Serializer for &'w mut Writer<'_> {
         serialize_bytes &[u8],
     }
 
+    #[inline]
     fn serialize_unit_variant(self, _name: &'static str, index: u32, _variant: &'static str) -> Written {
         self.serialize_u32(index)
     }
 
+    #[inline]
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
         self,
         _name: &'static str,
@@ -100,10 +102,12 @@ impl<'w> Serializer for &'w mut Writer<'_> {
         value.serialize(self)
     }
 
+    #[inline]
     fn serialize_struct(self, _name: &'static str, _length: usize) -> Result<Self, Unsuitable> {
         Ok(self)
     }
 
+    #[inline]
     fn serialize_struct_variant(
         self,
         _name: &'static str,
@@ -115,35 +119,43 @@ impl<'w> Serializer for &'w mut Writer<'_> {
         Ok(self)
     }
 
+    #[inline]
     fn serialize_seq(self, length: Option<usize>) -> Result<Self, Unsuitable> {
         self.number(length.and_then(|length| u32::try_from(length).ok()).ok_or(Unsuitable)?);
         Ok(self)
     }
 
+    #[inline]
     fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _name: &'static str, _value: &T) -> Written {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_none(self) -> Written {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, _value: &T) -> Written {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_unit(self) -> Written {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_unit_struct(self, _name: &'static str) -> Written {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_tuple(self, _length: usize) -> Result<Self::SerializeTuple, Unsuitable> {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_tuple_struct(
         self,
         _name: &'static str,
@@ -152,6 +164,7 @@ impl<'w> Serializer for &'w mut Writer<'_> {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_tuple_variant(
         self,
         _name: &'static str,
@@ -162,10 +175,12 @@ impl<'w> Serializer for &'w mut Writer<'_> {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn serialize_map(self, _length: Option<usize>) -> Result<Self::SerializeMap, Unsuitable> {
         Err(Unsuitable)
     }
 
+    #[inline]
     fn collect_str<T: core::fmt::Display + ?Sized>(self, _value: &T) -> Written {
         Err(Unsuitable)
     }
@@ -175,10 +190,12 @@ impl SerializeSeq for &mut Writer<'_> {
     type Ok = ();
     type Error = Unsuitable;
 
+    #[inline]
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
         value.serialize(&mut **self)
     }
 
+    #[inline]
     fn end(self) -> Written {
         Ok(())
     }
@@ -188,10 +205,12 @@ impl SerializeStruct for &mut Writer<'_> {
     type Ok = ();
     type Error = Unsuitable;
 
+    #[inline]
     fn serialize_field<T: Serialize + ?Sized>(&mut self, _name: &'static str, value: &T) -> Written {
         value.serialize(&mut **self)
     }
 
+    #[inline]
     fn end(self) -> Written {
         Ok(())
     }
@@ -201,10 +220,12 @@ impl SerializeStructVariant for &mut Writer<'_> {
     type Ok = ();
     type Error = Unsuitable;
 
+    #[inline]
     fn serialize_field<T: Serialize + ?Sized>(&mut self, _name: &'static str, value: &T) -> Written {
         value.serialize(&mut **self)
     }
 
+    #[inline]
     fn end(self) -> Written {
         Ok(())
     }
