@@ -3,6 +3,14 @@
 //! [`Workspace`] gives their sizes at compile time. What works on them takes [`Parts`], a view without
 //! sizes in its type, so that the code exists once, in this crate.
 
+#[cfg(feature = "i16")]
+mod fixed;
+
+use fedspan_protocol::message::Numeric;
+
+#[cfg(feature = "i16")]
+pub use fixed::{Fixed, FixedWorkspace};
+
 /// One value of each of eight samples.
 pub type Eight = [f32; 8];
 
@@ -83,6 +91,17 @@ pub trait Memory {
 
     /// The buffers that are read without changing anything.
     fn parts_ref(&self) -> PartsRef<'_>;
+
+    /// The arithmetic of an update in this memory.
+    fn numeric(&self) -> Numeric {
+        Numeric::F32
+    }
+
+    /// All buffers and those of integers, in memory for 16-bit fixed point.
+    #[cfg(feature = "i16")]
+    fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
+        None
+    }
 }
 
 /// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the whole RAM of

@@ -17,16 +17,27 @@ const SMALLEST: f32 = 1e-18;
 /// cannot be represented (a head beyond f32) becomes zero.
 #[inline(never)]
 pub fn minimum_norm(r: &mut [f32], q: &mut [f32], order: &mut [u16], scratch: &mut [f32]) -> usize {
+    minimum_norm_cut(r, q, order, scratch, RANK_CUT)
+}
+
+/// The same with another cut.
+pub(super) fn minimum_norm_cut(
+    r: &mut [f32],
+    q: &mut [f32],
+    order: &mut [u16],
+    scratch: &mut [f32],
+    cut: f32,
+) -> usize {
     let k = order.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
-    if is_well_conditioned(r, scratch) {
+    if is_well_conditioned(r, scratch, cut) {
         substitute(r, q, k, c, k);
         return k;
     }
     for (place, index) in order.iter_mut().zip(0u16..) {
         *place = index;
     }
-    let rank = pivoted_qr(r, q, order, scratch, c);
+    let rank = pivoted_qr(r, q, order, scratch, c, cut);
     compress_rows(r, k, rank, scratch);
     // R11 y = Q^T q, then W = P Z^T [y; 0].
     substitute(r, q, k, c, rank);
@@ -50,7 +61,7 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], order: &mut [u16], scratch: &m
 
 /// True if no column can be cut: `|R| |R^-1|` bounds the quotient of any two pivots, whichever is first and
 /// last. (Frobenius norms; the inverse of a triangle, column by column, is cheaper than a pivoted QR.)
-fn is_well_conditioned(r: &[f32], scratch: &mut [f32]) -> bool {
+fn is_well_conditioned(r: &[f32], scratch: &mut [f32], cut: f32) -> bool {
     let k = scratch.len();
     let mut inverse_squares = 0.0f32;
     for column in 0..k {
@@ -67,12 +78,12 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32]) -> bool {
     }
     // Written so that a NaN is not.
     inverse_squares <= 1.0 / (SMALLEST * SMALLEST)
-        && dot(r, r, 1) * inverse_squares <= 0.25 / (RANK_CUT * RANK_CUT)
+        && dot(r, r, 1) * inverse_squares <= 0.25 / (cut * cut)
 }
 
 /// Solves `R11 W = Q` for the leading `rank` rows, in place.
 #[inline(never)]
-fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, rank: usize) {
+pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, rank: usize) {
     for i in (0..rank).rev() {
         let Some((&pivot, row)) = r.get(i * k + i..i * k + rank).and_then(<[f32]>::split_first) else {
             return;
@@ -85,9 +96,16 @@ fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, rank: usize) {
 }
 
 /// Householder QR with column pivoting of `r` (k x k), applied to `q` (k x c) as well. Stops at the first
-/// pivot below [`RANK_CUT`] of the first one and returns the number of columns taken. What is below the
+/// pivot below `cut` of the first one and returns the number of columns taken. What is below the
 /// diagonal is not cleared.
-fn pivoted_qr(r: &mut [f32], q: &mut [f32], order: &mut [u16], v: &mut [f32], c: usize) -> usize {
+fn pivoted_qr(
+    r: &mut [f32],
+    q: &mut [f32],
+    order: &mut [u16],
+    v: &mut [f32],
+    c: usize,
+    cut: f32,
+) -> usize {
     let k = order.len();
     let mut first_pivot = 0.0f32;
     for step in 0..k {
@@ -102,7 +120,7 @@ fn pivoted_qr(r: &mut [f32], q: &mut [f32], order: &mut [u16], v: &mut [f32], c:
             first_pivot = longest;
         }
         // Written so that a NaN is cut too.
-        if !(longest > RANK_CUT * first_pivot && longest >= SMALLEST && longest.is_finite()) {
+        if !(longest > cut * first_pivot && longest >= SMALLEST && longest.is_finite()) {
             return step;
         }
         exchange(order, best, step);

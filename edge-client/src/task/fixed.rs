@@ -1,0 +1,289 @@
+//! FedRep in 16-bit fixed point: the same passes as in f32, one sample at a time, over integers.
+//!
+//! The head needs one pass and is solved in f32 from `Z^T Z`, then comes the pass of the gradient. How samples
+//! are handed out has no influence: each is taken alone.
+
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
+
+use super::Usage;
+use super::fedrep::{copy, count};
+use super::pass::{MAGNITUDE_MAX, Over};
+use crate::kernel::all_within;
+use crate::kernel::fixed::product::products;
+use crate::kernel::fixed::scale::{quantise, quantise_columns};
+use crate::kernel::fixed::{Scale, Sums, head as solution, sums};
+use crate::kernel::least_squares::{gradient_steps, has_diverged};
+use crate::memory::{Fixed, Parts};
+use crate::source::{SampleSource, Targets};
+
+/// How many integers are kept of projections: 1 KB, 51 samples at a width of 8.
+const KEPT: usize = 512;
+
+/// Takes the representation over into integers, once it has been verified.
+pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
+    match quantise_columns(parts.representation, parts.shape.width, fixed.representation) {
+        Some(scale) => *fixed.scale = scale,
+        // What has been verified is finite; what has not may be anything.
+        None => fixed.representation.fill(0),
+    }
+}
+
+/// Projects one sample into `parts.z`, and returns its scale. `None`, with nothing done, if a value is not
+/// finite.
+pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<Scale> {
+    let scale = quantise(x, fixed.x)?;
+    let exponent = scale.exponent() + fixed.scale.exponent();
+    for (place, z) in parts.z.iter_mut().zip(products(fixed.representation, fixed.x, exponent)) {
+        *place = z;
+    }
+    Some(scale)
+}
+
+/// Fits the head on `B`. The head changes only if all went well.
+#[inline(never)]
+pub fn solve_head(
+    parts: &mut Parts<'_>,
+    fixed: &mut Fixed<'_>,
+    head: HeadSolve,
+    id: RoundId,
+    over: Over,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let mut pass = Pass { parts, fixed, kept: Kept::new(), usage: Usage::default(), number: 0 };
+    pass.solve(head, id, over, source)?;
+    copy(pass.parts.head, pass.parts.rhs);
+    Ok(pass.usage)
+}
+
+/// A whole FedRep round: the head, then `S`.
+#[inline(never)]
+pub fn run(
+    parts: &mut Parts<'_>,
+    fixed: &mut Fixed<'_>,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let mut pass = Pass { parts, fixed, kept: Kept::new(), usage: Usage::default(), number: 0 };
+    pass.solve(head, id, Over::Head, source)?;
+    pass.residual(id, source)?;
+    copy(pass.parts.head, pass.parts.rhs);
+    Ok(pass.usage)
+}
+
+/// Passes over the samples.
+struct Pass<'a, 'b, 'c> {
+    parts: &'a mut Parts<'b>,
+    fixed: &'a mut Fixed<'c>,
+    kept: Kept,
+    usage: Usage,
+    /// Samples that have come in this pass.
+    number: usize,
+}
+
+impl Pass<'_, '_, '_> {
+    /// Leaves the new head in `parts.rhs`.
+    fn solve(
+        &mut self,
+        head: HeadSolve,
+        id: RoundId,
+        over: Over,
+        source: &mut dyn SampleSource,
+    ) -> Result<(), DeclineReason> {
+        let (gram, products) = self.normal(id, over, source)?;
+        let usage = self.usage;
+        if usage.samples == 0 {
+            return Err(DeclineReason::NoSamples);
+        }
+        let Parts { shape, head: own, factor, rhs, residual, z, order, .. } = &mut *self.parts;
+        let k = shape.width;
+        match head {
+            HeadSolve::LeastSquares { ridge } => {
+                // Both sides in units of the left one: nothing is lost of samples that are very small or large.
+                sums::to_floats(factor, 0);
+                sums::to_floats(rhs, products.exponent() - gram.exponent());
+                if ridge > 0.0 {
+                    let extra = libm::scalbnf(ridge * count(usage), -gram.exponent());
+                    factor.iter_mut().step_by(k + 1).for_each(|diagonal| *diagonal += extra);
+                }
+                solution::solve(factor, rhs, order, z);
+            }
+            HeadSolve::Gradient { steps, step_size } => {
+                sums::to_floats(factor, gram.exponent());
+                sums::to_floats(rhs, products.exponent());
+                mirror(factor, k);
+                // `S` comes later: until then its buffer (d x C, d >= k) holds the head that moves.
+                let moving = residual.get_mut(..own.len()).unwrap_or_default();
+                copy(moving, own);
+                gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
+                if has_diverged(moving) {
+                    return Err(DeclineReason::UpdateNonFinite);
+                }
+                copy(rhs, moving);
+            }
+            _ => return Err(DeclineReason::Parameter),
+        }
+        Ok(())
+    }
+
+    /// `Z^T Z` (its upper triangle) and `Z^T Y`, as integers.
+    fn normal(
+        &mut self,
+        id: RoundId,
+        over: Over,
+        source: &mut dyn SampleSource,
+    ) -> Result<(Sums, Sums), DeclineReason> {
+        self.parts.factor.fill(0.0);
+        self.parts.rhs.fill(0.0);
+        let (mut gram, mut products) = (Sums::new(), Sums::new());
+        self.over(id, over, source, |pass, x, targets, index| {
+            let Some((_, z)) = pass.project(x).filter(|_| pass.read(targets, index)) else { return Ok(false) };
+            let Some(y) = quantise(pass.parts.y, pass.fixed.y) else { return Ok(false) };
+            if let Some(aligned) = gram.align(pass.parts.factor, z, z) {
+                aligned.add_squares(pass.parts.factor, pass.fixed.z);
+            }
+            if let Some(aligned) = products.align(pass.parts.rhs, z, y) {
+                aligned.add_products(pass.parts.rhs, pass.fixed.z, pass.fixed.y);
+            }
+            Ok(true)
+        })?;
+        Ok((gram, products))
+    }
+
+    /// `S = X^T (X B W - Y)` for the `W` in `parts.rhs`.
+    fn residual(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<(), DeclineReason> {
+        let head = quantise_columns(self.parts.rhs, self.parts.shape.outputs, self.fixed.head)
+            .ok_or(DeclineReason::UpdateNonFinite)?;
+        self.parts.residual.fill(0.0);
+        let mut sums = Sums::new();
+        self.over(id, Over::All, source, |pass, x, targets, index| {
+            let Some((scale, z)) = pass.project(x).filter(|_| pass.read(targets, index)) else {
+                return Ok(false);
+            };
+            let predictions = products(pass.fixed.head, pass.fixed.z, z.exponent() + head.exponent());
+            for (y, prediction) in pass.parts.y.iter_mut().zip(predictions) {
+                *y = prediction - *y;
+            }
+            let r = quantise(pass.parts.y, pass.fixed.y).ok_or(DeclineReason::UpdateNonFinite)?;
+            if let Some(aligned) = sums.align(pass.parts.residual, scale, r) {
+                aligned.add_outer(pass.parts.residual, x, scale, pass.fixed.y);
+            }
+            Ok(true)
+        })?;
+        sums::to_floats(self.parts.residual, sums.exponent());
+        Ok(())
+    }
+
+    /// One pass: `each` says whether it could use a sample.
+    fn over(
+        &mut self,
+        id: RoundId,
+        over: Over,
+        source: &mut dyn SampleSource,
+        mut each: impl FnMut(&mut Self, &[f32], Targets<'_>, usize) -> Result<bool, DeclineReason>,
+    ) -> Result<(), DeclineReason> {
+        let failed = |_| DeclineReason::Device;
+        let selection = over == Over::Head && source.rewind_for_head(id).map_err(failed)?;
+        if !selection {
+            source.rewind(id).map_err(failed)?;
+        }
+        self.kept.begin(selection);
+        self.usage = Usage::default();
+        self.number = 0;
+        let d = self.parts.shape.features.max(1);
+        while let Some(samples) = source.next() {
+            for (index, x) in samples.x.chunks_exact(d).enumerate() {
+                let used = each(self, x, samples.targets, index)?;
+                self.usage.count(1, used);
+                self.number += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Projects a sample into `fixed.z`, or finds it projected: the scales of sample and projection. `None` if
+    /// it cannot be used.
+    fn project(&mut self, x: &[f32]) -> Option<(Scale, Scale)> {
+        let slot = self.kept.slot(self.number, self.fixed.z.len());
+        if let Some(([sample, projection, z @ ..], true)) = &slot {
+            for (place, &value) in self.fixed.z.iter_mut().zip(z) {
+                *place = value;
+            }
+            return (*sample != UNUSABLE).then(|| (Scale::from_bits(*sample), Scale::from_bits(*projection)));
+        }
+        let scales = project_usable(self.parts, self.fixed, x);
+        if let Some(([sample, projection, z @ ..], false)) = slot {
+            match scales {
+                Some((x, own)) => (*sample, *projection) = (x.to_bits(), own.to_bits()),
+                None => *sample = UNUSABLE,
+            }
+            for (place, &value) in z.iter_mut().zip(&*self.fixed.z) {
+                *place = value;
+            }
+        }
+        scales
+    }
+
+    /// Reads a target into `parts.y`; false if it cannot be used.
+    fn read(&mut self, targets: Targets<'_>, index: usize) -> bool {
+        targets.write(index, self.parts.y) && all_within(self.parts.y, MAGNITUDE_MAX)
+    }
+}
+
+/// Projects into `parts.z` and `fixed.z`: the scales of sample and projection.
+fn project_usable(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, Scale)> {
+    let sample = project(parts, fixed, x)?;
+    if !all_within(parts.z, MAGNITUDE_MAX) {
+        return None;
+    }
+    Some((sample, quantise(parts.z, fixed.z)?))
+}
+
+/// Copies what is above the diagonal of a k x k matrix below it.
+fn mirror(matrix: &mut [f32], k: usize) {
+    for i in 1..k {
+        for j in 0..i {
+            let value = matrix.get(j * k + i).copied().unwrap_or(0.0);
+            if let Some(place) = matrix.get_mut(i * k + j) {
+                *place = value;
+            }
+        }
+    }
+}
+
+/// In place of a sample's scale: the sample cannot be used. No scale has this number.
+const UNUSABLE: i16 = 0;
+
+/// The projections of the first samples of a pass, as many as there is room for: two scales and k integers
+/// each. Computing a projection again gives the same bits, so no result depends on what is kept.
+struct Kept {
+    integers: [i16; KEPT],
+    /// The first samples, as many as this, are there.
+    samples: usize,
+    /// They are a selection that the head is fitted on, not the first of all.
+    selection: bool,
+}
+
+impl Kept {
+    fn new() -> Self {
+        Self { integers: [0; KEPT], samples: 0, selection: false }
+    }
+
+    /// A pass begins, over all samples or a selection: what is kept of the other is forgotten.
+    fn begin(&mut self, selection: bool) {
+        if self.selection != selection {
+            self.samples = 0;
+            self.selection = selection;
+        }
+    }
+
+    /// The slot of sample `number`, and whether it is filled; who finds it empty must fill it. `None` where
+    /// there is no room.
+    fn slot(&mut self, number: usize, k: usize) -> Option<(&mut [i16], bool)> {
+        let first = number.checked_mul(k + 2)?;
+        let slot = self.integers.get_mut(first..first.checked_add(k + 2)?)?;
+        let filled = number < self.samples;
+        self.samples = self.samples.max(number + 1);
+        Some((slot, filled))
+    }
+}
