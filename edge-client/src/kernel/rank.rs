@@ -77,8 +77,7 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], cut: f32) -> bool {
         }
     }
     // Written so that a NaN is not.
-    inverse_squares <= 1.0 / (SMALLEST * SMALLEST)
-        && dot(r, r, 1) * inverse_squares <= 0.25 / (cut * cut)
+    inverse_squares <= 1.0 / (SMALLEST * SMALLEST) && dot(r, r, 1) * inverse_squares <= 0.25 / (cut * cut)
 }
 
 /// Solves `R11 W = Q` for the leading `rank` rows, in place.
@@ -98,14 +97,7 @@ pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, rank: usi
 /// Householder QR with column pivoting of `r` (k x k), applied to `q` (k x c) as well. Stops at the first
 /// pivot below `cut` of the first one and returns the number of columns taken. What is below the
 /// diagonal is not cleared.
-fn pivoted_qr(
-    r: &mut [f32],
-    q: &mut [f32],
-    order: &mut [u16],
-    v: &mut [f32],
-    c: usize,
-    cut: f32,
-) -> usize {
+fn pivoted_qr(r: &mut [f32], q: &mut [f32], order: &mut [u16], v: &mut [f32], c: usize, cut: f32) -> usize {
     let k = order.len();
     let mut first_pivot = 0.0f32;
     for step in 0..k {

@@ -137,7 +137,9 @@ impl Pass<'_, '_, '_> {
         self.parts.rhs.fill(0.0);
         let (mut gram, mut products) = (Sums::new(), Sums::new());
         self.over(id, over, source, |pass, x, targets, index| {
-            let Some((_, z)) = pass.project(x).filter(|_| pass.read(targets, index)) else { return Ok(false) };
+            let Some((_, z)) = pass.project(x).filter(|_| pass.read(targets, index)) else {
+                return Ok(false);
+            };
             let Some(y) = quantise(pass.parts.y, pass.fixed.y) else { return Ok(false) };
             if let Some(aligned) = gram.align(pass.parts.factor, z, z) {
                 aligned.add_squares(pass.parts.factor, pass.fixed.z);
