@@ -6,8 +6,8 @@ mod common;
 
 use common::fixed::{size, unit};
 use common::*;
-use fedspan_client::kernel::fixed::product::products;
-use fedspan_client::kernel::fixed::scale::{quantise, quantise_columns, scaled};
+use fedspan_client::kernel::fixed::product::{products, residuals};
+use fedspan_client::kernel::fixed::scale::{narrow, quantise, quantise_columns, scaled};
 use fedspan_client::kernel::fixed::{Scale, Sums, head, sums};
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ proptest! {
             prop_assert_eq!(scale.integer(-v), -integer);
         }
         prop_assert_eq!(Scale::from_bits(scale.to_bits()), scale);
-        prop_assert_ne!(scale.to_bits(), 0);
+        prop_assert_ne!(scale.to_bits(), i16::MIN);
     }
 
     #[test]
@@ -97,11 +97,57 @@ proptest! {
         let b: Vec<i16> = (0..n).map(|_| (random.below(65535) as i32 - 32767) as i16).collect();
         for b in [b, a.clone()] {
             let exact: i64 = a.iter().zip(&b).map(|(&a, &b)| i64::from(a) * i64::from(b)).sum();
-            let found: Vec<f32> = products(&a, &b, 0).collect();
-            prop_assert_eq!(found.len(), 1);
-            let slack = if n > 2 { n as f64 / 2.0 } else { 0.0 } + 2f64.powi(-24) * exact.abs() as f64;
-            prop_assert!((f64::from(found[0]) - exact as f64).abs() <= slack, "{} for {exact}", found[0]);
+            let (mut found, mut none) = ([0.0], [0.0]);
+            let exponent = products(&a, &b, 0, &mut found);
+            let integer = found[0].to_bits().cast_signed();
+            prop_assert!(integer.unsigned_abs() < 1 << 30);
+            let error = f64::from(integer) * 2f64.powi(exponent) - exact as f64;
+            prop_assert!(error.abs() <= if n > 1 { n as f64 } else { 0.0 }, "{error} off {exact}");
+            prop_assert_eq!(residuals(&a, &b, 0, &mut none), exponent);
+            prop_assert_eq!(none[0].to_bits(), found[0].to_bits());
         }
+    }
+
+    #[test]
+    fn a_residual_is_the_difference_to_30_bits(
+        a in integers(1..40),
+        seed in any::<u64>(),
+        sizes in (-60i32..60, -120i32..60),
+    ) {
+        let mut random = Random(seed);
+        let b: Vec<i16> = a.iter().map(|_| (random.below(65535) as i32 - 32767) as i16).collect();
+        let product: i64 = a.iter().zip(&b).map(|(&a, &b)| i64::from(a) * i64::from(b)).sum();
+        let product = product as f64 * 2f64.powi(sizes.0);
+        let y = random.normal() as f32 * 2f32.powi(sizes.1);
+        let mut found = [y];
+        let exponent = residuals(&a, &b, sizes.0, &mut found);
+        let step = 2f64.powi(exponent);
+        let value = f64::from(found[0].to_bits().cast_signed()) * step;
+        let exact = product - f64::from(y);
+        prop_assert!((value - exact).abs() <= 1.5 * step, "{value:e} for {exact:e}");
+        // Not coarser than what 30 bits of the target or the products' own halvings ask for.
+        let needed = (2f64.powi(-29) * f64::from(y).abs()).max(2.0 * a.len() as f64 * 2f64.powi(sizes.0));
+        prop_assert!(step <= needed.max(2f64.powi(-124)), "{step:e}");
+        // Then to 15 bits.
+        let mut short = [0];
+        let scale = narrow(&found, exponent, &mut short);
+        let step = 2f64.powi(scale.exponent());
+        prop_assert!((f64::from(short[0]) * step - value).abs() <= step / 2.0);
+        prop_assert!(value == 0.0 || step == 2f64.powi(-124) || i32::from(short[0]).abs() >= 1 << 14);
+    }
+
+    #[test]
+    fn narrow_integers_fit_and_are_the_nearest(wide in prop::collection::vec(any::<i32>(), 1..9), by in 0u32..32) {
+        let wide: Vec<i32> = wide.iter().map(|v| v >> by).collect();
+        let floats: Vec<f32> = wide.iter().map(|v| f32::from_bits(v.cast_unsigned())).collect();
+        let mut short = vec![0; wide.len()];
+        let scale = narrow(&floats, 3, &mut short);
+        let step = 2f64.powi(scale.exponent());
+        for (&wide, &short) in wide.iter().zip(&short) {
+            prop_assert!(short > i16::MIN);
+            prop_assert!((f64::from(short) * step - f64::from(wide) * 8.0).abs() <= step / 2.0);
+        }
+        prop_assert!(wide.iter().all(|v| *v == 0) || short.iter().any(|v| v.unsigned_abs() >= 1 << 14));
     }
 
     /// Samples of any sizes, in any order: the sums are right to `(m + 2) 2^-28` of the largest products.

@@ -9,8 +9,8 @@ use super::Usage;
 use super::fedrep::{copy, count};
 use super::pass::{MAGNITUDE_MAX, Over};
 use crate::kernel::all_within;
-use crate::kernel::fixed::product::products;
-use crate::kernel::fixed::scale::{quantise, quantise_columns};
+use crate::kernel::fixed::product::{products, residuals};
+use crate::kernel::fixed::scale::{narrow, quantise, quantise_columns};
 use crate::kernel::fixed::{Scale, Sums, head as solution, sums};
 use crate::kernel::least_squares::{gradient_steps, has_diverged};
 use crate::memory::{Fixed, Parts};
@@ -18,6 +18,9 @@ use crate::source::{SampleSource, Targets};
 
 /// How many integers are kept of projections: 1 KB, 51 samples at a width of 8.
 const KEPT: usize = 512;
+
+/// The scale of the largest projections that are used: those in f32 may be as large ([`MAGNITUDE_MAX`], 2^40).
+const EXPONENT_MAX: i32 = 40 - 15;
 
 /// Takes the representation over into integers, once it has been verified.
 pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
@@ -28,15 +31,21 @@ pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
     }
 }
 
-/// Projects one sample into `parts.z`, and returns its scale. `None`, with nothing done, if a value is not
-/// finite.
-pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<Scale> {
+/// Projects one sample into `parts.z`. False, with nothing done, if a value is not finite.
+pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool {
+    let projected = project_wide(parts, fixed, x);
+    if let Some((_, exponent)) = projected {
+        sums::to_floats(parts.z, exponent);
+    }
+    projected.is_some()
+}
+
+/// Projects one sample into `parts.z` as integers: the scale of the sample, and the exponent that they are
+/// counted in.
+fn project_wide(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, i32)> {
     let scale = quantise(x, fixed.x)?;
     let exponent = scale.exponent() + fixed.scale.exponent();
-    for (place, z) in parts.z.iter_mut().zip(products(fixed.representation, fixed.x, exponent)) {
-        *place = z;
-    }
-    Some(scale)
+    Some((scale, products(fixed.representation, fixed.x, exponent, parts.z)))
 }
 
 /// Fits the head on `B`. The head changes only if all went well.
@@ -49,7 +58,8 @@ pub fn solve_head(
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let mut pass = Pass { parts, fixed, kept: Kept::new(), usage: Usage::default(), number: 0 };
+    let kept = &mut Kept::new();
+    let mut pass = Pass { parts, fixed, kept, usage: Usage::default(), number: 0 };
     pass.solve(head, id, over, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
@@ -64,7 +74,8 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let mut pass = Pass { parts, fixed, kept: Kept::new(), usage: Usage::default(), number: 0 };
+    let kept = &mut Kept::new();
+    let mut pass = Pass { parts, fixed, kept, usage: Usage::default(), number: 0 };
     pass.solve(head, id, Over::Head, source)?;
     pass.residual(id, source)?;
     copy(pass.parts.head, pass.parts.rhs);
@@ -75,7 +86,7 @@ pub fn run(
 struct Pass<'a, 'b, 'c> {
     parts: &'a mut Parts<'b>,
     fixed: &'a mut Fixed<'c>,
-    kept: Kept,
+    kept: &'a mut Kept,
     usage: Usage,
     /// Samples that have come in this pass.
     number: usize,
@@ -162,11 +173,9 @@ impl Pass<'_, '_, '_> {
             let Some((scale, z)) = pass.project(x).filter(|_| pass.read(targets, index)) else {
                 return Ok(false);
             };
-            let predictions = products(pass.fixed.head, pass.fixed.z, z.exponent() + head.exponent());
-            for (y, prediction) in pass.parts.y.iter_mut().zip(predictions) {
-                *y = prediction - *y;
-            }
-            let r = quantise(pass.parts.y, pass.fixed.y).ok_or(DeclineReason::UpdateNonFinite)?;
+            let exponent = z.exponent() + head.exponent();
+            let exponent = residuals(pass.fixed.head, pass.fixed.z, exponent, pass.parts.y);
+            let r = narrow(pass.parts.y, exponent, pass.fixed.y);
             if let Some(aligned) = sums.align(pass.parts.residual, scale, r) {
                 aligned.add_outer(pass.parts.residual, x, scale, pass.fixed.y);
             }
@@ -232,13 +241,11 @@ impl Pass<'_, '_, '_> {
     }
 }
 
-/// Projects into `parts.z` and `fixed.z`: the scales of sample and projection.
+/// Projects into `fixed.z`: the scales of sample and projection.
 fn project_usable(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, Scale)> {
-    let sample = project(parts, fixed, x)?;
-    if !all_within(parts.z, MAGNITUDE_MAX) {
-        return None;
-    }
-    Some((sample, quantise(parts.z, fixed.z)?))
+    let (sample, exponent) = project_wide(parts, fixed, x)?;
+    let scale = narrow(parts.z, exponent, fixed.z);
+    (scale.exponent() <= EXPONENT_MAX).then_some((sample, scale))
 }
 
 /// Copies what is above the diagonal of a k x k matrix below it.
@@ -254,7 +261,7 @@ fn mirror(matrix: &mut [f32], k: usize) {
 }
 
 /// In place of a sample's scale: the sample cannot be used. No scale has this number.
-const UNUSABLE: i16 = 0;
+const UNUSABLE: i16 = i16::MIN;
 
 /// The projections of the first samples of a pass, as many as there is room for: two scales and k integers
 /// each. Computing a projection again gives the same bits, so no result depends on what is kept.

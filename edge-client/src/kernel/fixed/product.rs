@@ -1,23 +1,57 @@
-//! Products of a matrix of integers with a block of integers: projections and predictions.
+//! Products of a matrix of integers with a block of integers: projections and residuals.
 
-use super::scale::scaled;
+use super::Scale;
+use super::scale::{LEAST, integer};
 
-/// How often a sum of `n` products must be halved to fit 32 bits with its sign: two products of at most
-/// 32767^2 do.
+/// How often a sum of `n` products must be halved to stay below 2^30 in magnitude: one product of at most
+/// 32767^2 does.
 fn halvings(n: usize) -> u32 {
-    usize::BITS - (n.saturating_sub(1) / 2).leading_zeros()
+    usize::BITS - n.saturating_sub(1).leading_zeros()
 }
 
-/// `A v` as f32, value by value. `columns` holds the rows of `A` one after the other, each as long as `v`;
-/// `exponent` is the sum of the exponents of both scales.
-pub fn products<'a>(rows: &'a [i16], v: &'a [i16], exponent: i32) -> impl Iterator<Item = f32> + 'a {
+/// `A v`, as integers of 32 bits below 2^30 that are kept as the bits of floats. `rows` holds the rows of `A`
+/// one after the other, each as long as `v`; `exponent` is the sum of the exponents of both scales. Returns
+/// the exponent that the result is counted in.
+#[inline(never)]
+pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32 {
+    let halvings = halvings(v.len());
+    let mut rest = rows;
+    for place in wide {
+        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
+        rest = later;
+        *place = f32::from_bits(dot(row, v, halvings).cast_unsigned());
+    }
+    exponent.saturating_add_unsigned(halvings)
+}
+
+/// `A v - y` in place of `y` (c values, finite), as integers of 32 bits that are kept as the bits of floats;
+/// arguments as for [`products`]. Returns the exponent that the result is counted in.
+#[inline(never)]
+pub fn residuals(rows: &[i16], v: &[i16], exponent: i32, y: &mut [f32]) -> i32 {
     let halvings = halvings(v.len());
     let exponent = exponent.saturating_add_unsigned(halvings);
-    rows.chunks_exact(v.len().max(1)).map(move |row| scaled(dot(row, v, halvings), exponent))
+    // Fine enough that the larger of the two keeps 30 bits.
+    let targets = Scale::of(y).unwrap_or_default().exponent() - 15;
+    let common = exponent.max(targets).max(i32::from(LEAST));
+    let shift = common.abs_diff(exponent);
+    let mut rest = rows;
+    for place in y {
+        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
+        rest = later;
+        let prediction = halve(dot(row, v, halvings), shift);
+        *place = f32::from_bits((prediction - integer(common, *place)).cast_unsigned());
+    }
+    common
+}
+
+/// `value / 2^times`, to the nearest.
+pub(super) fn halve(value: i32, times: u32) -> i32 {
+    let half = if times == 0 { 0 } else { value.unbounded_shr(times - 1) & 1 };
+    value.unbounded_shr(times) + half
 }
 
 /// `sum of a b / 2^halvings`, to the nearest.
-#[inline(never)]
+#[inline(always)]
 fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     let (a, last) = a.as_chunks::<2>();
     let (b, other) = b.as_chunks::<2>();

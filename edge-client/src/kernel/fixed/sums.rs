@@ -4,6 +4,7 @@
 //! floats that they become in the end. Zero is zero in both.
 
 use super::Scale;
+use super::product::halve;
 use super::scale::scaled;
 
 /// No product of two integers is larger.
@@ -42,14 +43,17 @@ impl Sums {
         if self.bound == 0 {
             self.exponent = exponent;
         }
-        self.raise(sums, u32::try_from(exponent - self.exponent).unwrap_or(0));
+        if exponent > self.exponent {
+            self.raise(sums, exponent.abs_diff(self.exponent));
+        }
         loop {
-            let shift = u32::try_from(self.exponent - exponent).unwrap_or(0);
-            let share = PRODUCT_MAX.unbounded_shr(shift) + 1;
+            let shift = self.exponent.abs_diff(exponent);
             if shift > 31 {
                 return None;
             }
-            if let Some(bound) = self.bound.checked_add(share).filter(|&bound| bound <= SUM_MAX) {
+            // Both fit 32 bits without sign.
+            let bound = self.bound + (PRODUCT_MAX >> shift) + 1;
+            if bound <= SUM_MAX {
                 self.bound = bound;
                 return Some(Aligned { shift, half: (1u32 << shift >> 1).cast_signed() });
             }
@@ -57,16 +61,11 @@ impl Sums {
         }
     }
 
-    /// Counts in a scale that is `by` powers of two coarser.
+    /// Counts in a scale that is `by > 0` powers of two coarser.
+    #[inline(never)]
     fn raise(&mut self, sums: &mut [f32], by: u32) {
-        if by == 0 {
-            return;
-        }
         for sum in sums {
-            let value = sum.to_bits().cast_signed();
-            // To the nearest, without the sum that could be too large.
-            let half = value.unbounded_shr(by - 1) & 1;
-            *sum = f32::from_bits((value.unbounded_shr(by) + half).cast_unsigned());
+            *sum = f32::from_bits(halve(sum.to_bits().cast_signed(), by).cast_unsigned());
         }
         self.bound = self.bound.unbounded_shr(by) + 1;
         self.exponent = self.exponent.saturating_add_unsigned(by);
@@ -103,7 +102,10 @@ impl Aligned {
                 self.add(s, scale.integer(x) * r);
             }
         } else {
-            for (row, &x) in s.chunks_exact_mut(r.len().max(1)).zip(x) {
+            let mut rest = s;
+            for &x in x {
+                let Some((row, later)) = rest.split_at_mut_checked(r.len()) else { return };
+                rest = later;
                 self.add_scaled(row, scale.integer(x), r);
             }
         }
@@ -112,7 +114,10 @@ impl Aligned {
     /// `Z^T Y += z y^T` for one sample: `sums` is k x c.
     #[inline(never)]
     pub fn add_products(self, sums: &mut [f32], z: &[i16], y: &[i16]) {
-        for (row, &z) in sums.chunks_exact_mut(y.len().max(1)).zip(z) {
+        let mut rest = sums;
+        for &z in z {
+            let Some((row, later)) = rest.split_at_mut_checked(y.len()) else { return };
+            rest = later;
             self.add_scaled(row, i32::from(z), y);
         }
     }
@@ -120,12 +125,13 @@ impl Aligned {
     /// The upper triangle of `Z^T Z += z z^T`, k x k.
     #[inline(never)]
     pub fn add_squares(self, sums: &mut [f32], z: &[i16]) {
-        let mut later = z;
-        for row in sums.chunks_exact_mut(z.len().max(1)) {
-            let Some((&own, rest)) = later.split_first() else { return };
-            let first = z.len() - later.len();
-            self.add_scaled(row.get_mut(first..).unwrap_or_default(), i32::from(own), later);
-            later = rest;
+        let (mut later, mut rest) = (z, sums);
+        while let Some((&own, others)) = later.split_first() {
+            // From the diagonal to the end of the row, then as far as the next diagonal.
+            let Some((row, below)) = rest.split_at_mut_checked(later.len()) else { return };
+            self.add_scaled(row, i32::from(own), later);
+            rest = below.get_mut(z.len() - others.len()..).unwrap_or_default();
+            later = others;
         }
     }
 

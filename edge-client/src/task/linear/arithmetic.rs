@@ -23,7 +23,7 @@ pub(super) fn accept<M: Memory>(memory: &mut M) {
 pub(super) fn project<M: Memory>(memory: &mut M, x: &[f32]) {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        if fixed::project(&mut parts, &mut fixed, x).is_none() {
+        if !fixed::project(&mut parts, &mut fixed, x) {
             parts.z.fill(f32::NAN);
         }
         return;
