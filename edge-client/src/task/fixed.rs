@@ -58,7 +58,7 @@ pub fn solve_head(
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let kept = &mut Kept::new();
+    let kept = Kept { integers: &mut [0; KEPT], samples: 0, selection: false };
     let mut pass = Pass { parts, fixed, kept, usage: Usage::default(), number: 0 };
     pass.solve(head, id, over, source)?;
     copy(pass.parts.head, pass.parts.rhs);
@@ -74,7 +74,7 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let kept = &mut Kept::new();
+    let kept = Kept { integers: &mut [0; KEPT], samples: 0, selection: false };
     let mut pass = Pass { parts, fixed, kept, usage: Usage::default(), number: 0 };
     pass.solve(head, id, Over::Head, source)?;
     pass.residual(id, source)?;
@@ -86,7 +86,7 @@ pub fn run(
 struct Pass<'a, 'b, 'c> {
     parts: &'a mut Parts<'b>,
     fixed: &'a mut Fixed<'c>,
-    kept: &'a mut Kept,
+    kept: Kept<'a>,
     usage: Usage,
     /// Samples that have come in this pass.
     number: usize,
@@ -148,15 +148,16 @@ impl Pass<'_, '_, '_> {
         self.parts.rhs.fill(0.0);
         let (mut gram, mut products) = (Sums::new(), Sums::new());
         self.over(id, over, source, |pass, x, targets, index| {
-            let Some((_, z)) = pass.project(x).filter(|_| pass.read(targets, index)) else {
+            let Some(found) = pass.project(x).filter(|_| pass.read(targets, index)) else {
                 return Ok(false);
             };
             let Some(y) = quantise(pass.parts.y, pass.fixed.y) else { return Ok(false) };
-            if let Some(aligned) = gram.align(pass.parts.factor, z, z) {
-                aligned.add_squares(pass.parts.factor, pass.fixed.z);
+            let z = found.z(&pass.kept, pass.fixed.z);
+            if let Some(aligned) = gram.align(pass.parts.factor, found.scale, found.scale) {
+                aligned.add_squares(pass.parts.factor, z);
             }
-            if let Some(aligned) = products.align(pass.parts.rhs, z, y) {
-                aligned.add_products(pass.parts.rhs, pass.fixed.z, pass.fixed.y);
+            if let Some(aligned) = products.align(pass.parts.rhs, found.scale, y) {
+                aligned.add_products(pass.parts.rhs, z, pass.fixed.y);
             }
             Ok(true)
         })?;
@@ -170,14 +171,13 @@ impl Pass<'_, '_, '_> {
         self.parts.residual.fill(0.0);
         let mut sums = Sums::new();
         self.over(id, Over::All, source, |pass, x, targets, index| {
-            let Some((scale, z)) = pass.project(x).filter(|_| pass.read(targets, index)) else {
-                return Ok(false);
-            };
-            let exponent = z.exponent() + head.exponent();
-            let exponent = residuals(pass.fixed.head, pass.fixed.z, exponent, pass.parts.y);
+            let Some(found) = pass.project(x).filter(|_| pass.read(targets, index)) else { return Ok(false) };
+            let exponent = found.scale.exponent() + head.exponent();
+            let z = found.z(&pass.kept, pass.fixed.z);
+            let exponent = residuals(pass.fixed.head, z, exponent, pass.parts.y);
             let r = narrow(pass.parts.y, exponent, pass.fixed.y);
-            if let Some(aligned) = sums.align(pass.parts.residual, scale, r) {
-                aligned.add_outer(pass.parts.residual, x, scale, pass.fixed.y);
+            if let Some(aligned) = sums.align(pass.parts.residual, found.sample, r) {
+                aligned.add_outer(pass.parts.residual, x, found.sample, pass.fixed.y);
             }
             Ok(true)
         })?;
@@ -212,27 +212,29 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// Projects a sample into `fixed.z`, or finds it projected: the scales of sample and projection. `None` if
-    /// it cannot be used.
-    fn project(&mut self, x: &[f32]) -> Option<(Scale, Scale)> {
-        let slot = self.kept.slot(self.number, self.fixed.z.len());
-        if let Some(([sample, projection, z @ ..], true)) = &slot {
-            for (place, &value) in self.fixed.z.iter_mut().zip(z) {
-                *place = value;
-            }
-            return (*sample != UNUSABLE).then(|| (Scale::from_bits(*sample), Scale::from_bits(*projection)));
+    /// Projects a sample, or finds it projected. `None` if it cannot be used.
+    fn project(&mut self, x: &[f32]) -> Option<Projected> {
+        let Self { parts, fixed, kept, number, .. } = self;
+        let k = fixed.z.len();
+        let (place, filled) = kept.place(*number, k);
+        let slot = place.and_then(|first| kept.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
+        if filled {
+            let [sample, scale, ..] = *slot else { return None };
+            let (sample_scale, scale) = (Scale::from_bits(sample), Scale::from_bits(scale));
+            return (sample != UNUSABLE).then_some(Projected { sample: sample_scale, scale, place });
         }
-        let scales = project_usable(self.parts, self.fixed, x);
-        if let Some(([sample, projection, z @ ..], false)) = slot {
-            match scales {
-                Some((x, own)) => (*sample, *projection) = (x.to_bits(), own.to_bits()),
-                None => *sample = UNUSABLE,
-            }
-            for (place, &value) in z.iter_mut().zip(&*self.fixed.z) {
-                *place = value;
-            }
+        let wide = project_wide(parts, fixed, x);
+        let (scales, z) = slot.split_at_mut_checked(2).unwrap_or_default();
+        let z = if place.is_some() { z } else { &mut *fixed.z };
+        let found = wide.and_then(|(sample, exponent)| {
+            let scale = narrow(parts.z, exponent, z);
+            (scale.exponent() <= EXPONENT_MAX).then_some(Projected { sample, scale, place })
+        });
+        if let [sample, scale] = scales {
+            *sample = found.map_or(UNUSABLE, |found| found.sample.to_bits());
+            *scale = found.map_or(UNUSABLE, |found| found.scale.to_bits());
         }
-        scales
+        found
     }
 
     /// Reads a target into `parts.y`; false if it cannot be used.
@@ -241,11 +243,25 @@ impl Pass<'_, '_, '_> {
     }
 }
 
-/// Projects into `fixed.z`: the scales of sample and projection.
-fn project_usable(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, Scale)> {
-    let (sample, exponent) = project_wide(parts, fixed, x)?;
-    let scale = narrow(parts.z, exponent, fixed.z);
-    (scale.exponent() <= EXPONENT_MAX).then_some((sample, scale))
+/// A sample's projection.
+#[derive(Clone, Copy, Debug)]
+struct Projected {
+    /// The sample's scale.
+    sample: Scale,
+    /// The projection's.
+    scale: Scale,
+    /// Where it is kept; `None` where it is in `fixed.z`.
+    place: Option<usize>,
+}
+
+impl Projected {
+    /// k integers.
+    fn z<'a>(&self, kept: &'a Kept<'_>, fixed: &'a [i16]) -> &'a [i16] {
+        match self.place {
+            Some(first) => kept.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
+            None => fixed,
+        }
+    }
 }
 
 /// Copies what is above the diagonal of a k x k matrix below it.
@@ -265,19 +281,15 @@ const UNUSABLE: i16 = i16::MIN;
 
 /// The projections of the first samples of a pass, as many as there is room for: two scales and k integers
 /// each. Computing a projection again gives the same bits, so no result depends on what is kept.
-struct Kept {
-    integers: [i16; KEPT],
+struct Kept<'a> {
+    integers: &'a mut [i16; KEPT],
     /// The first samples, as many as this, are there.
     samples: usize,
     /// They are a selection that the head is fitted on, not the first of all.
     selection: bool,
 }
 
-impl Kept {
-    fn new() -> Self {
-        Self { integers: [0; KEPT], samples: 0, selection: false }
-    }
-
+impl Kept<'_> {
     /// A pass begins, over all samples or a selection: what is kept of the other is forgotten.
     fn begin(&mut self, selection: bool) {
         if self.selection != selection {
@@ -286,13 +298,15 @@ impl Kept {
         }
     }
 
-    /// The slot of sample `number`, and whether it is filled; who finds it empty must fill it. `None` where
-    /// there is no room.
-    fn slot(&mut self, number: usize, k: usize) -> Option<(&mut [i16], bool)> {
-        let first = number.checked_mul(k + 2)?;
-        let slot = self.integers.get_mut(first..first.checked_add(k + 2)?)?;
+    /// Where sample `number` is kept, if there is room, and whether it is there already; who finds that it is not
+    /// must fill it.
+    fn place(&mut self, number: usize, k: usize) -> (Option<usize>, bool) {
+        let first = number.saturating_mul(k + 2);
+        if first + k + 2 > KEPT {
+            return (None, false);
+        }
         let filled = number < self.samples;
         self.samples = self.samples.max(number + 1);
-        Some((slot, filled))
+        (Some(first), filled)
     }
 }

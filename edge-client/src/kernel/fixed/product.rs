@@ -63,9 +63,15 @@ fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     if let ([a], [b]) = (last, other) {
         sum += i64::from(product(*a, *b));
     }
-    #[allow(clippy::cast_possible_truncation, reason = "that is what the halvings are for")]
-    let halved = ((sum + (1 << halvings >> 1)) >> halvings) as i32;
-    halved
+    let sum = (sum + (1 << halvings >> 1)).cast_unsigned();
+    // What is left fits 32 bits: no shift of 64 bits, which is a call on small cores.
+    let (high, low) = (word(sum >> 32), word(sum));
+    ((high << 1 << (31 - halvings)) | (low >> halvings)).cast_signed()
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+fn word(value: u64) -> u32 {
+    value as u32
 }
 
 fn product(a: i16, b: i16) -> i32 {

@@ -114,6 +114,12 @@ impl Aligned {
     /// `Z^T Y += z y^T` for one sample: `sums` is k x c.
     #[inline(never)]
     pub fn add_products(self, sums: &mut [f32], z: &[i16], y: &[i16]) {
+        if let [y] = *y {
+            for (sum, &z) in sums.iter_mut().zip(z) {
+                self.add(sum, i32::from(z) * i32::from(y));
+            }
+            return;
+        }
         let mut rest = sums;
         for &z in z {
             let Some((row, later)) = rest.split_at_mut_checked(y.len()) else { return };
