@@ -58,8 +58,8 @@ pub fn solve_head(
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let kept = Kept { integers: &mut [0; KEPT], samples: 0, selection: false };
-    let mut pass = Pass { parts, fixed, kept, usage: Usage::default(), number: 0 };
+    let kept = Kept { integers: &mut [0; KEPT], next: 0, filled: 0, selection: false };
+    let mut pass = Pass { parts, fixed, kept, usage: Usage::default() };
     pass.solve(head, id, over, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
@@ -74,8 +74,8 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let kept = Kept { integers: &mut [0; KEPT], samples: 0, selection: false };
-    let mut pass = Pass { parts, fixed, kept, usage: Usage::default(), number: 0 };
+    let kept = Kept { integers: &mut [0; KEPT], next: 0, filled: 0, selection: false };
+    let mut pass = Pass { parts, fixed, kept, usage: Usage::default() };
     pass.solve(head, id, Over::Head, source)?;
     pass.residual(id, source)?;
     copy(pass.parts.head, pass.parts.rhs);
@@ -88,8 +88,6 @@ struct Pass<'a, 'b, 'c> {
     fixed: &'a mut Fixed<'c>,
     kept: Kept<'a>,
     usage: Usage,
-    /// Samples that have come in this pass.
-    number: usize,
 }
 
 impl Pass<'_, '_, '_> {
@@ -200,13 +198,11 @@ impl Pass<'_, '_, '_> {
         }
         self.kept.begin(selection);
         self.usage = Usage::default();
-        self.number = 0;
         let d = self.parts.shape.features.max(1);
         while let Some(samples) = source.next() {
             for (index, x) in samples.x.chunks_exact(d).enumerate() {
                 let used = each(self, x, samples.targets, index)?;
                 self.usage.count(1, used);
-                self.number += 1;
             }
         }
         Ok(())
@@ -214,9 +210,9 @@ impl Pass<'_, '_, '_> {
 
     /// Projects a sample, or finds it projected. `None` if it cannot be used.
     fn project(&mut self, x: &[f32]) -> Option<Projected> {
-        let Self { parts, fixed, kept, number, .. } = self;
+        let Self { parts, fixed, kept, .. } = self;
         let k = fixed.z.len();
-        let (place, filled) = kept.place(*number, k);
+        let (place, filled) = kept.place(k);
         let slot = place.and_then(|first| kept.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
         if filled {
             let [sample, scale, ..] = *slot else { return None };
@@ -283,8 +279,10 @@ const UNUSABLE: i16 = i16::MIN;
 /// each. Computing a projection again gives the same bits, so no result depends on what is kept.
 struct Kept<'a> {
     integers: &'a mut [i16; KEPT],
-    /// The first samples, as many as this, are there.
-    samples: usize,
+    /// Where the next sample of the pass has its place.
+    next: usize,
+    /// As many integers as this are there.
+    filled: usize,
     /// They are a selection that the head is fitted on, not the first of all.
     selection: bool,
 }
@@ -292,21 +290,22 @@ struct Kept<'a> {
 impl Kept<'_> {
     /// A pass begins, over all samples or a selection: what is kept of the other is forgotten.
     fn begin(&mut self, selection: bool) {
+        self.next = 0;
         if self.selection != selection {
-            self.samples = 0;
+            self.filled = 0;
             self.selection = selection;
         }
     }
 
-    /// Where sample `number` is kept, if there is room, and whether it is there already; who finds that it is not
+    /// Where the next sample is kept, if there is room, and whether it is there already; who finds that it is not
     /// must fill it.
-    fn place(&mut self, number: usize, k: usize) -> (Option<usize>, bool) {
-        let first = number.saturating_mul(k + 2);
-        if first + k + 2 > KEPT {
+    fn place(&mut self, k: usize) -> (Option<usize>, bool) {
+        let (first, end) = (self.next, self.next.saturating_add(k + 2));
+        if end > KEPT {
             return (None, false);
         }
-        let filled = number < self.samples;
-        self.samples = self.samples.max(number + 1);
+        let filled = end <= self.filled;
+        (self.next, self.filled) = (end, self.filled.max(end));
         (Some(first), filled)
     }
 }

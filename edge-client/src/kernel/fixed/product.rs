@@ -6,7 +6,12 @@ use super::scale::{LEAST, integer};
 /// How often a sum of `n` products must be halved to stay below 2^30 in magnitude: one product of at most
 /// 32767^2 does.
 fn halvings(n: usize) -> u32 {
-    usize::BITS - n.saturating_sub(1).leading_zeros()
+    // Not by leading zeros: small cores have no instruction for them.
+    let (mut halvings, mut rest) = (0, n.saturating_sub(1));
+    while rest > 0 {
+        (halvings, rest) = (halvings + 1, rest / 2);
+    }
+    halvings
 }
 
 /// `A v`, as integers of 32 bits below 2^30 that are kept as the bits of floats. `rows` holds the rows of `A`
@@ -63,7 +68,7 @@ fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     if let ([a], [b]) = (last, other) {
         sum += i64::from(product(*a, *b));
     }
-    let sum = (sum + (1 << halvings >> 1)).cast_unsigned();
+    let sum = (sum + i64::from(1u32 << halvings >> 1)).cast_unsigned();
     // What is left fits 32 bits: no shift of 64 bits, which is a call on small cores.
     let (high, low) = (word(sum >> 32), word(sum));
     ((high << 1 << (31 - halvings)) | (low >> halvings)).cast_signed()
