@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Shape};
 use fedspan_aggregator::server::{ServeError, Server, Status, query};
+use fedspan_protocol::message::Numeric;
 use tokio::net::unix::pipe;
 use tokio::process::Child;
 use tokio::task::JoinSet;
@@ -51,7 +52,7 @@ pub struct Plan<'a> {
 pub enum EmulateError {
     /// Boards replay recordings; other data they have not.
     #[error(
-        "{name}: boards replay the bundled recordings (data.kind = \"watch-imu\") with a model of {d} x {k}"
+        "{name}: boards replay the bundled recordings (data.kind = \"watch-imu\") with a model of {d} x {k} and algorithm.numeric = \"f32\""
     )]
     Scenario {
         /// The scenario.
@@ -155,7 +156,8 @@ pub async fn run(
         move |error| EmulateError::System { what, error }
     };
     let DataSection::Watch(settings) = &scenario.data else { return Err(unsuitable(scenario)) };
-    if scenario.model.k != FIRMWARE.1 || settings.programmes {
+    let fits = scenario.model.k == FIRMWARE.1 && scenario.algorithm.numeric == Numeric::F32;
+    if !fits || settings.programmes {
         return Err(unsuitable(scenario));
     }
     let wearers = settings.roles().clients.len();
