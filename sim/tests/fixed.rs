@@ -42,8 +42,7 @@ fn a_campaign_with_noise_comes_as_close_to_the_truth() {
 /// Without noise f32 comes as close as its roundings let it. So does fixed point: to some 2^-15.
 #[test]
 fn a_campaign_without_noise_ends_at_the_roundings() {
-    let exact =
-        ["data.noise_std=0", "algorithm.rounds=1000", "participation.r=1", "data.samples=10"];
+    let exact = ["data.noise_std=0", "algorithm.rounds=1000", "participation.r=1", "data.samples=10"];
     let float = outcome("linear", F32, &exact).scores.distance.unwrap();
     let fixed = outcome("linear", I16, &exact).scores.distance.unwrap();
     assert!(float < 1e-5 && fixed < 1e-4, "{fixed} against {float}");
