@@ -113,7 +113,7 @@ impl Pass<'_, '_, '_> {
                 sums::to_floats(rhs, products.exponent() - gram.exponent());
                 if ridge > 0.0 {
                     let extra = libm::scalbnf(ridge * count(usage), -gram.exponent());
-                    factor.iter_mut().step_by(k + 1).for_each(|diagonal| *diagonal += extra);
+                    factor.iter_mut().step_by((k + 1).max(1)).for_each(|diagonal| *diagonal += extra);
                 }
                 solution::solve(factor, rhs, order, z);
             }

@@ -93,7 +93,7 @@ pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
     let zeta: Vec<f64> = (0..k)
         .map(|j| {
             let sum_b: f64 = b.column(j).iter().map(|v| v.abs()).sum();
-            let integers = ux / 2.0 * sum_b + ub / 2.0 * sum_x + d as f64 * ux * ub;
+            let integers = ux / 2.0 * sum_b + ub / 2.0 * sum_x + 2.0 * d as f64 * ux * ub;
             // The computed projection is within the bound of the exact one; twice the rounding covers both.
             integers + 2.0 * ROUNDING * (z[j].abs() + integers)
         })
@@ -102,11 +102,11 @@ pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
     let uw = unit(size(w.iter().copied()));
     let sum_z: f64 = z.iter().zip(&zeta).map(|(z, zeta)| z.abs() + zeta).sum();
     let r: Vec<f64> = (0..c).map(|c| (0..k).map(|j| z[j] * w[(j, c)]).sum::<f64>() - y[c]).collect();
+    let most = y.iter().fold(2f64.powi(-95), |most, y| most.max(y.abs()));
     let raw: Vec<f64> = (0..c)
         .map(|c| {
             let through: f64 = (0..k).map(|j| w[(j, c)].abs() * (zeta[j] + uz / 2.0)).sum();
-            let size: f64 = (0..k).map(|j| w[(j, c)].abs() * (z[j].abs() + zeta[j])).sum();
-            through + uw / 2.0 * sum_z + k as f64 * uz * uw + 2.0 * ROUNDING * (size + y[c].abs())
+            through + uw / 2.0 * sum_z + 3.0 * k as f64 * uz * uw + 2f64.powi(-28) * most
         })
         .collect();
     let ur = unit(size(r.iter().zip(&raw).map(|(r, rho)| r.abs() + rho)));

@@ -17,7 +17,11 @@ use embedded_io::{ErrorType, Read, ReadReady, Write};
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::session::Config;
 use fedspan_client::store::NoStore;
-use fedspan_client::{Linear, Recording, Session, Workspace};
+#[cfg(feature = "i16")]
+use fedspan_client::memory::FixedWorkspace as Workspace;
+#[cfg(not(feature = "i16"))]
+use fedspan_client::Workspace;
+use fedspan_client::{Linear, Recording, Session};
 use rand_core::TryRng;
 
 /// Features and width.

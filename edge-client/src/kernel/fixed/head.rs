@@ -32,7 +32,7 @@ pub fn solve(gram: &mut [f32], rhs: &mut [f32], order: &mut [u16], scratch: &mut
 /// `Z^T Z = R^T R` in place, and `rhs` becomes `R^-T Z^T Y`. A row whose pivot is not above the cut becomes
 /// zero. True if the pivots are so alike that none needs to be cut.
 fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
-    let most = gram.iter().step_by(k + 1).fold(0.0f32, |most, &pivot| most.max(pivot));
+    let most = gram.iter().step_by((k + 1).max(1)).fold(0.0f32, |most, &pivot| most.max(pivot));
     let mut least = most;
     for j in 0..k {
         let (own, below) = gram.split_at_mut_checked((j + 1) * k).unwrap_or_default();
@@ -51,7 +51,9 @@ fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
             row.fill(0.0);
             own_rhs.fill(0.0);
         }
-        for (i, (below, rhs)) in below.chunks_exact_mut(k).zip(rhs_below.chunks_exact_mut(c)).enumerate() {
+        for (i, (below, rhs)) in
+            below.chunks_exact_mut(k.max(1)).zip(rhs_below.chunks_exact_mut(c.max(1))).enumerate()
+        {
             let Some(&factor) = row.get(i) else { break };
             subtract(factor, from(row, i), from_mut(below, j + 1 + i), 1);
             subtract(factor, own_rhs, rhs, 1);
