@@ -9,6 +9,7 @@
 //! | [`made`] | samples that are computed instead of stored, for the board with 16 KiB |
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
+//! | [`lengths`] | that products of integers are right at any length |
 //! | [`once`] | static memory that is handed out once |
 //! | `register`, `systick`, `fault` | the few lines that touch hardware |
 //!
@@ -17,6 +18,7 @@
 #![cfg_attr(target_os = "none", no_std)]
 
 pub mod board;
+pub mod lengths;
 pub mod link;
 pub mod made;
 pub mod once;

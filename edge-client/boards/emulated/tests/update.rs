@@ -40,6 +40,11 @@ fn each_problem_takes_its_way_to_the_head() {
 }
 
 #[test]
+fn products_of_all_lengths_are_right() {
+    assert_eq!(fedspan_emulated::lengths::check(), Ok(()));
+}
+
+#[test]
 fn computed_samples_have_two_directions_in_common() {
     let mut directions = [0.0; 2 * FEATURES];
     for (index, row) in directions.chunks_exact_mut(2).enumerate() {

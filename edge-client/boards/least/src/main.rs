@@ -14,13 +14,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use cortex_m_rt::{entry, exception};
 use embedded_io::{ErrorType, Read, ReadReady, Write};
-use fedspan_client::link::{Buffers, run};
-use fedspan_client::session::Config;
-use fedspan_client::store::NoStore;
-#[cfg(feature = "i16")]
-use fedspan_client::memory::FixedWorkspace as Workspace;
 #[cfg(not(feature = "i16"))]
 use fedspan_client::Workspace;
+use fedspan_client::link::{Buffers, run};
+#[cfg(feature = "i16")]
+use fedspan_client::memory::FixedWorkspace as Workspace;
+use fedspan_client::session::Config;
+use fedspan_client::store::NoStore;
 use fedspan_client::{Linear, Recording, Session};
 use rand_core::TryRng;
 

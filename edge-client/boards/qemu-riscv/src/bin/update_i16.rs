@@ -1,4 +1,5 @@
-//! Prints what one update in 16-bit fixed point costs on this core, see `fedspan_emulated::measure`. Runs under `-icount shift=0`.
+//! Prints what one update in 16-bit fixed point costs on this core, see `fedspan_emulated::measure`, if its products
+//! are right. Runs under `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -7,7 +8,7 @@ use fedspan_client::Linear;
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_emulated::once::Once;
 use fedspan_emulated::shape::{D, K};
-use fedspan_emulated::{fault, measure};
+use fedspan_emulated::{fault, lengths, measure};
 use qemu_riscv::Virt;
 use riscv_rt::entry;
 
@@ -19,6 +20,9 @@ fn main() -> ! {
     let (Some(model), Some(upload)) = (MODEL.take(), UPLOAD.take()) else {
         fault::exit(fault::FAULT, &"started twice")
     };
+    if let Err(n) = lengths::check() {
+        fault::exit(fault::WRONG, &format_args!("products of {n} integers are wrong"))
+    }
     if let Err(reason) = measure::update(&Virt::counting(), model, upload) {
         measure::failed(reason);
     }
