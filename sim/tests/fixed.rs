@@ -6,12 +6,19 @@ mod common;
 
 use common::{code, directory, errors, program};
 use fedspan_aggregator::admission::Requirements;
-use fedspan_client::Task;
+use fedspan_aggregator::algorithm::random_start;
+use fedspan_aggregator::linalg::to_f32;
 use fedspan_client::memory::Shape;
 use fedspan_client::session::Config;
-use fedspan_protocol::message::{Hello, Model, Need, Numeric, Refusal};
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{
+    Capabilities, HeadSolve, Hello, Model, Need, Numeric, Refusal, RoundId, RoundOpen, Task as Wire, Upload,
+};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use fedspan_sim::device::client_session;
-use fedspan_sim::fleet::session;
+use fedspan_sim::evaluate::shape_of;
+use fedspan_sim::fleet::{HeapWorkspace, session};
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 
@@ -61,6 +68,48 @@ fn gradient_heads_and_new_clients_work_too() {
     assert!((mean(&fixed) / mean(&float) - 1.0).abs() < 0.05, "{} against {}", mean(&fixed), mean(&float));
 }
 
+/// One update of each wearer in both arithmetics, on the same representation: what to expect of real data.
+#[test]
+fn a_wearers_update_is_nearly_that_of_f32() {
+    let scenario = scenario("demo", &[]);
+    let dataset = scenario.dataset(1).unwrap();
+    let shape = shape_of(&dataset, scenario.model.k);
+    let mut b = to_f32(&random_start(shape.features, shape.width, 1));
+    orthonormalise(&mut b, shape.width).unwrap();
+    let tensor = TensorDescriptor::inline(
+        Role::Representation,
+        Encoding::F32,
+        shape.features as u16,
+        shape.width as u16,
+    );
+    let head = HeadSolve::LeastSquares { ridge: 0.01 };
+    let task = Wire::FedRep { step_size: 1.0, head, upload: Upload::Gradient, encoding: Encoding::F32 };
+    let id = RoundId { round: 1, stage: 0 };
+    let mut worst = [0.0f64; 2];
+    for client in &dataset.clients {
+        let [float, fixed] = [Numeric::F32, Numeric::I16].map(|numeric| {
+            let mut model = Linear::new(HeapWorkspace::new(shape, numeric));
+            model.open(&RoundOpen { id, task, tensors: [tensor].into_iter().collect() }).unwrap();
+            model.tensor_mut(0).unwrap().copy_from_slice(&b);
+            model.verify().unwrap();
+            model.run(id, &mut client.source()).unwrap();
+            let mut gradient = vec![0.0; b.len()];
+            model.emit(0, 0, &mut gradient);
+            [model.head().to_vec(), gradient]
+        });
+        for ((worst, float), fixed) in worst.iter_mut().zip(&float).zip(&fixed) {
+            let norm = |values: &mut dyn Iterator<Item = f32>| {
+                values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt()
+            };
+            let difference = norm(&mut float.iter().zip(fixed).map(|(a, b)| a - b));
+            *worst = worst.max(difference / norm(&mut float.iter().copied()));
+        }
+    }
+    let [head, gradient] = worst;
+    println!("worst of {} wearers: head {head:.1e}, gradient {gradient:.1e}", dataset.clients.len());
+    assert!(head < 2e-3 && gradient < 2e-3, "head {head:e}, gradient {gradient:e}");
+}
+
 #[test]
 fn a_device_says_which_arithmetic_it_has() {
     let shape = Shape { features: 20, width: 2, outputs: 1 };
@@ -73,7 +122,7 @@ fn a_device_says_which_arithmetic_it_has() {
         let capabilities = session.task().capabilities();
         assert_eq!(capabilities.numeric, own);
         let hello = Hello {
-            capabilities: fedspan_protocol::message::Capabilities { frame_limit: 256, ..capabilities },
+            capabilities: Capabilities { frame_limit: 256, ..capabilities },
             ..Hello::new(1, capabilities)
         };
         let needs = Requirements::new(model, &[], None);
