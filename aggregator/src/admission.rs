@@ -19,6 +19,8 @@ pub struct Requirements {
     tensors: u8,
     tensor_elements: u32,
     total_elements: u32,
+    /// Updates are computed in this arithmetic: the mean of a round is of one kind.
+    numeric: Numeric,
     /// Smaller frames would need more chunks than the protocol counts.
     frame_limit: usize,
     /// The devices that may join; `None` for all.
@@ -37,6 +39,7 @@ impl Requirements {
             tensors: 0,
             tensor_elements: 0,
             total_elements: 0,
+            numeric: Numeric::F32,
             frame_limit: FRAME_LIMIT_MIN,
             allowed,
         };
@@ -61,6 +64,12 @@ impl Requirements {
         needs
     }
 
+    /// The same for updates in this arithmetic; without it, in f32.
+    #[must_use]
+    pub fn with_numeric(self, numeric: Numeric) -> Self {
+        Self { numeric, ..self }
+    }
+
     /// Judges a hello of this wire version.
     ///
     /// # Errors
@@ -79,9 +88,8 @@ impl Requirements {
             let (least, most) = (small(self.frame_limit), small(FRAME_LIMIT_MAX));
             return Err(Refusal::FrameLimit { least, most });
         }
-        // The algorithms that exist compute in f32.
-        if device.numeric != Numeric::F32 {
-            return Err(Refusal::Capability(Need::Numeric(Numeric::F32)));
+        if device.numeric != self.numeric {
+            return Err(Refusal::Capability(Need::Numeric(self.numeric)));
         }
         let missing = |needed: u16, there: u16| needed & !there;
         if missing(self.tasks, device.tasks) != 0 {

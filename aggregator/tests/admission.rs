@@ -101,9 +101,12 @@ fn each_refusal() {
     assert_eq!(refused(&plain, &|h| h.capabilities.total_elements = 59), total(60));
     assert_eq!(plain.admit(&changed(|h| h.capabilities.total_elements = 60)), Ok(()));
     assert_eq!(total(66).to_string(), "the campaign needs 66 elements in one direction of a round");
-    // The campaign's arithmetic is f32.
-    let numeric = Refusal::Capability(Need::Numeric(Numeric::F32));
-    assert_eq!(refused(&plain, &|h| h.capabilities.numeric = Numeric::I16), numeric);
+    // One arithmetic for all devices of a campaign.
+    let numeric = |numeric| Refusal::Capability(Need::Numeric(numeric));
+    assert_eq!(refused(&plain, &|h| h.capabilities.numeric = Numeric::I16), numeric(Numeric::F32));
+    let fixed = plain.with_numeric(Numeric::I16);
+    assert_eq!(refused(&fixed, &|h| h.capabilities.numeric = Numeric::F32), numeric(Numeric::I16));
+    assert_eq!(fixed.admit(&changed(|h| h.capabilities.numeric = Numeric::I16)), Ok(()));
 }
 
 #[test]

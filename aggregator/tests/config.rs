@@ -193,6 +193,11 @@ fn each_kind_of_mistake_has_its_message() {
             "step_size = 0.5\nupload = \"f61\"",
             "fleet.toml:13: algorithm.upload: found \"f61\", allowed: \"f32\", \"f16\", \"i8\"",
         ),
+        (
+            "step_size = 0.5",
+            "step_size = 0.5\nnumeric = \"i8\"",
+            "fleet.toml:13: algorithm.numeric: found \"i8\", allowed: \"f32\", \"i16\"",
+        ),
         // Missing.
         ("k = 3\n", "", "fleet.toml:7: model.k is missing, allowed: an integer from 1 to 1024"),
         ("name = \"fedrep\"\n", "", "fleet.toml:9: algorithm.name is missing, allowed: \"fedrep\""),
@@ -222,6 +227,11 @@ fn each_kind_of_mistake_has_its_message() {
             "fleet.toml:9: model.init: allowed for a real fleet: \"random\", \"power\" (moments reveal records)",
         ),
         ("k = 3", "k = 3\ninit = \"truth-sine:0.5\"", "fleet.toml:9: model.init: allowed for a real fleet"),
+        (
+            "name = \"fedrep\"",
+            "numeric = \"i16\"\nname = \"fedavg\"",
+            "fleet.toml:10: algorithm.numeric: found \"i16\", \"fedavg\" is computed in \"f32\" only",
+        ),
         ("\"fedrep\"", "\"pooled\"", "fleet.toml:10: algorithm.name: \"pooled\" has no rounds to serve"),
         (
             "expected = 2",
@@ -303,10 +313,13 @@ fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
         ("rounds = 4", "rounds = 5"),
         ("step_size = 0.5", "step_size = 0.25"),
         ("step_size = 0.5", "step_size = 0.5\nweighting = \"samples\""),
+        ("step_size = 0.5", "step_size = 0.5\nnumeric = \"i16\""),
         ("[model]", "[participation]\npolicy = \"fraction\"\nr = 0.5\n[model]"),
     ] {
         assert_ne!(of(&BASE.replacen(old, new, 1)), base, "{new}");
     }
+    // Campaigns that began before there was a choice go on.
+    assert_eq!(of(&BASE.replacen("step_size = 0.5", "step_size = 0.5\nnumeric = \"f32\"", 1)), base);
     let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");
     assert_eq!(of(&moved), base);
 }

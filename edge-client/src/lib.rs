@@ -31,7 +31,9 @@
 //! [`source`] is where samples come from; [`task`] is what a device computes in a round; [`session`] is
 //! the sans-IO state machine that speaks the protocol; [`link`] drives it over `embedded-io` and
 //! `embedded-io-async`; [`store`] is what survives a reset; [`features`] turns inertial windows into
-//! samples; `recorded` (a feature) is a recording in flash that a device trains on.
+//! samples; `recorded` (a feature) is a recording in flash that a device trains on. With the feature `i16` and
+//! `memory::FixedWorkspace` a device computes in 16-bit fixed point: three to twelve times fewer instructions where
+//! there is no floating point.
 //!
 //! **Not supported**: networks and adapters (linear models only, for now), several connections at once,
 //! authentication and encryption of the link (frames carry a CRC-32C: use a trusted link).

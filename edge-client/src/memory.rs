@@ -3,6 +3,14 @@
 //! [`Workspace`] gives their sizes at compile time. What works on them takes [`Parts`], a view without
 //! sizes in its type, so that the code exists once, in this crate.
 
+#[cfg(feature = "i16")]
+mod fixed;
+
+use fedspan_protocol::message::Numeric;
+
+#[cfg(feature = "i16")]
+pub use fixed::{Fixed, FixedWorkspace};
+
 /// One value of each of eight samples.
 pub type Eight = [f32; 8];
 
@@ -81,6 +89,17 @@ pub trait Memory {
 
     /// The buffers that are read without changing anything.
     fn parts_ref(&self) -> PartsRef<'_>;
+
+    /// The arithmetic of an update in this memory.
+    fn numeric(&self) -> Numeric {
+        Numeric::F32
+    }
+
+    /// All buffers and those of integers, in memory for 16-bit fixed point.
+    #[cfg(feature = "i16")]
+    fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
+        None
+    }
 }
 
 /// Memory that stays where it is: large buffers in a `static` are then never moved through the stack.
@@ -99,6 +118,15 @@ impl<M: Memory + ?Sized> Memory for &mut M {
 
     fn parts_ref(&self) -> PartsRef<'_> {
         (**self).parts_ref()
+    }
+
+    fn numeric(&self) -> Numeric {
+        (**self).numeric()
+    }
+
+    #[cfg(feature = "i16")]
+    fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
+        (**self).fixed()
     }
 }
 

@@ -50,7 +50,7 @@ pub fn client_session(
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
     let shape = evaluate::shape_of(dataset, scenario.model.k);
     let config = Config { frame_limit: frame_limit(shape), leave_when_fitted, ..Config::new(id) };
-    Some(session(config, shape, client.source(), scenario.seed))
+    Some(session(config, shape, scenario.algorithm.numeric, client.source(), scenario.seed))
 }
 
 /// Runs a session over one connection until it ends.

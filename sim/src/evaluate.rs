@@ -4,7 +4,7 @@ use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
 use fedspan_client::{Linear, Recording, Task};
-use fedspan_protocol::message::HeadSolve;
+use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
 use crate::data::{Client, Dataset, Labels, Set};
@@ -39,13 +39,20 @@ pub struct ClientScore {
     pub test_mse: Option<f64>,
 }
 
-/// Fits every client's head on `b` (d x k, row-major) and scores it. Clients in parallel, results in order.
+/// Fits every client's head on `b` (d x k, row-major) and scores it, as a device of this arithmetic does.
+/// Clients in parallel, results in order.
 #[must_use]
-pub fn personal(clients: &[Client], b: &[f32], shape: Shape, head: HeadSolve) -> Vec<ClientScore> {
+pub fn personal(
+    clients: &[Client],
+    b: &[f32],
+    shape: Shape,
+    head: HeadSolve,
+    numeric: Numeric,
+) -> Vec<ClientScore> {
     clients
         .par_iter()
         .map_init(
-            || Linear::new(HeapWorkspace::new(shape)),
+            || Linear::new(HeapWorkspace::new(shape, numeric)),
             |model, client| {
                 let _ = model.set_representation(b);
                 // Without a sample the head is zero, and is scored as such.
@@ -153,9 +160,14 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 
 /// All figures of a representation on a data set.
 #[must_use]
-pub fn representation(dataset: &Dataset, b: &Matrix, head: HeadSolve) -> (Scores, Vec<ClientScore>) {
+pub fn representation(
+    dataset: &Dataset,
+    b: &Matrix,
+    head: HeadSolve,
+    numeric: Numeric,
+) -> (Scores, Vec<ClientScore>) {
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
-    let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head);
+    let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head, numeric);
     let mut scores = average(&clients);
     scores.distance = dataset.truth.as_ref().map(|truth| principal_angle_distance(&basis, truth));
     (scores, clients)
@@ -178,7 +190,7 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     let each: Vec<ClientScore> = clients
         .par_iter()
         .map_init(
-            || Linear::new(HeapWorkspace::new(shape)),
+            || Linear::new(HeapWorkspace::new(shape, Numeric::F32)),
             |model, client| {
                 let _ = model.set_representation(w);
                 model.head_mut().copy_from_slice(&identity);
@@ -194,7 +206,7 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
 #[must_use]
 pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec<ClientScore> {
     let d = dataset.features;
-    personal(clients, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head)
+    personal(clients, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head, Numeric::F32)
 }
 
 /// One model of all clients' samples in one place, each sample of `extra` counting `weight` times; scored
@@ -218,7 +230,7 @@ pub fn pooled(
     }
     let d = dataset.features;
     let one = [Client::new(all, Set::empty(dataset.classification))];
-    let fitted = personal(&one, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head);
+    let fitted = personal(&one, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head, Numeric::F32);
     let Some(model) = fitted.first() else { return Scores::default() };
     let scores = direct(scored, &model.head, dataset.outputs);
     if model.loss.is_nan() { Scores { loss: Some(f64::NAN), ..scores } } else { scores }

@@ -2,45 +2,46 @@
 
 use fedspan_aggregator::connection::{Connection, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
-use fedspan_client::memory::{Memory, Parts, PartsRef, Shape};
+use fedspan_client::kernel::fixed::Scale;
+use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::session::Config;
 use fedspan_client::store::NoStore;
 use fedspan_client::{Event, Linear, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use fedspan_protocol::message::Numeric;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 use crate::data::ClientSource;
 
 /// A workspace whose sizes are known at run time only: the simulator's counterpart of the device's
-/// `Workspace<D, K, C>`.
+/// `Workspace<D, K, C>`, or of its `FixedWorkspace<D, K, C>`.
 #[derive(Clone, Debug)]
 pub struct HeapWorkspace {
     shape: Shape,
     values: Vec<f32>,
+    /// Integers, for 16-bit fixed point.
+    fixed: Option<(Scale, Vec<i16>)>,
 }
 
 impl HeapWorkspace {
     /// All zero.
     #[must_use]
-    pub fn new(shape: Shape) -> Self {
+    pub fn new(shape: Shape, numeric: Numeric) -> Self {
         let Shape { features: d, width: k, outputs: c } = shape;
-        Self { shape, values: vec![0.0; d * k + k * c + k * k + k * c + d * c + k + c] }
+        let integers = (numeric == Numeric::I16).then(|| vec![0; d * k + d + k + c + k * c]);
+        Self {
+            shape,
+            values: vec![0.0; d * k + k * c + k * k + k * c + d * c + k + c],
+            fixed: integers.map(|integers| (Scale::LEAST, integers)),
+        }
     }
 }
 
 impl Memory for HeapWorkspace {
     fn parts(&mut self) -> Parts<'_> {
-        let shape = self.shape;
-        let Shape { features: d, width: k, outputs: c } = shape;
-        let (representation, rest) = self.values.split_at_mut(d * k);
-        let (head, rest) = rest.split_at_mut(k * c);
-        let (factor, rest) = rest.split_at_mut(k * k);
-        let (rhs, rest) = rest.split_at_mut(k * c);
-        let (residual, rest) = rest.split_at_mut(d * c);
-        let (z, y) = rest.split_at_mut(k);
-        Parts { shape, representation, head, factor, rhs, residual, cross: None, z, y }
+        parts(self.shape, &mut self.values)
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
@@ -52,6 +53,33 @@ impl Memory for HeapWorkspace {
         let (residual, _) = rest.split_at(d * c);
         PartsRef { shape, representation, head, residual }
     }
+
+    fn numeric(&self) -> Numeric {
+        if self.fixed.is_some() { Numeric::I16 } else { Numeric::F32 }
+    }
+
+    fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
+        let Self { shape, values, fixed } = self;
+        let Shape { features: d, width: k, outputs: c } = *shape;
+        let (scale, integers) = fixed.as_mut()?;
+        let (representation, rest) = integers.split_at_mut(d * k);
+        let (x, rest) = rest.split_at_mut(d);
+        let (z, rest) = rest.split_at_mut(k);
+        let (y, head) = rest.split_at_mut(c);
+        Some((parts(*shape, values), Fixed { representation, scale, x, z, y, head }))
+    }
+}
+
+/// The buffers of floats, one after the other in `values`.
+fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
+    let Shape { features: d, width: k, outputs: c } = shape;
+    let (representation, rest) = values.split_at_mut(d * k);
+    let (head, rest) = rest.split_at_mut(k * c);
+    let (factor, rest) = rest.split_at_mut(k * k);
+    let (rhs, rest) = rest.split_at_mut(k * c);
+    let (residual, rest) = rest.split_at_mut(d * c);
+    let (z, y) = rest.split_at_mut(k);
+    Parts { shape, representation, head, factor, rhs, residual, cross: None, z, y }
 }
 
 /// The client as the simulator runs it.
@@ -59,10 +87,16 @@ pub type SimSession = Session<Linear<HeapWorkspace>, ClientSource, NoStore, ChaC
 
 /// Makes the session of one device.
 #[must_use]
-pub fn session(config: Config, shape: Shape, source: ClientSource, seed: u64) -> SimSession {
+pub fn session(
+    config: Config,
+    shape: Shape,
+    numeric: Numeric,
+    source: ClientSource,
+    seed: u64,
+) -> SimSession {
     let id = config.device;
     let random = ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, id).bits());
-    Session::new(config, Linear::new(HeapWorkspace::new(shape)), source, NoStore, random)
+    Session::new(config, Linear::new(HeapWorkspace::new(shape, numeric)), source, NoStore, random)
 }
 
 /// One device with both ends of its connection.

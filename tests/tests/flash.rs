@@ -137,9 +137,10 @@ fn regenerating() -> bool {
 fn no_firmware_takes_more_than_it_did() {
     let sizes = measured();
     let boards = BOARDS.len() * 2;
+    // The last one is the smallest core's in 16-bit fixed point.
     assert_eq!(
         sizes.len(),
-        boards + CORES.len() * (1 + VARIANTS.len()),
+        boards + CORES.len() * (1 + VARIANTS.len()) + 1,
         "every board, core, level and shape"
     );
     if regenerating() {

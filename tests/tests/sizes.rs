@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::Workspace;
-use fedspan_client::memory::{Memory, StreamingWorkspace};
+use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
 use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 
@@ -10,12 +10,18 @@ fn check<const D: usize, const K: usize, const C: usize>() {
     let least = Workspace::<D, K, C>::new().parts_ref().shape.arithmetic_minimum();
     let size = size_of::<Workspace<D, K, C>>();
     let streaming = size_of::<StreamingWorkspace<D, K, C>>();
-    println!("({D}, {K}, {C}): workspace {size}, arithmetic minimum {least}, streaming {streaming}");
+    let fixed = size_of::<FixedWorkspace<D, K, C>>();
+    println!(
+        "({D}, {K}, {C}): workspace {size}, arithmetic minimum {least}, streaming {streaming}, in i16 {fixed}"
+    );
     assert_eq!(size, 4 * (2 * K * C + D * K + D * C + K * K + K + C));
     // What seeing a sample only once takes: sums over products, and a block of eight rows.
     assert_eq!(streaming, size + 4 * D * K + 32 * (K + C));
     // The other half of the square of the triangle.
     assert_eq!(size - least, 2 * K * (K - 1));
+    // What fixed point takes: integers beside the floats, and the scale of those of the representation.
+    let integers = 2 * (D * K + D + K + C + K * C) + 2;
+    assert_eq!(fixed, (size + integers).next_multiple_of(4));
 }
 
 #[test]

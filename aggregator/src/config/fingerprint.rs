@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use fedspan_protocol::message::HeadSolve;
+use fedspan_protocol::message::{HeadSolve, Numeric};
 
 use super::fleet::Fleet;
 use super::sections::{AlgorithmName, Init, ParticipationSection};
@@ -33,6 +33,10 @@ impl Fleet {
             line("algorithm.local_steps", algorithm.local_steps.to_string());
         }
         line("algorithm.weighting", lower(algorithm.weighting));
+        // Campaigns that are older than the key have f32.
+        if algorithm.numeric != Numeric::F32 {
+            line("algorithm.numeric", lower(algorithm.numeric));
+        }
         line("algorithm.send", lower(algorithm.send));
         line("algorithm.upload", lower(algorithm.upload));
         line("algorithm.download", lower(algorithm.download));

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use fedspan_protocol::message::{HeadSolve, Upload};
+use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
 
 use super::reader::Section;
@@ -61,6 +61,8 @@ pub struct AlgorithmSection {
     pub upload: Encoding,
     /// Encoding towards the device.
     pub download: Encoding,
+    /// Arithmetic of the updates.
+    pub numeric: Numeric,
 }
 
 /// The algorithms that exist.
@@ -183,7 +185,8 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
     let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weightings = [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
     let weighting = section.choice("weighting", Some("uniform"), &weightings)?;
-    section.choice("numeric", Some("f32"), &[("f32", ())])?;
+    let numerics = [("f32", Numeric::F32), ("i16", Numeric::I16)];
+    let numeric = section.choice("numeric", Some("f32"), &numerics)?;
     let sends = [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
     let send = section.choice("send", Some("gradient"), &sends)?;
     let encodings = [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
@@ -196,6 +199,10 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
     }
     if name == AlgorithmName::FedAvg && upload != download {
         return Err(section.problem("download", "fedavg encodes both ways alike: give upload the same value"));
+    }
+    if numeric == Numeric::I16 && !matches!(name, AlgorithmName::FedRep | AlgorithmName::GdGd) {
+        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", name.word());
+        return Err(section.problem("numeric", message));
     }
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
@@ -216,6 +223,7 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
         send,
         upload,
         download,
+        numeric,
     })
 }
 

@@ -58,7 +58,8 @@ impl Host {
             width: small(fleet.model.k),
             outputs: small(fleet.shape.outputs),
         };
-        let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone());
+        let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone())
+            .with_numeric(fleet.algorithm.numeric);
         let mut campaign = entropy;
         let mut done = 0;
         let mut trained = false;

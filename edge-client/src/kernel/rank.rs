@@ -21,13 +21,14 @@ const SMALLEST: f32 = 1e-18;
 const SWEEPS: usize = 24;
 
 /// Solves `min |R W - Q|` for the `W` of least norm. `r` is k x k, zero below the diagonal (overwritten), `q` is
-/// k x c and becomes `W`; `scratch` holds k values. Returns the numerical rank. Never fails: what cannot be
+/// k x c and becomes `W`; `scratch` holds k values. Singular values under `cut` times the largest are left out.
+/// Returns the numerical rank. Never fails: what cannot be
 /// represented (a head beyond f32) becomes zero.
 #[inline(never)]
-pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32]) -> usize {
+pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cut: f32) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
-    if is_well_conditioned(r, scratch) {
+    if is_well_conditioned(r, scratch, cut) {
         substitute(r, q, k, c);
         return k;
     }
@@ -42,7 +43,7 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32]) -> usize 
         *value *= scale;
     }
     orthogonalise_rows(r, q, k, c);
-    let rank = combine(r, q, scratch, scale);
+    let rank = combine(r, q, scratch, scale, cut);
     if q.iter().any(|w| !w.is_finite()) {
         q.fill(0.0);
         return 0;
@@ -52,7 +53,7 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32]) -> usize 
 
 /// True if nothing can be cut: `|R| |R^-1|` bounds the quotient of any two singular values. (Frobenius norms; the
 /// inverse of a triangle, column by column.)
-fn is_well_conditioned(r: &[f32], scratch: &mut [f32]) -> bool {
+fn is_well_conditioned(r: &[f32], scratch: &mut [f32], cut: f32) -> bool {
     let k = scratch.len();
     let mut inverse_squares = 0.0f32;
     for column in 0..k {
@@ -68,12 +69,11 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32]) -> bool {
         }
     }
     // Written so that a NaN is not.
-    inverse_squares <= 1.0 / (SMALLEST * SMALLEST)
-        && dot(r, r, 1) * inverse_squares <= 0.25 / (RANK_CUT * RANK_CUT)
+    inverse_squares <= 1.0 / (SMALLEST * SMALLEST) && dot(r, r, 1) * inverse_squares <= 0.25 / (cut * cut)
 }
 
 /// Solves `R W = Q` in place.
-fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
+pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
     for i in (0..k).rev() {
         let Some((&pivot, row)) = r.get(i * k + i..i * k + k).and_then(<[f32]>::split_first) else { return };
         let (own, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
@@ -123,7 +123,7 @@ fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
 
 /// `W = V S^-1 (J Q)` from `S V^T` (scaled) and `J Q`, without the small singular values. Returns how many are
 /// left.
-fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32], scale: f32) -> usize {
+fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32], scale: f32, cut: f32) -> usize {
     let k = scratch.len();
     let c = q.len().checked_div(k).unwrap_or(0);
     let mut longest = 0.0;
@@ -136,7 +136,7 @@ fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32], scale: f32) -> usize {
     let mut rank = 0;
     for (row, q) in r.chunks_exact(k).zip(q.chunks_exact_mut(c.max(1))) {
         let square = dot(row, row, 1);
-        let kept = square > RANK_CUT * RANK_CUT * longest;
+        let kept = square > cut * cut * longest;
         rank += usize::from(kept);
         let weight = if kept { scale / square } else { 0.0 };
         for value in q {

@@ -14,7 +14,7 @@ use super::rows;
 use crate::kernel::Four;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
 use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, solve_normal};
-use crate::kernel::rank::minimum_norm;
+use crate::kernel::rank::{RANK_CUT, minimum_norm};
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
@@ -167,7 +167,7 @@ fn solve_triangular(parts: &mut Parts<'_>, spare: &mut [Four], ridge: f32, usage
         }
     }
     rows::finish(parts, spare, number);
-    minimum_norm(parts.factor, parts.rhs, parts.z);
+    minimum_norm(parts.factor, parts.rhs, parts.z, RANK_CUT);
 }
 
 fn keep_head(parts: &mut Parts<'_>) {

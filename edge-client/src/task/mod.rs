@@ -4,6 +4,8 @@
 //! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg behind a feature.
 
 mod fedrep;
+#[cfg(feature = "i16")]
+mod fixed;
 mod linear;
 mod pass;
 mod projected;

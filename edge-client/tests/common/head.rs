@@ -108,7 +108,7 @@ pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usiz
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         fold_one(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
     }
-    let rank = minimum_norm(&mut r, &mut q, &mut vec![0.0; k]);
+    let rank = minimum_norm(&mut r, &mut q, &mut vec![0.0; k], RANK_CUT);
     (q, rank)
 }
 

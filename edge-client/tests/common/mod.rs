@@ -1,6 +1,8 @@
 //! What several test files share: test data, f64 oracles, memory of any shape, and one round by hand.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+#[cfg(feature = "i16")]
+pub mod fixed;
 pub mod head;
 pub mod problem;
 pub mod server;

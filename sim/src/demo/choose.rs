@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fedspan_protocol::message::HeadSolve;
+use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -365,7 +365,7 @@ impl Inner {
         let accuracy = |r: f32| {
             self.over_draws(|draw| {
                 let data = if features == Features::Device { &draw.device } else { &draw.logarithmic };
-                average(&evaluate::personal(&data.newcomers, &basis, shape, ridge(r))).accuracy
+                average(&evaluate::personal(&data.newcomers, &basis, shape, ridge(r), Numeric::F32)).accuracy
             })
         };
         Ok(RIDGES.iter().map(|r| accuracy(*r).unwrap_or(0.0)).collect())

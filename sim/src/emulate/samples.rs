@@ -1,5 +1,7 @@
 //! What the boards of a fleet learn from: each has the samples of one client of the scenario in its flash.
 
+use fedspan_protocol::message::Numeric;
+
 use super::{EmulateError, Firmware, Plan};
 use crate::data::flash::{image, table};
 use crate::data::{Client, Dataset};
@@ -24,6 +26,13 @@ impl<'a> Images<'a> {
         let shape = plan.core.firmware.shape();
         let unsuitable =
             |wanted| EmulateError::Scenario { name: scenario.name.clone(), core: plan.core.line, wanted };
+        let wanted = match plan.core.firmware {
+            Firmware::Watch => WATCH,
+            Firmware::Table => TABLE,
+        };
+        if scenario.algorithm.numeric != Numeric::F32 {
+            return Err(unsuitable(wanted));
+        }
         match (plan.core.firmware, &scenario.data) {
             (Firmware::Watch, DataSection::Watch(settings)) if !settings.programmes => {
                 if scenario.model.k != shape.width {
@@ -75,7 +84,6 @@ impl<'a> Images<'a> {
     }
 }
 
-const WATCH: &str =
-    "replay the bundled recordings: data.kind = \"watch-imu\" without programmes, model.k = 24";
+const WATCH: &str = "replay the bundled recordings: data.kind = \"watch-imu\" without programmes, model.k = 24, algorithm.numeric = \"f32\"";
 const TABLE: &str = "have a table of samples: regression with 20 features and one output, the same in every round, model.k = 2 \
      (the built-in scenario \"smallest\")";

@@ -57,7 +57,8 @@ impl<'a> Simulation<'a> {
             width: small(shape.width),
             outputs: small(shape.outputs),
         };
-        let requirements = Requirements::new(model, &engine.requests(), None);
+        let requirements =
+            Requirements::new(model, &engine.requests(), None).with_numeric(scenario.algorithm.numeric);
         let speed = |client: usize| match scenario.fleet.exponential {
             true => stream(seed, Purpose::Speed, client as u64).exponential(),
             false => 1.0,
@@ -138,7 +139,8 @@ impl<'a> Simulation<'a> {
         for client in clients {
             let id = self.devices.len() as u64;
             let config = Config { frame_limit: limit, ..Config::new(id) };
-            let session = session(config, self.shape, client.source(), self.seed);
+            let session =
+                session(config, self.shape, self.scenario.algorithm.numeric, client.source(), self.seed);
             let mut device = SimDevice::connect(session);
             for said in device.said.drain(..) {
                 let admitted = match said {
@@ -317,9 +319,10 @@ impl<'a> Simulation<'a> {
 
     /// The figures after a round, all of them numbers.
     fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
-        let head = self.scenario.algorithm.final_head;
+        let algorithm = &self.scenario.algorithm;
+        let (head, numeric) = (algorithm.final_head, algorithm.numeric);
         let (mut scores, clients) =
-            evaluate::representation(self.dataset, self.engine.representation(), head);
+            evaluate::representation(self.dataset, self.engine.representation(), head, numeric);
         if let Some(w) = self.engine.shared_head() {
             let shared = evaluate::shared(&self.dataset.clients, self.engine.representation(), w);
             scores.accuracy_global = shared.accuracy;

@@ -9,6 +9,7 @@
 //! | [`nor`], `flash`, `storage`, `kept` | the record in a flash that is a file of the host; what RAM keeps over a reset |
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
+//! | [`lengths`] | that products of integers are right at any length |
 //! | [`once`] | static memory that is handed out once |
 //! | `register`, `systick`, `fault` | the few lines that touch hardware |
 //!
@@ -17,6 +18,7 @@
 #![cfg_attr(target_os = "none", no_std)]
 
 pub mod board;
+pub mod lengths;
 pub mod link;
 pub mod nor;
 pub mod once;

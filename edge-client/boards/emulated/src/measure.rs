@@ -1,4 +1,5 @@
-//! What one FedRep update costs on this core: one line of JSON for each way to the head.
+//! What one FedRep update costs on this core: one line of JSON for each of two problems:
+//! in f32 one for each way to the head.
 //!
 //! `instructions` is the update itself, from samples in flash to head and gradient factors; `verify` the check
 //! of a received representation, `emit` the dense gradient that is sent. Counts need `-icount shift=0`, with
@@ -6,7 +7,7 @@
 
 use core::hint::black_box;
 
-use fedspan_client::{Linear, Task, Workspace};
+use fedspan_client::{Linear, Memory, Task};
 use fedspan_protocol::message::DeclineReason;
 use semihosting::println;
 
@@ -24,9 +25,9 @@ static ILL: Problem<D, M> = Problem::ill_conditioned();
 ///
 /// # Errors
 /// The reason for which the client declined the round.
-pub fn update<B: Board + Meter>(
+pub fn update<B: Board + Meter, A: Memory>(
     board: &B,
-    client: &mut Linear<Workspace<D, K>>,
+    client: &mut Linear<A>,
     upload: &mut [f32; D * K],
 ) -> Result<(), DeclineReason> {
     for problem in [&WELL, &ILL] {
@@ -35,9 +36,9 @@ pub fn update<B: Board + Meter>(
     Ok(())
 }
 
-fn one<B: Board + Meter>(
+fn one<B: Board + Meter, A: Memory>(
     board: &B,
-    client: &mut Linear<Workspace<D, K>>,
+    client: &mut Linear<A>,
     upload: &mut [f32; D * K],
     problem: &Problem<D, M>,
 ) -> Result<(), DeclineReason> {
@@ -58,7 +59,7 @@ fn one<B: Board + Meter>(
          \"verify\":{verify},\"emit\":{emit},\"stack\":{stack},\"workspace\":{},{outcome}}}",
         B::NAME,
         B::CORE,
-        size_of::<Workspace<D, K>>(),
+        size_of::<A>(),
     );
     Ok(())
 }

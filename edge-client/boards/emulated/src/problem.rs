@@ -34,6 +34,8 @@ pub struct Problem<const D: usize, const M: usize> {
     pub x: [[f32; D]; M],
     /// Targets.
     pub y: [f32; M],
+    /// The normal equations are ill conditioned.
+    pub ill: bool,
 }
 
 /// How far samples stray from one direction where the problem is ill conditioned: the Gram matrix of their
@@ -78,7 +80,7 @@ impl<const D: usize, const M: usize> Problem<D, M> {
             y[i] = sum + random.unit() / 16.0;
             i += 1;
         }
-        Self { x, y }
+        Self { x, y, ill: common > 0.0 }
     }
 }
 

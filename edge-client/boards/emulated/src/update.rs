@@ -6,7 +6,7 @@ use fedspan_client::source::{SampleSource, Samples};
 use fedspan_client::{Linear, Recording, SourceError, Task};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{
-    DeclineReason, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, Upload,
+    DeclineReason, Descriptors, HeadSolve, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -19,7 +19,8 @@ pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 /// What came out of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// How the head was found: `normal`, or `triangular`.
+    /// How the head was found: `normal`, or `triangular`. In 16-bit fixed point, where there is one way only,
+    /// what the samples are like: `i16` or `i16-ill`.
     pub path: &'static str,
     /// CRC-32C of the representation.
     pub representation: u32,
@@ -33,6 +34,7 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
     samples: Recording<'a>,
+    ill: bool,
     passes: u32,
 }
 
@@ -40,15 +42,18 @@ impl<'a> Counted<'a> {
     /// The samples of a problem.
     #[must_use]
     pub fn new<const D: usize, const M: usize>(problem: &'a Problem<D, M>) -> Self {
-        Self { samples: Recording::regression(problem.x.as_flattened(), &problem.y, D, 1), passes: 0 }
+        let samples = Recording::regression(problem.x.as_flattened(), &problem.y, D, 1);
+        Self { samples, ill: problem.ill, passes: 0 }
     }
 
     /// Which way the head was found, after one update.
     #[must_use]
-    pub fn path(&self) -> &'static str {
-        match self.passes {
-            2 => "normal",
-            3 => "triangular",
+    pub fn path(&self, numeric: Numeric) -> &'static str {
+        match (numeric, self.passes) {
+            (Numeric::F32, 2) => "normal",
+            (Numeric::F32, 3) => "triangular",
+            (Numeric::I16, 2) if self.ill => "i16-ill",
+            (Numeric::I16, 2) => "i16",
             _ => "unknown",
         }
     }
@@ -87,7 +92,7 @@ pub fn open<M: Memory>(client: &mut Linear<M>) -> Result<(), DeclineReason> {
 pub fn outcome<M: Memory>(client: &Linear<M>, source: &Counted<'_>, upload: &mut [f32]) -> Outcome {
     client.emit(0, 0, upload);
     Outcome {
-        path: source.path(),
+        path: source.path(client.capabilities().numeric),
         representation: crc32c_f32(client.representation().unwrap_or_default()),
         update: crc32c_f32(upload),
         head: crc32c_f32(client.head()),

@@ -1,12 +1,16 @@
 //! The measured update on the host: both problems take the way they are made for, in every shape.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use fedspan_client::{Linear, Task, Workspace};
+use fedspan_client::memory::FixedWorkspace;
+use fedspan_client::{Linear, Memory, Task, Workspace};
 use fedspan_emulated::problem::Problem;
 use fedspan_emulated::update::{Counted, Outcome, ROUND, open, outcome};
 
-fn update<const D: usize, const K: usize, const M: usize>(problem: &Problem<D, M>) -> Outcome {
-    let mut client = Linear::new(Workspace::<D, K>::new());
+fn update<const D: usize, const K: usize, const M: usize>(
+    memory: impl Memory,
+    problem: &Problem<D, M>,
+) -> Outcome {
+    let mut client = Linear::new(memory);
     open(&mut client).unwrap();
     let mut source = Counted::new(problem);
     client.run(ROUND, &mut source).unwrap();
@@ -16,8 +20,12 @@ fn update<const D: usize, const K: usize, const M: usize>(problem: &Problem<D, M
 }
 
 fn both_ways<const D: usize, const K: usize, const M: usize>() {
-    assert_eq!(update::<D, K, M>(&Problem::well_conditioned()).path, "normal");
-    assert_eq!(update::<D, K, M>(&Problem::ill_conditioned()).path, "triangular");
+    let float = || Workspace::<D, K>::new();
+    assert_eq!(update::<D, K, M>(float(), &Problem::well_conditioned()).path, "normal");
+    assert_eq!(update::<D, K, M>(float(), &Problem::ill_conditioned()).path, "triangular");
+    let fixed = || FixedWorkspace::<D, K>::new();
+    assert_eq!(update::<D, K, M>(fixed(), &Problem::well_conditioned()).path, "i16");
+    assert_eq!(update::<D, K, M>(fixed(), &Problem::ill_conditioned()).path, "i16-ill");
 }
 
 #[test]
@@ -25,4 +33,9 @@ fn each_problem_takes_its_way_to_the_head() {
     both_ways::<20, 2, 20>();
     both_ways::<64, 4, 32>();
     both_ways::<128, 8, 32>();
+}
+
+#[test]
+fn products_of_all_lengths_are_right() {
+    assert_eq!(fedspan_emulated::lengths::check(), Ok(()));
 }

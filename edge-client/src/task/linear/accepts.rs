@@ -10,14 +10,16 @@ use crate::memory::Shape;
 use crate::task::start;
 
 /// What a linear model of this shape can do; the session fills in the frame limit.
-pub(super) fn capabilities(shape: Shape) -> Capabilities {
+pub(super) fn capabilities(shape: Shape, numeric: Numeric) -> Capabilities {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let elements = u32::try_from(shape.features * shape.width).unwrap_or(u32::MAX);
     let head = u32::try_from(shape.width * shape.outputs).unwrap_or(u32::MAX);
     let any_head = HeadSolve::LeastSquares { ridge: 0.0 };
     let mut tasks = Wire::FitHead { head: any_head }.bit() | Wire::PowerStart.bit() | fedrep_bit();
     let mut roles = Role::Gradient.bit() | Role::Representation.bit() | Role::Subspace.bit();
-    if cfg!(feature = "shared-head") {
+    // FedAvg has no form in fixed point.
+    let shared_head = cfg!(feature = "shared-head") && numeric == Numeric::F32;
+    if shared_head {
         let encoding = Encoding::F32;
         tasks |= Wire::FedAvg { step_size: 0.0, head_step_size: 0.0, local_steps: 1, encoding }.bit();
         roles |= Role::SharedHead.bit();
@@ -36,10 +38,10 @@ pub(super) fn capabilities(shape: Shape) -> Capabilities {
         tasks,
         roles,
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
-        numeric: Numeric::F32,
-        tensors: if cfg!(feature = "shared-head") { 2 } else { 1 },
+        numeric,
+        tensors: if shared_head { 2 } else { 1 },
         tensor_elements: elements,
-        total_elements: if cfg!(feature = "shared-head") { elements.saturating_add(head) } else { elements },
+        total_elements: if shared_head { elements.saturating_add(head) } else { elements },
     }
 }
 

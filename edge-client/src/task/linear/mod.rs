@@ -1,14 +1,14 @@
 //! [`Linear`]: a linear model and its own use (`fit_head`, `predict`); its rounds are in `rounds`.
 
 mod accepts;
+mod arithmetic;
 mod rounds;
 
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 
-use super::pass::Over;
-use super::{Usage, fedrep};
+use super::Usage;
 use crate::error::{NotReady, ShapeMismatch};
 use crate::kernel::project;
 use crate::memory::{Memory, Shape};
@@ -82,6 +82,7 @@ impl<M: Memory> Linear<M> {
 
     /// Declares what is in the representation buffer valid.
     pub(crate) fn accept_representation(&mut self) {
+        arithmetic::accept(&mut self.memory);
         self.state.representation = Some(crc32c_f32(self.memory.parts_ref().representation));
     }
 
@@ -97,8 +98,7 @@ impl<M: Memory> Linear<M> {
     ) -> Result<Usage, DeclineReason> {
         let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
         self.state.task = Some(Wire::FitHead { head });
-        let usage =
-            fedrep::solve_head(&mut self.memory.parts(), head, RoundId::default(), Over::All, samples)?;
+        let usage = arithmetic::solve_head(&mut self.memory, head, RoundId::default(), samples)?;
         self.state.head = Some(hash);
         Ok(usage)
     }
@@ -112,13 +112,14 @@ impl<M: Memory> Linear<M> {
         if self.state.head != Some(hash) {
             return Err(NotReady::NoHead);
         }
-        let parts = self.memory.parts();
-        for (expected, got) in [(parts.shape.features, x.len()), (parts.shape.outputs, out.len())] {
+        let shape = self.shape();
+        for (expected, got) in [(shape.features, x.len()), (shape.outputs, out.len())] {
             if expected != got {
                 return Err(NotReady::Length { expected, got });
             }
         }
-        project::project(parts.representation, x, parts.z);
+        arithmetic::project(&mut self.memory, x);
+        let parts = self.memory.parts();
         project::apply_head(parts.head, parts.z, out);
         Ok(())
     }

@@ -1,26 +1,24 @@
 //! A linear model's rounds, step by step: the [`Task`] trait.
 
-use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{
-    Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen, Task as Wire, Upload,
+    Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 #[cfg(feature = "reveal-moments")]
 use fedspan_protocol::tensor::Role;
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
-use super::{Linear, accepts};
+use super::{Linear, accepts, arithmetic};
 use crate::kernel::gradient;
 use crate::memory::{Memory, Parts};
 use crate::source::{SampleSource, Targets};
-use crate::task::pass::Over;
 #[cfg(feature = "shared-head")]
 use crate::task::shared;
 use crate::task::{Task, Usage, fedrep, start};
 
 impl<M: Memory> Task for Linear<M> {
     fn capabilities(&self) -> Capabilities {
-        accepts::capabilities(self.shape())
+        accepts::capabilities(self.shape(), self.memory.numeric())
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -29,6 +27,9 @@ impl<M: Memory> Task for Linear<M> {
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let expected = accepts::expected(self.shape(), &round.task)?;
+        if matches!(round.task, Wire::FedAvg { .. }) && self.memory.numeric() != Numeric::F32 {
+            return Err(DeclineReason::Task);
+        }
         if !accepts::valid_parameters(&round.task) {
             return Err(DeclineReason::Parameter);
         }
@@ -86,21 +87,20 @@ impl<M: Memory> Task for Linear<M> {
                     .map_err(|_| DeclineReason::NotOrthonormal { error })?;
             }
         }
-        self.state.representation = Some(crc32c_f32(representation));
+        self.accept_representation();
         Ok(())
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        let parts = &mut self.memory.parts();
-        let state = &mut self.state;
+        let Self { memory, state } = self;
         let usage = match state.task.ok_or(DeclineReason::Task)? {
             Wire::FedRep { head, .. } => {
-                let usage = fedrep::run(parts, head, id, source)?;
+                let usage = arithmetic::fed_rep(memory, head, id, source)?;
                 state.head = state.representation;
                 usage
             }
             Wire::FitHead { head } => {
-                let usage = fedrep::solve_head(parts, head, id, Over::All, source)?;
+                let usage = arithmetic::solve_head(memory, head, id, source)?;
                 state.head = state.representation;
                 usage
             }
@@ -108,16 +108,16 @@ impl<M: Memory> Task for Linear<M> {
             Wire::FedAvg { step_size, head_step_size, local_steps, .. } => {
                 state.representation = None;
                 state.head = None;
-                shared::run(parts, step_size, head_step_size, local_steps, id, source)?
+                shared::run(&mut memory.parts(), step_size, head_step_size, local_steps, id, source)?
             }
             Wire::PowerStart => {
                 state.representation = None;
-                start::power(parts, id, source)?
+                start::power(&mut memory.parts(), id, source)?
             }
             #[cfg(feature = "reveal-moments")]
             Wire::MomentRows { first, count } => {
                 state.representation = None;
-                start::moment_rows(parts, first.into(), count.into(), id, source)?
+                start::moment_rows(&mut memory.parts(), first.into(), count.into(), id, source)?
             }
             _ => return Err(DeclineReason::Task),
         };

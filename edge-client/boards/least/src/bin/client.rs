@@ -6,10 +6,14 @@
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
+#[cfg(not(feature = "i16"))]
+use fedspan_client::Workspace;
 use fedspan_client::link::{Buffers, run};
+#[cfg(feature = "i16")]
+use fedspan_client::memory::FixedWorkspace as Workspace;
 use fedspan_client::session::Config;
 use fedspan_client::store::NoStore;
-use fedspan_client::{Linear, Recording, Session, Workspace};
+use fedspan_client::{Linear, Recording, Session};
 use least::{D, K, Line, Steps, clock, samples, tell};
 
 const CONFIG: Config = Config::new(1);

@@ -1,0 +1,51 @@
+//! Products of integers, of every short length and at every place that a loop may be unrolled to, against a loop that
+//! no compiler can see through. LLVM's patterns for the dual multiplications of Cortex-M4 and M7 have counted
+//! products twice at some lengths; the shapes that `update` measures would not show all of them.
+
+use core::hint::black_box;
+
+use fedspan_client::kernel::fixed::product::{products, residuals};
+
+use crate::problem::Generator;
+
+/// Longer than any loop is unrolled.
+const LONGEST: usize = 67;
+/// Rows of each length.
+const ROWS: usize = 3;
+
+/// Computes products and residuals of all lengths.
+///
+/// # Errors
+/// The first length at which one is wrong.
+pub fn check() -> Result<(), usize> {
+    let mut random = Generator::new(4);
+    let mut integer = || {
+        let [low, high, ..] = random.bits().to_le_bytes();
+        // The largest that there are, often.
+        match low % 4 {
+            0 => i16::MAX,
+            1 => -i16::MAX,
+            _ => i16::from_le_bytes([low, high]).max(-i16::MAX),
+        }
+    };
+    let rows: [i16; ROWS * LONGEST] = core::array::from_fn(|_| integer());
+    let v: [i16; LONGEST] = core::array::from_fn(|_| integer());
+    for n in 1..=LONGEST {
+        let (rows, v) = (rows.get(..ROWS * n).unwrap_or_default(), v.get(..n).unwrap_or_default());
+        let (mut found, mut differences) = ([0.0; ROWS], [0.0; ROWS]);
+        let halvings = products(rows, v, 0, &mut found);
+        let same = residuals(rows, v, 0, &mut differences) == halvings;
+        for ((row, found), differences) in rows.chunks_exact(n).zip(found).zip(differences) {
+            let exact = row.iter().zip(v).fold(0i64, |sum, (a, b)| {
+                black_box(sum) + i64::from(black_box(*a)) * i64::from(black_box(*b))
+            });
+            let half = if halvings > 0 { 1i64 << (halvings - 1) } else { 0 };
+            let exact = (exact + half) >> halvings;
+            let is = |value: f32| i64::from(value.to_bits().cast_signed()) == exact;
+            if !(same && is(found) && is(differences)) {
+                return Err(n);
+            }
+        }
+    }
+    Ok(())
+}

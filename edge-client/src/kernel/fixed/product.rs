@@ -1,0 +1,109 @@
+//! Products of a matrix of integers with a block of integers: projections and residuals.
+
+use super::Scale;
+use super::scale::{LEAST, integer};
+
+/// How often a sum of `n` products must be halved to stay below 2^30 in magnitude: one product of at most
+/// 32767^2 does.
+fn halvings(n: usize) -> u32 {
+    // Not by leading zeros: small cores have no instruction for them.
+    let (mut halvings, mut rest) = (0, n.saturating_sub(1));
+    while rest > 0 {
+        (halvings, rest) = (halvings + 1, rest / 2);
+    }
+    halvings
+}
+
+/// `A v`, as integers of 32 bits below 2^30 that are kept as the bits of floats. `rows` holds the rows of `A`
+/// one after the other, each as long as `v`; `exponent` is the sum of the exponents of both scales. Returns
+/// the exponent that the result is counted in.
+#[inline(never)]
+pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32 {
+    let halvings = halvings(v.len());
+    let mut rest = rows;
+    for place in wide {
+        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
+        rest = later;
+        *place = f32::from_bits(dot(row, v, halvings).cast_unsigned());
+    }
+    exponent.saturating_add_unsigned(halvings)
+}
+
+/// `A v - y` in place of `y` (c values, finite), as integers of 32 bits that are kept as the bits of floats;
+/// arguments as for [`products`]. Returns the exponent that the result is counted in.
+#[inline(never)]
+pub fn residuals(rows: &[i16], v: &[i16], exponent: i32, y: &mut [f32]) -> i32 {
+    let halvings = halvings(v.len());
+    let exponent = exponent.saturating_add_unsigned(halvings);
+    // Fine enough that the larger of the two keeps 30 bits.
+    let targets = Scale::of(y).unwrap_or_default().exponent() - 15;
+    let common = exponent.max(targets).max(i32::from(LEAST));
+    let shift = common.abs_diff(exponent);
+    let mut rest = rows;
+    for place in y {
+        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
+        rest = later;
+        let prediction = halve(dot(row, v, halvings), shift);
+        *place = f32::from_bits((prediction - integer(common, *place)).cast_unsigned());
+    }
+    common
+}
+
+/// `value / 2^times`, to the nearest.
+pub(super) fn halve(value: i32, times: u32) -> i32 {
+    let half = if times == 0 { 0 } else { value.unbounded_shr(times - 1) & 1 };
+    value.unbounded_shr(times) + half
+}
+
+/// `sum of a b / 2^halvings`, to the nearest.
+///
+/// Pairs of products are summed in two words, what is above and what is below 2^16: small cores add two words as
+/// fast as one of 64 bits. Nor do LLVM's patterns for the dual multiplications of Cortex-M4 and M7 see sums of 64
+/// bits this way: at opt-level 3 those count products twice (seen with LLVM 22; `lengths` of the emulated boards
+/// would find it).
+#[inline(always)]
+fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
+    let (a, a_rest) = a.as_chunks::<4>();
+    let (b, b_rest) = b.as_chunks::<4>();
+    let mut sum = Words { high: 0, low: 0 };
+    for (a, b) in a.iter().zip(b) {
+        // Two products fit 32 bits.
+        sum.add(product(a[0], b[0]) + product(a[1], b[1]));
+        sum.add(product(a[2], b[2]) + product(a[3], b[3]));
+    }
+    for (a, b) in a_rest.iter().zip(b_rest) {
+        sum.add(product(*a, *b));
+    }
+    sum.halve(halvings)
+}
+
+/// `high 2^16 + low`. Neither overflows with 65535 terms of 32 bits.
+struct Words {
+    high: i32,
+    low: u32,
+}
+
+impl Words {
+    #[inline(always)]
+    fn add(&mut self, term: i32) {
+        self.high += term >> 16;
+        self.low += term.cast_unsigned() & 0xffff;
+    }
+
+    /// The sum without its `times` lowest bits, to the nearest, where that fits 32 bits.
+    fn halve(self, times: u32) -> i32 {
+        let sum = (i64::from(self.high) << 16) + i64::from(self.low) + i64::from(1u32 << times >> 1);
+        // No shift of 64 bits, which is a call on small cores.
+        let (high, low) = (word(sum.cast_unsigned() >> 32), word(sum.cast_unsigned()));
+        ((high << 1 << (31 - times)) | (low >> times)).cast_signed()
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+fn word(value: u64) -> u32 {
+    value as u32
+}
+
+fn product(a: i16, b: i16) -> i32 {
+    i32::from(a) * i32::from(b)
+}

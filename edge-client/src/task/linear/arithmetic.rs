@@ -1,0 +1,61 @@
+//! Which arithmetic a model's own computations take: that of its memory.
+
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
+
+use crate::kernel::project;
+use crate::memory::{Memory, Parts};
+use crate::source::SampleSource;
+#[cfg(feature = "i16")]
+use crate::task::fixed;
+use crate::task::pass::Over;
+use crate::task::{Usage, fedrep};
+
+/// A new representation is in memory and verified.
+pub(super) fn accept<M: Memory>(memory: &mut M) {
+    #[cfg(feature = "i16")]
+    if let Some((parts, mut fixed)) = memory.fixed() {
+        fixed::accept(&parts, &mut fixed);
+    }
+    let _ = memory;
+}
+
+/// Projects a sample of the right length into `parts.z`.
+pub(super) fn project<M: Memory>(memory: &mut M, x: &[f32]) {
+    #[cfg(feature = "i16")]
+    if let Some((mut parts, mut fixed)) = memory.fixed() {
+        if !fixed::project(&mut parts, &mut fixed, x) {
+            parts.z.fill(f32::NAN);
+        }
+        return;
+    }
+    let Parts { representation, z, .. } = memory.parts();
+    project::project(representation, x, z);
+}
+
+/// Fits the head on the representation in memory.
+pub(super) fn solve_head<M: Memory>(
+    memory: &mut M,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    #[cfg(feature = "i16")]
+    if let Some((mut parts, mut fixed)) = memory.fixed() {
+        return fixed::solve_head(&mut parts, &mut fixed, head, id, Over::All, source);
+    }
+    fedrep::solve_head(&mut memory.parts(), head, id, Over::All, source)
+}
+
+/// A whole FedRep round.
+pub(super) fn fed_rep<M: Memory>(
+    memory: &mut M,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    #[cfg(feature = "i16")]
+    if let Some((mut parts, mut fixed)) = memory.fixed() {
+        return fixed::run(&mut parts, &mut fixed, head, id, source);
+    }
+    fedrep::run(&mut memory.parts(), head, id, source)
+}

@@ -1,0 +1,347 @@
+//! A FedRep round in 16-bit fixed point: projection and gradient within the stated bound of exact arithmetic on
+//! the same head, whatever the samples are; bits that do not depend on how samples come; what is declined.
+#![cfg(feature = "i16")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::fixed::{HeapFixed, bounds, gradient_bounds};
+use common::*;
+use fedspan_client::memory::{FixedWorkspace, Memory};
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, NotReady, Task};
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric, Task as Wire, Upload};
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+
+const RIDGE: HeadSolve = HeadSolve::LeastSquares { ridge: 0.1 };
+const STEPS: HeadSolve = HeadSolve::Gradient { steps: 3, step_size: 0.1 };
+
+/// How the samples of a case look.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Normal,
+    Classes,
+    /// A power of two a sample.
+    Sizes(i32),
+    /// A power of two a value.
+    Wild(i32),
+    /// One feature a million times the others.
+    Dominated,
+    /// All along one direction.
+    Line,
+    Zero,
+    Subnormal,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::Normal,
+    Kind::Classes,
+    Kind::Sizes(10),
+    Kind::Sizes(30),
+    Kind::Wild(30),
+    Kind::Wild(100),
+    Kind::Dominated,
+    Kind::Line,
+    Kind::Zero,
+    Kind::Subnormal,
+];
+
+fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sliced {
+    let mut x = random.normals(m * d);
+    let size = |random: &mut Random, most: i32| 2f32.powi(random.below(2 * most as usize + 1) as i32 - most);
+    match kind {
+        Kind::Normal | Kind::Classes => {}
+        Kind::Sizes(most) => x.chunks_mut(d).for_each(|row| {
+            let size = size(random, most);
+            row.iter_mut().for_each(|v| *v *= size);
+        }),
+        // Upwards only as far as projections are taken.
+        Kind::Wild(most) => x.iter_mut().for_each(|v| *v *= size(random, most).min(1e9)),
+        Kind::Dominated => x.chunks_mut(d).for_each(|row| row[0] *= 1e6),
+        Kind::Line => {
+            let direction = x[..d].to_vec();
+            for row in x.chunks_mut(d) {
+                let along = random.normal() as f32;
+                row.iter_mut().zip(&direction).for_each(|(v, a)| *v = along * a);
+            }
+        }
+        Kind::Zero => x.fill(0.0),
+        Kind::Subnormal => x.iter_mut().for_each(|v| *v *= 1e-39),
+    }
+    if let Kind::Classes = kind {
+        let classes = (0..m).map(|_| random.below(c) as u8).collect();
+        return Sliced::classification(x, classes, d, c);
+    }
+    Sliced::regression(x, random.normals(m * c), d, c)
+}
+
+fn shape(random: &mut Random) -> (usize, usize, usize, usize) {
+    let k = 1 + random.below(8);
+    let d = k + random.below(40);
+    (d, k, 1 + random.below(5), 1 + random.below(60))
+}
+
+/// `S`, the head, and what was used, after one round.
+fn round(
+    memory: &mut HeapFixed,
+    head: HeadSolve,
+    b: &[f32],
+    samples: &Sliced,
+) -> Result<(Vec<f32>, Vec<f32>, Usage), DeclineReason> {
+    let mut model = Linear::new(&mut *memory);
+    let (usage, _) =
+        fed_rep_round(&mut model, fed_rep(head, Upload::Gradient, 0.0), b, &mut samples.clone())?;
+    let w = model.head().to_vec();
+    Ok((memory.parts_ref().residual.to_vec(), w, usage))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+    /// `kernel::fixed`: the bound of `S` against exact arithmetic on the head that the device found.
+    #[test]
+    fn the_gradient_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len(), how in 0..3usize) {
+        let mut random = Random(seed);
+        let (d, k, c, m) = shape(&mut random);
+        let b = flat(&random.orthonormal(d, k));
+        let samples = samples(&mut random, KINDS[kind], d, c, m);
+        let head = [EXACT, RIDGE, STEPS][how];
+        let found = round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
+        // Gradient steps of a fixed size diverge on large samples, and say so.
+        let (s, w, usage) = match found {
+            Err(DeclineReason::UpdateNonFinite) if how == 2 => return Ok(()),
+            other => other.unwrap(),
+        };
+        prop_assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
+        let w = matrix(k, c, &w);
+        let (exact, bound) = gradient_bounds(&samples.x64(), &samples.y64(), &matrix(d, k, &b), &w);
+        let s = matrix(d, c, &s);
+        for ((s, exact), bound) in s.iter().zip(exact.iter()).zip(bound.iter()) {
+            let error = (s - exact).abs();
+            // The least float is the least that there is.
+            prop_assert!(error <= bound + 1e-44, "{error:e} over {bound:e}, exact {exact:e}");
+        }
+    }
+
+    /// The same of a projection, seen through a head that is the identity.
+    #[test]
+    fn a_projection_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len()) {
+        let mut random = Random(seed);
+        let (d, k, _, m) = shape(&mut random);
+        let b = flat(&random.orthonormal(d, k));
+        let samples = samples(&mut random, KINDS[kind], d, k, m);
+        let mut model = Linear::new(HeapFixed::new(d, k, k));
+        model.set_representation(&b).unwrap();
+        model.head_mut().copy_from_slice(&identity(k));
+        model.restore_head(crc32c_f32(&b));
+        let zero = vec![0.0; k];
+        for x in samples.x.chunks(d) {
+            let mut found = vec![0.0; k];
+            model.predict(x, &mut found).unwrap();
+            let x: Vec<f64> = x.iter().map(|&v| v.into()).collect();
+            let own = bounds(&x, &zero, &matrix(d, k, &b), &M::identity(k, k));
+            for ((&found, exact), zeta) in found.iter().zip(&own.z).zip(&own.zeta) {
+                let error = (f64::from(found) - exact).abs();
+                prop_assert!(error <= zeta + 1e-44, "{error:e} over {zeta:e}");
+            }
+        }
+    }
+
+    /// Any bits at all as samples and targets: the counters are those of what is usable, nothing wraps, and what
+    /// cannot be used leaves no trace.
+    #[test]
+    fn any_bits_are_survived(seed in any::<u64>(), wild in 0usize..4, how in 0..3usize) {
+        let mut random = Random(seed);
+        let (d, k, c, m) = shape(&mut random);
+        let b = flat(&random.orthonormal(d, k));
+        let mut x = random.normals(m * d);
+        let mut y = random.normals(m * c);
+        for value in x.iter_mut().chain(&mut y) {
+            if random.below(400) < wild {
+                *value = f32::from_bits(random.next() as u32);
+            }
+        }
+        let samples = Sliced::regression(x, y, d, c);
+        let head = [EXACT, RIDGE, STEPS][how];
+        let (x, y) = (samples.x64(), samples.y64());
+        let z = &x * matrix(d, k, &b);
+        let sure = |values: &[f64], most: f64| values.iter().all(|v| v.abs() <= most);
+        let row = |a: &M, i: usize| a.row(i).iter().copied().collect::<Vec<_>>();
+        let bad: Vec<usize> = (0..m).filter(|&i| !(sure(&row(&z, i), 1.1e12) && sure(&row(&y, i), 1.1e12))).collect();
+        // What is near the limit may fall on either side of it.
+        prop_assume!((0..m).all(|i| !z.row(i).iter().chain(y.row(i).iter()).any(|v| v.abs() > 1e11 && v.abs() < 1e13)));
+        let found = round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
+        let clean = samples.without(&bad);
+        if clean.len() == 0 {
+            prop_assert_eq!(found.unwrap_err(), DeclineReason::NoSamples);
+            return Ok(());
+        }
+        match (found, round(&mut HeapFixed::new(d, k, c), head, &b, &clean)) {
+            (Err(a), Err(b)) => prop_assert_eq!(a, b),
+            (Ok((s, w, usage)), Ok((clean_s, clean_w, _))) => {
+                prop_assert_eq!(usage, Usage { samples: clean.len() as u32, skipped: bad.len() as u32 });
+                prop_assert_eq!((bits(&s), bits(&w)), (bits(&clean_s), bits(&clean_w)));
+                prop_assert!(w.iter().all(|w| w.is_finite()));
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+}
+
+/// Well-conditioned problems of ordinary size: how far head and gradient are from f64. Not a bound, but what to
+/// expect.
+#[test]
+fn head_and_gradient_are_good_to_three_digits() {
+    let mut random = Random(2);
+    let mut worst = Worst::default();
+    for case in 0..400 {
+        let k = 1 + case % 8;
+        let (d, c) = (k + 4 + random.below(100), 1 + random.below(5));
+        let m = 4 * k + 8 + random.below(40);
+        let b = flat(&random.orthonormal(d, k));
+        let samples = samples(&mut random, if case % 2 == 0 { Kind::Normal } else { Kind::Classes }, d, c, m);
+        let (s, w, _) = round(&mut HeapFixed::new(d, k, c), EXACT, &b, &samples).unwrap();
+        let (x, y) = (samples.x64(), samples.y64());
+        let z = &x * matrix(d, k, &b);
+        let exact = Svd::new(&z).minimum_norm(&y, 0.0);
+        let error = (matrix(k, c, &w) - &exact).norm() / exact.norm();
+        worst.saw("head, relative error", error);
+        assert!(error <= 2e-3, "head {error:e}");
+        let exact = x.transpose() * (z * exact - &y);
+        let error = (matrix(d, c, &s) - &exact).norm() / exact.norm();
+        worst.saw("gradient, relative error", error);
+        assert!(error <= 1e-3, "gradient {error:e}");
+        let (exact, bound) = gradient_bounds(&x, &y, &matrix(d, k, &b), &matrix(k, c, &w));
+        let error = (matrix(d, c, &s) - exact).abs().zip_map(&bound, |error, bound| error / bound);
+        worst.saw("gradient on the same head, share of the bound", error.max());
+    }
+}
+
+/// All samples along one direction: noise of the projections must not become a second one.
+#[test]
+fn a_direction_that_is_not_there_is_not_found() {
+    let mut random = Random(3);
+    for _ in 0..200 {
+        let (d, k, m) = (20, 4, 30);
+        let b = flat(&random.orthonormal(d, k));
+        let samples = samples(&mut random, Kind::Line, d, 1, m);
+        let (_, w, _) = round(&mut HeapFixed::new(d, k, 1), EXACT, &b, &samples).unwrap();
+        let z = samples.x64() * matrix(d, k, &b);
+        let exact = Svd::new(&z).minimum_norm(&samples.y64(), 1e-3 * norm2(&z));
+        assert!((matrix(k, 1, &w) - &exact).norm() <= 1e-2 * (exact.norm() + 1e-3));
+    }
+}
+
+#[test]
+fn the_bits_do_not_depend_on_slices_or_workspace() {
+    let mut random = Random(5);
+    // Fewer and more samples than projections are kept of.
+    for m in [3, 60, 200] {
+        for kind in [Kind::Classes, Kind::Sizes(20)] {
+            let b = flat(&random.orthonormal(20, 3));
+            let samples = samples(&mut random, kind, 20, 2, m);
+            for head in [EXACT, RIDGE, STEPS] {
+                let task = fed_rep(head, Upload::Representation, 0.25);
+                let mut seen = Vec::new();
+                for at_once in [1, 2, 7, usize::MAX] {
+                    let mut model = Linear::new(HeapFixed::new(20, 3, 2));
+                    let mut source = samples.clone().at_once(at_once);
+                    match fed_rep_round(&mut model, task, &b, &mut source) {
+                        Ok((_, sent)) => seen.push((bits(&sent), bits(model.head()))),
+                        Err(reason) => {
+                            assert_eq!((reason, head), (DeclineReason::UpdateNonFinite, STEPS));
+                        }
+                    }
+                }
+                let mut model = Linear::new(FixedWorkspace::<20, 3, 2>::new());
+                if let Ok((_, sent)) = fed_rep_round(&mut model, task, &b, &mut samples.clone()) {
+                    seen.push((bits(&sent), bits(model.head())));
+                }
+                seen.dedup();
+                assert!(seen.len() <= 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_it_is_and_what_it_declines() {
+    let mut model = Linear::new(FixedWorkspace::<6, 2>::new());
+    let capabilities = model.capabilities();
+    assert_eq!(capabilities.numeric, Numeric::I16);
+    assert_eq!(Linear::new(Heap::new(6, 2, 1)).capabilities().numeric, Numeric::F32);
+    let b = flat(&Random(1).orthonormal(6, 2));
+    // A model that everyone shares has no form in fixed point.
+    let shared =
+        Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding: Encoding::F32 };
+    assert_eq!(capabilities.tasks & shared.bit(), 0);
+    assert_eq!(capabilities.roles & Role::SharedHead.bit(), 0);
+    assert_eq!(capabilities.tensors, 1);
+    let round = open(1, shared, Role::Representation, Encoding::F32, 6, 2);
+    assert_eq!(model.open(&round), Err(DeclineReason::Task));
+    // Nor have samples that are seen once.
+    let task = fed_rep(EXACT, Upload::Gradient, 0.0);
+    let round = open(1, task, Role::Representation, Encoding::F32, 6, 2);
+    receive(&mut model, &round, &[&b]).unwrap();
+    assert_eq!(model.begin(), Err(DeclineReason::Task));
+    // A sample that is not a number has no answer that is one.
+    let samples = samples(&mut Random(2), Kind::Normal, 6, 1, 9);
+    model.fit_head(EXACT, &mut samples.clone()).unwrap();
+    let (mut x, mut out) = ([0.5; 6], [0.0]);
+    model.predict(&x, &mut out).unwrap();
+    assert!(out[0].is_finite());
+    x[3] = f32::NAN;
+    model.predict(&x, &mut out).unwrap();
+    assert!(out[0].is_nan());
+    assert_eq!(model.predict(&x[..5], &mut out), Err(NotReady::Length { expected: 6, got: 5 }));
+}
+
+/// The first step of the power method is computed in f32: the same bits as a client of that arithmetic.
+#[test]
+fn starts_are_those_of_f32() {
+    let b = flat(&Random(1).orthonormal(9, 2));
+    let samples = samples(&mut Random(2), Kind::Normal, 9, 1, 15);
+    let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, 9, 2);
+    let (mut own, mut float) = (Linear::new(HeapFixed::new(9, 2, 1)), Linear::new(Heap::new(9, 2, 1)));
+    receive(&mut own, &round, &[&b]).unwrap();
+    receive(&mut float, &round, &[&b]).unwrap();
+    own.run(round.id, &mut samples.clone()).unwrap();
+    float.run(round.id, &mut samples.clone()).unwrap();
+    assert_eq!(bits(&emitted(&own, 7)), bits(&emitted(&float, 7)));
+}
+
+#[test]
+fn a_source_that_fails_in_any_pass_leaves_the_head() {
+    let mut random = Random(6);
+    let (b, other) = (flat(&random.orthonormal(9, 3)), flat(&random.orthonormal(9, 3)));
+    let samples = samples(&mut random, Kind::Normal, 9, 1, 20);
+    let mut model = Linear::new(HeapFixed::new(9, 3, 1));
+    let task = fed_rep(EXACT, Upload::Gradient, 0.0);
+    fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
+    let before = bits(model.head());
+    for head in [EXACT, STEPS] {
+        let task = fed_rep(head, Upload::Gradient, 0.0);
+        for pass in [1, 2] {
+            let mut source = Sliced { failing_pass: Some(pass), ..samples.clone() };
+            let result = fed_rep_round(&mut model, task, &other, &mut source);
+            assert_eq!(result.unwrap_err(), DeclineReason::Device);
+            assert_eq!(bits(model.head()), before, "pass {pass}");
+        }
+    }
+}
+
+/// The size that the workspace's documentation states.
+#[test]
+fn the_workspace_takes_what_it_says() {
+    fn check<const D: usize, const K: usize, const C: usize>() {
+        let floats = 4 * (2 * K * C + D * K + D * C + K * K + K + C);
+        let integers = 2 * (D * K + D + K + C + K * C) + 2;
+        assert_eq!(size_of::<FixedWorkspace<D, K, C>>(), (floats + integers).next_multiple_of(4));
+    }
+    check::<20, 2, 1>();
+    check::<64, 4, 1>();
+    check::<128, 8, 1>();
+    check::<58, 24, 6>();
+}

@@ -1,0 +1,154 @@
+//! Campaigns in 16-bit fixed point: they learn what f32 learns, down to the size of the roundings; what has no
+//! form in fixed point is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{code, directory, errors, program};
+use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::algorithm::random_start;
+use fedspan_aggregator::linalg::to_f32;
+use fedspan_client::memory::Shape;
+use fedspan_client::session::Config;
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{
+    Capabilities, HeadSolve, Hello, Model, Need, Numeric, Refusal, RoundId, RoundOpen, Task as Wire, Upload,
+};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use fedspan_sim::device::client_session;
+use fedspan_sim::evaluate::shape_of;
+use fedspan_sim::fleet::{HeapWorkspace, session};
+use fedspan_sim::run::{Outcome, Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+
+fn scenario(name: &str, changes: &[&str]) -> Scenario {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    Scenario::parse(name, Scenario::built_in(name).unwrap(), &changes).unwrap()
+}
+
+fn outcome(name: &str, numeric: &str, changes: &[&str]) -> Outcome {
+    let changes = [changes, &[numeric, "evaluate_every=1000000"]].concat();
+    run(&scenario(name, &changes), 7, &mut Unwatched).unwrap()
+}
+
+const F32: &str = "algorithm.numeric=\"f32\"";
+const I16: &str = "algorithm.numeric=\"i16\"";
+
+#[test]
+fn a_campaign_with_noise_comes_as_close_to_the_truth() {
+    for changes in [&["model.init=random"][..], &["model.init=power", "algorithm.send=\"representation\""]] {
+        let float = outcome("linear", F32, changes);
+        let fixed = outcome("linear", I16, changes);
+        assert_ne!(float.representation, fixed.representation, "another arithmetic");
+        let (float, fixed) = (float.scores.distance.unwrap(), fixed.scores.distance.unwrap());
+        assert!((fixed / float - 1.0).abs() < 0.05, "{fixed} against {float}");
+    }
+}
+
+/// Without noise f32 comes as close as its roundings let it. So does fixed point: to some 2^-15.
+#[test]
+fn a_campaign_without_noise_ends_at_the_roundings() {
+    let exact = ["data.noise_std=0", "algorithm.rounds=1000", "participation.r=1", "data.samples=10"];
+    let float = outcome("linear", F32, &exact).scores.distance.unwrap();
+    let fixed = outcome("linear", I16, &exact).scores.distance.unwrap();
+    assert!(float < 1e-5 && fixed < 1e-4, "{fixed} against {float}");
+}
+
+#[test]
+fn gradient_heads_and_new_clients_work_too() {
+    let ended = outcome("linear", I16, &["algorithm.name=gd-gd", "algorithm.head_steps=3"]);
+    assert!(ended.scores.distance.unwrap() < 0.7);
+    let changes = ["algorithm.rounds=5"];
+    let (float, fixed) = (outcome("new-clients", F32, &changes), outcome("new-clients", I16, &changes));
+    let mean = |outcome: &Outcome| {
+        outcome.newcomers.iter().map(|new| new.test_mse.or(new.accuracy).unwrap()).sum::<f64>()
+            / outcome.newcomers.len() as f64
+    };
+    assert!((mean(&fixed) / mean(&float) - 1.0).abs() < 0.05, "{} against {}", mean(&fixed), mean(&float));
+}
+
+/// One update of each wearer in both arithmetics, on the same representation: what to expect of real data.
+#[test]
+fn a_wearers_update_is_nearly_that_of_f32() {
+    let scenario = scenario("demo", &[]);
+    let dataset = scenario.dataset(1).unwrap();
+    let shape = shape_of(&dataset, scenario.model.k);
+    let mut b = to_f32(&random_start(shape.features, shape.width, 1));
+    orthonormalise(&mut b, shape.width).unwrap();
+    let tensor = TensorDescriptor::inline(
+        Role::Representation,
+        Encoding::F32,
+        shape.features as u16,
+        shape.width as u16,
+    );
+    let head = HeadSolve::LeastSquares { ridge: 0.01 };
+    let task = Wire::FedRep { step_size: 1.0, head, upload: Upload::Gradient, encoding: Encoding::F32 };
+    let id = RoundId { round: 1, stage: 0 };
+    let mut worst = [0.0f64; 2];
+    for client in &dataset.clients {
+        let [float, fixed] = [Numeric::F32, Numeric::I16].map(|numeric| {
+            let mut model = Linear::new(HeapWorkspace::new(shape, numeric));
+            model.open(&RoundOpen { id, task, tensors: [tensor].into_iter().collect() }).unwrap();
+            model.tensor_mut(0).unwrap().copy_from_slice(&b);
+            model.verify().unwrap();
+            model.run(id, &mut client.source()).unwrap();
+            let mut gradient = vec![0.0; b.len()];
+            model.emit(0, 0, &mut gradient);
+            [model.head().to_vec(), gradient]
+        });
+        for ((worst, float), fixed) in worst.iter_mut().zip(&float).zip(&fixed) {
+            let norm = |values: &mut dyn Iterator<Item = f32>| {
+                values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt()
+            };
+            let difference = norm(&mut float.iter().zip(fixed).map(|(a, b)| a - b));
+            *worst = worst.max(difference / norm(&mut float.iter().copied()));
+        }
+    }
+    let [head, gradient] = worst;
+    println!("worst of {} wearers: head {head:.1e}, gradient {gradient:.1e}", dataset.clients.len());
+    assert!(head < 2e-3 && gradient < 2e-3, "head {head:e}, gradient {gradient:e}");
+}
+
+#[test]
+fn a_device_says_which_arithmetic_it_has() {
+    let shape = Shape { features: 20, width: 2, outputs: 1 };
+    let model = Model::Linear { features: 20, width: 2, outputs: 1 };
+    for (own, other) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
+        let scenario = scenario("linear", &[]);
+        let dataset = scenario.dataset(1).unwrap();
+        let source = dataset.clients[0].source();
+        let session = session(Config::new(1), shape, own, source, 1);
+        let capabilities = session.task().capabilities();
+        assert_eq!(capabilities.numeric, own);
+        let hello = Hello {
+            capabilities: Capabilities { frame_limit: 256, ..capabilities },
+            ..Hello::new(1, capabilities)
+        };
+        let needs = Requirements::new(model, &[], None);
+        assert_eq!(needs.clone().with_numeric(own).admit(&hello), Ok(()));
+        let refusal = Refusal::Capability(Need::Numeric(other));
+        assert_eq!(needs.with_numeric(other).admit(&hello), Err(refusal));
+    }
+    // The device of a scenario has the scenario's.
+    let scenario = scenario("linear", &[I16]);
+    let dataset = scenario.dataset(1).unwrap();
+    let session = client_session(&scenario, &dataset, 0, 1, false).unwrap();
+    assert_eq!(session.task().capabilities().numeric, Numeric::I16);
+}
+
+#[test]
+fn what_has_no_form_in_fixed_point_is_refused() {
+    let directory = directory("fixed");
+    for (name, words) in
+        [("fedavg", "\"fedavg\" is computed in \"f32\" only"), ("pooled", "\"pooled\" is computed")]
+    {
+        let algorithm = format!("algorithm.name=\"{name}\"");
+        let output = program(&directory, &["run", "linear", "--set", &algorithm, "--set", I16]);
+        assert_eq!(code(&output), 2);
+        assert!(errors(&output).contains(words), "{}", errors(&output));
+    }
+    let output = program(&directory, &["emulate", "demo", "--set", I16]);
+    assert_eq!(code(&output), 2);
+    assert!(errors(&output).contains("algorithm.numeric = \"f32\""), "{}", errors(&output));
+}
