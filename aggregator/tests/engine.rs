@@ -15,7 +15,7 @@ use fedspan_aggregator::engine::{
     Action, Counters, DeviceId, Engine, Event, Failure, Opening, Phase, RoundRecord, Update,
 };
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
-use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
 
 /// Devices that occur: more than any fleet needs.
@@ -892,6 +892,37 @@ fn plain() -> Setup {
         by_samples: false,
         seed: 1,
     }
+}
+
+/// After a restart of its connection a device may be quicker than the opening on its way to it: its update was not
+/// read, so it is neither counted nor rejected, and counts when it comes again.
+#[test]
+fn an_update_that_could_not_be_read_yet_leaves_the_device_in_the_round() {
+    let mut engine = plain().engine();
+    let mut actions = Vec::new();
+    engine.handle(0, Event::Joined(0), &mut actions);
+    engine.handle(0, Event::Joined(1), &mut actions);
+    let opening = actions.iter().find_map(|action| match action {
+        Action::Open(0, opening) => Some(Arc::clone(opening)),
+        _ => None,
+    });
+    let opening = opening.expect("asked");
+    let mut say = |event| {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        (actions, engine.counters())
+    };
+    let (actions, counters) = say(Event::Unread(0, opening.id));
+    assert_eq!((actions, counters.unread, counters.rejected()), (vec![], 1, 0));
+    let ack = |device, id, outcome| vec![Action::Acknowledge(device, Ack { id, outcome })];
+    let outcome = AckOutcome::Rejected(Rejection::NotAsked);
+    assert_eq!(say(Event::Unread(7, opening.id)).0, ack(7, opening.id, outcome));
+    let next = RoundId { round: opening.id.round + 1, stage: 0 };
+    assert_eq!(say(Event::Unread(0, next)).0, ack(0, next, AckOutcome::Rejected(Rejection::WrongRound)));
+    let counted = say(Event::Update(0, honest(0, &opening))).0;
+    assert_eq!(counted, ack(0, opening.id, AckOutcome::Counted));
+    say(Event::Update(1, honest(1, &opening)));
+    assert_eq!(say(Event::Unread(0, opening.id)).0, ack(0, opening.id, AckOutcome::Late));
 }
 
 /// The whole cohort is gone for good; somebody else is there.

@@ -9,6 +9,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::Phase;
 use fedspan_aggregator::server::{Server, Status, query};
 use fedspan_aggregator::store::{self, Committed};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The run failed.
 const FAILED: u8 = 1;
@@ -105,6 +106,11 @@ fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
 
 async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
     let expected = fleet.expected;
+    // First: who sees the server listening may stop it.
+    let interrupted = match interrupted() {
+        Ok(interrupted) => interrupted,
+        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+    };
     let server = match Server::bind(fleet, entropy()).await {
         Ok(server) => server,
         Err(error) => return complain(FAILED, &error.to_string()),
@@ -114,7 +120,7 @@ async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
         Ok(address) => drop(print(&format!("listening on {address}, waiting for {expected} devices"))),
         Err(error) => return complain(FAILED, &error.to_string()),
     }
-    match server.serve(interrupted(), exit_when_finished).await {
+    match server.serve(interrupted, exit_when_finished).await {
         Ok(status) => {
             let Status { phase, round, rounds, .. } = status;
             let _ = print(&format!("stopped: {phase} after round {round} of {rounds}"));
@@ -131,20 +137,16 @@ fn entropy() -> u64 {
     since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
 }
 
-/// Ctrl-C or SIGTERM.
-async fn interrupted() {
-    let terminated = async {
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(mut signal) => {
-                signal.recv().await;
-            }
-            Err(_) => std::future::pending().await,
+/// Ctrl-C or SIGTERM, from now on.
+fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
-    }
+    })
 }
 
 async fn status(state: &Path) -> ExitCode {

@@ -88,7 +88,7 @@ pub(super) fn take_chunk(
     }
 }
 
-pub(super) fn whole(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
+fn whole(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
     Update {
         id: head.id,
         samples: head.samples,

@@ -13,10 +13,9 @@ use fedspan_protocol::limits::{
     FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, SCHEMA_HASH, WIRE_VERSION, wire_capacity,
 };
 use fedspan_protocol::message::{
-    Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, ToDevice, ToServer,
-    Update as UpdateHead, decode,
+    Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, ToDevice, ToServer, decode,
 };
-use incoming::{Incoming, begin_update, settle, take_chunk, whole};
+use incoming::{Incoming, begin_update, settle, take_chunk};
 use outgoing::Outgoing;
 
 use crate::engine::{Opening, Update};
@@ -33,6 +32,8 @@ pub enum Inbound {
     Foreign(Refusal),
     /// A whole update, reassembled.
     Update(Update),
+    /// An update for a round that is not open on this connection: its numbers were not read.
+    Unread(RoundId),
     /// It will not answer a round.
     Decline(Decline),
     /// It is still here.
@@ -255,10 +256,9 @@ impl Connection {
             _ if !greeted => Err(Fault::Unexpected),
             ToServer::Hello(hello) => Ok(Parsed::HelloAgain(hello)),
             ToServer::Update(head) if open.is_none_or(|(opening, _)| opening.id != head.id) => {
-                // Of another round: its numbers are of no use, what became of it is the engine's to say.
+                // Its numbers cannot be checked against anything; what becomes of it is the engine's to say.
                 *settled = Some(head.id);
-                let tensors = Descriptors::new();
-                Ok(Parsed::Say(Inbound::Update(whole(UpdateHead { tensors, ..head }, Vec::new()))))
+                Ok(Parsed::Say(Inbound::Unread(head.id)))
             }
             ToServer::Update(head) => begin_update(incoming, open, head, body),
             ToServer::Chunk(chunk) => take_chunk(incoming, settled, &chunk, body),

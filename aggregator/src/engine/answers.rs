@@ -1,7 +1,7 @@
 //! What an answer leads to: it counts or not, the round closes or not; and what is done where answers are
 //! wanting, at once, after a while, or at the deadline.
 
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection, RoundId};
 
 use super::participation::DeviceId;
 use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Update};
@@ -49,6 +49,27 @@ impl Engine {
             _ => Rejection::WrongRound,
         };
         self.settle(now, device, NotCounted::Rejected(why), actions);
+    }
+
+    /// A device that has restarted or reconnected may be quicker than the opening that is on its way to it, at
+    /// which it sends its update again. Anything else is answered.
+    pub(super) fn unread(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
+        let outcome = match &self.open {
+            Some(round) if id == round.opening.id => {
+                if !round.cohort.contains(&device) {
+                    AckOutcome::Rejected(Rejection::NotAsked)
+                } else if round.out.contains(&device) {
+                    AckOutcome::Rejected(Rejection::Tensors)
+                } else {
+                    self.counters.unread += 1;
+                    return;
+                }
+            }
+            _ if id.round <= self.last_id.round && id.round > 0 => AckOutcome::Late,
+            _ => AckOutcome::Rejected(Rejection::WrongRound),
+        };
+        self.counters.count(outcome);
+        actions.push(Action::Acknowledge(device, Ack { id, outcome }));
     }
 
     pub(super) fn declined(

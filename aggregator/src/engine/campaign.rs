@@ -46,6 +46,8 @@ pub enum Event {
     Left(DeviceId),
     /// A device answered.
     Update(DeviceId, Update),
+    /// A device sent an update for a round that was not open on its connection; nothing of it was read.
+    Unread(DeviceId, RoundId),
     /// A device will not answer.
     Declined(DeviceId, Decline),
     /// The wake-up time has come.
@@ -195,6 +197,8 @@ pub struct Counters {
     pub non_finite: u64,
     /// Over the norm bound.
     pub norm_over_bound: u64,
+    /// That came before the round was opened again on the device's new connection; it is sent again.
+    pub unread: u64,
     /// Other content than what counted already.
     pub content_changed: u64,
     /// Without a sample.

@@ -209,6 +209,7 @@ impl Engine {
                 }
             }
             Event::Update(device, update) => self.update(now, device, &update, actions),
+            Event::Unread(device, id) => self.unread(device, id, actions),
             Event::Declined(device, decline) => self.declined(now, device, decline, actions),
             Event::Tick => self.tick(now, actions),
         }

@@ -185,6 +185,7 @@ impl Host {
             },
             (What::HelloAgain(hello), Some(device)) => self.greeted_again(peer, device, &hello),
             (What::Update(update), Some(device)) => self.event(Event::Update(device, *update)),
+            (What::Unread(id), Some(device)) => self.event(Event::Unread(device, id)),
             (What::Decline(decline), Some(device)) => {
                 tracing::warn!(device, round = decline.id.round, "declined: {}", decline.reason);
                 self.event(Event::Declined(device, decline))

@@ -55,6 +55,8 @@ pub(super) enum What {
     /// The same device again, on the same connection.
     HelloAgain(Hello),
     Update(Box<Update>),
+    /// An update for a round that is not open there.
+    Unread(RoundId),
     Decline(Decline),
     /// Nothing but noise.
     Noise,
@@ -326,6 +328,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 return Err(Gone::Foreign);
             }
             Inbound::Update(update) => What::Update(Box::new(update)),
+            Inbound::Unread(id) => What::Unread(id),
             Inbound::Decline(decline) => What::Decline(decline),
             Inbound::Alive | Inbound::Fault(_) | Inbound::Stranger => return Ok(()),
         };

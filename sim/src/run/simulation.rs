@@ -186,6 +186,7 @@ impl<'a> Simulation<'a> {
                 for inbound in device.said.drain(..) {
                     let event = match inbound {
                         Inbound::Update(update) => Event::Update(index as u64, update),
+                        Inbound::Unread(id) => Event::Unread(index as u64, id),
                         Inbound::Decline(decline) => Event::Declined(index as u64, decline),
                         _ => continue,
                     };
