@@ -51,10 +51,11 @@ fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
             row.fill(0.0);
             own_rhs.fill(0.0);
         }
-        for (i, (below, rhs)) in
-            below.chunks_exact_mut(k.max(1)).zip(rhs_below.chunks_exact_mut(c.max(1))).enumerate()
-        {
-            let Some(&factor) = row.get(i) else { break };
+        let (mut below, mut rhs_below) = (below, rhs_below);
+        for (i, &factor) in row.iter().enumerate() {
+            let (Some(below), Some(rhs)) = (below.split_off_mut(..k), rhs_below.split_off_mut(..c)) else {
+                break;
+            };
             subtract(factor, from(row, i), from_mut(below, j + 1 + i), 1);
             subtract(factor, own_rhs, rhs, 1);
         }
