@@ -29,8 +29,15 @@ const CORES: [(&str, &str); 4] = [
     ("RV32IMC", "riscv32imc-unknown-none-elf"),
 ];
 /// At these levels and shapes.
-const VARIANTS: [(&str, &str); 5] =
-    [("s", "20-2"), ("s", "64-4"), ("s", "128-8"), ("3", "64-4"), ("3+s", "64-4")];
+const VARIANTS: [(&str, &str); 7] = [
+    ("s", "20-2"),
+    ("s", "64-4"),
+    ("s", "128-8"),
+    ("3", "20-2"),
+    ("3", "64-4"),
+    ("3", "128-8"),
+    ("3+s", "64-4"),
+];
 
 type Key = [String; KEYS.len()];
 type Sizes = BTreeMap<Key, [u64; FIGURES.len()]>;
