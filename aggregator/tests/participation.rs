@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use fedspan_aggregator::engine::participation::{Fraction, Full};
+use fedspan_aggregator::engine::participation::{Doubling, Fraction, Full, Schedule};
 use fedspan_aggregator::engine::{DeviceId, Participation};
+use fedspan_aggregator::linalg::Matrix;
 use proptest::prelude::*;
 
 fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
@@ -76,4 +77,73 @@ fn draws_are_even_and_change_from_round_to_round() {
 fn nobody_there_is_nobody_asked() {
     let cohort = fraction(0.5, 2.0, 1).cohort(1, &[]);
     assert!(cohort.devices.is_empty());
+}
+
+/// One closed round.
+fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
+    let cohort = policy.cohort(number, fleet);
+    policy.closed(&Matrix::identity(3, 1), &Matrix::identity(3, 1));
+    (cohort.target, cohort.stage)
+}
+
+#[test]
+fn stages_double_until_all_count() {
+    let fleet: Vec<DeviceId> = (0..30).collect();
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), 1);
+    let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
+    assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
+    // More at first than there are: all from the start.
+    assert_eq!(round(&mut Doubling::new(64, None, Schedule::Fixed(2), 1), 1, &fleet), (30, 0));
+    // A fleet that shrinks takes the stage with it.
+    assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 4));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// A stage has one cohort, of the size asked for, another stage another; a restart changes nothing.
+    #[test]
+    fn a_stage_keeps_its_cohort_also_over_a_restart(
+        fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
+    ) {
+        let fresh = || Doubling::new(first, Some(cohort), Schedule::Fixed(length), seed);
+        let mut policy = fresh();
+        let mut resumed = fresh();
+        let mut last: Option<(u16, Vec<DeviceId>)> = None;
+        for number in 1..=12 {
+            let own = policy.cohort(number, &fleet);
+            prop_assert_eq!(own.devices.len(), cohort.min(fleet.len()));
+            prop_assert!(own.target >= 1 && own.target <= own.devices.len());
+            if let Some((stage, devices)) = &last {
+                prop_assert!(*stage <= own.stage);
+                prop_assert!(*stage != own.stage || *devices == own.devices);
+            }
+            if number > stop {
+                prop_assert_eq!(resumed.cohort(number, &fleet), own.clone());
+                resumed.closed(&Matrix::identity(3, 1), &Matrix::identity(3, 1));
+            }
+            last = Some((own.stage, own.devices));
+            policy.closed(&Matrix::identity(3, 1), &Matrix::identity(3, 1));
+            if number == stop {
+                resumed = fresh();
+                prop_assert!(resumed.restore(&policy.state()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_none_is_refused() {
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), 1);
+    for state in [
+        vec![],
+        vec![1.0, 4.0],
+        vec![0.5, 4.0, 0.0],
+        vec![-1.0, 4.0, 0.0],
+        vec![0.0, f64::NAN, 0.0],
+        vec![1e9, 4.0, 0.0],
+    ] {
+        assert!(!policy.restore(&state), "{state:?}");
+    }
+    assert_eq!(policy.state(), [0.0, 0.0, 0.0]);
 }

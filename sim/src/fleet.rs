@@ -155,6 +155,16 @@ impl SimDevice {
         }
     }
 
+    /// Takes the frames that wait for it and hears none of them: it has been told to stop before it was done.
+    pub fn miss(&mut self) {
+        loop {
+            self.wire.clear();
+            if !self.connection.next_frame(&mut self.wire) {
+                return;
+            }
+        }
+    }
+
     /// Gives the session one event and the host whatever it answers.
     pub fn step(&mut self, event: Event<'_>) {
         let progress = self.session.handle(0, event, &mut self.transmit);

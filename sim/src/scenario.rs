@@ -16,7 +16,7 @@ use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset, LARGEST_VALUES};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 6] = [
+pub const BUILT_IN: [(&str, &str, &str); 7] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -36,6 +36,11 @@ pub const BUILT_IN: [(&str, &str, &str); 6] = [
         "new-clients",
         "linear regression: new clients with few samples (FedRep, Figure 4)",
         include_str!("../scenarios/new-clients.toml"),
+    ),
+    (
+        "stragglers",
+        "linear regression among fast and slow devices, with doubling participation (SRPFL)",
+        include_str!("../scenarios/stragglers.toml"),
     ),
     ("digits", "optical digits, two classes a client", include_str!("../scenarios/digits.toml")),
     (

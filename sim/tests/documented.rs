@@ -46,7 +46,12 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         (
             "`[participation]`",
             "participation",
-            vec![linear.clone(), more(LINEAR, "[participation]\npolicy = \"fraction\"\nr = 0.5\n")],
+            vec![
+                linear.clone(),
+                more(LINEAR, "[participation]\npolicy = \"fraction\"\nr = 0.5\n"),
+                more(LINEAR, "[participation]\npolicy = \"doubling\"\n"),
+                more(LINEAR, "[participation]\npolicy = \"doubling\"\ncohort = 8\nschedule = \"fixed\"\n"),
+            ],
         ),
         ("`[fleet]`", "fleet", vec![linear.clone()]),
         ("`[stop]`", "stop", vec![linear]),

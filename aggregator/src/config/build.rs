@@ -4,7 +4,7 @@ use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, Parti
 use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, Moments, PowerStart, random_start,
 };
-use crate::engine::participation::{Fraction, Full};
+use crate::engine::participation::{Doubling, Fraction, Full};
 use crate::engine::{Engine, Participation, Settings};
 use crate::linalg::Matrix;
 
@@ -69,6 +69,9 @@ pub fn build_engine(
     let policy: Box<dyn Participation> = match participation {
         ParticipationSection::Full => Box::new(Full),
         ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
+        ParticipationSection::Doubling { n0, cohort, schedule } => {
+            Box::new(Doubling::new(n0, cohort, schedule, seed))
+        }
     };
     Engine::new(settings, start, server, policy)
 }

@@ -45,6 +45,9 @@ impl Fleet {
             match self.participation {
                 ParticipationSection::Full => quoted("full"),
                 ParticipationSection::Fraction { r } => format!("\"fraction\", r = {r:?}"),
+                ParticipationSection::Doubling { n0, cohort, schedule } => {
+                    format!("\"doubling\", n0 = {n0}, cohort = {cohort:?}, schedule = {schedule:?}")
+                }
             },
         );
         if let Some(change) = self.stop_change {

@@ -8,6 +8,7 @@ use fedspan_protocol::tensor::Encoding;
 use super::reader::Section;
 use super::source::Problem;
 use crate::algorithm::Weighting;
+use crate::engine::participation::Schedule;
 
 /// `[model]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +113,15 @@ pub enum ParticipationSection {
     Fraction {
         /// The rate `r`.
         r: f64,
+    },
+    /// The fastest few, then twice as many, until all count.
+    Doubling {
+        /// `n0`, how many answers the first stage waits for.
+        n0: usize,
+        /// `N`, how many are asked; all without it.
+        cohort: Option<usize>,
+        /// When a stage ends.
+        schedule: Schedule,
     },
 }
 
@@ -231,16 +241,33 @@ fn small(value: u64) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }
 
+fn read_doubling(section: &Section<'_>) -> Result<ParticipationSection, Problem> {
+    let n0 = section.size("n0", Some(4), 1..=1_000_000)?;
+    let cohort = section.has("cohort").then(|| section.size("cohort", None, 1..=1_000_000)).transpose()?;
+    if let Some(cohort) = cohort.filter(|cohort| n0 > *cohort) {
+        return Err(section.problem("n0", format!("{n0} is more than the cohort of {cohort}")));
+    }
+    let schedule =
+        match section.choice("schedule", Some("adaptive"), &[("adaptive", false), ("fixed", true)])? {
+            true => {
+                let rounds = section.integer("stage_rounds", Some(10), 1..=1_000_000)?;
+                Schedule::Fixed(u32::try_from(rounds).unwrap_or(u32::MAX))
+            }
+            false => Schedule::Adaptive,
+        };
+    Ok(ParticipationSection::Doubling { n0, cohort, schedule })
+}
+
 /// Reads `[participation]`.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_participation(section: &Section<'_>) -> Result<ParticipationSection, Problem> {
-    let fraction = section.choice("policy", Some("full"), &[("full", false), ("fraction", true)])?;
-    let policy = if fraction {
-        ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? }
-    } else {
-        ParticipationSection::Full
+    let policies = [("full", 0), ("fraction", 1), ("doubling", 2)];
+    let policy = match section.choice("policy", Some("full"), &policies)? {
+        0 => ParticipationSection::Full,
+        1 => ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? },
+        _ => read_doubling(section)?,
     };
     section.finish()?;
     Ok(policy)

@@ -3,7 +3,7 @@
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection, RoundId};
 
-use super::participation::DeviceId;
+use super::participation::{Answer, DeviceId};
 use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Update};
 
 /// Times in a row that a round is found without enough answers, and nothing new counted, after which a
@@ -38,7 +38,15 @@ impl Engine {
                             start.absorb(update.samples, &update.tensors);
                         }
                     }
-                    _ => self.algorithm.absorb(update.samples, &update.tensors),
+                    _ => {
+                        let opened_at = self.open.as_ref().map_or(now, |round| round.opened_at);
+                        self.participation.counted(&Answer {
+                            after: now.saturating_sub(opened_at),
+                            tensors: &update.tensors,
+                            representation: self.algorithm.representation(),
+                        });
+                        self.algorithm.absorb(update.samples, &update.tensors);
+                    }
                 }
             }
             AckOutcome::Rejected(_) => self.rejected_in_round += 1,

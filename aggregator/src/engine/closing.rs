@@ -38,7 +38,7 @@ impl Engine {
         let id = round.opening.id;
         self.close_on_devices(&round, actions);
         let training = matches!(self.phase, Phase::Train(_));
-        let before = self.settings.stop_change.filter(|_| training).map(|_| self.representation().clone());
+        let before = training.then(|| self.representation().clone());
         let finished = match (&mut self.start, self.phase) {
             (Some(start), Phase::Start(_)) => start.finish(),
             _ => self.algorithm.finish(),
@@ -54,7 +54,11 @@ impl Engine {
         {
             self.hand_over();
         }
-        let change = before.and_then(|before| moved(&before, self.representation()));
+        if let Some(before) = &before {
+            self.participation.closed(before, self.algorithm.representation());
+        }
+        let stop = self.settings.stop_change.is_some();
+        let change = before.filter(|_| stop).and_then(|before| moved(&before, self.representation()));
         if let Phase::Train(number) = phase
             && let (Some(change), Some(stop)) = (change, self.settings.stop_change)
             && change < stop

@@ -153,7 +153,12 @@ impl Engine {
     /// committed round's identity and phase, as its [`RoundRecord`] has them.
     #[must_use]
     pub fn snapshot(&self) -> (RoundId, Phase, Vec<f64>) {
-        (self.last_id, self.phase, self.current().state())
+        let mut state = self.current().state();
+        // Policies have no say in a start.
+        if self.start.is_none() {
+            state.extend(self.participation.state());
+        }
+        (self.last_id, self.phase, state)
     }
 
     /// Continues after the last committed round ([`Phase::Waiting`]: after none). False, with nothing
@@ -173,7 +178,9 @@ impl Engine {
             Some(start) if start_goes_on => start,
             _ => &mut self.algorithm,
         };
-        if !target.restore(state) {
+        let Some((own, policy)) = state.split_at_checked(target.state().len()) else { return false };
+        let policy = if start_goes_on { policy.is_empty() } else { self.participation.restore(policy) };
+        if !(policy && target.restore(own)) {
             return false;
         }
         if !start_goes_on {

@@ -36,6 +36,8 @@ pub struct Simulation<'a> {
     requirements: Requirements,
     devices: Vec<SimDevice>,
     speeds: Vec<f64>,
+    /// When each device answers the round that it was asked and has not heard yet.
+    due: Vec<Option<f64>>,
     time: f64,
     rows: Vec<RoundRow>,
     /// Sums over `rows`.
@@ -73,6 +75,7 @@ impl<'a> Simulation<'a> {
             requirements,
             devices: Vec::new(),
             speeds,
+            due: Vec::new(),
             time: 0.0,
             rows: Vec::new(),
             recorded: (0, 0),
@@ -164,22 +167,19 @@ impl<'a> Simulation<'a> {
         mut actions: Vec<Action>,
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
-        // (arrival time, device)
-        let mut arrivals: Vec<(f64, usize)> = Vec::new();
         loop {
             self.act(&mut actions, watcher)?;
             let began = Instant::now();
-            self.pump();
-            for (index, device) in self.devices.iter().enumerate() {
-                if !device.said.is_empty() {
-                    arrivals.push((self.time + self.speeds.get(index).copied().unwrap_or(1.0), index));
-                }
+            // Only as many compute as the round waits for: the others are told to stop before they are done.
+            let mut arrivals = self.next_to_answer();
+            for (_, index) in &arrivals {
+                self.due.get_mut(*index).map(Option::take);
             }
+            self.pump();
             if arrivals.is_empty() {
                 self.seconds += began.elapsed().as_secs_f64();
                 return if self.finished { Ok(()) } else { Err(RunError::Silent) };
             }
-            arrivals.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             for (time, index) in arrivals.drain(..) {
                 self.time = time.max(self.time);
                 let Some(device) = self.devices.get_mut(index) else { continue };
@@ -209,12 +209,23 @@ impl<'a> Simulation<'a> {
                     }
                 }
                 Action::Open(device, opening) => {
+                    let index = usize::try_from(device).unwrap_or(usize::MAX);
+                    let at = self.time + self.speeds.get(index).copied().unwrap_or(1.0);
+                    self.due.resize(self.devices.len(), None);
+                    if let Some(due) = self.due.get_mut(index) {
+                        *due = Some(at);
+                    }
                     if let Some(device) = self.device(device) {
                         device.connection.open(&opening);
                     }
                 }
                 Action::Close(device, id) => {
+                    let index = usize::try_from(device).unwrap_or(usize::MAX);
+                    let unheard = self.due.get_mut(index).and_then(Option::take).is_some();
                     if let Some(device) = self.device(device) {
+                        if unheard {
+                            device.miss();
+                        }
                         device.connection.close_round(id);
                     }
                 }
@@ -293,15 +304,34 @@ impl<'a> Simulation<'a> {
     /// Goes on to the final heads. The round that had just opened never reaches a device.
     fn end_training(&mut self, queue: &mut VecDeque<Action>) {
         queue.retain(|action| !matches!(action, Action::Open(..)));
+        self.due.fill(None);
         let mut more = Vec::new();
         self.engine.finish_training(0, &mut more);
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
     }
 
-    /// Lets every device take what waits for it, in parallel, in portions that are worth a thread's while.
+    /// Those who answer next, by time: as many as the open round still waits for, of those that were asked.
+    fn next_to_answer(&self) -> Vec<(f64, usize)> {
+        let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some(((*due)?, index)));
+        let mut asked: Vec<(f64, usize)> = asked.collect();
+        asked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let open = self.engine.open_round();
+        let wanted = open.map_or(1, |round| round.target.saturating_sub(round.participants.len()));
+        asked.truncate(wanted.max(1));
+        asked
+    }
+
+    /// Lets every device take what waits for it, but for those whose turn has not come; in parallel, in portions
+    /// that are worth a thread's while.
     fn pump(&mut self) {
         let portion = (self.devices.len() / 64).max(1);
-        self.devices.par_iter_mut().with_min_len(portion).for_each(SimDevice::pump);
+        self.due.resize(self.devices.len(), None);
+        let due = &self.due;
+        self.devices.par_iter_mut().zip(due).with_min_len(portion).for_each(|(device, due)| {
+            if due.is_none() {
+                device.pump();
+            }
+        });
     }
 
     fn device(&mut self, id: u64) -> Option<&mut SimDevice> {

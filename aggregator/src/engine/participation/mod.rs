@@ -1,5 +1,14 @@
-//! Who is asked in a round, and how many answers complete it. Independent of the algorithm.
+//! Who is asked in a round, and how many answers complete it. Independent of the algorithm: a policy sees when updates
+//! come, what is in them, and how the model moves.
 
+mod adaptive;
+mod doubling;
+
+pub use doubling::{Doubling, Schedule};
+
+use super::Millis;
+use crate::algorithm::Tensor;
+use crate::linalg::Matrix;
 use crate::random::{Purpose, stream};
 
 /// A device's identity on the host.
@@ -16,10 +25,38 @@ pub struct Cohort {
     pub stage: u16,
 }
 
+/// An update that counts in a training round.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// Time since the round was opened.
+    pub after: Millis,
+    /// What was uploaded.
+    pub tensors: &'a [Tensor],
+    /// The representation that the round began with, d x k.
+    pub representation: &'a Matrix,
+}
+
 /// A participation policy.
 pub trait Participation: Send {
-    /// The cohort of round `round` from `fleet` (ascending). The same arguments give the same cohort.
+    /// The cohort of round `round` from `fleet` (ascending). The same arguments after the same history give the
+    /// same cohort.
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort;
+
+    /// Takes an update of the round that is open, in order of arrival.
+    fn counted(&mut self, _answer: &Answer<'_>) {}
+
+    /// The round is closed: the representation, d x k, was `before` and is `after`.
+    fn closed(&mut self, _before: &Matrix, _after: &Matrix) {}
+
+    /// What a restart must not lose.
+    fn state(&self) -> Vec<f64> {
+        Vec::new()
+    }
+
+    /// Goes on from [`Self::state`]. False, with nothing changed, if it does not fit.
+    fn restore(&mut self, state: &[f64]) -> bool {
+        state.is_empty()
+    }
 }
 
 /// Everyone, every round.
