@@ -24,6 +24,8 @@ pub enum Purpose {
     Partition,
     /// A device's own randomness in a simulation.
     Device,
+    /// A client's speed in a round: the upper half of the index is the round, the lower the client.
+    RoundSpeed,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

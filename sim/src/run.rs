@@ -2,6 +2,7 @@
 
 mod prepare;
 mod simulation;
+mod speed;
 
 use fedspan_aggregator::engine::{Counters, Failure};
 use fedspan_aggregator::linalg::Matrix;

@@ -53,7 +53,11 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 more(LINEAR, "[participation]\npolicy = \"doubling\"\ncohort = 8\nschedule = \"fixed\"\n"),
             ],
         ),
-        ("`[fleet]`", "fleet", vec![linear.clone()]),
+        (
+            "`[fleet]`",
+            "fleet",
+            vec![linear.clone(), more(LINEAR, "[fleet]\nspeed = \"exponential-dynamic\"\n")],
+        ),
         ("`[stop]`", "stop", vec![linear]),
     ]
 }

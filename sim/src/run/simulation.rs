@@ -9,13 +9,13 @@ use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::Inbound;
 use fedspan_aggregator::engine::{Action, Engine, Event, Phase};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
-use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::Config;
 use fedspan_protocol::message::{Model, ToDevice, Welcome};
 use rayon::prelude::*;
 
 use super::prepare::engine;
+use super::speed::Speeds;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::{Client, Dataset};
 use crate::evaluate::{self, ClientScore, Scores};
@@ -35,7 +35,7 @@ pub struct Simulation<'a> {
     /// What the campaign asks of a device's hello.
     requirements: Requirements,
     devices: Vec<SimDevice>,
-    speeds: Vec<f64>,
+    speeds: Speeds,
     /// When each device answers the round that it was asked and has not heard yet.
     due: Vec<Option<f64>>,
     time: f64,
@@ -61,11 +61,8 @@ impl<'a> Simulation<'a> {
         };
         let requirements =
             Requirements::new(model, &engine.requests(), None).with_numeric(scenario.algorithm.numeric);
-        let speed = |client: usize| match scenario.fleet.exponential {
-            true => stream(seed, Purpose::Speed, client as u64).exponential(),
-            false => 1.0,
-        };
-        let speeds = (0..dataset.clients.len() + dataset.newcomers.len()).map(speed).collect();
+        let clients = dataset.clients.len() + dataset.newcomers.len();
+        let speeds = Speeds::new(scenario.fleet.speed, seed, clients);
         Self {
             scenario,
             dataset,
@@ -210,7 +207,7 @@ impl<'a> Simulation<'a> {
                 }
                 Action::Open(device, opening) => {
                     let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    let at = self.time + self.speeds.get(index).copied().unwrap_or(1.0);
+                    let at = self.time + self.speeds.time(index, opening.id.round);
                     self.due.resize(self.devices.len(), None);
                     if let Some(due) = self.due.get_mut(index) {
                         *due = Some(at);
