@@ -2,7 +2,7 @@
 //!
 //! They are written for a firmware built with `opt-level = "s"`: what the compiler would unroll at 3 is written out,
 //! because at "s" it leaves a loop a loop, and the loops are such that it finds loads that step on by themselves. So
-//! small is fast, and at 3 there is nothing to gain.
+//! small is fast (`tests/budgets.toml`).
 //!
 //! Letters: `d` features, `k` width of the representation, `c` outputs, `m` samples. All matrices are
 //! row-major. Every sum runs in a fixed order, so the bits are the same on every core and for every way

@@ -16,8 +16,8 @@ pub const RANK_CUT: f32 = 1e-5;
 /// A largest entry below this is zero.
 const SMALLEST: f32 = 1e-18;
 
-/// Times that every pair of rows is rotated, at most. Six to ten are enough; matrices for which more are not
-/// known.
+/// Times that every pair of rows is rotated, at most: the loop ends whatever comes in. It ends by itself, after
+/// a pass without a rotation; the last passes converge quadratically.
 const SWEEPS: usize = 24;
 
 /// Solves `min |R W - Q|` for the `W` of least norm. `r` is k x k, zero below the diagonal (overwritten), `q` is
