@@ -127,7 +127,9 @@ fn table(rows: &Rows) -> String {
     for (d, k, m) in SHAPES {
         let _ = write!(text, " ({d}, {k}, {m}) |");
     }
-    text.push_str(" stack at (128, 8, 32) | cycles at (128, 8, 32) |\n| --- | --- | --- | --- | --- | --- |\n");
+    text.push_str(
+        " stack at (128, 8, 32) | cycles at (128, 8, 32) |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
     let lines = CORES.iter().flat_map(|core| NUMERICS.iter().map(move |numeric| (core, numeric)));
     for ((core, (numeric, paths)), level) in lines.flat_map(|line| LEVELS.map(|level| (line, level))) {
         if level != "s" && (*core, *numeric) != ("m4", "") {
