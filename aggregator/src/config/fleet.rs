@@ -146,7 +146,12 @@ impl Fleet {
             let message = format!("{} devices are allowed, {} expected", allowed.len(), self.expected);
             return Err(root.section("devices")?.problem("allow", message));
         }
-        Ok(())
+        let most = self.allowed.as_ref().map_or(usize::MAX, Vec::len);
+        let fits = self.participation.fits(self.expected, most);
+        fits.map_err(|(key, message)| match root.section("participation") {
+            Ok(section) => section.problem(key, message),
+            Err(problem) => problem,
+        })
     }
 
     /// Whether some frame limit carries everything that a round sends, either way.

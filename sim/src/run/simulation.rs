@@ -36,6 +36,8 @@ pub struct Simulation<'a> {
     requirements: Requirements,
     devices: Vec<SimDevice>,
     speeds: Speeds,
+    /// Samples of the client that has most.
+    largest: u64,
     /// When each device answers the round that it was asked and has not heard yet.
     due: Vec<Option<f64>>,
     time: f64,
@@ -72,6 +74,7 @@ impl<'a> Simulation<'a> {
             requirements,
             devices: Vec::new(),
             speeds,
+            largest: dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0),
             due: Vec::new(),
             time: 0.0,
             rows: Vec::new(),
@@ -312,8 +315,13 @@ impl<'a> Simulation<'a> {
         let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some(((*due)?, index)));
         let mut asked: Vec<(f64, usize)> = asked.collect();
         asked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let open = self.engine.open_round();
-        let wanted = open.map_or(1, |round| round.target.saturating_sub(round.participants.len()));
+        let wanted = self.engine.open_round().map_or(1, |round| {
+            let answers = round.target.saturating_sub(round.participants.len());
+            let samples = round.samples.map(|samples| samples.saturating_sub(round.counted_samples));
+            // No fewer than these bring as many samples; whether more are needed shows when they are here.
+            let fewest = samples.map(|samples| samples / self.largest.max(1));
+            fewest.and_then(|n| usize::try_from(n).ok()).map_or(answers, |n| n.min(answers))
+        });
         asked.truncate(wanted.max(1));
         asked
     }
