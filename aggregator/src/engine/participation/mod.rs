@@ -4,6 +4,7 @@
 mod adaptive;
 mod coverage;
 mod doubling;
+pub mod theory;
 
 pub use doubling::{By, Doubling, Schedule};
 
