@@ -105,7 +105,7 @@ impl Fleet {
             shape: read_shape(&root.section("data")?)?,
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
-            participation: read_participation(&root.section("participation")?)?,
+            participation: read_participation(&root.section("participation")?, None)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?)?,

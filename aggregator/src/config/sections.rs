@@ -285,22 +285,35 @@ fn read_first(
     }
 }
 
-fn read_schedule(section: &Section<'_>) -> Result<Schedule, Problem> {
-    let schedules = [("adaptive", 0), ("fixed", 1)];
-    Ok(match section.choice("schedule", Some("adaptive"), &schedules)? {
+fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Schedule, Problem> {
+    let schedules = [("adaptive", 0), ("fixed", 1), ("theorem", 2), ("optimal", 3)];
+    let word = section.choice("schedule", Some("adaptive"), &schedules)?;
+    let contraction = || section.number("contraction", Some(0.2), 1e-6..=0.99);
+    Ok(match word {
         0 => Schedule::Adaptive,
-        _ => {
+        1 => {
             let rounds = section.integer("stage_rounds", Some(10), 1..=1_000_000)?;
             Schedule::Fixed(u32::try_from(rounds).unwrap_or(u32::MAX))
         }
+        2 => Schedule::Theorem { contraction: contraction()? },
+        _ => Schedule::Optimal {
+            contraction: contraction()?,
+            communication: section.number("communication", communication, 0.0..=1e9)?,
+            start: section.number("start", Some(1.0), f64::MIN_POSITIVE..=1.0)?,
+            floor: section.number("floor", None, 1e-12..=1.0)?,
+        },
     })
 }
 
-/// Reads `[participation]`.
+/// Reads `[participation]`; `communication` is what a round takes besides computation, in mean computations, where
+/// that is known from elsewhere.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
-pub fn read_participation(section: &Section<'_>) -> Result<ParticipationSection, Problem> {
+pub fn read_participation(
+    section: &Section<'_>,
+    communication: Option<f64>,
+) -> Result<ParticipationSection, Problem> {
     let policies = [("full", 0), ("fraction", 1), ("first-arrivals", 2), ("doubling", 3)];
     let policy = match section.choice("policy", Some("full"), &policies)? {
         0 => ParticipationSection::Full,
@@ -316,7 +329,12 @@ pub fn read_participation(section: &Section<'_>) -> Result<ParticipationSection,
                 Some("devices"),
                 &[("devices", By::Devices), ("samples", By::Samples)],
             )?;
-            ParticipationSection::Doubling { n0, cohort, schedule: read_schedule(section)?, by }
+            ParticipationSection::Doubling {
+                n0,
+                cohort,
+                schedule: read_schedule(section, communication)?,
+                by,
+            }
         }
     };
     section.finish()?;

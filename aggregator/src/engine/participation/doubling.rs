@@ -3,6 +3,7 @@
 //! representation is handed on from stage to stage as the engine has it, orthonormal.
 
 use super::adaptive::Adaptive;
+use super::theory::{optimal_stages, theorem_stages};
 use super::{Answer, Closed, Cohort, DeviceId, Participation, draw};
 
 /// The goal of the last stage. A whole number that f64 holds, as all state.
@@ -15,6 +16,22 @@ pub enum Schedule {
     Adaptive,
     /// After this many rounds.
     Fixed(u32),
+    /// After as many rounds as [`theorem_stages`] says.
+    Theorem {
+        /// The contraction `a` of SRPFL, equation 199.
+        contraction: f64,
+    },
+    /// After as many rounds as [`optimal_stages`] says.
+    Optimal {
+        /// The contraction `a` of SRPFL, equation 199.
+        contraction: f64,
+        /// What every round takes besides computation, in mean computations.
+        communication: f64,
+        /// The distance to the true representation at the start.
+        start: f64,
+        /// The distance at which full participation hovers.
+        floor: f64,
+    },
 }
 
 /// What doubles from stage to stage.
@@ -42,6 +59,9 @@ pub struct Doubling {
     /// Rounds of this stage that are closed.
     rounds: u32,
     sizes: Sizes,
+    /// The cohort's size, and the lengths of stages that follow from it.
+    size: usize,
+    lengths: Vec<u32>,
     /// The open round.
     round: Round,
     adaptive: Adaptive,
@@ -82,6 +102,8 @@ impl Doubling {
             goal: 0,
             rounds: 0,
             sizes: Sizes::default(),
+            size: 0,
+            lengths: Vec::new(),
             round: Round::default(),
             adaptive: Adaptive::new(),
         }
@@ -121,10 +143,23 @@ impl Doubling {
     }
 
     /// How many rounds a stage has, but for the last.
-    fn rounds_of(&self, _stage: u16) -> u32 {
+    fn rounds_of(&self, stage: u16) -> u32 {
         match self.schedule {
             Schedule::Fixed(rounds) => rounds,
             Schedule::Adaptive => u32::MAX,
+            // After the last one all count.
+            _ => self.lengths.get(usize::from(stage)).copied().unwrap_or(0),
+        }
+    }
+
+    /// Stage lengths that are known beforehand, for a cohort of `size`.
+    fn lengths(&self, size: usize) -> Vec<u32> {
+        match self.schedule {
+            Schedule::Theorem { contraction } => theorem_stages(self.first, size, contraction),
+            Schedule::Optimal { contraction, communication, start, floor } => {
+                optimal_stages(self.first, size, contraction, communication, start, floor)
+            }
+            Schedule::Fixed(_) | Schedule::Adaptive => Vec::new(),
         }
     }
 }
@@ -134,6 +169,9 @@ impl Participation for Doubling {
         let size = self.cohort.map_or(fleet.len(), |size| size.min(fleet.len()));
         if self.by == By::Devices {
             self.sizes = Sizes { first: self.first as u64, all: size as u64 };
+        }
+        if size != self.size {
+            (self.size, self.lengths) = (size, self.lengths(size));
         }
         let (stage, goal) = self.next(size);
         if stage != self.stage {

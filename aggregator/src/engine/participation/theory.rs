@@ -36,7 +36,7 @@ pub struct Recursion {
 impl Recursion {
     /// `sqrt(1 - a)`.
     fn factor(self) -> f64 {
-        (1.0 - self.contraction).sqrt()
+        libm::sqrt(1.0 - self.contraction)
     }
 
     /// The distance after a round that waits for `ratio` = `n / n0` times the first number of devices.
@@ -59,14 +59,14 @@ impl Recursion {
             return 0;
         }
         let floor = self.floor(ratio);
-        rounds(((to - floor) / (from - floor)).ln() / self.factor().ln())
+        rounds(libm::log((to - floor) / (from - floor)) / libm::log(self.factor()))
     }
 
     /// The distance after that many rounds with `ratio`.
     #[must_use]
     pub fn after(self, distance: f64, rounds: u32, ratio: f64) -> f64 {
         let floor = self.floor(ratio);
-        floor + (distance - floor) * (0.5 * f64::from(rounds) * (-self.contraction).ln_1p()).exp()
+        floor + (distance - floor) * libm::exp(0.5 * f64::from(rounds) * libm::log1p(-self.contraction))
     }
 }
 
@@ -119,8 +119,8 @@ pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32>
         let [l, n, m] = [before, now, next].map(|level| recursion.floor(level.ratio));
         // sqrt 2 where the devices double twice.
         let shrinks = (l - n) / (n - m);
-        let exact = (shrinks * (next.time - now.time) / (now.time - before.time)).ln();
-        rounds(exact / -recursion.factor().ln()).max(1)
+        let exact = libm::log(shrinks * (next.time - now.time) / (now.time - before.time));
+        rounds(exact / -libm::log(recursion.factor())).max(1)
     };
     all.windows(3).map(stage).collect()
 }
