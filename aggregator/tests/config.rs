@@ -166,11 +166,7 @@ fn each_kind_of_mistake_has_its_message() {
             "[participation]\npolicy = \"doubling\"\nn0 = 3\ncohort = 2",
             "fleet.toml:15: participation.n0: 3 is more than the cohort of 2",
         ),
-        (
-            "",
-            "[participation]\npolicy = \"first-arrivals\"\ncohort = 2",
-            "participation.n is missing",
-        ),
+        ("", "[participation]\npolicy = \"first-arrivals\"\ncohort = 2", "participation.n is missing"),
         (
             "",
             "[participation]\npolicy = \"doubling\"\nschedule = \"optimal\"",

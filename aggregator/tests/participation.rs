@@ -82,15 +82,15 @@ fn nobody_there_is_nobody_asked() {
     assert!(cohort.devices.is_empty());
 }
 
-fn close(policy: &mut dyn Participation, target: usize) {
+fn close(policy: &mut dyn Participation) {
     let still = Matrix::identity(3, 1);
-    policy.closed(&Closed { after: 10, target, before: &still, representation: &still });
+    policy.closed(&Closed { after: 10, short_of: None, before: &still, representation: &still });
 }
 
 /// One closed round.
 fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
     let cohort = policy.cohort(number, fleet);
-    close(policy, cohort.target);
+    close(policy);
     (cohort.target, cohort.stage)
 }
 
@@ -133,10 +133,10 @@ proptest! {
             }
             if number > stop {
                 prop_assert_eq!(resumed.cohort(number, &fleet), own.clone());
-                close(&mut resumed, own.target);
+                close(&mut resumed);
             }
             last = Some((own.stage, own.devices));
-            close(&mut policy, own.target);
+            close(&mut policy);
             if number == stop {
                 resumed = fresh();
                 prop_assert!(resumed.restore(&policy.state()));
@@ -181,7 +181,7 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
                 Answer { after: after as u64, samples: *size, tensors: &[] as &[Tensor], representation: &b };
             policy.counted(&answer);
         }
-        close(policy, cohort.target);
+        close(policy);
         counted.push((answers, cohort.stage));
     }
     counted

@@ -52,10 +52,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 more(LINEAR, "[participation]\npolicy = \"doubling\"\n"),
                 more(LINEAR, "[participation]\npolicy = \"doubling\"\ncohort = 8\nschedule = \"fixed\"\n"),
                 more(LINEAR, "[participation]\npolicy = \"first-arrivals\"\nn = 3\n"),
-                more(
-                    LINEAR,
-                    "[participation]\npolicy = \"doubling\"\nschedule = \"optimal\"\nfloor = 0.1\n",
-                ),
+                more(LINEAR, "[participation]\npolicy = \"doubling\"\nschedule = \"optimal\"\nfloor = 0.1\n"),
             ],
         ),
         (

@@ -61,7 +61,7 @@ impl Engine {
         if let Some(before) = &before {
             self.participation.closed(&Closed {
                 after: now.saturating_sub(round.opened_at),
-                target,
+                short_of,
                 before,
                 representation: self.algorithm.representation(),
             });

@@ -513,7 +513,8 @@ impl Model {
         }
         if matches!(round.phase, Phase::Train(_)) {
             let after = self.now - round.opened_at;
-            self.policy.closed(&Closed { after, target, before: &before, representation: &self.basis });
+            let short_of = short.then_some(target);
+            self.policy.closed(&Closed { after, short_of, before: &before, representation: &self.basis });
         }
         self.commits.push(round.id.round);
         let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();

@@ -180,7 +180,7 @@ impl Adaptive {
     /// Takes the step that the model has made.
     pub fn closed(&mut self, closed: &Closed<'_>) {
         // Who did not come and is not waited for any more would not have come earlier than the end.
-        for rank in self.round.answers..closed.target.min(self.ranks.len()) {
+        for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.ranks.len()) {
             self.arrived(rank, closed.after as f64);
         }
         self.rounds = self.rounds.saturating_add(1);

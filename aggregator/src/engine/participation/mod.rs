@@ -47,8 +47,8 @@ pub struct Answer<'a> {
 pub struct Closed<'a> {
     /// Time since it was opened.
     pub after: Millis,
-    /// How many answers it waited for.
-    pub target: usize,
+    /// How many answers it waited for, if it closed with fewer.
+    pub short_of: Option<usize>,
     /// The representation that it began with, d x k.
     pub before: &'a Matrix,
     /// The representation that came of it, d x k.
