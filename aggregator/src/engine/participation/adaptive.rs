@@ -214,25 +214,27 @@ impl Adaptive {
     /// What a restart must not lose: sums, and what each filter makes of the past. The direction of the error is not
     /// among it, which the next steps show again.
     pub fn state(&self) -> Vec<f64> {
-        let head = [f64::from(self.rounds), self.variance.0, self.variance.1, self.ranks.len() as f64];
+        let lengths = [self.ranks.len() as f64, self.filters.len() as f64];
+        let head = [f64::from(self.rounds), self.variance.0, self.variance.1];
         let ranks = self.ranks.iter().flat_map(|rank| [rank.time, rank.samples, rank.count]);
         let filters = self.filters.iter().flat_map(|filter| [filter.distance, filter.weight]);
-        head.into_iter().chain(ranks).chain(filters).collect()
+        lengths.into_iter().chain(head).chain(ranks).chain(filters).chain(self.coverage.state()).collect()
     }
 
     /// Goes on from [`Self::state`]; none if that is none.
     pub fn restored(state: &[f64]) -> Option<Self> {
-        let (&[rounds, sum, weight, count], rest) = state.split_first_chunk::<4>()?;
+        let (&[ranks, filters, rounds, sum, weight], rest) = state.split_first_chunk::<5>()?;
+        if state.iter().any(|value| !value.is_finite()) || ![0.0, GRID as f64].contains(&filters) {
+            return None;
+        }
         let whole = |value: f64, most: f64| {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
             (value.fract() == 0.0 && (0.0..=most).contains(&value)).then_some(value as usize)
         };
+        let filters = whole(filters, GRID as f64)?;
         let rounds = u32::try_from(whole(rounds, u32::MAX.into())?).ok()?;
-        let (ranks, filters) = rest.split_at_checked(whole(count, rest.len() as f64)?.checked_mul(3)?)?;
-        let length = filters.len();
-        if !(length == 0 || length == 2 * GRID) || state.iter().any(|value| !value.is_finite()) {
-            return None;
-        }
+        let (ranks, rest) = rest.split_at_checked(whole(ranks, rest.len() as f64)?.checked_mul(3)?)?;
+        let (filters, coverage) = rest.split_at_checked(2 * filters)?;
         let rank = |three: &[f64; 3]| Rank { time: three[0], samples: three[1], count: three[2] };
         let filter = |(two, a): (&[f64; 2], f64)| Filter {
             a,
@@ -246,6 +248,7 @@ impl Adaptive {
             variance: (sum, weight),
             ranks: ranks.as_chunks().0.iter().map(rank).collect(),
             filters: filters.as_chunks().0.iter().zip(grid()).map(filter).collect(),
+            coverage: Coverage::restored(coverage)?,
             ..Self::new()
         })
     }

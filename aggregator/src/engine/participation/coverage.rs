@@ -32,6 +32,22 @@ impl Coverage {
         }
     }
 
+    /// What a restart must not lose: the evenness of all, negative if unknown, and the sum of the stage.
+    pub fn state(&self) -> Vec<f64> {
+        let whole = self.whole.unwrap_or(-1.0);
+        let sum = self.stage.iter().flat_map(|sum| sum.iter().copied());
+        [whole].into_iter().chain(sum).collect()
+    }
+
+    /// Goes on from [`Self::state`]; none if that is none.
+    pub fn restored(state: &[f64]) -> Option<Self> {
+        let (&whole, sum) = state.split_first()?;
+        let k = sum.len().isqrt();
+        let square = k * k == sum.len();
+        let stage = (k > 0).then(|| Matrix::from_column_slice(k, k, sum));
+        square.then_some(Self { stage, whole: (whole >= 0.0).then_some(whole) })
+    }
+
     /// Another stage begins.
     pub fn begin(&mut self) {
         self.stage = None;

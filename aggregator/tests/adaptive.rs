@@ -1,0 +1,178 @@
+//! The adaptive schedule in a small world: a model that contracts towards the truth with noise, devices that answer in
+//! a fixed order of speed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::gaussian;
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::engine::participation::{Answer, By, Closed, Doubling, Schedule};
+use fedspan_aggregator::engine::{DeviceId, Participation};
+use fedspan_aggregator::linalg::{
+    Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32,
+};
+use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_protocol::tensor::Role;
+use proptest::prelude::*;
+
+const D: usize = 10;
+const K: usize = 2;
+const N: usize = 64;
+const STEP: f64 = 0.125;
+
+fn doubling(by: By) -> Doubling {
+    Doubling::new(4, None, Schedule::Adaptive, by, 1)
+}
+
+/// A fleet whose device `i` answers after `times[i]`, ascending, and whose head is `heads[i]`.
+struct World {
+    times: Vec<u64>,
+    heads: Vec<Matrix>,
+    truth: Matrix,
+    model: Matrix,
+    random: Stream,
+    noise: f64,
+}
+
+impl World {
+    fn new(times: Vec<u64>, seed: u64) -> Self {
+        let mut random = stream(seed, Purpose::Truth, 0);
+        let heads = (0..times.len()).map(|_| gaussian(K, 1, &mut random)).collect();
+        let truth = random_basis(D, K, &mut random);
+        // Where the moments of samples might start.
+        let off = gaussian(D, K, &mut random) * 0.2;
+        let model = orthonormal(&(&truth + off)).unwrap();
+        Self { times, heads, truth, model, random, noise: 0.3 }
+    }
+
+    /// Exponential times of mean 1000 after `communication`.
+    fn exponential(communication: u64, seed: u64) -> Self {
+        let mut random = stream(seed, Purpose::Speed, 0);
+        let mut times: Vec<u64> =
+            (0..N).map(|_| communication + (1000.0 * random.exponential()) as u64).collect();
+        times.sort_unstable();
+        Self::new(times, seed)
+    }
+
+    /// One round; how many answered, and how long it took.
+    fn round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
+        let fleet: Vec<DeviceId> = (0..self.times.len() as u64).collect();
+        let cohort = policy.cohort(number, &fleet);
+        let n = cohort.samples.map_or(cohort.target, |samples| (samples as usize).div_ceil(10));
+        let mut sum = Matrix::zeros(D, K);
+        for (head, after) in self.heads.iter().zip(&self.times).take(n) {
+            // The population gradient of a device, and noise.
+            let missed = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
+            let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
+            let gradient = (missed * head * -1.0 + noise) * head.transpose();
+            let values = to_f32(&gradient);
+            let tensors = [Tensor { role: Role::Gradient, rows: D as u16, cols: K as u16, values }];
+            let answer =
+                Answer { after: *after, samples: 10, tensors: &tensors, representation: &self.model };
+            policy.counted(&answer);
+            sum += from_f32(D, K, &tensors[0].values);
+        }
+        let before = self.model.clone();
+        self.model = orthonormal(&(&before - sum * (STEP / n as f64))).unwrap();
+        let after = self.times[n - 1];
+        policy.closed(&Closed { after, short_of: None, before: &before, representation: &self.model });
+        (n, after)
+    }
+
+    fn rounds(&mut self, policy: &mut Doubling, rounds: u32) -> Vec<usize> {
+        (1..=rounds).map(|number| self.round(policy, number).0).collect()
+    }
+
+    fn distance(&self) -> f64 {
+        principal_angle_distance(&self.truth, &self.model)
+    }
+}
+
+#[test]
+fn it_begins_with_all_for_the_clock_then_with_few_and_ends_with_all() {
+    for seed in 1..=10 {
+        let n = World::exponential(0, seed).rounds(&mut doubling(By::Devices), 150);
+        assert_eq!((n[0], n[149]), (N, N), "{n:?}");
+        assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
+        assert!(n.iter().all(|n| [4, 8, 16, 32, 64].contains(n)));
+    }
+}
+
+#[test]
+fn where_waiting_for_all_costs_nothing_it_does() {
+    for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
+        let n = World::new(times, 3).rounds(&mut doubling(By::Devices), 40);
+        assert_eq!(n, [N; 40]);
+    }
+}
+
+/// Only ratios of times count.
+#[test]
+fn the_unit_of_time_does_not_matter() {
+    let world = |factor: u64| {
+        let mut world = World::exponential(500, 5);
+        world.times.iter_mut().for_each(|time| *time *= factor);
+        world.rounds(&mut doubling(By::Devices), 100)
+    };
+    assert_eq!(world(1), world(64));
+}
+
+#[test]
+fn by_samples_of_equal_devices_is_by_devices() {
+    let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
+    assert_eq!(run(By::Samples), run(By::Devices));
+}
+
+/// The fastest sixteen know one direction only: waiting for them alone would never teach the other. A stage has one
+/// round then; without a look at what they cover these stages last for tens of rounds.
+#[test]
+fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
+    for seed in 1..=10 {
+        let mut world = World::exponential(0, seed);
+        world.model = random_basis(D, K, &mut world.random);
+        for head in world.heads.iter_mut().take(16) {
+            head[(1, 0)] = 0.0;
+        }
+        let n = world.rounds(&mut doubling(By::Devices), 40);
+        assert_eq!(n[..4], [64, 4, 8, 16]);
+        assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// What a restart keeps is enough for the next decision to be the same, and the schedule still ends with all.
+    #[test]
+    fn a_restart_decides_as_if_nothing_had_happened(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
+        let by = if samples { By::Samples } else { By::Devices };
+        let mut world = World::exponential(200, seed);
+        let mut policy = doubling(by);
+        world.rounds(&mut policy, stop);
+        let mut resumed = doubling(by);
+        prop_assert!(resumed.restore(&policy.state()));
+        prop_assert_eq!(resumed.state(), policy.state());
+        let fleet: Vec<DeviceId> = (0..N as u64).collect();
+        prop_assert_eq!(resumed.cohort(stop + 1, &fleet), policy.cohort(stop + 1, &fleet));
+        let n = world.rounds(&mut resumed, 200);
+        prop_assert_eq!(n.last(), Some(&N));
+    }
+
+    /// A state that is cut, or has a number that is none, is refused, and changes nothing.
+    #[test]
+    fn a_damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
+        let mut policy = doubling(By::Devices);
+        World::exponential(0, 1).rounds(&mut policy, rounds);
+        let mut state = policy.state();
+        let place = place.index(state.len());
+        if cut {
+            state.truncate(place);
+        } else {
+            state[place] = f64::NAN;
+        }
+        let mut fresh = doubling(By::Devices);
+        let before = fresh.state();
+        prop_assert!(!fresh.restore(&state));
+        prop_assert_eq!(fresh.state(), before);
+    }
+}
