@@ -140,7 +140,7 @@ fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// What a restart keeps is enough for the next decision to be the same, and the schedule still ends with all.
     #[test]

@@ -214,16 +214,17 @@ impl Adaptive {
     /// What a restart must not lose: sums, and what each filter makes of the past. The direction of the error is not
     /// among it, which the next steps show again.
     pub fn state(&self) -> Vec<f64> {
-        let lengths = [self.ranks.len() as f64, self.filters.len() as f64];
+        let coverage = self.coverage.state();
+        let lengths = [self.ranks.len(), self.filters.len(), coverage.len()].map(|length| length as f64);
         let head = [f64::from(self.rounds), self.variance.0, self.variance.1];
         let ranks = self.ranks.iter().flat_map(|rank| [rank.time, rank.samples, rank.count]);
         let filters = self.filters.iter().flat_map(|filter| [filter.distance, filter.weight]);
-        lengths.into_iter().chain(head).chain(ranks).chain(filters).chain(self.coverage.state()).collect()
+        lengths.into_iter().chain(head).chain(ranks).chain(filters).chain(coverage).collect()
     }
 
     /// Goes on from [`Self::state`]; none if that is none.
     pub fn restored(state: &[f64]) -> Option<Self> {
-        let (&[ranks, filters, rounds, sum, weight], rest) = state.split_first_chunk::<5>()?;
+        let (&[ranks, filters, length, rounds, sum, weight], rest) = state.split_first_chunk::<6>()?;
         if state.iter().any(|value| !value.is_finite()) || ![0.0, GRID as f64].contains(&filters) {
             return None;
         }
@@ -235,6 +236,9 @@ impl Adaptive {
         let rounds = u32::try_from(whole(rounds, u32::MAX.into())?).ok()?;
         let (ranks, rest) = rest.split_at_checked(whole(ranks, rest.len() as f64)?.checked_mul(3)?)?;
         let (filters, coverage) = rest.split_at_checked(2 * filters)?;
+        if whole(length, rest.len() as f64)? != coverage.len() {
+            return None;
+        }
         let rank = |three: &[f64; 3]| Rank { time: three[0], samples: three[1], count: three[2] };
         let filter = |(two, a): (&[f64; 2], f64)| Filter {
             a,

@@ -24,8 +24,8 @@ impl Coverage {
             return;
         }
         match &mut self.stage {
-            Some(sum) => *sum += gram,
-            None => self.stage = Some(gram),
+            Some(sum) if sum.shape() == gram.shape() => *sum += gram,
+            _ => self.stage = Some(gram),
         }
         if all {
             self.whole = self.evenness();
@@ -43,9 +43,11 @@ impl Coverage {
     pub fn restored(state: &[f64]) -> Option<Self> {
         let (&whole, sum) = state.split_first()?;
         let k = sum.len().isqrt();
-        let square = k * k == sum.len();
+        if k * k != sum.len() {
+            return None;
+        }
         let stage = (k > 0).then(|| Matrix::from_column_slice(k, k, sum));
-        square.then_some(Self { stage, whole: (whole >= 0.0).then_some(whole) })
+        Some(Self { stage, whole: (whole >= 0.0).then_some(whole) })
     }
 
     /// Another stage begins.
