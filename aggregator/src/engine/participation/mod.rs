@@ -3,6 +3,7 @@
 
 mod adaptive;
 mod doubling;
+pub mod theory;
 
 pub use doubling::{Doubling, Schedule};
 
