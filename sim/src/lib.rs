@@ -7,7 +7,7 @@
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
 //! [`device`] is one virtual device for a real server; [`emulate`] is a fleet of emulated boards; [`speedup`] compares
-//! schedules of participation; [`cli`] is the program.
+//! schedules of participation, [`theory`] says what they should gain; [`cli`] is the program.
 
 #![forbid(unsafe_code)]
 
@@ -22,3 +22,4 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod speedup;
+pub mod theory;

@@ -9,6 +9,7 @@ mod load;
 mod output;
 mod progress;
 mod speedup;
+mod theory;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -127,6 +128,9 @@ Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
 
 On the scenario stragglers. sim/STRAGGLERS.md says what is measured. The whole table takes long: see there.")]
     Speedup(speedup::SpeedupOptions),
+    /// Compute what the literature promises, to compare with what is simulated
+    #[command(subcommand)]
+    Theory(theory::Theory),
     /// Be one virtual device for a real server
     #[command(after_help = "Example:\n  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3")]
     Device(crate::device::Arguments),
@@ -192,6 +196,7 @@ pub fn main() -> ExitCode {
         Some(Command::Compare { scenarios, options }) => compare::command(&scenarios, &options),
         Some(Command::Choose { threads }) => choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
+        Some(Command::Theory(theory)) => theory::command(&theory),
         Some(Command::Speedup(options)) => speedup::command(&options),
         Some(Command::Device(arguments)) => return crate::device::command(&arguments),
     };

@@ -2,7 +2,7 @@
 //! participation, over fleets, speeds and communication. `STRAGGLERS.md` defines what is measured.
 
 mod hit;
-mod parallel;
+pub mod parallel;
 mod table;
 mod trajectory;
 
@@ -377,14 +377,19 @@ impl Bench<'_> {
         let changes: Vec<String> =
             changes.iter().cloned().chain(["fleet.communication=0.0".to_owned()]).collect();
         let scenario = self.scenario(clients, speed, &changes)?;
-        let run = |(index, rounds): &(u64, u32)| {
-            let mut scenario = scenario.clone();
-            scenario.algorithm.rounds = *rounds;
-            self.run(&scenario, *index, clients)
+        let run = |weight: usize| {
+            let scenario = &scenario;
+            move |(index, rounds): &(u64, u32)| {
+                let mut scenario = scenario.clone();
+                scenario.algorithm.rounds = *rounds;
+                self.run(&scenario, *index, weight)
+            }
         };
         let first: Vec<(u64, u32)> =
             (0..self.settings.seeds.into()).map(|index| (index, FIRST_ROUNDS)).collect();
-        let Some(mut runs) = parallel::each(self.settings.threads, &first, run)? else { return Ok(None) };
+        let Some(mut runs) = parallel::each(self.settings.threads, &first, run(clients))? else {
+            return Ok(None);
+        };
         loop {
             let mut longer = vec![1.0f64; runs.len()];
             for (index, communication) in self.settings.communication.iter().enumerate() {
@@ -409,7 +414,7 @@ impl Bench<'_> {
             if short.iter().any(|(_, rounds)| *rounds > MOST_ROUNDS) {
                 return Err(SpeedupError::Unreached { clients, target });
             }
-            let Some(new) = parallel::each(self.settings.threads, &short, run)? else { return Ok(None) };
+            let Some(new) = parallel::each(self.settings.threads, &short, run(0))? else { return Ok(None) };
             for ((index, _), new) in short.into_iter().zip(new) {
                 if let Some(old) = usize::try_from(index).ok().and_then(|index| runs.get_mut(index)) {
                     *old = new;
@@ -418,9 +423,10 @@ impl Bench<'_> {
         }
     }
 
-    fn run(&self, scenario: &Scenario, index: u64, clients: usize) -> Result<Option<Trajectory>, RunError> {
+    fn run(&self, scenario: &Scenario, index: u64, weight: usize) -> Result<Option<Trajectory>, RunError> {
         let run = Trajectory::run(scenario, self.settings.seed.wrapping_add(index), self.stop)?;
-        self.progress.advance(clients as u64, self.work(), &format!("{clients} clients"));
+        let what = format!("communication {}, seed {index}", scenario.fleet.communication);
+        self.progress.advance(weight as u64, self.work(), &what);
         Ok(run)
     }
 
