@@ -71,6 +71,16 @@ fn the_report_draws_the_recursion_with_simulated_runs() {
 }
 
 #[test]
+fn help_shows_examples() {
+    let here = directory("theory-help");
+    for command in [&["theory", "srpfl", "--help"][..], &["speedup", "--help"]] {
+        let output = program(&here, command);
+        assert_eq!(code(&output), 0, "{command:?}");
+        assert!(text(&output).contains("Examples:") && text(&output).contains("STRAGGLERS.md"));
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_exit_2() {
     let here = directory("theory-wrong");
     for (arguments, message) in [

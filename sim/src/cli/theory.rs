@@ -123,11 +123,11 @@ pub fn command(theory: &Theory) -> Result<(), Stop> {
     }
     let Some(out) = &options.out else { return Ok(()) };
     check_out(out)?;
-    report(options, tables, out)
+    report(options, &settings, &parts, out)
 }
 
 /// Runs the scenario with full participation and with the schedules that there are, and draws them with the recursion.
-fn report(options: &SrpflOptions, tables: Vec<Table>, out: &Path) -> Result<(), Stop> {
+fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Path) -> Result<(), Stop> {
     let own = load::scenario(&options.scenario, &options.changes)?;
     let ParticipationSection::Doubling { n0, cohort, .. } = own.participation else {
         let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
@@ -164,7 +164,7 @@ fn report(options: &SrpflOptions, tables: Vec<Table>, out: &Path) -> Result<(), 
         floor: options.floor.unwrap_or_else(|| measured.map_or(0.0, |spread| spread.median)),
         until: middle(&ends),
     };
-    if !(plan.floor > 0.0) {
+    if plan.floor <= 0.0 {
         return Err(Stop::Usage("the simulated floor is 0: --floor says another".to_owned()));
     }
     let clients = own.dataset(own.seed).map_err(|error| Stop::Usage(error.to_string()))?.clients.len();
@@ -183,6 +183,12 @@ fn report(options: &SrpflOptions, tables: Vec<Table>, out: &Path) -> Result<(), 
         series.push(Series { label: format!("simulated, {name}"), runs });
     }
     let stages = |stages: &[u32]| stages.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let mut texts: Vec<(String, String)> = Vec::new();
+    for part in parts {
+        let Table { title, columns, rows, notes } = one(settings, part);
+        texts.push((title, Table { title: String::new(), columns, rows, notes }.text()));
+    }
+    texts.push(("Scenario".to_owned(), own.text.clone()));
     let page = Page {
         title: "SRPFL: the recursion and simulated fleets".to_owned(),
         intro: format!(
@@ -198,7 +204,7 @@ fn report(options: &SrpflOptions, tables: Vec<Table>, out: &Path) -> Result<(), 
             stages(&optimal),
             stages(&theorem),
         ),
-        tables,
+        tables: vec![by_contraction(settings)],
         curves: vec![(String::new(), series)],
         axes: vec![Axis::Time, Axis::Round],
         notes: vec![
@@ -206,7 +212,7 @@ fn report(options: &SrpflOptions, tables: Vec<Table>, out: &Path) -> Result<(), 
              squares add: near its floor it is too slow, and too cautious about few devices."
                 .to_owned(),
         ],
-        texts: vec![("Scenario".to_owned(), own.text.clone())],
+        texts,
     };
     let report = out.join("report.html");
     write_text(&report, &page.html())?;

@@ -37,10 +37,10 @@ const HOVERING_SEEDS: u32 = 20;
 const FIRST_ROUNDS: u32 = 64;
 /// Rounds after which a target counts as out of reach.
 const MOST_ROUNDS: u32 = 100_000;
-/// Schedules that do not adapt are followed for so many times what full participation takes.
+/// Schedules whose rounds do not depend on communication are followed for so many times what full participation takes.
 const PATIENCE: f64 = 4.0;
-/// Those that do, and have to be run for each communication, are followed for so many times.
-const PATIENCE_ADAPTIVE: f64 = 1.15;
+/// The others have to be run for each communication, and are followed for so many times.
+const PATIENCE_EACH: f64 = 1.15;
 
 /// Everybody, in every round.
 const FULL: &str = "participation={ policy = \"full\" }";
@@ -349,7 +349,7 @@ impl Bench<'_> {
             let seeds: Vec<(u64, f64)> = (0..).zip(starts.iter().copied()).collect();
             let run = |(index, start): &(u64, f64)| {
                 let mut scenario = scenario.clone();
-                scenario.stop.simulated_time = Some(start + PATIENCE_ADAPTIVE * time);
+                scenario.stop.simulated_time = Some(start + PATIENCE_EACH * time);
                 scenario.algorithm.rounds = MOST_ROUNDS;
                 self.run(&scenario, *index, clients)
             };

@@ -342,7 +342,7 @@ mod tests {
                             let stages =
                                 optimal_stages(first, cohort, contraction, communication, start, floor);
                             let greedy = time(recursion, &levels, &stages, start, target);
-                            let most = stages.iter().max().unwrap() + 6;
+                            let most = stages.iter().copied().fold(0, u32::max) + 6;
                             let best = best(recursion, &levels, start, target, most);
                             assert!(
                                 greedy - best < all.time,
