@@ -128,10 +128,11 @@ pub fn command(options: &SpeedupOptions) -> Result<(), Stop> {
         }
     }
     output::say(&format!("{} seeds, {:.1} s", settings.seeds, figures.timing.wall_s));
-    if interrupted {
-        return Err(Stop::Failed("interrupted; the table holds the fleets that were finished".to_owned()));
+    match (interrupted, rows.is_empty()) {
+        (false, _) => Ok(()),
+        (true, true) => Err(Stop::Failed("interrupted; nothing was finished".to_owned())),
+        (true, false) => Err(Stop::Failed("interrupted; the table holds what was finished".to_owned())),
     }
-    Ok(())
 }
 
 fn settings(options: &SpeedupOptions) -> Result<Settings, Stop> {

@@ -202,7 +202,7 @@ pub struct Compared {
 /// What was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Of all fleets that were finished.
+    /// Of all fleets and speeds that were finished.
     pub rows: Vec<Row>,
     /// Ended by the user.
     pub interrupted: bool,
@@ -231,8 +231,15 @@ pub fn measure(
     let bench = Bench { settings, stop, progress };
     let mut rows = Vec::new();
     for &clients in &settings.clients {
-        let Some(more) = bench.fleet(clients)? else { return Ok(Measured { rows, interrupted: true }) };
-        rows.extend(more);
+        let Some(stationary) = bench.stationary(clients)? else {
+            return Ok(Measured { rows, interrupted: true });
+        };
+        for speed in &settings.speeds {
+            let Some(more) = bench.part(clients, stationary, speed)? else {
+                return Ok(Measured { rows, interrupted: true });
+            };
+            rows.extend(more);
+        }
     }
     Ok(Measured { rows, interrupted: false })
 }
@@ -266,52 +273,42 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// All lines of one fleet; `None` if it was ended early.
-    fn fleet(&self, clients: usize) -> Result<Option<Vec<Row>>, SpeedupError> {
-        let settings = self.settings;
-        let stationary = if settings.measure_target {
-            let Some(measured) = stationary(clients, settings, self.stop)? else { return Ok(None) };
-            measured
-        } else {
-            let known = STATIONARY.iter().find(|(n, _)| *n == clients);
-            known.ok_or(SpeedupError::NoTarget(clients))?.1
+    /// Where full participation hovers, recorded or measured; `None` if that was ended early.
+    fn stationary(&self, clients: usize) -> Result<Option<f64>, SpeedupError> {
+        if self.settings.measure_target {
+            return stationary(clients, self.settings, self.stop);
+        }
+        let known = STATIONARY.iter().find(|(n, _)| *n == clients);
+        Ok(Some(known.ok_or(SpeedupError::NoTarget(clients))?.1))
+    }
+
+    /// All lines of one fleet and its speeds; `None` if it was ended early.
+    fn part(
+        &self,
+        clients: usize,
+        stationary: f64,
+        speed: &SpeedModel,
+    ) -> Result<Option<Vec<Row>>, SpeedupError> {
+        let target = self.settings.factor * stationary;
+        let Some(full) = self.followed(clients, speed, &[FULL.to_owned()], target, None)? else {
+            return Ok(None);
         };
-        let target = settings.factor * stationary;
-        let mut rows = Vec::new();
-        for speed in &settings.speeds {
-            let Some(full) = self.followed(clients, speed, &[FULL.to_owned()], target, None)? else {
-                return Ok(None);
-            };
-            let mut begun = Vec::new();
-            for &communication in &settings.communication {
-                let crossings = Crossings::of(&full, communication, target);
-                let hit = crossings.hit().ok_or(SpeedupError::Unreached { clients, target })?;
-                let starts: Vec<f64> = full.iter().map(|run| run.start(communication)).collect();
-                let start = Spread::of(&starts).map_or(0.0, |spread| spread.median);
-                begun.push((crossings, starts));
-                rows.push(Row {
-                    clients,
-                    speed: speed.name,
-                    communication,
-                    stationary,
-                    target,
-                    start,
-                    full: hit,
-                    policies: Vec::new(),
-                });
-            }
-            let first = rows.len() - begun.len();
-            for policy in &settings.policies {
-                let lines = rows.get_mut(first..).unwrap_or_default();
-                let times: Vec<f64> = lines.iter().map(|row| row.full).collect();
-                let Some(compared) =
-                    self.policy(policy, speed, (clients, stationary, target), &begun, &times)?
-                else {
-                    return Ok(None);
-                };
-                for (row, compared) in lines.iter_mut().zip(compared) {
-                    row.policies.push(compared);
-                }
+        let (mut rows, mut begun) = (Vec::new(), Vec::new());
+        for &communication in &self.settings.communication {
+            let crossings = Crossings::of(&full, communication, target);
+            let hit = crossings.hit().ok_or(SpeedupError::Unreached { clients, target })?;
+            let starts: Vec<f64> = full.iter().map(|run| run.start(communication)).collect();
+            let start = Spread::of(&starts).map_or(0.0, |spread| spread.median);
+            begun.push((crossings, starts));
+            let (speed, full, policies) = (speed.name, hit, Vec::new());
+            rows.push(Row { clients, speed, communication, stationary, target, start, full, policies });
+        }
+        let times: Vec<f64> = rows.iter().map(|row| row.full).collect();
+        for policy in &self.settings.policies {
+            let fleet = (clients, stationary, target);
+            let Some(compared) = self.policy(policy, speed, fleet, &begun, &times)? else { return Ok(None) };
+            for (row, compared) in rows.iter_mut().zip(compared) {
+                row.policies.push(compared);
             }
         }
         Ok(Some(rows))
