@@ -26,6 +26,8 @@ pub enum Purpose {
     Device,
     /// A client's speed in a round: the upper half of the index is the round, the lower the client.
     RoundSpeed,
+    /// Seeds that a bootstrap draws again.
+    Resample,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

@@ -103,6 +103,7 @@ pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Sho
                 (format!("Scenario: {}", part.name), text.to_owned())
             })
             .collect(),
+        ..Page::default()
     };
     let report = out.join("report.html");
     write_text(&report, &page.html())?;

@@ -25,6 +25,16 @@ pub struct Scores {
     pub test_mse: Option<f64>,
 }
 
+/// Which figures a run is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// All that apply.
+    #[default]
+    All,
+    /// The distance alone: heads are not fitted, which takes about as long as a round of all clients.
+    Distance,
+}
+
 /// One client's personal model and what it scores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientScore {
@@ -169,8 +179,19 @@ pub fn representation(
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
     let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head, numeric);
     let mut scores = average(&clients);
-    scores.distance = dataset.truth.as_ref().map(|truth| principal_angle_distance(&basis, truth));
+    scores.distance = distance_of(dataset, &basis);
     (scores, clients)
+}
+
+/// The distance of a representation alone.
+#[must_use]
+pub fn distance(dataset: &Dataset, b: &Matrix) -> Scores {
+    let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
+    Scores { distance: distance_of(dataset, &basis), ..Scores::default() }
+}
+
+fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
+    dataset.truth.as_ref().map(|truth| principal_angle_distance(basis, truth))
 }
 
 /// Figures of one shared model `(b, w)` on every client's test set.

@@ -6,7 +6,8 @@
 //!
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
-//! [`device`] is one virtual device for a real server; [`emulate`] is a fleet of emulated boards; [`cli`] is the program.
+//! [`device`] is one virtual device for a real server; [`emulate`] is a fleet of emulated boards; [`speedup`] compares
+//! schedules of participation, [`theory`] says what they should gain; [`cli`] is the program.
 
 #![forbid(unsafe_code)]
 
@@ -20,3 +21,5 @@ pub mod fleet;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod speedup;
+pub mod theory;

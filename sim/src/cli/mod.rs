@@ -8,6 +8,8 @@ mod interrupt;
 mod load;
 mod output;
 mod progress;
+mod speedup;
+mod theory;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -118,6 +120,17 @@ Example:
 
 Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
     Emulate(emulate::EmulateOptions),
+    /// Measure how many times as fast schedules of participation are as waiting for everybody
+    #[command(after_help = "Examples:
+  fedspan-sim speedup --clients 16,64 --seeds 20
+  fedspan-sim speedup --clients 64 --speeds fixed --communication 0,10 --schedules adaptive
+  fedspan-sim speedup --out table
+
+On the scenario stragglers. sim/STRAGGLERS.md says what is measured. The whole table takes long: see there.")]
+    Speedup(speedup::SpeedupOptions),
+    /// Compute what the literature promises, to compare with what is simulated
+    #[command(subcommand)]
+    Theory(theory::Theory),
     /// Be one virtual device for a real server
     #[command(after_help = "Example:\n  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3")]
     Device(crate::device::Arguments),
@@ -183,6 +196,8 @@ pub fn main() -> ExitCode {
         Some(Command::Compare { scenarios, options }) => compare::command(&scenarios, &options),
         Some(Command::Choose { threads }) => choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
+        Some(Command::Theory(theory)) => theory::command(&theory),
+        Some(Command::Speedup(options)) => speedup::command(&options),
         Some(Command::Device(arguments)) => return crate::device::command(&arguments),
     };
     match ended {

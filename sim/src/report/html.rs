@@ -16,6 +16,8 @@ pub struct Page {
     pub tables: Vec<Table>,
     /// Groups of curves with a heading each; empty headings are left out.
     pub curves: Vec<(String, Vec<Series>)>,
+    /// What curves are drawn against, the first of them until a reader chooses; all if it is empty.
+    pub axes: Vec<Axis>,
     /// Paragraphs below the curves.
     pub notes: Vec<String>,
     /// Texts to look up, with a heading each: the scenario.
@@ -41,8 +43,9 @@ impl Page {
         for table in &self.tables {
             let _ = writeln!(out, "<section>\n{}</section>", table.html());
         }
+        let axes = if self.axes.is_empty() { &Axis::ALL[..] } else { &self.axes };
         for (group, (heading, series)) in self.curves.iter().enumerate() {
-            out.push_str(&curves(group, heading, series));
+            out.push_str(&curves(group, heading, series, axes));
         }
         if !self.notes.is_empty() {
             let notes = self.notes.iter().map(|note| format!("<p>{}</p>\n", escape(note)));
@@ -63,9 +66,9 @@ impl Page {
 }
 
 /// Charts of all figures that apply, against one axis at a time: radio buttons choose it, without a script.
-fn curves(group: usize, heading: &str, series: &[Series]) -> String {
+fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> String {
     let mut panels = String::new();
-    for (index, axis) in Axis::ALL.into_iter().enumerate() {
+    for (index, axis) in axes.iter().copied().enumerate() {
         let mut charts = String::new();
         for metric in Metric::ALL {
             if let Some(svg) = chart(series, metric, axis) {
@@ -98,7 +101,8 @@ fn curves(group: usize, heading: &str, series: &[Series]) -> String {
         }
         out.push_str("</ul>\n");
     }
-    for (index, name) in ["rounds", "simulated time", "bytes"].iter().enumerate() {
+    for (index, axis) in axes.iter().enumerate() {
+        let name = axis.name();
         let checked = if index == 0 { " checked" } else { "" };
         let id = format!("axis-{group}-{index}");
         let _ = writeln!(

@@ -129,6 +129,16 @@ impl Axis {
         }
     }
 
+    /// In a word or two.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Round => "rounds",
+            Self::Time => "simulated time",
+            Self::Bytes => "bytes",
+        }
+    }
+
     fn of(self, point: &Point) -> f64 {
         match self {
             Self::Round => point.round,

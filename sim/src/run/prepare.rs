@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use super::simulation::Simulation;
 use super::{Outcome, RoundRow, RunError, Watcher};
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
-use crate::evaluate::{self, ClientScore, Scores};
+use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::scenario::Scenario;
 
 /// A scenario with its data: everything that can be wrong with files has been found.
@@ -25,6 +25,7 @@ pub struct Job<'a> {
     /// The data.
     pub dataset: Dataset,
     given: Option<Matrix>,
+    wanted: Wanted,
 }
 
 impl<'a> Job<'a> {
@@ -62,7 +63,13 @@ impl<'a> Job<'a> {
             }
             given = given_start(scenario, &dataset, seed)?;
         }
-        Ok(Self { scenario, seed, dataset, given })
+        Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All })
+    }
+
+    /// Computes only these figures after its rounds, and at its end.
+    #[must_use]
+    pub fn wanting(self, wanted: Wanted) -> Self {
+        Self { wanted, ..self }
     }
 
     /// Runs it.
@@ -73,7 +80,8 @@ impl<'a> Job<'a> {
         if !self.scenario.is_federated() {
             return baseline(self.scenario, &self.dataset);
         }
-        Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone()).run(watcher)
+        let simulation = Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone());
+        simulation.wanting(self.wanted).run(watcher)
     }
 }
 

@@ -18,7 +18,7 @@ use super::prepare::engine;
 use super::speed::Speeds;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::{Client, Dataset};
-use crate::evaluate::{self, ClientScore, Scores};
+use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::{SimDevice, frame_limit, session};
 use crate::scenario::Scenario;
 
@@ -48,6 +48,7 @@ pub struct Simulation<'a> {
     seconds: f64,
     finished: bool,
     interrupted: bool,
+    wanted: Wanted,
 }
 
 impl<'a> Simulation<'a> {
@@ -83,7 +84,13 @@ impl<'a> Simulation<'a> {
             seconds: 0.0,
             finished: false,
             interrupted: false,
+            wanted: Wanted::All,
         }
+    }
+
+    /// Computes only these figures.
+    pub fn wanting(self, wanted: Wanted) -> Self {
+        Self { wanted, ..self }
     }
 
     /// Runs it to its end.
@@ -355,6 +362,11 @@ impl<'a> Simulation<'a> {
 
     /// The figures after a round, all of them numbers.
     fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
+        if self.wanted == Wanted::Distance {
+            let scores = evaluate::distance(self.dataset, self.engine.representation());
+            check_finite(&scores, round)?;
+            return Ok((scores, Vec::new()));
+        }
         let algorithm = &self.scenario.algorithm;
         let (head, numeric) = (algorithm.final_head, algorithm.numeric);
         let (mut scores, clients) =

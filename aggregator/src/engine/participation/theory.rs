@@ -59,6 +59,9 @@ impl Recursion {
             return 0;
         }
         let floor = self.floor(ratio);
+        if floor >= to {
+            return u32::MAX;
+        }
         rounds(libm::log((to - floor) / (from - floor)) / libm::log(self.factor()))
     }
 
@@ -192,6 +195,7 @@ mod tests {
             assert!(recursion.after(1.0, rounds - 1, 100.0) > to);
         }
         assert_eq!(recursion.rounds(1.0, recursion.floor(100.0) / 2.0, 100.0), u32::MAX);
+        assert_eq!(recursion.rounds(1.0, 0.9, 1.0), u32::MAX, "these rounds lead away");
         assert_eq!(recursion.rounds(1.0, 1.0, 100.0), 0);
     }
 
@@ -324,7 +328,7 @@ mod tests {
     /// target; whole rounds cost the rest, less than one round of full participation.
     #[test]
     fn switching_there_is_optimal_up_to_whole_rounds() {
-        let (mut worst, mut same, mut cases): (f64, u32, u32) = (1.0, 0, 0);
+        let (mut worst, mut sum, mut same, mut cases): (f64, f64, u32, u32) = (1.0, 0.0, 0, 0);
         for contraction in [0.1, 0.25] {
             for communication in [0.0, 0.3, 1.0, 10.0] {
                 for (first, cohort) in [(4, 8), (4, 16), (4, 32), (1, 8), (4, 27)] {
@@ -338,13 +342,14 @@ mod tests {
                             let stages =
                                 optimal_stages(first, cohort, contraction, communication, start, floor);
                             let greedy = time(recursion, &levels, &stages, start, target);
-                            let most = stages.iter().max().unwrap() + 6;
+                            let most = stages.iter().copied().fold(0, u32::max) + 6;
                             let best = best(recursion, &levels, start, target, most);
                             assert!(
                                 greedy - best < all.time,
                                 "{greedy} {best} {stages:?}, a = {contraction}, C = {communication}, N = {cohort}"
                             );
                             worst = worst.max(greedy / best);
+                            sum += greedy / best;
                             same += u32::from(greedy < best + 1e-9);
                             cases += 1;
                         }
@@ -352,9 +357,10 @@ mod tests {
                 }
             }
         }
+        let mean = sum / f64::from(cases);
         println!(
-            "{same} of {cases} are optimal among whole rounds, the worst takes {worst:.3} times as long"
+            "{same} of {cases} are the best of whole rounds; {mean:.3} times as long, at worst {worst:.3}"
         );
-        assert!(worst < 1.3);
+        assert!(worst < 1.15 && mean < 1.04);
     }
 }

@@ -1,0 +1,231 @@
+//! `theory`: what the literature promises, computed.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, Subcommand};
+use fedspan_aggregator::config::ParticipationSection;
+use fedspan_aggregator::engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages};
+use serde::Serialize;
+
+use super::speedup::{communication, number};
+use super::{Format, Stop, check_out, interrupt, load, make_out, output};
+use crate::report::files::{json, write_text};
+use crate::report::html::Page;
+use crate::report::plot::{Axis, Series};
+use crate::report::summary::Spread;
+use crate::report::table::{Table, figure};
+use crate::run::RunError;
+use crate::scenario::Scenario;
+use crate::speedup::{Policy, Trajectory, parallel};
+use crate::theory::{Course, Part, Settings, by_contraction, course, one, part, point};
+
+/// Which theory.
+#[derive(Debug, Subcommand)]
+pub enum Theory {
+    /// SRPFL: how many times as fast doubling participation is, by its recursion and expected arrivals
+    #[command(after_help = "Examples:
+  fedspan-sim theory srpfl
+  fedspan-sim theory srpfl --contraction 0.1 --communication 0,10 --format json | jq .parts
+  fedspan-sim theory srpfl --scenario stragglers --seeds 5 --out theory
+
+Without --out nothing is simulated. sim/STRAGGLERS.md says what is computed.")]
+    Srpfl(SrpflOptions),
+}
+
+/// Options of `theory srpfl`.
+#[derive(Debug, Args)]
+pub struct SrpflOptions {
+    /// Devices of the first stage, n0
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    first: u16,
+    /// Contraction a: a round shrinks what is above the floor by sqrt(1 - a); 0.19 is that of the scenario stragglers
+    #[arg(long, value_name = "A", default_value_t = 0.19, value_parser = contraction)]
+    contraction: f64,
+    /// The target: so many times the recursion's floor with all devices
+    #[arg(long, value_name = "C", default_value_t = 1.2, value_parser = factor)]
+    factor: f64,
+    /// The distance at the start, in the recursion's unit
+    #[arg(long, value_name = "D", default_value_t = 1.0, value_parser = positive)]
+    start: f64,
+    /// What every round takes besides computation, in mean computations
+    #[arg(long, value_name = "C,...", value_delimiter = ',', default_values_t = [0.0, 1.0, 10.0, 100.0], value_parser = communication)]
+    communication: Vec<f64>,
+    /// Simulated runs that the report draws with the recursion: a built-in scenario or a TOML file
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "stragglers", requires = "out")]
+    scenario: String,
+    /// Change a key of the scenario, e.g. fleet.communication=10; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "out")]
+    changes: Vec<String>,
+    /// Seeds of the simulated runs, counting up from the scenario's
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: u32,
+    /// The distance at which full participation hovers [default: measured in the last quarter of its rounds]
+    #[arg(long, value_name = "D", value_parser = positive, requires = "out")]
+    floor: Option<f64>,
+    /// Write report.html with curves and tables into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What standard output gets
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+fn contraction(text: &str) -> Result<f64, String> {
+    number(text, |value| value > 0.0 && value <= 0.25, "a number above 0, to 0.25")
+}
+
+/// With half the devices more than sqrt 2 would be reached: the last stage would not be needed.
+fn factor(text: &str) -> Result<f64, String> {
+    number(text, |value| value > 1.0 && value < std::f64::consts::SQRT_2, "a number between 1 and sqrt 2")
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |value| value > 0.0, "a number above 0")
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Figures<'a> {
+    version: &'static str,
+    settings: &'a Settings,
+    parts: &'a [Part],
+}
+
+/// `fedspan-sim theory`.
+pub fn command(theory: &Theory) -> Result<(), Stop> {
+    let Theory::Srpfl(options) = theory;
+    let settings = Settings {
+        first: options.first.into(),
+        contraction: options.contraction,
+        factor: options.factor,
+        start: options.start,
+        communication: options.communication.clone(),
+    };
+    // The largest fleet has the lowest target, the smallest the highest.
+    let target = options.factor * Recursion { contraction: options.contraction }.floor(16.0);
+    if options.start <= target {
+        let message = format!("--start {}: the smallest fleet's target is {target:.4}", options.start);
+        return Err(Stop::Usage(format!("{message}, allowed: more")));
+    }
+    let parts: Vec<Part> = options.communication.iter().map(|c| part(&settings, *c)).collect();
+    let mut tables: Vec<Table> = parts.iter().map(|part| one(&settings, part)).collect();
+    tables.push(by_contraction(&settings));
+    match options.format {
+        Format::Human => {
+            let texts: Vec<String> = tables.iter().map(Table::text).collect();
+            output::print(&texts.join("\n"))?;
+        }
+        Format::Json => {
+            let figures = Figures { version: env!("CARGO_PKG_VERSION"), settings: &settings, parts: &parts };
+            output::print(&json(&figures).map_err(|error| Stop::Failed(error.to_string()))?)?;
+        }
+    }
+    let Some(out) = &options.out else { return Ok(()) };
+    check_out(out)?;
+    report(options, &settings, &parts, out)
+}
+
+/// Runs the scenario with full participation and with the schedules that there are, and draws them with the recursion.
+fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Path) -> Result<(), Stop> {
+    let own = load::scenario(&options.scenario, &options.changes)?;
+    let ParticipationSection::Doubling { n0, cohort, .. } = own.participation else {
+        let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
+        return Err(Stop::Usage(message));
+    };
+    let with = |changes: &[String]| {
+        let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
+        load::scenario(&options.scenario, &changes)
+    };
+    make_out(out)?;
+    let stop = interrupt::watch();
+    let full = simulated(&with(&["participation={ policy = \"full\" }".to_owned()])?, options.seeds, &stop)?;
+    let mut series = Vec::new();
+    let mut drawn = vec![("full", full.clone())];
+    for policy in Policy::known().into_iter().filter(|policy| policy.name != "fixed") {
+        if let Ok(scenario) = with(&policy.changes) {
+            let name = if policy.adaptive { "adaptive" } else { "theorem" };
+            drawn.push((name, simulated(&scenario, options.seeds, &stop)?));
+        }
+    }
+    let communication = own.fleet.communication;
+    let points = |run: &Trajectory| -> Vec<(f64, f64)> { run.points(communication).collect() };
+    let last_quarter = |run: &Trajectory| {
+        let points = points(run);
+        points.iter().skip(points.len() * 3 / 4).map(|(_, distance)| *distance).collect::<Vec<_>>()
+    };
+    let measured = Spread::of(&full.iter().flat_map(last_quarter).collect::<Vec<_>>());
+    let starts: Vec<f64> = full.iter().filter_map(|run| Some(points(run).first()?.1)).collect();
+    let ends: Vec<f64> = full.iter().map(|run| run.end(communication)).collect();
+    let middle = |values: &[f64]| Spread::of(values).map_or(0.0, |spread| spread.median);
+    let plan = Course {
+        recursion: Recursion { contraction: options.contraction },
+        start: middle(&starts),
+        floor: options.floor.unwrap_or_else(|| measured.map_or(0.0, |spread| spread.median)),
+        until: middle(&ends),
+    };
+    if plan.floor <= 0.0 {
+        return Err(Stop::Usage("the simulated floor is 0: --floor says another".to_owned()));
+    }
+    let clients = own.dataset(own.seed).map_err(|error| Stop::Usage(error.to_string()))?.clients.len();
+    let size = cohort.unwrap_or(clients).min(clients);
+    let levels = levels(n0, size, communication);
+    let optimal = optimal_stages(n0, size, options.contraction, communication, plan.start, plan.floor);
+    let theorem = theorem_stages(n0, size, options.contraction);
+    let none = vec![0; levels.len() - 1];
+    for (name, stages) in [("full", &none), ("optimal", &optimal), ("theorem", &theorem)] {
+        let label = format!("recursion, {name}");
+        series.push(Series { label, runs: vec![course(&plan, &levels, stages)] });
+    }
+    for (name, runs) in drawn {
+        let place = |(round, (time, distance)): (usize, (f64, f64))| point(round as f64, time, distance);
+        let runs = runs.iter().map(|run| points(run).into_iter().enumerate().map(place).collect()).collect();
+        series.push(Series { label: format!("simulated, {name}"), runs });
+    }
+    let stages = |stages: &[u32]| stages.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let mut texts: Vec<(String, String)> = Vec::new();
+    for part in parts {
+        let Table { title, columns, rows, notes } = one(settings, part);
+        texts.push((title, Table { title: String::new(), columns, rows, notes }.text()));
+    }
+    texts.push(("Scenario".to_owned(), own.text.clone()));
+    let page = Page {
+        title: "SRPFL: the recursion and simulated fleets".to_owned(),
+        intro: format!(
+            "Scenario {}, {clients} clients, n0 = {n0}, communication {communication}, {} seeds. The recursion (a = {}) \
+             starts at the simulated distance {} and is scaled so that full participation hovers at {}; its times are \
+             expectations for exponential computations. Rounds before all count: optimal {}; theorem {}. The start's \
+             own time is left out.",
+            own.name,
+            options.seeds,
+            options.contraction,
+            figure("distance", plan.start),
+            figure("distance", plan.floor),
+            stages(&optimal),
+            stages(&theorem),
+        ),
+        tables: vec![by_contraction(settings)],
+        curves: vec![(String::new(), series)],
+        axes: vec![Axis::Time, Axis::Round],
+        notes: vec![
+            "The recursion adds the distances of a round's contraction and of its noise, where in a simulation their \
+             squares add: near its floor it is too slow, and too cautious about few devices."
+                .to_owned(),
+        ],
+        texts,
+    };
+    let report = out.join("report.html");
+    write_text(&report, &page.html())?;
+    output::say(&format!("report: {}", report.display()));
+    Ok(())
+}
+
+fn simulated(scenario: &Scenario, seeds: u32, stop: &AtomicBool) -> Result<Vec<Trajectory>, Stop> {
+    let seeds: Vec<u64> = (0..seeds.into()).collect();
+    let run = |index: &u64| Trajectory::run(scenario, scenario.seed.wrapping_add(*index), stop);
+    let runs = parallel::each(rayon::current_num_threads(), &seeds, run).map_err(|error| match error {
+        RunError::Data(_) | RunError::Mismatch(_) => Stop::Usage(format!("{}: {error}", scenario.name)),
+        error => Stop::Failed(format!("{}: {error}", scenario.name)),
+    })?;
+    runs.ok_or_else(|| Stop::Failed("interrupted; the report was not written".to_owned()))
+}

@@ -1,0 +1,117 @@
+//! `theory srpfl` as a command: tables, JSON, a report, and what is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{code, directory, errors, program, text};
+
+#[test]
+fn the_table_has_every_fleet_and_the_trend() {
+    let here = directory("theory-table");
+    let output = program(&here, &["theory", "srpfl", "--communication", "0,10"]);
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let text = text(&output);
+    for part in ["Communication 0:", "Communication 10:", "65536", "slope", "R^2", "By the contraction"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "no files without --out");
+}
+
+#[test]
+fn json_holds_what_the_table_shows() {
+    let here = directory("theory-json");
+    let output = program(&here, &["theory", "srpfl", "--communication", "1", "--format", "json"]);
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let cells = figures["parts"][0]["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 13);
+    for cell in cells {
+        let of = |name: &str| cell[name].as_f64().unwrap();
+        assert!((of("full") / of("optimal") - of("full_over_optimal")).abs() < 1e-12);
+    }
+    assert!(figures["parts"][0]["optimal_trend"]["slope"].as_f64().unwrap() > 0.1);
+}
+
+/// The table of `STRAGGLERS.md`, and the slopes that it names.
+#[test]
+fn the_page_has_what_the_command_prints() {
+    let here = directory("theory-page");
+    let output = program(&here, &["theory", "srpfl", "--format", "json"]);
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = include_str!("../STRAGGLERS.md");
+    for part in figures["parts"].as_array().unwrap() {
+        let cell = |ratio: u64, of: &str| {
+            let cells = part["cells"].as_array().unwrap();
+            let cell = cells.iter().find(|cell| cell["ratio"] == ratio).unwrap();
+            format!("{:.2}", cell[of].as_f64().unwrap())
+        };
+        let fleets = [16, 1024, 65536];
+        let optimal = fleets.map(|ratio| cell(ratio, "full_over_optimal")).join(" | ");
+        let theorem = fleets.map(|ratio| cell(ratio, "full_over_theorem")).join(" | ");
+        let slope = part["optimal_trend"]["slope"].as_f64().unwrap();
+        let line =
+            format!("| {} | {optimal} | {slope:.3} | {theorem} |", part["communication"].as_f64().unwrap());
+        assert!(page.contains(&line), "{line}");
+    }
+}
+
+#[test]
+fn the_report_draws_the_recursion_with_simulated_runs() {
+    let here = directory("theory-report");
+    let short = ["--seeds", "2", "--set", "data.clients=16", "--set", "algorithm.rounds=40"];
+    let output = program(&here, &[&["theory", "srpfl", "--out", "out"][..], &short].concat());
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let page = std::fs::read_to_string(here.join("out/report.html")).unwrap();
+    for label in ["recursion, full", "recursion, optimal", "recursion, theorem", "simulated, full"] {
+        assert!(page.contains(&format!("</span>{label}</li>")), "{label}");
+    }
+    assert!(page.contains("simulated, adaptive") && page.contains("<svg"));
+    assert!(!page.contains("bytes sent"), "an axis that means nothing here");
+    let time = page.find(">simulated time</label>").unwrap();
+    assert!(time < page.find(">rounds</label>").unwrap(), "time is what the page shows first");
+}
+
+#[test]
+fn help_shows_examples() {
+    let here = directory("theory-help");
+    for command in [&["theory", "srpfl", "--help"][..], &["speedup", "--help"]] {
+        let output = program(&here, command);
+        assert_eq!(code(&output), 0, "{command:?}");
+        assert!(text(&output).contains("Examples:") && text(&output).contains("STRAGGLERS.md"));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_exit_2() {
+    let here = directory("theory-wrong");
+    for (arguments, message) in [
+        (vec!["theory"], "srpfl"),
+        (vec!["theory", "srpfl", "--contraction", "0.3"], "0.25"),
+        (vec!["theory", "srpfl", "--factor", "1.5"], "sqrt 2"),
+        (vec!["theory", "srpfl", "--start", "0.1"], "target"),
+        (vec!["theory", "srpfl", "--communication", "-1"], "unexpected argument"),
+        (vec!["theory", "srpfl", "--set", "data.clients=16"], "--out"),
+        (vec!["theory", "srpfl", "--out", "out", "--scenario", "linear"], "doubling"),
+        (vec!["speedup", "--clients", "20"], "--measure-target"),
+        (vec!["speedup", "--schedules", "never"], "adaptive"),
+        (vec!["speedup", "--speeds", "fast"], "dynamic-rate"),
+        (vec!["speedup", "--factor", "1"], "above 1"),
+    ] {
+        let output = program(&here, &arguments);
+        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(message), "{arguments:?}: {}", errors(&output));
+    }
+    assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
+}
+
+#[test]
+fn speedup_writes_its_table_and_its_figures() {
+    let here = directory("speedup-files");
+    let few = ["--clients", "16", "--speeds", "fixed", "--communication", "0", "--seeds", "5"];
+    let output = program(&here, &[&["speedup", "--out", "out"][..], &few].concat());
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    assert_eq!(text(&output), std::fs::read_to_string(here.join("out/table.md")).unwrap());
+    let figures = std::fs::read_to_string(here.join("out/figures.json")).unwrap();
+    let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();
+    assert_eq!(figures["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(figures["rows"][0]["policies"].as_array().unwrap().last().unwrap()["name"], "adaptive");
+}
