@@ -12,7 +12,8 @@ use fedspan_protocol::message::Descriptors;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::simulation::Simulation;
-use super::{Outcome, RoundRow, RunError, Watcher};
+use super::recorded::Replay;
+use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores};
 use crate::scenario::Scenario;
@@ -59,6 +60,15 @@ impl<'a> Job<'a> {
             given = given_start(scenario, &dataset, seed)?;
         }
         Ok(Self { scenario, seed, dataset, given })
+    }
+
+    /// Runs it at the times of a server's journal, and compares decisions: see [`Replay`].
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn replay(&self, replay: &mut Replay) -> Result<Outcome, RunError> {
+        let simulation = Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone());
+        simulation.recorded(replay.recording()).run(&mut Unwatched)
     }
 
     /// Runs it.
