@@ -6,7 +6,8 @@
 //!
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
-//! [`device`] is one virtual device for a real server; [`emulate`] is a fleet of emulated boards; [`cli`] is the program.
+//! [`device`] is one virtual device for a real server; [`emulate`] is a fleet of emulated boards; [`live`] is a fleet in
+//! real time; [`cli`] is the program.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod device;
 pub mod emulate;
 pub mod evaluate;
 pub mod fleet;
+pub mod live;
 pub mod report;
 pub mod run;
 pub mod scenario;

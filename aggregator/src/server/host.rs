@@ -11,7 +11,7 @@ use super::ServeError;
 use super::peer::{Command, Message, What};
 use super::status::{ConnectionCounters, Status};
 use crate::admission::Requirements;
-use crate::config::Fleet;
+use crate::config::{Fleet, difference};
 use crate::journal::{self, Journal, Line, Scribe};
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
 use crate::store::{Committed, Store};
@@ -388,23 +388,5 @@ impl Host {
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
         });
-    }
-}
-
-/// Lines that differ, the stored ones with a minus.
-fn difference(stored: &str, given: &str) -> String {
-    let mut lines = String::new();
-    let (mut stored, mut given) = (stored.lines(), given.lines());
-    loop {
-        let pair = (stored.next(), given.next());
-        if pair == (None, None) {
-            return lines;
-        }
-        if let (Some(old), true) = (pair.0, pair.0 != pair.1) {
-            lines.push_str(&format!("- {old}\n"));
-        }
-        if let (Some(new), true) = (pair.1, pair.0 != pair.1) {
-            lines.push_str(&format!("+ {new}\n"));
-        }
     }
 }
