@@ -12,8 +12,8 @@ use super::peer::{Command, Message, What};
 use super::status::{ConnectionCounters, Status};
 use crate::admission::Requirements;
 use crate::config::{Fleet, difference};
-use crate::journal::{self, Journal, Line, Scribe};
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
+use crate::journal::{self, Journal, Line, Scribe};
 use crate::store::{Committed, Store};
 
 struct Peer {

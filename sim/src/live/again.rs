@@ -20,7 +20,9 @@ pub enum AgainError {
     #[error(transparent)]
     Scenario(#[from] LiveError),
     /// The journal is of another campaign.
-    #[error("the journal is of another campaign than {name} (-: the journal, +: the scenario):\n{difference}")]
+    #[error(
+        "the journal is of another campaign than {name} (-: the journal, +: the scenario):\n{difference}"
+    )]
     Other {
         /// The scenario.
         name: String,

@@ -133,7 +133,8 @@ pub async fn run(
     let mut serving = JoinSet::new();
     serving.spawn(server.serve(std::future::pending(), true));
     let clients = dataset.clients.len();
-    let speeds = Arc::new(Speeds::new(scenario.fleet.speed, scenario.seed, clients + dataset.newcomers.len()));
+    let speeds =
+        Arc::new(Speeds::new(scenario.fleet.speed, scenario.seed, clients + dataset.newcomers.len()));
     let communication = scenario.fleet.communication;
     let mut devices = JoinSet::new();
     for client in 0..clients {

@@ -77,7 +77,8 @@ async fn delay(
                 Some(ToDevice::RoundOpen(open)) => {
                     // The same again keeps its time.
                     let same = held.take().filter(|held| held.id == open.id);
-                    let until = same.map_or_else(|| Instant::now() + sleep(open.id).min(FOR_EVER), |held| held.until);
+                    let until =
+                        same.map_or_else(|| Instant::now() + sleep(open.id).min(FOR_EVER), |held| held.until);
                     held = Some(Held { id: open.id, until, frames: Vec::new() });
                 }
                 Some(ToDevice::RoundClosed(_)) => held = None,

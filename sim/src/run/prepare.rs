@@ -11,8 +11,8 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::Descriptors;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::simulation::Simulation;
 use super::recorded::Replay;
+use super::simulation::Simulation;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores};

@@ -293,11 +293,14 @@ impl<'a> Simulation<'a> {
                     let late = recording.is_some_and(|known| known.came_late(device, id.round));
                     let Some(device) = self.devices.get_mut(index) else { continue };
                     if unheard && late {
-                        // It is heard in vain, but it has done the work.
+                        // Its answer crossed with this: it is heard in vain, but it has done the work.
                         device.pump();
                         device.said.clear();
+                        device.connection.close_round(id);
                         device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
-                    } else if unheard {
+                        continue;
+                    }
+                    if unheard {
                         device.miss();
                     }
                     device.connection.close_round(id);
