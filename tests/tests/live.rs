@@ -137,19 +137,21 @@ async fn heads_with_a_memory_and_a_start_decide_the_same() {
     assert!(commits(&lines) > 12);
 }
 
+type Change<'a> = &'a dyn Fn(&mut Line);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_that_was_changed_is_found() {
     let scenario = scenario(ADAPTIVE);
     let state = tempfile::tempdir().unwrap();
     let (_, lines) = run(&scenario, state.path()).await;
-    let changed = |which: usize, change: &dyn Fn(&mut Line)| {
+    let changed = |which: usize, change: Change<'_>| {
         let mut lines = lines.clone();
         let decisions = lines.iter_mut().filter(|line| matches!(line, Line::Opened(_) | Line::Committed(_)));
         change(decisions.into_iter().nth(which).unwrap());
         again(&scenario, &lines).expect("the same campaign")
     };
     // Opening and commit of the sixth round.
-    let flips: [(usize, &dyn Fn(&mut Line)); 6] = [
+    let flips: [(usize, Change<'_>); 6] = [
         (10, &|line| matches_opened(line, |opened| opened.target = 17 - opened.target)),
         (10, &|line| matches_opened(line, |opened| opened.stage += 1)),
         (10, &|line| matches_opened(line, |opened| opened.cohort.truncate(15))),
