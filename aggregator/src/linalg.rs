@@ -43,16 +43,7 @@ pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
 /// if a value is not finite.
 #[must_use]
 pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
-    let inner = product_transposed(q1, q2);
-    let mut rest = q2.clone();
-    for j in 0..rest.ncols() {
-        for l in 0..q1.ncols() {
-            let coefficient = inner[(l, j)];
-            for i in 0..rest.nrows() {
-                rest[(i, j)] -= q1[(i, l)] * coefficient;
-            }
-        }
-    }
+    let rest = complement(q1, q2);
     let gram = product_transposed(&rest, &rest);
     // `max` would lose a NaN, and call two spans the same that are none.
     if gram.iter().any(|v| !v.is_finite()) {
@@ -68,6 +59,26 @@ pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
     Matrix::from_fn(a.ncols(), b.ncols(), |i, j| {
         a.column(i).iter().zip(b.column(j).iter()).fold(0.0, |sum, (x, y)| sum + x * y)
     })
+}
+
+/// `A B` by plain loops, like [`product_transposed`].
+#[must_use]
+pub fn product(a: &Matrix, b: &Matrix) -> Matrix {
+    let mut product = Matrix::zeros(a.nrows(), b.ncols());
+    for (j, mut column) in product.column_iter_mut().enumerate() {
+        for (factor, own) in b.column(j).iter().zip(a.column_iter()) {
+            for (sum, value) in column.iter_mut().zip(own.iter()) {
+                *sum += value * factor;
+            }
+        }
+    }
+    product
+}
+
+/// `(I - Q Q^T) A` for an orthonormal `Q`: what of the columns of `A` is outside the span of `Q`.
+#[must_use]
+pub fn complement(q: &Matrix, a: &Matrix) -> Matrix {
+    a - product(q, &product_transposed(q, a))
 }
 
 /// The eigenvectors of the `k` largest eigenvalues of a symmetric matrix, as columns, largest first.

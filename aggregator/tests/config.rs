@@ -158,6 +158,22 @@ fn each_kind_of_mistake_has_its_message() {
         ),
         (
             "",
+            "[participation]\npolicy = \"doubling\"\nn0 = 30",
+            "fleet.toml:15: participation.n0: found 30, allowed: at most the fleet's 2",
+        ),
+        (
+            "",
+            "[participation]\npolicy = \"doubling\"\nn0 = 3\ncohort = 2",
+            "fleet.toml:15: participation.n0: 3 is more than the cohort of 2",
+        ),
+        ("", "[participation]\npolicy = \"first-arrivals\"\ncohort = 2", "participation.n is missing"),
+        (
+            "",
+            "[participation]\npolicy = \"doubling\"\nschedule = \"optimal\"",
+            "participation.communication is missing",
+        ),
+        (
+            "",
             "[participation]\npolicy = \"fraction\"\nr = 0",
             "fleet.toml:15: participation.r: found 0, allowed: a number from",
         ),

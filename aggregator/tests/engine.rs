@@ -1,739 +1,20 @@
-//! The engine against a small model of it: every event's actions, counters and numbers are predicted; after
-//! any history a campaign of honest devices ends; a restart changes nothing.
+//! The engine beside a model of it: any history is as predicted, and ends; and examples of its rules.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::campaign::{BOUND, D, ETA, ITERATIONS, K, Setup, honest, setup};
-use common::{bits, distance, random, tensors, update};
-use fedspan_aggregator::algorithm::{Request, Tensor};
+use common::campaign::{D, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
+use common::model::{Kind, Op, World, op};
+use fedspan_aggregator::algorithm::Request;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::engine::{
-    Action, Counters, DeviceId, Engine, Event, Failure, Opening, Phase, RoundRecord, Update,
-};
-use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
+use fedspan_aggregator::engine::participation::By;
+use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Opening, Phase};
+use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
-
-/// Devices that occur: more than any fleet needs.
-const UNIVERSE: u64 = 7;
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Good,
-    NotFinite(bool),
-    Shape,
-    Role,
-    Norm,
-    NoSamples,
-    Again,
-    Changed,
-    Late,
-    Future,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Op {
-    Join(DeviceId),
-    Leave(DeviceId),
-    Answer(DeviceId, Kind),
-    Decline(DeviceId, bool),
-    Advance(u64),
-    Tick,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let device = 0..UNIVERSE;
-    let kind = prop_oneof![
-        12 => Just(Kind::Good),
-        1 => any::<bool>().prop_map(Kind::NotFinite),
-        1 => Just(Kind::Shape),
-        1 => Just(Kind::Role),
-        1 => Just(Kind::Norm),
-        1 => Just(Kind::NoSamples),
-        2 => Just(Kind::Again),
-        1 => Just(Kind::Changed),
-        2 => Just(Kind::Late),
-        1 => Just(Kind::Future),
-    ];
-    prop_oneof![
-        6 => device.clone().prop_map(Op::Join),
-        2 => device.clone().prop_map(Op::Leave),
-        14 => (device.clone(), kind).prop_map(|(d, k)| Op::Answer(d, k)),
-        3 => (device, prop::bool::weighted(0.8)).prop_map(|(d, now)| Op::Decline(d, now)),
-        3 => (1u64..120).prop_map(Op::Advance),
-        3 => Just(Op::Tick),
-    ]
-}
-
-/// What one event must lead to, in order; what goes to several devices as a set.
-#[derive(Clone, Debug, PartialEq)]
-enum Expected {
-    Ack(DeviceId, RoundId, AckOutcome),
-    Close(RoundId, BTreeSet<DeviceId>),
-    Commit(Box<RoundRecord>),
-    Open(RoundId, BTreeSet<DeviceId>),
-    Finished,
-    /// The round, and how many counted in it.
-    Failed(u32, usize),
-}
-
-struct ModelRound {
-    id: RoundId,
-    phase: Phase,
-    cohort: BTreeSet<DeviceId>,
-    target: usize,
-    /// It has asked beyond its cohort: whoever joins is asked.
-    wanting: bool,
-    counted: BTreeMap<DeviceId, Update>,
-    order: Vec<DeviceId>,
-    out: BTreeSet<DeviceId>,
-    rejected: u32,
-    opened_at: u64,
-    deadline: Option<u64>,
-}
-
-impl ModelRound {
-    fn awaits(&self, device: DeviceId) -> bool {
-        self.cohort.contains(&device) && !self.counted.contains_key(&device) && !self.out.contains(&device)
-    }
-
-    fn nobody_left(&self) -> bool {
-        self.cohort.iter().all(|device| !self.awaits(*device))
-    }
-}
-
-/// The engine's rules in plain words: sets, and f64 sums.
-struct Model {
-    setup: Setup,
-    now: u64,
-    phase: Phase,
-    basis: Matrix,
-    head: Matrix,
-    /// When each device left; `None` where it is connected.
-    fleet: BTreeMap<DeviceId, Option<u64>>,
-    round: Option<ModelRound>,
-    last: RoundId,
-    opened: bool,
-    /// Tries in a row to which no answer counted.
-    barren: u32,
-    /// When a round that too few can answer is tried again.
-    retry: Option<u64>,
-    counters: Counters,
-    commits: Vec<u32>,
-}
-
-impl Model {
-    fn new(setup: Setup) -> Self {
-        Self {
-            setup,
-            now: 0,
-            phase: Phase::Waiting,
-            basis: setup.basis(),
-            head: Matrix::zeros(K, 1),
-            fleet: BTreeMap::new(),
-            round: None,
-            last: RoundId::default(),
-            opened: false,
-            barren: 0,
-            retry: None,
-            counters: Counters::default(),
-            commits: Vec::new(),
-        }
-    }
-
-    fn connected(&self, devices: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
-        devices.iter().copied().filter(|device| self.fleet.get(device) == Some(&None)).collect()
-    }
-
-    fn present(&self) -> BTreeSet<DeviceId> {
-        let here = |left: &Option<u64>| left.is_none_or(|at| self.now - at < self.setup.absence);
-        self.fleet.iter().filter(|(_, left)| here(left)).map(|(device, _)| *device).collect()
-    }
-
-    fn join(&mut self, device: DeviceId) -> Vec<Expected> {
-        self.fleet.insert(device, None);
-        match (&mut self.round, self.phase) {
-            (Some(round), Phase::FitHead | Phase::Finished) => {
-                round.cohort.insert(device);
-                vec![Expected::Open(round.id, BTreeSet::from([device]))]
-            }
-            // Who has answered is asked again, too: its acknowledgement may have been lost.
-            (Some(round), _)
-                if round.wanting || round.cohort.contains(&device) && !round.out.contains(&device) =>
-            {
-                round.cohort.insert(device);
-                self.counters.asked_again += u64::from(round.out.remove(&device));
-                vec![Expected::Open(round.id, BTreeSet::from([device]))]
-            }
-            (Some(_), _) | (None, Phase::Failed) => Vec::new(),
-            (None, _) if self.retry.is_some() => Vec::new(),
-            (None, _) => {
-                let here = self.fleet.values().filter(|left| left.is_none()).count();
-                let needed = match self.phase {
-                    Phase::Train(done) if done == self.setup.rounds => 1,
-                    _ if self.opened => self.setup.min_count.min(self.setup.fleet_size),
-                    _ => self.setup.fleet_size,
-                };
-                if here >= needed { self.next() } else { Vec::new() }
-            }
-        }
-    }
-
-    fn next(&mut self) -> Vec<Expected> {
-        let present = self.present();
-        if present.is_empty() {
-            return Vec::new();
-        }
-        self.opened = true;
-        self.retry = None;
-        let starts = if self.setup.power { ITERATIONS } else { 0 };
-        self.phase = match self.phase {
-            Phase::Waiting if starts > 0 => Phase::Start(1),
-            Phase::Start(done) if done < starts => Phase::Start(done + 1),
-            Phase::Waiting | Phase::Start(_) => Phase::Train(1),
-            Phase::Train(done) if done < self.setup.rounds => Phase::Train(done + 1),
-            _ => Phase::FitHead,
-        };
-        let mut cohort = present.clone();
-        let mut target = present.len();
-        if let Phase::Train(number) = self.phase {
-            let devices: Vec<DeviceId> = present.into_iter().collect();
-            let drawn = self.setup.policy().cohort(number, &devices);
-            cohort = drawn.devices.into_iter().collect();
-            target = drawn.target;
-        }
-        self.last.round += 1;
-        let opened = self.connected(&cohort);
-        self.round = Some(ModelRound {
-            id: self.last,
-            phase: self.phase,
-            cohort,
-            target,
-            wanting: false,
-            counted: BTreeMap::new(),
-            order: Vec::new(),
-            out: BTreeSet::new(),
-            rejected: 0,
-            opened_at: self.now,
-            deadline: self.setup.deadline.map(|limit| self.now + limit),
-        });
-        if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
-    }
-
-    /// Those who are there and were not asked, and are asked now.
-    fn widen(&mut self) -> BTreeSet<DeviceId> {
-        let present = self.present();
-        let Some(round) = &mut self.round else { return BTreeSet::new() };
-        let more: BTreeSet<DeviceId> = present.difference(&round.cohort).copied().collect();
-        round.cohort.extend(&more);
-        round.wanting = true;
-        more
-    }
-
-    /// Those who are connected and would not answer, and are asked again now.
-    fn ask_again(&mut self) -> BTreeSet<DeviceId> {
-        self.retry = None;
-        let again = self.round.as_ref().map(|round| self.connected(&round.out)).unwrap_or_default();
-        if let Some(round) = &mut self.round {
-            round.out.retain(|device| !again.contains(device));
-        }
-        self.counters.asked_again += again.len() as u64;
-        again
-    }
-
-    fn opened(&self, devices: &BTreeSet<DeviceId>) -> Vec<Expected> {
-        let opened = self.connected(devices);
-        if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
-    }
-
-    /// Fewest answers that close the open round without its target.
-    fn least(&self) -> usize {
-        self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
-    }
-
-    fn answer(&mut self, device: DeviceId, update: &Update, wrong: Option<Rejection>) -> Vec<Expected> {
-        let outcome = match &mut self.round {
-            Some(round) if round.id == update.id => {
-                if !round.cohort.contains(&device) {
-                    AckOutcome::Rejected(Rejection::NotAsked)
-                } else if let Some(known) = round.counted.get(&device) {
-                    // A head may be fitted again, from other samples: nothing was uploaded.
-                    let fit = self.phase == Phase::FitHead || self.phase == Phase::Finished;
-                    let same = fit || known.tensors == update.tensors && known.samples == update.samples;
-                    if same { AckOutcome::Duplicate } else { AckOutcome::Rejected(Rejection::ContentChanged) }
-                } else if let Some(rejection) = wrong {
-                    round.out.insert(device);
-                    AckOutcome::Rejected(rejection)
-                } else {
-                    round.out.remove(&device);
-                    round.order.push(device);
-                    round.counted.insert(device, update.clone());
-                    self.barren = 0;
-                    AckOutcome::Counted
-                }
-            }
-            _ if (1..=self.last.round).contains(&update.id.round) => AckOutcome::Late,
-            _ => AckOutcome::Rejected(Rejection::WrongRound),
-        };
-        let counters = &mut self.counters;
-        match outcome {
-            AckOutcome::Counted => {
-                counters.counted += 1;
-                counters.skipped_samples += u64::from(update.skipped);
-            }
-            AckOutcome::Duplicate => counters.duplicate += 1,
-            AckOutcome::Late => counters.late += 1,
-            AckOutcome::Rejected(rejection) => {
-                if let Some(round) = &mut self.round {
-                    round.rejected += 1;
-                }
-                *match rejection {
-                    Rejection::NotAsked => &mut counters.not_asked,
-                    Rejection::WrongRound => &mut counters.wrong_round,
-                    Rejection::Tensors => &mut counters.wrong_tensors,
-                    Rejection::NonFinite => &mut counters.non_finite,
-                    Rejection::NormOverBound { .. } => &mut counters.norm_over_bound,
-                    Rejection::ContentChanged => &mut counters.content_changed,
-                    Rejection::NoSamples => &mut counters.no_samples,
-                    other => panic!("{other:?}"),
-                } += 1;
-            }
-            other => panic!("{other:?}"),
-        }
-        let mut expected = vec![Expected::Ack(device, update.id, outcome)];
-        expected.extend(self.settle());
-        expected
-    }
-
-    fn decline(&mut self, device: DeviceId, id: RoundId) -> Vec<Expected> {
-        self.counters.declined += 1;
-        if let Some(round) = self.round.as_mut().filter(|round| round.id == id && round.awaits(device)) {
-            round.out.insert(device);
-        }
-        self.settle()
-    }
-
-    /// Ends what has ended.
-    fn settle(&mut self) -> Vec<Expected> {
-        let Some(round) = &self.round else { return Vec::new() };
-        match self.phase {
-            Phase::FitHead if round.nobody_left() => {
-                self.phase = Phase::Finished;
-                vec![Expected::Finished]
-            }
-            Phase::FitHead | Phase::Finished => Vec::new(),
-            _ if round.counted.len() >= round.target => self.close(),
-            _ if !round.nobody_left() => Vec::new(),
-            _ if round.counted.len() >= self.least() => self.close(),
-            _ => {
-                let counted = round.counted.len();
-                let more = self.widen();
-                if more.is_empty() { self.starve(counted) } else { self.opened(&more) }
-            }
-        }
-    }
-
-    /// Nobody else can answer, and too few counted.
-    fn starve(&mut self, counted: usize) -> Vec<Expected> {
-        let later = self.setup.patience.map(|patience| self.now + patience);
-        let repeats = counted == 0;
-        let tries = self.barren + 1;
-        if later.is_none() && tries >= 3 {
-            self.barren = tries;
-            self.round = None;
-            self.phase = Phase::Failed;
-            return vec![Expected::Failed(self.last.round, counted)];
-        }
-        if !repeats {
-            // What counted stays.
-            if later.is_some() {
-                self.retry = self.retry.or(later);
-                return Vec::new();
-            }
-            let again = self.ask_again();
-            self.barren += u32::from(!again.is_empty());
-            return self.opened(&again);
-        }
-        self.barren = tries;
-        self.round = None;
-        self.counters.repeated += 1;
-        self.phase = match self.phase {
-            Phase::Start(number) => Phase::Start(number - 1),
-            Phase::Train(number) => Phase::Train(number - 1),
-            other => other,
-        };
-        self.retry = later;
-        if later.is_some() { Vec::new() } else { self.next() }
-    }
-
-    fn tick(&mut self) -> Vec<Expected> {
-        let mut expected = self.at_deadline();
-        if self.retry.is_some_and(|at| self.now >= at) {
-            self.retry = None;
-            expected.extend(if self.round.is_none() {
-                self.next()
-            } else {
-                let again = self.ask_again();
-                self.opened(&again)
-            });
-        }
-        expected
-    }
-
-    fn at_deadline(&mut self) -> Vec<Expected> {
-        let now = self.now;
-        let Some(round) = &mut self.round else { return Vec::new() };
-        if round.deadline.is_none_or(|deadline| now < deadline) {
-            return Vec::new();
-        }
-        match self.phase {
-            Phase::FitHead => {
-                round.deadline = None;
-                self.phase = Phase::Finished;
-                vec![Expected::Finished]
-            }
-            Phase::Finished => {
-                round.deadline = None;
-                Vec::new()
-            }
-            _ if round.counted.len() >= self.setup.min_count.min(round.target) => self.close(),
-            _ => {
-                round.deadline = self.setup.deadline.map(|limit| now + limit);
-                self.counters.extended += 1;
-                let mut asked = self.widen();
-                asked.extend(self.ask_again());
-                self.opened(&asked)
-            }
-        }
-    }
-
-    /// The recomputation from what counted, each once.
-    fn close(&mut self) -> Vec<Expected> {
-        let round = self.round.take().unwrap();
-        self.retry = None;
-        let mut weight = 0.0;
-        let (mut first, mut second) = (Matrix::zeros(D, K), Matrix::zeros(K, 1));
-        for update in round.counted.values() {
-            let own = if self.setup.by_samples { f64::from(update.samples) } else { 1.0 };
-            weight += own;
-            first += from_f32(D, K, &update.tensors[0].values) * own;
-            if let Some(head) = update.tensors.get(1) {
-                second += from_f32(K, 1, &head.values) * own;
-            }
-        }
-        first /= weight;
-        match round.phase {
-            Phase::Start(_) => self.basis = orthonormal(&first).unwrap(),
-            _ if self.setup.fedavg => {
-                self.basis = first;
-                self.head = second / weight;
-            }
-            _ => {
-                let held = from_f32(D, K, &to_f32(&self.basis));
-                self.basis = orthonormal(&(held - first * f64::from(ETA))).unwrap();
-            }
-        }
-        self.commits.push(round.id.round);
-        let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();
-        let told = self.connected(&awaited);
-        let mut expected = Vec::new();
-        if !told.is_empty() {
-            expected.push(Expected::Close(round.id, told));
-        }
-        expected.push(Expected::Commit(Box::new(RoundRecord {
-            id: round.id,
-            phase: round.phase,
-            cohort: round.cohort.iter().copied().collect(),
-            participants: round.order.clone(),
-            rejected: round.rejected,
-            opened_at: round.opened_at,
-            closed_at: self.now,
-            change: None,
-            ends_training: round.phase == Phase::Train(self.setup.rounds),
-        })));
-        expected.extend(self.next());
-        expected
-    }
-}
-
-/// Engine and model side by side.
-struct World {
-    engine: Engine,
-    model: Model,
-    /// What each connected device was last told to open.
-    pending: BTreeMap<DeviceId, Arc<Opening>>,
-    openings: BTreeMap<u32, Arc<Opening>>,
-    /// Every update that counted, by device.
-    counted: BTreeMap<DeviceId, Update>,
-    finished: usize,
-    draws: u64,
-}
-
-impl World {
-    fn new(setup: Setup) -> Self {
-        Self {
-            engine: setup.engine(),
-            model: Model::new(setup),
-            pending: BTreeMap::new(),
-            openings: BTreeMap::new(),
-            counted: BTreeMap::new(),
-            finished: 0,
-            draws: 0,
-        }
-    }
-
-    fn apply(&mut self, op: Op) {
-        match op {
-            Op::Join(device) => {
-                let expected = self.model.join(device);
-                self.event(Event::Joined(device), expected);
-            }
-            Op::Leave(device) => {
-                if let Some(left) = self.model.fleet.get_mut(&device) {
-                    // Who is gone already cannot leave again.
-                    left.get_or_insert(self.model.now);
-                }
-                self.pending.remove(&device);
-                self.event(Event::Left(device), Vec::new());
-            }
-            Op::Answer(device, kind) => self.answer(device, kind),
-            Op::Decline(device, current) => {
-                let mut id = self.model.last;
-                if !current {
-                    id.round = id.round.saturating_sub(1);
-                }
-                let expected = self.model.decline(device, id);
-                let decline = Decline { id, reason: DeclineReason::NoSamples };
-                self.event(Event::Declined(device, decline), expected);
-            }
-            Op::Advance(by) => self.model.now += by,
-            Op::Tick => {
-                let expected = self.model.tick();
-                self.event(Event::Tick, expected);
-            }
-        }
-    }
-
-    /// A good answer to the open round, or to any round that was.
-    fn good(&mut self, opening: &Opening) -> Update {
-        self.draws += 1;
-        let stream = &mut random(self.draws);
-        let samples = 1 + (self.draws % 7) as u32;
-        let values = tensors(&opening.request.expects, stream, 1.0);
-        let skipped = (self.draws % 3) as u32;
-        Update { skipped, ..update(opening.id, samples, &opening.request.expects, values) }
-    }
-
-    fn answer(&mut self, device: DeviceId, kind: Kind) {
-        let Some(opening) = self.openings.get(&self.model.last.round).cloned() else {
-            // Nobody has been told of an open round.
-            let stray = update(RoundId { round: self.model.last.round + 1, stage: 0 }, 1, &[], Vec::new());
-            let expected = self.model.answer(device, &stray, None);
-            return self.event(Event::Update(device, stray), expected);
-        };
-        let mut update = self.good(&opening);
-        let mut wrong = None;
-        let values = |update: &mut Update, change: &dyn Fn(&mut f32)| {
-            update.tensors.last_mut().and_then(|t| t.values.last_mut()).map(change)
-        };
-        match kind {
-            Kind::Good => {}
-            Kind::NotFinite(nan) => {
-                let bad = if nan { f32::NAN } else { f32::NEG_INFINITY };
-                wrong = values(&mut update, &|v| *v = bad).map(|()| Rejection::NonFinite);
-            }
-            Kind::Norm => {
-                values(&mut update, &|v| *v = BOUND * 1.5);
-                let all = update.tensors.iter().flat_map(|t| &t.values);
-                let norm = all.map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
-                wrong = (norm > BOUND).then_some(Rejection::NormOverBound { norm, bound: BOUND });
-            }
-            Kind::Shape => {
-                match (update.descriptors.last_mut(), update.tensors.last_mut()) {
-                    (Some(descriptor), Some(tensor)) => {
-                        std::mem::swap(&mut descriptor.rows, &mut descriptor.cols);
-                        std::mem::swap(&mut tensor.rows, &mut tensor.cols);
-                    }
-                    _ => {
-                        let extra = Tensor {
-                            role: fedspan_protocol::tensor::Role::Gradient,
-                            rows: 1,
-                            cols: 1,
-                            values: vec![0.0],
-                        };
-                        update.descriptors.push(extra.descriptor(Default::default()));
-                        update.tensors.push(extra);
-                    }
-                }
-                wrong = Some(Rejection::Tensors);
-            }
-            Kind::Role => {
-                if let Some(descriptor) = update.descriptors.first_mut() {
-                    descriptor.role = fedspan_protocol::tensor::Role::Moment;
-                    wrong = Some(Rejection::Tensors);
-                }
-            }
-            Kind::NoSamples => {
-                update.samples = 0;
-                wrong = Some(Rejection::NoSamples);
-            }
-            Kind::Again => {
-                if let Some(known) = self.counted.get(&device) {
-                    update = known.clone();
-                    update.skipped += 1;
-                }
-            }
-            Kind::Changed => {
-                if let Some(known) = self.counted.get(&device) {
-                    update = known.clone();
-                    update.samples += 1;
-                    values(&mut update, &|v| *v *= 0.5);
-                }
-            }
-            Kind::Late => {
-                let earlier = self.openings.range(..self.model.last.round).next_back();
-                let earlier = earlier.map(|(_, opening)| Arc::clone(opening));
-                if let Some(opening) = earlier {
-                    update = self.good(&opening);
-                }
-            }
-            Kind::Future => update.id.round += 1 + (self.draws % 4) as u32,
-        }
-        let expected = self.model.answer(device, &update, wrong);
-        if let Some(Expected::Ack(_, _, AckOutcome::Counted)) = expected.first() {
-            self.counted.insert(device, update.clone());
-        }
-        self.event(Event::Update(device, update), expected);
-    }
-
-    fn event(&mut self, event: Event, expected: Vec<Expected>) {
-        let mut actions = Vec::new();
-        self.engine.handle(self.model.now, event.clone(), &mut actions);
-        let mut found = Vec::new();
-        for action in &actions {
-            match action {
-                Action::Open(device, opening) => {
-                    self.opened(opening);
-                    self.pending.insert(*device, Arc::clone(opening));
-                    match found.last_mut() {
-                        Some(Expected::Open(id, devices)) if *id == opening.id => {
-                            assert!(devices.insert(*device), "opened once");
-                        }
-                        _ => found.push(Expected::Open(opening.id, BTreeSet::from([*device]))),
-                    }
-                }
-                Action::Close(device, id) => {
-                    self.pending.remove(device);
-                    match found.last_mut() {
-                        Some(Expected::Close(last, devices)) if last == id => {
-                            assert!(devices.insert(*device), "closed once");
-                        }
-                        _ => found.push(Expected::Close(*id, BTreeSet::from([*device]))),
-                    }
-                }
-                Action::Acknowledge(device, ack) => {
-                    if self.pending.get(device).is_some_and(|opening| opening.id == ack.id) {
-                        self.pending.remove(device);
-                    }
-                    found.push(Expected::Ack(*device, ack.id, ack.outcome));
-                }
-                Action::Commit(record) => found.push(Expected::Commit(record.clone())),
-                Action::Finished => {
-                    self.finished += 1;
-                    found.push(Expected::Finished);
-                }
-                Action::Failed(Failure::NoUpdates { round, .. }) => found.push(Expected::Failed(*round, 0)),
-                Action::Failed(Failure::TooFew { round, counted, min_count, .. }) => {
-                    assert!((1..*min_count).contains(counted), "{counted} of {min_count}");
-                    found.push(Expected::Failed(*round, *counted));
-                }
-                Action::Failed(other) => panic!("{other}"),
-            }
-        }
-        assert_eq!(found, expected, "after {event:?} in {:?}", self.model.phase);
-        self.same();
-    }
-
-    fn opened(&mut self, opening: &Arc<Opening>) {
-        let known = self.openings.entry(opening.id.round).or_insert_with(|| Arc::clone(opening));
-        assert!(Arc::ptr_eq(known, opening), "one opening for all devices");
-        // What is sent is the representation as it is now.
-        if let Some(sent) = opening.request.tensors.first() {
-            let sent = from_f32(D, K, &sent.values);
-            let mut basis = self.model.basis.clone();
-            if self.setup().fedavg && matches!(self.model.phase, Phase::FitHead | Phase::Finished) {
-                basis = orthonormal(&basis).unwrap();
-            }
-            assert!(distance(&sent, &basis) < 1e-5);
-        }
-    }
-
-    fn setup(&self) -> Setup {
-        self.model.setup
-    }
-
-    fn same(&self) {
-        let (engine, model) = (&self.engine, &self.model);
-        assert_eq!(engine.phase(), model.phase);
-        assert_eq!(engine.counters(), model.counters);
-        let here = model.fleet.values().filter(|left| left.is_none()).count();
-        assert_eq!(engine.fleet(), (model.fleet.len(), here));
-        let deadline = model.round.as_ref().and_then(|round| round.deadline);
-        assert_eq!(engine.wake(), deadline.into_iter().chain(model.retry).min());
-        assert!(distance(engine.representation(), &model.basis) < 1e-8, "counted once, and only that");
-        if let Some(head) = engine.shared_head() {
-            assert!(distance(head, &model.head) < 1e-8);
-        }
-        match (engine.open_round(), &model.round) {
-            (Some(open), Some(round)) => {
-                assert_eq!((open.opening.id, &open.participants), (round.id, &round.order));
-                assert_eq!((&open.cohort, &open.out), (&round.cohort, &round.out));
-                let outstanding = round.cohort.iter().filter(|device| round.awaits(**device)).count();
-                assert_eq!(open.outstanding(), outstanding);
-            }
-            (None, None) => {}
-            (open, _) => panic!("open in one of both: {open:?}"),
-        }
-        assert!(model.commits.windows(2).all(|pair| pair[0] < pair[1]), "in order, once");
-        assert!(self.finished <= 1);
-    }
-
-    /// From here everyone answers honestly until the campaign ends.
-    fn finish_honestly(&mut self) {
-        // Without a deadline a round waits for all it asked, so all must come back; with one, enough must:
-        // who declined is asked again.
-        let enough = self.setup().fleet_size.max(self.setup().min_count);
-        for device in 0..UNIVERSE {
-            let here = self.model.fleet.values().filter(|left| left.is_none()).count();
-            let known = self.model.fleet.contains_key(&device);
-            let gone = self.model.fleet.get(&device) != Some(&None);
-            let needed = here < enough || self.setup().deadline.is_none() && known;
-            if gone && needed {
-                self.apply(Op::Join(device));
-            }
-        }
-        for _ in 0..400 {
-            if matches!(self.model.phase, Phase::Finished | Phase::Failed) {
-                return;
-            }
-            if let Some((device, opening)) = self.pending.iter().next().map(|(d, o)| (*d, Arc::clone(o))) {
-                self.pending.remove(&device);
-                let update = self.good(&opening);
-                let expected = self.model.answer(device, &update, None);
-                self.event(Event::Update(device, update), expected);
-            } else {
-                let wake = self.engine.wake().expect("everyone has answered, and nothing is due");
-                self.model.now = self.model.now.max(wake);
-                self.apply(Op::Tick);
-            }
-        }
-        panic!("stuck in {:?}: {:?}", self.model.phase, self.engine.open_round());
-    }
-}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
@@ -762,135 +43,6 @@ proptest! {
             world.apply(Op::Answer(device, Kind::Good));
             prop_assert_eq!(&world.counted[&device].id, &opening.id);
         }
-    }
-}
-
-// ---- restarts -----------------------------------------------------------------------------------------
-
-/// A commit as a server keeps it, and the exchanges that were opened so far.
-#[derive(Clone)]
-struct Kept {
-    id: RoundId,
-    phase: Phase,
-    state: Vec<f64>,
-    record: RoundRecord,
-}
-
-struct Life {
-    engine: Engine,
-    kept: Vec<Kept>,
-    opened: BTreeSet<u32>,
-}
-
-/// Lets `devices` answer honestly until the campaign has finished or `commits` rounds are committed.
-fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
-    let (mut kept, mut opened) = (Vec::new(), BTreeSet::new());
-    let mut queue: Vec<Event> = (0..devices).map(Event::Joined).rev().collect();
-    while let Some(event) = queue.pop() {
-        let mut actions = Vec::new();
-        engine.handle(0, event, &mut actions);
-        for action in actions {
-            match action {
-                Action::Open(device, opening) => {
-                    opened.insert(opening.id.round);
-                    queue.insert(0, Event::Update(device, honest(device, &opening)));
-                }
-                Action::Commit(record) => {
-                    // As the server does: the state once the event is handled.
-                    let state = engine.snapshot().2;
-                    kept.push(Kept { id: record.id, phase: record.phase, state, record: *record });
-                }
-                Action::Failed(failure) => panic!("{failure}"),
-                _ => {}
-            }
-        }
-        if kept.len() >= commits {
-            break;
-        }
-    }
-    Life { engine, kept, opened }
-}
-
-/// The final model, bit by bit.
-fn result(engine: &Engine) -> (Vec<u64>, Option<Vec<u64>>) {
-    (bits(engine.representation()), engine.shared_head().map(bits))
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
-
-    #[test]
-    fn a_restart_after_any_commit_leads_to_the_same_result(setup in setup(), after in 0usize..6, again in any::<bool>()) {
-        let setup = Setup { deadline: None, ..setup };
-        let devices = setup.fleet_size as u64;
-        let whole = live(setup.engine(), devices, usize::MAX);
-        prop_assert_eq!(whole.engine.phase(), Phase::Finished);
-
-        // What is durable: what a server begins with, the commit, and then what it is resumed as.
-        let (id, phase, state) = setup.engine().snapshot();
-        let mut first = live(setup.engine(), devices, after.min(whole.kept.len()).max(1));
-        if after == 0 {
-            // Down before the first commit: the first exchange was open.
-            let record = first.kept[0].record.clone();
-            first.kept = vec![Kept { id, phase, state, record }];
-            first.opened = BTreeSet::from([1]);
-        }
-        let last = first.kept.last().unwrap().clone();
-        let committed = if after == 0 { 0 } else { first.kept.len() };
-        let mut seen = first.opened;
-        let mut engine = setup.engine();
-        prop_assert!(engine.resume(last.id, last.phase, &last.state), "after {:?}", last.phase);
-        let (id, phase, state) = engine.snapshot();
-        if again {
-            // It opens a round, devices answer, and it goes down before it commits.
-            let mut actions = Vec::new();
-            for device in 0..devices {
-                engine.handle(0, Event::Joined(device), &mut actions);
-            }
-            let number = engine.open_round().unwrap().opening.id.round;
-            prop_assert!(seen.insert(number), "a number that no device has seen");
-            engine = setup.engine();
-            prop_assert!(engine.resume(id, phase, &state));
-        }
-        let rest = live(engine, devices, usize::MAX);
-        prop_assert_eq!(rest.engine.phase(), Phase::Finished);
-        prop_assert_eq!(committed + rest.kept.len(), whole.kept.len());
-        prop_assert!(seen.iter().next_back() < rest.opened.iter().next(), "{:?} {:?}", seen, rest.opened);
-        prop_assert_eq!(result(&rest.engine), result(&whole.engine));
-    }
-
-    /// A state of another size is refused, and the campaign is as if it had never been offered.
-    #[test]
-    fn a_state_of_another_size_changes_nothing(setup in setup(), len in 0usize..30, number in 1u32..4) {
-        let mut engine = setup.engine();
-        let before = engine.snapshot();
-        let phase = Phase::Train(number);
-        let fits = if setup.fedavg { D * K + K } else { D * K };
-        prop_assume!(len != fits);
-        let id = RoundId { round: 9, stage: 0 };
-        let fits = engine.resume(id, phase, &vec![0.5; len]);
-        prop_assert!(!fits);
-        prop_assert_eq!(engine.snapshot(), before);
-        prop_assert_eq!(setup.power, setup.engine().resume(id, Phase::Start(1), &[0.5; D * K]));
-    }
-}
-
-// ---- examples -----------------------------------------------------------------------------------------
-
-fn plain() -> Setup {
-    Setup {
-        fleet_size: 2,
-        rounds: 2,
-        deadline: Some(100),
-        min_count: 1,
-        absence: 50,
-        patience: None,
-        stop_change: None,
-        fraction: None,
-        power: false,
-        fedavg: false,
-        by_samples: false,
-        seed: 1,
     }
 }
 
@@ -1091,7 +243,8 @@ fn without_patience_too_few_updates_fail_after_three_tries_in_vain_and_say_how_m
 /// Who declined and is there is asked again when the deadline passes and another never came back.
 #[test]
 fn a_deadline_with_too_few_updates_asks_again_who_declined() {
-    let mut world = joined(Setup { fleet_size: 3, min_count: 2, patience: Some(5), ..plain() }, 3);
+    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..plain() };
+    let mut world = joined(setup, 3);
     world.apply(Op::Leave(0));
     world.apply(Op::Answer(1, Kind::Good));
     world.pending.clear();
@@ -1104,6 +257,85 @@ fn a_deadline_with_too_few_updates_asks_again_who_declined() {
     world.apply(Op::Advance(100));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 1);
+}
+
+/// Doubling with stages of one round, the first of three devices, and no deadline.
+fn doubling() -> Setup {
+    Setup {
+        fleet_size: 6,
+        rounds: 3,
+        deadline: None,
+        doubling: Some((3, 1, By::Devices)),
+        patience: Some(5),
+        ..plain()
+    }
+}
+
+/// The number that the open round waits for.
+fn waits_for(world: &World) -> usize {
+    world.engine.open_round().unwrap().target
+}
+
+/// Four of six devices go for good: the stage of three ends with two, says so, and the next stage is of two.
+#[test]
+fn a_stage_that_loses_more_devices_than_it_can_spare_shrinks_and_says_so() {
+    let mut world = joined(doubling(), 6);
+    assert_eq!(waits_for(&world), 3);
+    for device in 0..4 {
+        world.apply(Op::Leave(device));
+    }
+    world.apply(Op::Answer(4, Kind::Good));
+    world.apply(Op::Answer(5, Kind::Good));
+    assert_eq!(world.model.commits.len(), 0, "they may come back");
+    world.apply(Op::Advance(49));
+    world.apply(Op::Tick);
+    assert_eq!(world.model.commits.len(), 0);
+    assert_eq!(world.engine.wake(), Some(50));
+    world.apply(Op::Advance(1));
+    world.apply(Op::Tick);
+    assert_eq!(world.model.commits.len(), 1);
+    let counters = world.engine.counters();
+    assert_eq!((counters.short, counters.absent), (1, 4));
+    assert_eq!(waits_for(&world), 2);
+    // One that comes back counts again.
+    world.apply(Op::Join(0));
+    world.apply(Op::Answer(4, Kind::Good));
+    world.apply(Op::Answer(5, Kind::Good));
+    assert_eq!(waits_for(&world), 3);
+}
+
+/// All have gone for good and nothing has counted: whoever comes, a stranger too, makes the round.
+#[test]
+fn a_round_that_everybody_has_left_takes_whoever_comes() {
+    let mut world = joined(Setup { fleet_size: 3, ..doubling() }, 3);
+    for device in 0..3 {
+        world.apply(Op::Leave(device));
+    }
+    world.apply(Op::Advance(60));
+    world.apply(Op::Tick);
+    assert_eq!(world.engine.wake(), None);
+    world.apply(Op::Join(6));
+    assert!(world.pending.contains_key(&6));
+    world.apply(Op::Answer(6, Kind::Good));
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+/// A device that is always first with numbers that are none: the next to answer takes its place, in every stage.
+#[test]
+fn a_device_that_is_always_first_with_garbage_is_replaced_by_the_next_arrival() {
+    let mut world = joined(doubling(), 6);
+    for (stage, counted) in [3, 5, 5].into_iter().enumerate() {
+        assert_eq!(world.model.commits.len(), stage);
+        world.apply(Op::Answer(0, Kind::NotFinite(true)));
+        for device in 1..=counted {
+            assert_eq!(world.model.commits.len(), stage, "device {device}");
+            world.apply(Op::Answer(device, Kind::Good));
+        }
+    }
+    assert_eq!(world.model.commits.len(), 3);
+    let counters = world.engine.counters();
+    assert_eq!((counters.non_finite, counters.counted), (3, 13));
+    assert_eq!(counters.short, 2, "where it waited for all six, five is what there was");
 }
 
 /// The time to try again comes when everybody has gone for good: nothing is due until somebody joins.

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use fedspan_aggregator::engine::participation::{Doubling, Fraction, Full, Schedule};
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::engine::participation::{
+    Answer, By, Closed, Doubling, FirstArrivals, Fraction, Full, Schedule,
+};
 use fedspan_aggregator::engine::{DeviceId, Participation};
 use fedspan_aggregator::linalg::Matrix;
 use proptest::prelude::*;
@@ -79,23 +82,33 @@ fn nobody_there_is_nobody_asked() {
     assert!(cohort.devices.is_empty());
 }
 
+fn close(policy: &mut dyn Participation) {
+    let still = Matrix::identity(3, 1);
+    policy.closed(&Closed { after: 10, short_of: None, before: &still, representation: &still });
+}
+
 /// One closed round.
 fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
     let cohort = policy.cohort(number, fleet);
-    policy.closed(&Matrix::identity(3, 1), &Matrix::identity(3, 1));
+    close(policy);
     (cohort.target, cohort.stage)
 }
 
 #[test]
 fn stages_double_until_all_count() {
     let fleet: Vec<DeviceId> = (0..30).collect();
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), 1);
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
     let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
     // More at first than there are: all from the start.
-    assert_eq!(round(&mut Doubling::new(64, None, Schedule::Fixed(2), 1), 1, &fleet), (30, 0));
+    assert_eq!(round(&mut Doubling::new(64, None, Schedule::Fixed(2), By::Devices, 1), 1, &fleet), (30, 0));
     // A fleet that shrinks takes the stage with it.
-    assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 4));
+    assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 3));
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
+    let fleets = [30, 30, 30, 7, 5, 3, 30];
+    let rounds: Vec<_> =
+        (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
+    assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 2), (5, 2), (3, 2), (30, 2)]);
 }
 
 proptest! {
@@ -106,7 +119,7 @@ proptest! {
     fn a_stage_keeps_its_cohort_also_over_a_restart(
         fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
     ) {
-        let fresh = || Doubling::new(first, Some(cohort), Schedule::Fixed(length), seed);
+        let fresh = || Doubling::new(first, Some(cohort), Schedule::Fixed(length), By::Devices, seed);
         let mut policy = fresh();
         let mut resumed = fresh();
         let mut last: Option<(u16, Vec<DeviceId>)> = None;
@@ -120,10 +133,10 @@ proptest! {
             }
             if number > stop {
                 prop_assert_eq!(resumed.cohort(number, &fleet), own.clone());
-                resumed.closed(&Matrix::identity(3, 1), &Matrix::identity(3, 1));
+                close(&mut resumed);
             }
             last = Some((own.stage, own.devices));
-            policy.closed(&Matrix::identity(3, 1), &Matrix::identity(3, 1));
+            close(&mut policy);
             if number == stop {
                 resumed = fresh();
                 prop_assert!(resumed.restore(&policy.state()));
@@ -134,16 +147,89 @@ proptest! {
 
 #[test]
 fn a_state_that_is_none_is_refused() {
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), 1);
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
     for state in [
         vec![],
         vec![1.0, 4.0],
-        vec![0.5, 4.0, 0.0],
-        vec![-1.0, 4.0, 0.0],
-        vec![0.0, f64::NAN, 0.0],
-        vec![1e9, 4.0, 0.0],
+        vec![0.5, 4.0, 0.0, 4.0, 9.0],
+        vec![-1.0, 4.0, 0.0, 4.0, 9.0],
+        vec![0.0, f64::NAN, 0.0, 4.0, 9.0],
+        vec![1e9, 4.0, 0.0, 4.0, 9.0],
+        vec![1.0, 4.0, 0.0, 4.0, 9.0, 1.0],
     ] {
         assert!(!policy.restore(&state), "{state:?}");
     }
-    assert_eq!(policy.state(), [0.0, 0.0, 0.0]);
+    assert_eq!(policy.state(), [0.0; 5]);
+}
+
+/// Rounds of devices with a fixed order of arrival and fixed sizes, as far as they are waited for; who counted.
+fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
+    let fleet: Vec<DeviceId> = (0..sizes.len() as u64).collect();
+    let mut counted = Vec::new();
+    for number in 1..=rounds {
+        let cohort = policy.cohort(number, &fleet);
+        assert_eq!(cohort.devices, fleet);
+        let (mut answers, mut samples) = (0, 0);
+        for (after, size) in sizes.iter().enumerate() {
+            if answers == cohort.target || cohort.samples.is_some_and(|goal| samples >= goal) {
+                break;
+            }
+            answers += 1;
+            samples += u64::from(*size);
+            let b = Matrix::identity(3, 1);
+            let answer =
+                Answer { after: after as u64, samples: *size, tensors: &[] as &[Tensor], representation: &b };
+            policy.counted(&answer);
+        }
+        close(policy);
+        counted.push((answers, cohort.stage));
+    }
+    counted
+}
+
+/// The first two devices to answer have 10 samples together: stages of 10, 20, 40, 80 and all 100 samples.
+#[test]
+fn by_samples_a_stage_has_twice_the_samples_of_the_one_before() {
+    let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
+    let mut policy = Doubling::new(2, None, Schedule::Fixed(2), By::Samples, 1);
+    let counted = by_size(&mut policy, &sizes, 11);
+    let expected = [2, 2, 3, 3, 7, 7, 9, 9, 10, 10, 10];
+    let stages: Vec<u16> = vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
+    assert_eq!(counted, expected.into_iter().zip(stages).collect::<Vec<_>>());
+    // Equal sizes: as many devices as by devices.
+    let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), By::Samples, 1);
+    let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), By::Devices, 1);
+    assert_eq!(by_size(&mut by_samples, &[6; 30], 8), by_size(&mut by_devices, &[6; 30], 8));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Whatever the sizes: stages end, each has at least the samples of the one before, all count in the end, and a
+    /// restart changes nothing.
+    #[test]
+    fn by_samples_all_count_in_the_end(
+        sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20
+    ) {
+        let fresh = || Doubling::new(first, None, Schedule::Fixed(1), By::Samples, 1);
+        let mut policy = fresh();
+        let before = by_size(&mut policy, &sizes, stop);
+        let mut resumed = fresh();
+        prop_assert!(resumed.restore(&policy.state()));
+        let after = by_size(&mut resumed, &sizes, 40 - stop);
+        prop_assert_eq!(by_size(&mut fresh(), &sizes, 40), [before, after.clone()].concat());
+        prop_assert_eq!(after.last().unwrap().0, sizes.len());
+        prop_assert!(after.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+    }
+
+    #[test]
+    fn the_first_arrivals_are_waited_for_of_a_cohort(
+        fleet in fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40), round in any::<u32>()
+    ) {
+        let drawn = FirstArrivals { n, cohort, seed: 3 }.cohort(round, &fleet);
+        prop_assert_eq!(drawn.devices.len(), cohort.unwrap_or(usize::MAX).min(fleet.len()));
+        prop_assert_eq!(drawn.target, n.min(drawn.devices.len()));
+        prop_assert!(drawn.devices.windows(2).all(|pair| pair[0] < pair[1]), "ascending and distinct");
+        prop_assert!(drawn.devices.iter().all(|device| fleet.contains(device)));
+    }
 }

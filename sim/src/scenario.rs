@@ -142,6 +142,7 @@ impl Scenario {
     pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
         let source = Source::parse(name, text, changes)?;
         let root = source.root();
+        let fleet = read_fleet(&root.section("fleet")?)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
@@ -151,8 +152,8 @@ impl Scenario {
             data: read_data(&root.section("data")?, &root.section("split")?)?,
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
-            participation: read_participation(&root.section("participation")?)?,
-            fleet: read_fleet(&root.section("fleet")?)?,
+            participation: read_participation(&root.section("participation")?, Some(fleet.communication))?,
+            fleet,
             stop: read_stop(&root.section("stop")?)?,
         };
         root.finish()?;

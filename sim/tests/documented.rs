@@ -51,6 +51,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 more(LINEAR, "[participation]\npolicy = \"fraction\"\nr = 0.5\n"),
                 more(LINEAR, "[participation]\npolicy = \"doubling\"\n"),
                 more(LINEAR, "[participation]\npolicy = \"doubling\"\ncohort = 8\nschedule = \"fixed\"\n"),
+                more(LINEAR, "[participation]\npolicy = \"first-arrivals\"\nn = 3\n"),
+                more(LINEAR, "[participation]\npolicy = \"doubling\"\nschedule = \"optimal\"\nfloor = 0.1\n"),
             ],
         ),
         (

@@ -122,6 +122,8 @@ async fn the_fixed_schedule_decides_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drawn_cohort_and_full_participation_decide_the_same() {
     agrees(COHORT).await;
+    agrees("policy = \"first-arrivals\"\nn = 5\n").await;
+    agrees("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
     agrees("policy = \"full\"\n").await;
 }
 

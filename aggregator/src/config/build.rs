@@ -4,7 +4,7 @@ use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, Parti
 use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, Moments, PowerStart, random_start,
 };
-use crate::engine::participation::{Doubling, Fraction, Full};
+use crate::engine::participation::{Doubling, FirstArrivals, Fraction, Full};
 use crate::engine::{Engine, Participation, Settings};
 use crate::linalg::Matrix;
 
@@ -69,8 +69,9 @@ pub fn build_engine(
     let policy: Box<dyn Participation> = match participation {
         ParticipationSection::Full => Box::new(Full),
         ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
-        ParticipationSection::Doubling { n0, cohort, schedule } => {
-            Box::new(Doubling::new(n0, cohort, schedule, seed))
+        ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
+        ParticipationSection::Doubling { n0, cohort, schedule, by } => {
+            Box::new(Doubling::new(n0, cohort, schedule, by, seed))
         }
     };
     Engine::new(settings, start, server, policy)

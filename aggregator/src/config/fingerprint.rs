@@ -45,8 +45,14 @@ impl Fleet {
             match self.participation {
                 ParticipationSection::Full => quoted("full"),
                 ParticipationSection::Fraction { r } => format!("\"fraction\", r = {r:?}"),
-                ParticipationSection::Doubling { n0, cohort, schedule } => {
-                    format!("\"doubling\", n0 = {n0}, cohort = {cohort:?}, schedule = {schedule:?}")
+                ParticipationSection::FirstArrivals { n, cohort } => {
+                    format!("\"first-arrivals\", n = {n}, cohort = {cohort:?}")
+                }
+                ParticipationSection::Doubling { n0, cohort, schedule, by } => {
+                    let by = lower(by);
+                    format!(
+                        "\"doubling\", n0 = {n0}, cohort = {cohort:?}, schedule = {schedule:?}, by = {by}"
+                    )
                 }
             },
         );

@@ -108,7 +108,7 @@ impl Fleet {
             shape: read_shape(&root.section("data")?)?,
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
-            participation: read_participation(&root.section("participation")?)?,
+            participation: read_participation(&root.section("participation")?, None)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?)?,
@@ -149,7 +149,12 @@ impl Fleet {
             let message = format!("{} devices are allowed, {} expected", allowed.len(), self.expected);
             return Err(root.section("devices")?.problem("allow", message));
         }
-        Ok(())
+        let most = self.allowed.as_ref().map_or(usize::MAX, Vec::len);
+        let fits = self.participation.fits(self.expected, most);
+        fits.map_err(|(key, message)| match root.section("participation") {
+            Ok(section) => section.problem(key, message),
+            Err(problem) => problem,
+        })
     }
 
     /// Whether some frame limit carries everything that a round sends, either way.

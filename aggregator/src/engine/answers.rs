@@ -4,7 +4,7 @@
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection, RoundId};
 
 use super::participation::{Answer, DeviceId};
-use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Update};
+use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Presence, Update};
 
 /// Times in a row that a round is found without enough answers, and nothing new counted, after which a
 /// campaign without patience gives up.
@@ -42,6 +42,7 @@ impl Engine {
                         let opened_at = self.open.as_ref().map_or(now, |round| round.opened_at);
                         self.participation.counted(&Answer {
                             after: now.saturating_sub(opened_at),
+                            samples: update.samples,
                             tensors: &update.tensors,
                             representation: self.algorithm.representation(),
                         });
@@ -146,6 +147,29 @@ impl Engine {
         }
     }
 
+    /// Waits no longer for devices that have been gone for too long. Nobody is given up while nobody is there: whoever
+    /// comes first is asked.
+    pub(super) fn give_up_absent(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        if self.phase == Phase::Finished {
+            return;
+        }
+        let Some(round) = &mut self.open else { return };
+        let long = |device: &DeviceId| match self.fleet.get(device) {
+            Some(Presence::Gone(since)) => now.saturating_sub(*since) >= self.settings.absence,
+            _ => false,
+        };
+        let absent: Vec<DeviceId> =
+            round.cohort.iter().copied().filter(|device| round.awaits(*device) && long(device)).collect();
+        let Some(last) = absent.last().copied() else { return };
+        self.counters.absent += absent.len() as u64;
+        round.absent.extend(absent);
+        if round.is_complete() || !self.present(now).is_empty() {
+            self.settle(now, last, NotCounted::Absent, actions);
+        } else if let Some(round) = &mut self.open {
+            round.wanting = true;
+        }
+    }
+
     /// The time has come for what [`Self::wake`] announced.
     pub(super) fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
@@ -153,6 +177,7 @@ impl Engine {
         if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
             self.deadline(now, actions);
         }
+        self.give_up_absent(now, actions);
         if due(self.retry_at) {
             self.retry_at = None;
             match self.open {

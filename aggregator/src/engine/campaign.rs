@@ -26,7 +26,7 @@ pub struct Settings {
     pub min_count: usize,
     /// Largest Frobenius norm of an update.
     pub norm_bound: f32,
-    /// A device that has been gone for longer is not asked until it is back.
+    /// A device that has been gone for as long is neither asked nor waited for until it is back.
     pub absence: Millis,
     /// A round that too few can answer is tried again after this long, as often as it takes: repeated where
     /// nothing counted, otherwise by asking those again who declined. Without it at once, and when that
@@ -79,7 +79,7 @@ pub enum Failure {
     NoUpdates {
         /// Which exchange.
         round: u32,
-        /// The last device that declined or was rejected.
+        /// The last device that declined, was rejected or is gone.
         device: DeviceId,
         /// Why that did not count.
         reason: NotCounted,
@@ -96,7 +96,7 @@ pub enum Failure {
         counted: usize,
         /// Fewest that close it.
         min_count: usize,
-        /// The last device that declined or was rejected.
+        /// The last device that declined, was rejected or is gone.
         device: DeviceId,
         /// Why that did not count.
         reason: NotCounted,
@@ -126,6 +126,8 @@ pub enum NotCounted {
     Declined(DeclineReason),
     /// Its update was rejected.
     Rejected(Rejection),
+    /// It has been gone for too long.
+    Absent,
 }
 
 impl std::fmt::Display for NotCounted {
@@ -133,6 +135,7 @@ impl std::fmt::Display for NotCounted {
         match self {
             Self::Declined(reason) => write!(f, "declined, {reason}"),
             Self::Rejected(reason) => write!(f, "rejected, {reason}"),
+            Self::Absent => f.write_str("gone for too long"),
         }
     }
 }
@@ -161,6 +164,8 @@ pub struct RoundRecord {
     pub id: RoundId,
     /// Start or training, and the number within that.
     pub phase: Phase,
+    /// How many answers it waited for, if it closed with fewer: nobody else could answer, or the deadline passed.
+    pub short_of: Option<usize>,
     /// Who was asked, ascending.
     pub cohort: Vec<DeviceId>,
     /// Who counted, in order of arrival.
@@ -211,6 +216,10 @@ pub struct Counters {
     pub repeated: u64,
     /// Devices that were asked again in a round that they had declined, or that had rejected them.
     pub asked_again: u64,
+    /// Devices that were not waited for any more, having been gone for too long.
+    pub absent: u64,
+    /// Rounds that closed with fewer answers than they waited for, as nobody else could answer or the deadline passed.
+    pub short: u64,
     /// Samples that devices skipped, as they say.
     pub skipped_samples: u64,
 }

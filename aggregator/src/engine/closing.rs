@@ -1,5 +1,6 @@
 //! How a round ends: closed and committed, given up to be tried again, or with the campaign.
 
+use super::participation::Closed;
 use super::{Action, Engine, Failure, Millis, OpenRound, Phase, RoundRecord};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
 
@@ -36,6 +37,9 @@ impl Engine {
         let Some(round) = self.open.take() else { return };
         self.retry_at = None;
         let id = round.opening.id;
+        let target = round.target.min(round.cohort.len());
+        let short_of = Some(target).filter(|n| !round.is_reached() && round.participants.len() < *n);
+        self.counters.short += u64::from(short_of.is_some());
         self.close_on_devices(&round, actions);
         let training = matches!(self.phase, Phase::Train(_));
         let before = training.then(|| self.representation().clone());
@@ -55,7 +59,12 @@ impl Engine {
             self.hand_over();
         }
         if let Some(before) = &before {
-            self.participation.closed(before, self.algorithm.representation());
+            self.participation.closed(&Closed {
+                after: now.saturating_sub(round.opened_at),
+                short_of,
+                before,
+                representation: self.algorithm.representation(),
+            });
         }
         let stop = self.settings.stop_change.is_some();
         let change = before.filter(|_| stop).and_then(|before| moved(&before, self.representation()));
@@ -68,6 +77,7 @@ impl Engine {
         actions.push(Action::Commit(Box::new(RoundRecord {
             id,
             phase,
+            short_of,
             cohort: round.cohort.iter().copied().collect(),
             participants: round.participants,
             rejected: self.rejected_in_round,

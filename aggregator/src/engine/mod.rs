@@ -213,6 +213,9 @@ impl Engine {
                 {
                     *presence = Presence::Gone(now);
                     self.connected -= 1;
+                    if self.settings.absence == 0 {
+                        self.give_up_absent(now, actions);
+                    }
                 }
             }
             Event::Update(device, update) => self.update(now, device, &update, actions),
@@ -226,7 +229,20 @@ impl Engine {
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         let deadline = self.open.as_ref().and_then(|round| round.deadline);
-        deadline.into_iter().chain(self.retry_at).min()
+        deadline.into_iter().chain(self.retry_at).chain(self.next_absence()).min()
+    }
+
+    /// When the first of those that the open round waits for has been gone for too long.
+    fn next_absence(&self) -> Option<Millis> {
+        let round = self.open.as_ref().filter(|_| self.phase != Phase::Finished)?;
+        if self.connected == self.fleet.len() {
+            return None;
+        }
+        let gone = self.fleet.iter().filter_map(|(device, presence)| match *presence {
+            Presence::Gone(since) if round.awaits(*device) => Some(since),
+            _ => None,
+        });
+        gone.min().map(|since| since.saturating_add(self.settings.absence))
     }
 
     fn current(&self) -> &dyn Algorithm {

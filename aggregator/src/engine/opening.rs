@@ -17,12 +17,14 @@ impl Engine {
             // connection. It repeats its update, or declines the round as finished.
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 round.cohort.insert(device);
+                round.absent.remove(&device);
                 actions.push(Action::Open(device, Arc::clone(&round.opening)));
             }
             (Some(round), _) => {
                 let asked = round.cohort.contains(&device) && !round.out.contains(&device);
                 if asked || round.wanting {
                     round.cohort.insert(device);
+                    round.absent.remove(&device);
                     self.counters.asked_again += u64::from(round.out.remove(&device));
                     actions.push(Action::Open(device, Arc::clone(&round.opening)));
                 }
@@ -103,12 +105,13 @@ impl Engine {
         let round = self.last_id.round + 1;
         let (cohort, request) = match next {
             Phase::FitHead => {
-                let cohort = Cohort { target: usize::MAX, devices: fleet, stage: self.last_id.stage };
+                let cohort =
+                    Cohort { target: usize::MAX, samples: None, devices: fleet, stage: self.last_id.stage };
                 (cohort, self.algorithm.fit_request(self.settings.final_head))
             }
             // A start is computed once, by everyone, whatever the policy.
             Phase::Start(_) => {
-                let cohort = Cohort { target: fleet.len(), devices: fleet, stage: 0 };
+                let cohort = Cohort { target: fleet.len(), samples: None, devices: fleet, stage: 0 };
                 (cohort, self.current().request())
             }
             Phase::Train(number) => (self.participation.cohort(number, &fleet), self.current().request()),

@@ -72,6 +72,10 @@ pub struct OpenRound {
     pub cohort: BTreeSet<DeviceId>,
     /// How many answers complete it.
     pub target: usize,
+    /// So do fewer with as many samples.
+    pub samples: Option<u64>,
+    /// Samples of those who count, as they say.
+    pub counted_samples: u64,
     /// Fewest answers that close it at the deadline, or when nobody else can answer: the campaign's minimum
     /// count, but never more than the participation rule waits for.
     pub least: usize,
@@ -82,6 +86,8 @@ pub struct OpenRound {
     digests: BTreeMap<DeviceId, u32>,
     /// Who will not answer: declined or rejected.
     pub out: BTreeSet<DeviceId>,
+    /// Who is not waited for any more, having been gone for too long; asked again when it is back.
+    pub absent: BTreeSet<DeviceId>,
 }
 
 impl OpenRound {
@@ -94,31 +100,44 @@ impl OpenRound {
             deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
             target: cohort.target,
+            samples: cohort.samples,
+            counted_samples: 0,
             least: settings.min_count.min(cohort.target).max(1),
             wanting: false,
             participants: Vec::new(),
             digests: BTreeMap::new(),
             out: BTreeSet::new(),
+            absent: BTreeSet::new(),
         }
     }
 
     /// Whether `device` is still expected to answer.
     #[must_use]
     pub fn awaits(&self, device: DeviceId) -> bool {
-        self.cohort.contains(&device) && !self.digests.contains_key(&device) && !self.out.contains(&device)
+        self.cohort.contains(&device)
+            && !self.digests.contains_key(&device)
+            && !self.out.contains(&device)
+            && !self.absent.contains(&device)
     }
 
     /// Devices that may still answer.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.cohort.len() - self.participants.len() - self.out.len()
+        self.cohort.len() - self.participants.len() - self.out.len() - self.absent.len()
+    }
+
+    /// As many have answered as it waits for.
+    #[must_use]
+    pub fn is_reached(&self) -> bool {
+        let counted = self.participants.len();
+        let samples = self.samples.is_some_and(|samples| self.counted_samples >= samples);
+        counted >= self.target || samples && counted >= self.least
     }
 
     /// As many have answered as it waits for, or nobody else can and the fewest that will do have.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let counted = self.participants.len();
-        counted >= self.target || self.outstanding() == 0 && counted >= self.least
+        self.is_reached() || self.outstanding() == 0 && self.participants.len() >= self.least
     }
 
     /// Judges an update for this round. [`AckOutcome::Counted`] means that it must be absorbed now; it has
@@ -135,6 +154,8 @@ impl OpenRound {
             Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
             None => {}
         }
+        // It is back, whatever it says.
+        self.absent.remove(&device);
         if let Err(rejection) = check(update, &self.opening.request.expects, norm_bound) {
             self.out.insert(device);
             return AckOutcome::Rejected(rejection);
@@ -143,6 +164,7 @@ impl OpenRound {
         self.out.remove(&device);
         self.digests.insert(device, digest);
         self.participants.push(device);
+        self.counted_samples = self.counted_samples.saturating_add(update.samples.into());
         AckOutcome::Counted
     }
 }

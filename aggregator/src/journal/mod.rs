@@ -59,6 +59,9 @@ pub struct Opened {
     pub stage: u16,
     /// How many answers complete it.
     pub target: usize,
+    /// How many samples complete it with fewer answers, where the policy goes by samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
     /// Who was asked, ascending. A round that finds too few may ask more later.
     pub cohort: Vec<DeviceId>,
 }

@@ -73,6 +73,7 @@ impl Scribe {
             number,
             stage: id.stage,
             target: round.target.min(round.cohort.len()),
+            samples: round.samples,
             cohort: round.cohort.iter().copied().collect(),
         }))
     }

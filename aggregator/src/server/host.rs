@@ -323,6 +323,10 @@ impl Host {
             _ => ("other", 0),
         };
         tracing::info!(phase = label, round = number, participants = record.participants.len(), "committed");
+        if let Some(wanted) = record.short_of {
+            let answers = record.participants.len();
+            tracing::warn!(answers, wanted, "closed with fewer answers than it waited for");
+        }
         if let (Some(change), true) = (record.change, record.ends_training && self.done < self.rounds) {
             tracing::info!(round = self.done, change, "training ends: the representation moved little");
         }

@@ -1,13 +1,17 @@
 //! Engines of small campaigns and devices that answer them, each a fixed function of what it is sent.
 
+use std::collections::BTreeSet;
+
 use fedspan_aggregator::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, Tensor, Weighting,
     random_start,
 };
-use fedspan_aggregator::engine::participation::{Fraction, Full};
-use fedspan_aggregator::engine::{DeviceId, Engine, Opening, Participation, Settings, Update};
+use fedspan_aggregator::engine::participation::{By, Doubling, Fraction, Full, Schedule};
+use fedspan_aggregator::engine::{
+    Action, DeviceId, Engine, Event, Opening, Participation, Phase, RoundRecord, Settings, Update,
+};
 use fedspan_aggregator::linalg::{Matrix, from_f32, to_f32};
-use fedspan_protocol::message::{HeadSolve, Task, Upload};
+use fedspan_protocol::message::{HeadSolve, RoundId, Task, Upload};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
@@ -28,6 +32,8 @@ pub struct Setup {
     pub stop_change: Option<f64>,
     /// Rate and over-selection; everyone where there is none.
     pub fraction: Option<(f64, f64)>,
+    /// The first number of devices, rounds of a stage, and what doubles; in place of a fraction.
+    pub doubling: Option<(usize, u32, By)>,
     pub power: bool,
     pub fedavg: bool,
     pub by_samples: bool,
@@ -37,13 +43,15 @@ pub struct Setup {
 pub fn setup() -> impl Strategy<Value = Setup> {
     let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
     let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=5);
-    let ways = (proptest::option::of(rates), any::<bool>(), any::<bool>(), any::<bool>());
+    let by = prop::sample::select(vec![By::Devices, By::Samples]);
+    let doubling = proptest::option::of((1usize..=3, 1u32..=2, by));
+    let ways = (proptest::option::of(rates), doubling, any::<bool>(), any::<bool>(), any::<bool>());
     let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150));
     (sizes, times, ways, any::<u64>()).prop_map(
         |(
             (fleet_size, rounds, deadline, min_count),
             (absence, patience),
-            (fraction, power, fedavg, by_samples),
+            (fraction, doubling, power, fedavg, by_samples),
             seed,
         )| {
             Setup {
@@ -55,6 +63,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
                 patience,
                 stop_change: None,
                 fraction,
+                doubling,
                 power,
                 fedavg,
                 by_samples,
@@ -70,9 +79,12 @@ impl Setup {
     }
 
     pub fn policy(&self) -> Box<dyn Participation> {
-        match self.fraction {
-            Some((rate, over_select)) => Box::new(Fraction { rate, over_select, seed: self.seed }),
-            None => Box::new(Full),
+        match (self.doubling, self.fraction) {
+            (Some((first, rounds, by)), _) => {
+                Box::new(Doubling::new(first, None, Schedule::Fixed(rounds), by, self.seed))
+            }
+            (None, Some((rate, over_select))) => Box::new(Fraction { rate, over_select, seed: self.seed }),
+            (None, None) => Box::new(Full),
         }
     }
 
@@ -148,4 +160,72 @@ pub fn honest(device: DeviceId, opening: &Opening) -> Update {
     let tensors = opening.request.expects.iter().zip(values);
     let tensors = tensors.map(|(t, values)| Tensor { role: t.role, rows: t.rows, cols: t.cols, values });
     super::update(opening.id, 1 + device as u32 % 5, &opening.request.expects, tensors.collect())
+}
+
+/// A campaign of two rounds with two devices.
+pub fn plain() -> Setup {
+    Setup {
+        fleet_size: 2,
+        rounds: 2,
+        deadline: Some(100),
+        min_count: 1,
+        absence: 50,
+        patience: None,
+        stop_change: None,
+        fraction: None,
+        doubling: None,
+        power: false,
+        fedavg: false,
+        by_samples: false,
+        seed: 1,
+    }
+}
+
+/// A commit as a server keeps it, and the exchanges that were opened so far.
+#[derive(Clone)]
+pub struct Kept {
+    pub id: RoundId,
+    pub phase: Phase,
+    pub state: Vec<f64>,
+    pub record: RoundRecord,
+}
+
+pub struct Life {
+    pub engine: Engine,
+    pub kept: Vec<Kept>,
+    pub opened: BTreeSet<u32>,
+}
+
+/// Lets `devices` answer honestly until the campaign has finished or `commits` rounds are committed.
+pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
+    let (mut kept, mut opened) = (Vec::new(), BTreeSet::new());
+    let mut queue: Vec<Event> = (0..devices).map(Event::Joined).rev().collect();
+    while let Some(event) = queue.pop() {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Open(device, opening) => {
+                    opened.insert(opening.id.round);
+                    queue.insert(0, Event::Update(device, honest(device, &opening)));
+                }
+                Action::Commit(record) => {
+                    // As the server does: the state once the event is handled.
+                    let state = engine.snapshot().2;
+                    kept.push(Kept { id: record.id, phase: record.phase, state, record: *record });
+                }
+                Action::Failed(failure) => panic!("{failure}"),
+                _ => {}
+            }
+        }
+        if kept.len() >= commits {
+            break;
+        }
+    }
+    Life { engine, kept, opened }
+}
+
+/// The final model, bit by bit.
+pub fn result(engine: &Engine) -> (Vec<u64>, Option<Vec<u64>>) {
+    (super::bits(engine.representation()), engine.shared_head().map(super::bits))
 }

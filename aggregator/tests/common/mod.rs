@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod campaign;
+pub mod model;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

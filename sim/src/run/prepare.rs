@@ -38,6 +38,10 @@ impl<'a> Job<'a> {
         if dataset.clients.is_empty() {
             return Err(RunError::Mismatch("no client is left to train".to_owned()));
         }
+        let clients = dataset.clients.len();
+        scenario.participation.fits(clients, clients).map_err(|(key, message)| {
+            RunError::Mismatch(format!("participation.{key}: {message} clients"))
+        })?;
         check_targets(scenario, &dataset)?;
         check_models(scenario, &dataset)?;
         let mut given = None;

@@ -57,8 +57,9 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(Line::Opened(opened)) => {
-                let Opened { round, stage, target, cohort, .. } = opened;
-                write!(f, "exchange {round} opened, stage {stage}, waits for {target} of {cohort:?}")
+                let Opened { round, stage, target, samples, cohort, .. } = opened;
+                write!(f, "exchange {round} opened, stage {stage}, waits for {target} of {cohort:?}")?;
+                samples.map_or(Ok(()), |samples| write!(f, " or {samples} samples"))
             }
             Some(Line::Committed(Committed { round, participants, representation, .. })) => {
                 let with = "committed with";

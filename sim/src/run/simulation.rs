@@ -38,6 +38,8 @@ pub struct Simulation<'a> {
     requirements: Requirements,
     devices: Vec<SimDevice>,
     speeds: Speeds,
+    /// Samples of the client that has most.
+    largest: u64,
     /// Where times do not come from `speeds` but from the journal of a server: its clock, and its restarts.
     recording: Option<Recording<'a>>,
     /// When each device answers the round that it was asked and has not heard yet, and its place among those of the
@@ -81,6 +83,7 @@ impl<'a> Simulation<'a> {
             devices: Vec::new(),
             speeds,
             recording: None,
+            largest: dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0),
             due: Vec::new(),
             time: 0.0,
             ticks: TICKS,
@@ -405,8 +408,13 @@ impl<'a> Simulation<'a> {
         // Who is not in a journal never answers.
         let mut asked: Vec<((f64, usize), usize)> = asked.filter(|((time, _), _)| time.is_finite()).collect();
         asked.sort_by(|((a, first), _), ((b, second), _)| a.total_cmp(b).then(first.cmp(second)));
-        let open = self.engine.open_round();
-        let wanted = open.map_or(1, |round| round.target.saturating_sub(round.participants.len()));
+        let wanted = self.engine.open_round().map_or(1, |round| {
+            let answers = round.target.saturating_sub(round.participants.len());
+            let samples = round.samples.map(|samples| samples.saturating_sub(round.counted_samples));
+            // No fewer than these bring as many samples; whether more are needed shows when they are here.
+            let fewest = samples.map(|samples| samples / self.largest.max(1));
+            fewest.and_then(|n| usize::try_from(n).ok()).map_or(answers, |n| n.min(answers))
+        });
         asked.truncate(wanted.max(1));
         asked.into_iter().map(|((time, _), index)| (time, index)).collect()
     }

@@ -4,7 +4,7 @@
 //! and shrinks the squared distance `D^2` to what the fleet can reach: `D^2 <- (1 - a)^2 D^2 + v / n` (SRPFL, equation
 //! 199), with a contraction `a` and a variance `v` of one device's step. Least time to any target means the
 //! largest `(D^2 a (2 - a) - v / n) / T_n` at each moment (equation 200 in squared distances); neither target nor
-//! horizon enters. So three things are estimated.
+//! horizon enters. So four things are estimated.
 //!
 //! * `T_n`: the mean of the arrival times of rank `n`, as far as they were seen. The first round waits for all.
 //! * `v`: the variance between the devices' steps in a round.
@@ -12,19 +12,22 @@
 //!   `E - z`. For each `a` of a grid that is a Kalman filter with one unknown matrix; how well each predicts the steps
 //!   weighs them. A high quantile of `a` is used: too large a contraction means too small a distance, which is
 //!   the way to full participation, and that is safe.
+//! * By how much `a` is smaller with the devices of the present stage than with all, because these cover the directions
+//!   of the representation unevenly ([`Coverage`]): speed may go with the data.
 //!
 //! Steps are taken in tangent coordinates of the representation, from the model before and after a round, so they are
 //! the same thing for every algorithm. Devices reveal nothing beyond their updates.
 
 use fedspan_protocol::tensor::Role;
 
-use super::Answer;
-use crate::linalg::{Matrix, from_f32, orthonormal};
+use super::coverage::Coverage;
+use super::{Answer, Closed};
+use crate::linalg::{Matrix, complement, from_f32, orthonormal, product, product_transposed};
 
 /// Contractions: the largest, the ratio of neighbours, how many.
 const LARGEST: f64 = 0.5;
 const RATIO: f64 = 0.8;
-const GRID: i32 = 20;
+const GRID: usize = 20;
 /// What is expected of the contraction beforehand: the median of a log-normal of deviation 1, for steps of about an eighth.
 const EXPECTED: f64 = 0.1;
 /// The quantile of the contraction that is used.
@@ -37,21 +40,37 @@ const FREE: f64 = 1.2;
 pub struct Adaptive {
     /// Rounds that have been seen.
     rounds: u32,
-    /// Sum and number of arrival times by rank.
-    times: Vec<(f64, u32)>,
+    /// By rank of arrival.
+    ranks: Vec<Rank>,
     round: Round,
     /// Sums over rounds: of `n` times the variance between steps in the scale of the model, and of `n`.
     variance: (f64, f64),
     filters: Vec<Filter>,
+    coverage: Coverage,
+}
+
+/// What has been seen of the answers that were the `n`-th to arrive: sums over rounds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rank {
+    /// Arrival times.
+    time: f64,
+    /// Samples of this and of all that came before.
+    samples: f64,
+    count: f64,
 }
 
 /// The open round.
 #[derive(Clone, Debug, Default)]
 struct Round {
+    /// How many were asked.
+    asked: usize,
     answers: usize,
-    /// How many steps could be read from them, their sum, and that of their squared lengths.
-    steps: f64,
-    sum: Option<Matrix>,
+    samples: f64,
+    /// An orthonormal basis of the representation; none where it has lost its width.
+    basis: Option<Matrix>,
+    /// How many steps could be read from the answers, their sum, that of their squared lengths and of `G^T G`.
+    steps: usize,
+    sum: Option<(Matrix, Matrix)>,
     squares: f64,
 }
 
@@ -59,8 +78,9 @@ struct Round {
 #[derive(Clone, Debug)]
 struct Filter {
     a: f64,
-    /// The error, d x k, and the variance of each of its elements.
-    error: Matrix,
+    /// The error, d x k, and the variance of each of its elements. None before the first step: then it is only known
+    /// how long it is.
+    error: Option<Matrix>,
     variance: f64,
     /// The squared distance.
     distance: f64,
@@ -73,84 +93,105 @@ impl Adaptive {
     pub fn new() -> Self {
         Self {
             rounds: 0,
-            times: Vec::new(),
+            ranks: Vec::new(),
             round: Round::default(),
             variance: (0.0, 0.0),
             filters: Vec::new(),
+            coverage: Coverage::default(),
         }
     }
 
-    /// How many answers the next round waits for, of `levels` (ascending, the last is all of them); never fewer than
-    /// `now`, but for the first round, which waits for all.
+    /// Which of `levels`, ascending numbers of answers of which the last is all, the next round waits for; never less
+    /// than `now`, but for the first round, which waits for all, and the one after it.
     pub fn choose(&self, levels: &[usize], now: usize) -> usize {
-        let (first, all) = (levels.first().copied().unwrap_or(0), levels.last().copied().unwrap_or(0));
-        if now == 0 {
+        let all = levels.len().saturating_sub(1);
+        if self.rounds == 0 {
             return all;
         }
         // The first round was for the clock: the stages begin behind it.
-        let from = if self.rounds <= 1 { first } else { now };
+        let from = if self.rounds == 1 { 0 } else { now };
         let Some((a, distance)) = self.estimate() else { return all };
         let variance = self.variance.0 / self.variance.1;
-        let time = |n: usize| {
-            let (sum, count) =
-                n.checked_sub(1).and_then(|rank| self.times.get(rank)).copied().unwrap_or((0.0, 0));
-            (count > 0).then(|| sum / f64::from(count))
-        };
+        let time = |level: usize| levels.get(level).and_then(|n| self.time(*n));
         let Some(whole) = time(all).filter(|time| *time > 0.0) else { return all };
-        let rates = levels.iter().filter(|n| **n >= from).filter_map(|&n| {
-            let time = time(n)?.max(f64::MIN_POSITIVE * whole);
-            Some((n, (distance * a * (2.0 - a) - variance / n as f64) / time))
+        let rates = levels.iter().enumerate().skip(from).filter_map(|(level, &n)| {
+            let time = time(level)?.max(f64::MIN_POSITIVE * whole);
+            let a = if level == now { a * self.coverage.factor(n) } else { a };
+            Some((level, (distance * a * (2.0 - a) - variance / n as f64) / time))
         });
-        let best = rates.fold(None, |best: Option<(usize, f64)>, (n, rate)| match best {
+        let best = rates.fold(None, |best: Option<(usize, f64)>, (level, rate)| match best {
             Some((_, most)) if most >= rate => best,
-            _ => Some((n, rate)),
+            _ => Some((level, rate)),
         });
-        let best = best.filter(|(_, rate)| *rate > 0.0).map_or(all, |(n, _)| n);
+        let best = best.filter(|(_, rate)| *rate > 0.0).map_or(all, |(level, _)| level);
         let Some(longest) = time(best).map(|time| FREE * time) else { return all };
-        let free = |n: &usize| time(*n).is_some_and(|time| time <= longest);
-        levels.iter().copied().filter(|n| *n >= best).filter(free).max().unwrap_or(best)
+        let free = |level: &usize| time(*level).is_some_and(|time| time <= longest);
+        (best..levels.len()).filter(free).max().unwrap_or(best)
     }
 
-    /// A round opens for a cohort of this size.
-    pub fn open(&mut self, cohort: usize) {
-        self.times.resize(cohort.max(self.times.len()), (0.0, 0));
-        self.round = Round::default();
+    /// How many answers bring as many samples; all who were seen, if none do.
+    pub fn answers_with(&self, samples: u64) -> usize {
+        let enough = |rank: &Rank| rank.count > 0.0 && rank.samples >= samples as f64 * rank.count;
+        self.ranks.iter().position(enough).map_or(self.ranks.len(), |index| index + 1)
+    }
+
+    /// A round opens for so many devices.
+    pub fn open(&mut self, asked: usize) {
+        self.ranks.resize(asked.max(self.ranks.len()), Rank::default());
+        self.round = Round { asked, ..Round::default() };
+    }
+
+    /// Another stage begins.
+    pub fn begin_stage(&mut self) {
+        self.coverage.begin();
     }
 
     /// Takes the next answer.
     pub fn counted(&mut self, answer: &Answer<'_>) {
-        if let Some((sum, count)) = self.times.get_mut(self.round.answers) {
-            *sum += answer.after as f64;
-            *count += 1;
-        }
+        self.round.samples += f64::from(answer.samples);
+        self.arrived(self.round.answers, answer.after as f64);
         self.round.answers += 1;
-        let (d, k) = answer.representation.shape();
+        if self.round.answers == 1 {
+            self.round.basis = orthonormal(answer.representation).ok();
+        }
+        let Some(b) = &self.round.basis else { return };
+        let (d, k) = b.shape();
         let Some(tensor) = answer.tensors.first().filter(|tensor| tensor.values.len() == d * k) else {
             return;
         };
-        let Ok(b) = orthonormal(answer.representation) else { return };
         let own = from_f32(d, k, &tensor.values);
         let step = match tensor.role {
-            Role::Representation => tangent(&b, &own),
-            _ => Some(&own - &b * b.tr_mul(&own)),
+            Role::Representation => tangent(b, &own),
+            _ => Some(complement(b, &own)),
         };
         let Some(step) = step else { return };
-        self.round.steps += 1.0;
+        self.round.steps += 1;
         self.round.squares += step.norm_squared();
+        let gram = product_transposed(&step, &step);
         match &mut self.round.sum {
-            Some(sum) => *sum += step,
-            None => self.round.sum = Some(step),
+            Some((steps, grams)) => {
+                *steps += step;
+                *grams += gram;
+            }
+            None => self.round.sum = Some((step, gram)),
         }
     }
 
     /// Takes the step that the model has made.
-    pub fn closed(&mut self, before: &Matrix, after: &Matrix) {
+    pub fn closed(&mut self, closed: &Closed<'_>) {
+        // Who did not come and is not waited for any more would not have come earlier than the end.
+        for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.ranks.len()) {
+            self.arrived(rank, closed.after as f64);
+        }
         self.rounds = self.rounds.saturating_add(1);
-        let (d, k) = before.shape();
-        let n = self.round.steps;
-        let Some(sum) = self.round.sum.take().filter(|_| d > k) else { return };
-        let (Ok(before), Ok(after)) = (orthonormal(before), orthonormal(after)) else { return };
+        let (d, k) = closed.before.shape();
+        let Some((sum, gram)) = self.round.sum.take().filter(|_| d > k) else { return };
+        let (Ok(before), Ok(after)) = (orthonormal(closed.before), orthonormal(closed.representation)) else {
+            return;
+        };
         let Some(step) = tangent(&before, &after) else { return };
+        self.coverage.add(gram, self.round.steps, self.round.answers == self.round.asked);
+        let n = self.round.steps as f64;
         let mean = sum / n;
         let length = mean.norm_squared();
         if !(length > 0.0 && length.is_finite()) {
@@ -161,28 +202,83 @@ impl Adaptive {
         self.variance.0 += n * between * scale * scale;
         self.variance.1 += n;
         if self.filters.is_empty() {
-            self.filters = (0..GRID).map(|j| Filter::new(LARGEST * RATIO.powi(j), d, k)).collect();
+            self.filters = grid().map(|a| Filter::new(a, d, k)).collect();
         }
-        let variance = self.variance.0 / self.variance.1;
+        let noise = self.variance.0 / self.variance.1 / n;
+        let factor = self.coverage.factor(self.round.answers);
         for filter in &mut self.filters {
-            filter.update(&step, variance / n, &after);
+            filter.update(&step, noise, factor, &after);
         }
+    }
+
+    /// What a restart must not lose: sums, and what each filter makes of the past. The direction of the error is not
+    /// among it, which the next steps show again.
+    pub fn state(&self) -> Vec<f64> {
+        let head = [f64::from(self.rounds), self.variance.0, self.variance.1, self.ranks.len() as f64];
+        let ranks = self.ranks.iter().flat_map(|rank| [rank.time, rank.samples, rank.count]);
+        let filters = self.filters.iter().flat_map(|filter| [filter.distance, filter.weight]);
+        head.into_iter().chain(ranks).chain(filters).collect()
+    }
+
+    /// Goes on from [`Self::state`]; none if that is none.
+    pub fn restored(state: &[f64]) -> Option<Self> {
+        let (&[rounds, sum, weight, count], rest) = state.split_first_chunk::<4>()?;
+        let whole = |value: f64, most: f64| {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
+            (value.fract() == 0.0 && (0.0..=most).contains(&value)).then_some(value as usize)
+        };
+        let rounds = u32::try_from(whole(rounds, u32::MAX.into())?).ok()?;
+        let (ranks, filters) = rest.split_at_checked(whole(count, rest.len() as f64)?.checked_mul(3)?)?;
+        let length = filters.len();
+        if !(length == 0 || length == 2 * GRID) || state.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let rank = |three: &[f64; 3]| Rank { time: three[0], samples: three[1], count: three[2] };
+        let filter = |(two, a): (&[f64; 2], f64)| Filter {
+            a,
+            error: None,
+            variance: 0.0,
+            distance: two[0],
+            weight: two[1],
+        };
+        Some(Self {
+            rounds,
+            variance: (sum, weight),
+            ranks: ranks.as_chunks().0.iter().map(rank).collect(),
+            filters: filters.as_chunks().0.iter().zip(grid()).map(filter).collect(),
+            ..Self::new()
+        })
+    }
+
+    fn arrived(&mut self, rank: usize, time: f64) {
+        if let Some(rank) = self.ranks.get_mut(rank) {
+            rank.time += time;
+            rank.samples += self.round.samples;
+            rank.count += 1.0;
+        }
+    }
+
+    /// Mean arrival time of the `n`-th answer.
+    fn time(&self, n: usize) -> Option<f64> {
+        let rank = self.ranks.get(n.checked_sub(1)?)?;
+        (rank.count > 0.0).then(|| rank.time / rank.count)
     }
 
     /// Contraction and squared distance, once a step has been seen.
     fn estimate(&self) -> Option<(f64, f64)> {
         let most = self.filters.iter().map(|filter| filter.weight).fold(f64::NEG_INFINITY, f64::max);
-        let total: f64 = self.filters.iter().map(|filter| (filter.weight - most).exp()).sum();
+        let share = |filter: &Filter| libm::exp(filter.weight - most);
+        let total: f64 = self.filters.iter().map(share).sum();
         // From the smallest contraction up; between two points of the grid the logarithm is interpolated.
         let mut below = 0.0;
         let mut last: Option<(&Filter, f64)> = None;
         for filter in self.filters.iter().rev() {
-            let share = (filter.weight - most).exp() / total;
+            let share = share(filter) / total;
             let middle = below + share / 2.0;
             if middle >= QUANTILE {
                 let Some((lower, at)) = last else { return Some((filter.a, filter.distance)) };
                 let part = (QUANTILE - at) / (middle - at);
-                let between = |x: f64, y: f64| (x.ln() + part * (y.ln() - x.ln())).exp();
+                let between = |x: f64, y: f64| libm::exp(libm::log(x) + part * (libm::log(y) - libm::log(x)));
                 return Some((between(lower.a, filter.a), between(lower.distance, filter.distance)));
             }
             below += share;
@@ -192,37 +288,47 @@ impl Adaptive {
     }
 }
 
+/// The contractions that are considered, descending.
+fn grid() -> impl Iterator<Item = f64> {
+    std::iter::successors(Some(LARGEST), |a| Some(a * RATIO)).take(GRID)
+}
+
 /// The step from the orthonormal `b` to the span of `to`, in tangent coordinates: the `z` with `b^T z = 0` for which
 /// `b - z` spans it.
 fn tangent(b: &Matrix, to: &Matrix) -> Option<Matrix> {
-    Some(b - to * b.tr_mul(to).try_inverse()?)
+    Some(b - product(to, &product_transposed(b, to).try_inverse()?))
 }
 
 impl Filter {
     /// Nothing is known: a random subspace has a squared distance of `k (d - k) / d` in all elements.
     fn new(a: f64, d: usize, k: usize) -> Self {
-        let elements = ((d - k) * k) as f64;
-        let variance = 1.0 / d as f64;
-        let off = (a / EXPECTED).ln();
-        let distance = elements * variance;
-        Self { a, error: Matrix::zeros(d, k), variance, distance, weight: -0.5 * off * off }
+        let off = libm::log(a / EXPECTED);
+        let distance = ((d - k) * k) as f64 / d as f64;
+        Self { a, error: None, variance: 0.0, distance, weight: -0.5 * off * off }
     }
 
-    /// One step, whose noise has the squared length `noise`; `b` is the representation after it.
-    fn update(&mut self, step: &Matrix, noise: f64, b: &Matrix) {
+    /// One step, whose noise has the squared length `noise`; `factor` is on the contraction, `b` is the representation
+    /// after it.
+    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, b: &Matrix) {
         let (d, k) = b.shape();
         let elements = ((d - k) * k) as f64;
         let a = self.a;
+        let mut error = self.error.take().unwrap_or_else(|| {
+            self.variance = self.distance / elements;
+            Matrix::zeros(d, k)
+        });
         let predicted = (a * a * self.variance + noise / elements).max(f64::MIN_POSITIVE);
         let gain = self.variance * a / predicted;
-        let innovation = step - &self.error * a;
-        self.weight -= 0.5 * (elements * predicted.ln() + innovation.norm_squared() / predicted);
-        self.error += innovation * gain - step;
-        self.error -= b * b.tr_mul(&self.error);
+        let innovation = step - &error * a;
+        self.weight -= 0.5 * (elements * libm::log(predicted) + innovation.norm_squared() / predicted);
+        error += innovation * gain - step;
+        let error = complement(b, &error);
         self.variance *= 1.0 - gain * a;
         // A stage ends in bounded time, however noisy the filter: the recursion alone says so.
-        let recursion = (1.0 - a) * (1.0 - a) * self.distance + noise;
-        self.distance =
-            recursion.min(self.error.norm_squared() + elements * self.variance).max(f64::MIN_POSITIVE);
+        let left = 1.0 - a * factor;
+        let recursion = left * left * self.distance + noise;
+        let seen = error.norm_squared() + elements * self.variance;
+        self.distance = recursion.min(seen).max(f64::MIN_POSITIVE);
+        self.error = Some(error);
     }
 }

@@ -3,17 +3,46 @@
 //! representation is handed on from stage to stage as the engine has it, orthonormal.
 
 use super::adaptive::Adaptive;
-use super::{Answer, Cohort, DeviceId, Participation};
-use crate::linalg::Matrix;
-use crate::random::{Purpose, stream};
+use super::theory::{optimal_stages, theorem_stages};
+use super::{Answer, Closed, Cohort, DeviceId, Participation, draw};
+
+/// The goal of the last stage. A whole number that f64 holds, as all state.
+const EVERYONE: u64 = 1 << 53;
 
 /// When a stage ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
     /// When more devices promise more progress in less time.
     Adaptive,
     /// After this many rounds.
     Fixed(u32),
+    /// After as many rounds as [`theorem_stages`] says.
+    Theorem {
+        /// The contraction `a` of SRPFL, equation 199.
+        contraction: f64,
+    },
+    /// After as many rounds as [`optimal_stages`] says.
+    Optimal {
+        /// The contraction `a` of SRPFL, equation 199.
+        contraction: f64,
+        /// What every round takes besides computation, in mean computations.
+        communication: f64,
+        /// The distance to the true representation at the start.
+        start: f64,
+        /// The distance at which full participation hovers.
+        floor: f64,
+    },
+}
+
+/// What doubles from stage to stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// The number of devices that answer.
+    #[default]
+    Devices,
+    /// The number of samples that they have together, for data of unequal size (SRPFL, appendix C): first as many as the
+    /// first `n0` devices to answer have.
+    Samples,
 }
 
 /// Starts with `first` of `cohort` devices and doubles.
@@ -22,91 +51,180 @@ pub struct Doubling {
     first: usize,
     cohort: Option<usize>,
     schedule: Schedule,
+    by: By,
     seed: u64,
-    /// The stage, and how many answers complete its rounds.
     stage: u16,
-    target: usize,
+    /// What completes a round of this stage, in devices or samples, or [`EVERYONE`]; 0 before the first.
+    goal: u64,
     /// Rounds of this stage that are closed.
     rounds: u32,
-    /// Answers of the open round.
-    answers: u32,
+    sizes: Sizes,
+    /// The cohort's size, and the lengths of stages that follow from it.
+    size: usize,
+    lengths: Vec<u32>,
+    /// The open round.
+    round: Round,
     adaptive: Adaptive,
+}
+
+/// Devices or samples.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sizes {
+    /// Of the first stage; 0 as long as it is not known.
+    first: u64,
+    /// Of all; 0 as long as it is not known.
+    all: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    asked: usize,
+    /// It waits for everyone who is asked.
+    everyone: bool,
+    answers: usize,
+    samples: u64,
+    /// Samples of the first `n0`.
+    first: u64,
 }
 
 impl Doubling {
     /// A schedule that has not begun. `first` is `n0`; without a `cohort` everybody who is there is asked,
     /// otherwise that many, drawn anew for each stage.
     #[must_use]
-    pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, seed: u64) -> Self {
-        let first = first.max(1);
+    pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, by: By, seed: u64) -> Self {
         Self {
-            first,
+            first: first.max(1),
             cohort,
             schedule,
+            by,
             seed,
             stage: 0,
-            target: 0,
+            goal: 0,
             rounds: 0,
-            answers: 0,
+            sizes: Sizes::default(),
+            size: 0,
+            lengths: Vec::new(),
+            round: Round::default(),
             adaptive: Adaptive::new(),
         }
     }
 
-    /// The numbers that a stage may wait for: `first` doubled while below `size`, then `size`.
-    fn levels(&self, size: usize) -> Vec<usize> {
-        let doubled = std::iter::successors(Some(self.first), |n| n.checked_mul(2));
-        doubled.take_while(|n| *n < size).chain([size]).collect()
+    /// Stage and goal of the next round; no goal where the size of a stage is not known yet.
+    fn next(&self, size: usize) -> (u16, u64) {
+        let Sizes { first, all } = self.sizes;
+        if first == 0 {
+            return (self.stage, 0);
+        }
+        let within = |goal: u64| if all > 0 && goal >= all { EVERYONE } else { goal.min(EVERYONE) };
+        let (mut stage, mut goal) = (self.stage, within(self.goal.max(first)));
+        if let Schedule::Adaptive = self.schedule {
+            let doubled = std::iter::successors(Some(first), |n| n.checked_mul(2));
+            let levels: Vec<u64> = doubled.take_while(|n| *n < all).chain([EVERYONE]).collect();
+            let answers = |level: &u64| match (*level, self.by) {
+                (EVERYONE, _) => size,
+                (level, By::Devices) => usize::try_from(level).unwrap_or(size),
+                (level, By::Samples) => self.adaptive.answers_with(level).min(size),
+            };
+            let answers: Vec<usize> = levels.iter().map(answers).collect();
+            let now = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
+            goal = levels.get(self.adaptive.choose(&answers, now)).copied().unwrap_or(EVERYONE);
+        } else {
+            // A stage may have no round at all.
+            let mut rounds = self.rounds;
+            while goal != EVERYONE && rounds >= self.rounds_of(stage) {
+                (stage, goal, rounds) = (stage.saturating_add(1), within(2 * goal), 0);
+            }
+        }
+        // A fleet that has shrunk shrinks the stage.
+        if stage == self.stage && self.goal != 0 && self.goal != goal {
+            stage = stage.saturating_add(1);
+        }
+        (stage, goal)
     }
 
-    fn enter(&mut self, target: usize) {
-        if self.target != 0 && self.target != target {
-            self.stage = self.stage.saturating_add(1);
-            self.rounds = 0;
+    /// How many rounds a stage has, but for the last.
+    fn rounds_of(&self, stage: u16) -> u32 {
+        match self.schedule {
+            Schedule::Fixed(rounds) => rounds,
+            Schedule::Adaptive => u32::MAX,
+            // After the last one all count.
+            _ => self.lengths.get(usize::from(stage)).copied().unwrap_or(0),
         }
-        self.target = target;
+    }
+
+    /// Stage lengths that are known beforehand, for a cohort of `size`.
+    fn lengths(&self, size: usize) -> Vec<u32> {
+        match self.schedule {
+            Schedule::Theorem { contraction } => theorem_stages(self.first, size, contraction),
+            Schedule::Optimal { contraction, communication, start, floor } => {
+                optimal_stages(self.first, size, contraction, communication, start, floor)
+            }
+            Schedule::Fixed(_) | Schedule::Adaptive => Vec::new(),
+        }
     }
 }
 
 impl Participation for Doubling {
     fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
         let size = self.cohort.map_or(fleet.len(), |size| size.min(fleet.len()));
-        let levels = self.levels(size);
-        let first = levels.first().copied().unwrap_or(size);
-        let next = match self.schedule {
-            Schedule::Fixed(rounds) if self.target == 0 || self.rounds < rounds => self.target.max(first),
-            Schedule::Fixed(_) => levels.iter().copied().find(|n| *n > self.target).unwrap_or(size),
-            Schedule::Adaptive => self.adaptive.choose(&levels, self.target),
+        if self.by == By::Devices {
+            self.sizes = Sizes { first: self.first as u64, all: size as u64 };
+        }
+        if size != self.size {
+            (self.size, self.lengths) = (size, self.lengths(size));
+        }
+        let (stage, goal) = self.next(size);
+        if stage != self.stage {
+            self.rounds = 0;
+            self.adaptive.begin_stage();
+        }
+        (self.stage, self.goal) = (stage, goal);
+        let (target, samples) = match (goal, self.by, self.schedule) {
+            (EVERYONE, ..) | (0, _, Schedule::Adaptive) => (size, None),
+            (0, ..) => (self.first.min(size), None),
+            (goal, By::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
+            (goal, By::Samples, _) => (size, Some(goal)),
         };
-        // A fleet that has shrunk shrinks the stage.
-        self.enter(next.min(size));
-        let mut devices = if size == fleet.len() {
-            fleet.to_vec()
-        } else {
-            stream(self.seed, Purpose::Cohort, self.stage.into()).choose(fleet, size)
-        };
-        devices.sort_unstable();
-        self.answers = 0;
+        self.round = Round { asked: size, everyone: target == size && samples.is_none(), ..Round::default() };
         self.adaptive.open(size);
-        Cohort { devices, target: self.target, stage: self.stage }
+        let devices = draw(fleet, size, self.seed, stage.into());
+        Cohort { devices, target, samples, stage }
     }
 
     fn counted(&mut self, answer: &Answer<'_>) {
-        self.answers += 1;
+        let round = &mut self.round;
+        round.answers += 1;
+        round.samples = round.samples.saturating_add(answer.samples.into());
+        if round.answers <= self.first {
+            round.first = round.samples;
+        }
         if self.schedule == Schedule::Adaptive {
             self.adaptive.counted(answer);
         }
     }
 
-    fn closed(&mut self, before: &Matrix, after: &Matrix) {
+    fn closed(&mut self, closed: &Closed<'_>) {
         self.rounds += 1;
+        if self.by == By::Samples {
+            if self.sizes.first == 0 {
+                self.sizes.first = self.round.first;
+            }
+            if self.round.everyone || self.round.answers >= self.round.asked {
+                self.sizes.all = self.round.samples;
+                if self.goal >= self.sizes.all {
+                    self.goal = EVERYONE;
+                }
+            }
+        }
         if self.schedule == Schedule::Adaptive {
-            self.adaptive.closed(before, after);
+            self.adaptive.closed(closed);
         }
     }
 
     fn state(&self) -> Vec<f64> {
-        // What was learnt about speeds and progress is learnt again; where the schedule is, is not.
-        vec![f64::from(self.stage), self.target as f64, f64::from(self.rounds)]
+        let own = [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.all];
+        let learnt = (self.schedule == Schedule::Adaptive).then(|| self.adaptive.state());
+        own.map(|whole| whole as f64).into_iter().chain(learnt.into_iter().flatten()).collect()
     }
 
     #[allow(
@@ -115,15 +233,20 @@ impl Participation for Doubling {
         reason = "whole numbers, as they were written"
     )]
     fn restore(&mut self, state: &[f64]) -> bool {
-        let &[stage, target, rounds] = state else { return false };
-        let fits = |value: f64, most: f64| value.fract() == 0.0 && (0.0..=most).contains(&value);
-        if !(fits(stage, f64::from(u16::MAX))
-            && fits(target, 2f64.powi(52))
-            && fits(rounds, f64::from(u32::MAX)))
-        {
+        let Some((own, learnt)) = state.split_first_chunk::<5>() else { return false };
+        let most = [u16::MAX.into(), EVERYONE, u32::MAX.into(), EVERYONE, EVERYONE];
+        let fits = |(value, most): (&f64, u64)| value.fract() == 0.0 && (0.0..=most as f64).contains(value);
+        if !own.iter().zip(most).all(fits) {
             return false;
         }
-        (self.stage, self.target, self.rounds) = (stage as u16, target as usize, rounds as u32);
+        let adaptive = match self.schedule {
+            Schedule::Adaptive => Adaptive::restored(learnt),
+            _ => learnt.is_empty().then(Adaptive::new),
+        };
+        let Some(adaptive) = adaptive else { return false };
+        let [stage, goal, rounds, first, all] = own.map(|value| value as u64);
+        (self.stage, self.goal, self.rounds) = (stage as u16, goal, rounds as u32);
+        (self.sizes, self.adaptive) = (Sizes { first, all }, adaptive);
         true
     }
 }

@@ -2,9 +2,11 @@
 //! come, what is in them, and how the model moves.
 
 mod adaptive;
+mod coverage;
 mod doubling;
+pub mod theory;
 
-pub use doubling::{Doubling, Schedule};
+pub use doubling::{By, Doubling, Schedule};
 
 use super::Millis;
 use crate::algorithm::Tensor;
@@ -21,6 +23,8 @@ pub struct Cohort {
     pub devices: Vec<DeviceId>,
     /// How many answers complete the round.
     pub target: usize,
+    /// So do fewer that were computed from as many samples.
+    pub samples: Option<u64>,
     /// The participation stage.
     pub stage: u16,
 }
@@ -30,9 +34,24 @@ pub struct Cohort {
 pub struct Answer<'a> {
     /// Time since the round was opened.
     pub after: Millis,
+    /// Samples that it was computed from, as the device says.
+    pub samples: u32,
     /// What was uploaded.
     pub tensors: &'a [Tensor],
     /// The representation that the round began with, d x k.
+    pub representation: &'a Matrix,
+}
+
+/// A training round that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Closed<'a> {
+    /// Time since it was opened.
+    pub after: Millis,
+    /// How many answers it waited for, if it closed with fewer.
+    pub short_of: Option<usize>,
+    /// The representation that it began with, d x k.
+    pub before: &'a Matrix,
+    /// The representation that came of it, d x k.
     pub representation: &'a Matrix,
 }
 
@@ -45,8 +64,8 @@ pub trait Participation: Send {
     /// Takes an update of the round that is open, in order of arrival.
     fn counted(&mut self, _answer: &Answer<'_>) {}
 
-    /// The round is closed: the representation, d x k, was `before` and is `after`.
-    fn closed(&mut self, _before: &Matrix, _after: &Matrix) {}
+    /// The round is closed.
+    fn closed(&mut self, _closed: &Closed<'_>) {}
 
     /// What a restart must not lose.
     fn state(&self) -> Vec<f64> {
@@ -65,7 +84,7 @@ pub struct Full;
 
 impl Participation for Full {
     fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
-        Cohort { devices: fleet.to_vec(), target: fleet.len(), stage: 0 }
+        Cohort { devices: fleet.to_vec(), target: fleet.len(), samples: None, stage: 0 }
     }
 }
 
@@ -85,10 +104,38 @@ impl Participation for Fraction {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let target = scaled(fleet.len(), self.rate).max(1).min(fleet.len());
         let asked = scaled(target, self.over_select).clamp(target, fleet.len());
-        let mut devices = stream(self.seed, Purpose::Cohort, round.into()).choose(fleet, asked);
-        devices.sort_unstable();
-        Cohort { devices, target, stage: 0 }
+        let devices = draw(fleet, asked, self.seed, round.into());
+        Cohort { devices, target, samples: None, stage: 0 }
     }
+}
+
+/// The first `n` answers of `cohort` devices, drawn anew each round without replacement; of everyone without a
+/// `cohort`.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstArrivals {
+    /// How many answers complete a round.
+    pub n: usize,
+    /// How many devices are asked.
+    pub cohort: Option<usize>,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Participation for FirstArrivals {
+    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
+        let devices = draw(fleet, self.cohort.unwrap_or(fleet.len()), self.seed, round.into());
+        Cohort { target: self.n.min(devices.len()), devices, samples: None, stage: 0 }
+    }
+}
+
+/// `size` devices of `fleet` in ascending order, or all of them.
+fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId> {
+    if size >= fleet.len() {
+        return fleet.to_vec();
+    }
+    let mut devices = stream(seed, Purpose::Cohort, index).choose(fleet, size);
+    devices.sort_unstable();
+    devices
 }
 
 #[allow(
