@@ -6,8 +6,9 @@
 //!
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
-//! [`device`] is one virtual device for a real server; [`emulate`] is a fleet of emulated boards; [`speedup`] compares
-//! schedules of participation, [`theory`] says what they should gain; [`cli`] is the program.
+//! [`device`] is one virtual device for a real server; [`live`] is a fleet of them in real time, [`emulate`] one of
+//! emulated boards; [`speedup`] compares schedules of participation, [`theory`] says what they should gain; [`cli`] is
+//! the program.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod device;
 pub mod emulate;
 pub mod evaluate;
 pub mod fleet;
+pub mod live;
 pub mod report;
 pub mod run;
 pub mod scenario;

@@ -1,6 +1,7 @@
 //! Runs a scenario with one seed: what goes in, what comes out, what can go wrong.
 
 mod prepare;
+pub mod recorded;
 mod simulation;
 mod speed;
 
@@ -8,6 +9,7 @@ use fedspan_aggregator::engine::{Counters, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
 pub use prepare::{Job, engine, given_start};
+pub use speed::Speeds;
 
 use crate::data::DataError;
 use crate::evaluate::{ClientScore, Scores, average};

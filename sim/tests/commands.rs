@@ -124,7 +124,7 @@ fn a_demo_that_ends_before_its_first_table_says_so() {
 #[test]
 fn help_is_exit_0_and_shows_examples() {
     let here = directory("help");
-    for command in ["list", "show", "run", "compare", "device"] {
+    for command in ["list", "show", "run", "compare", "live", "replay", "device"] {
         let output = program(&here, &[command, "--help"]);
         assert_eq!(code(&output), 0, "{command}");
         assert!(text(&output).contains("Example"), "{command}");

@@ -63,6 +63,25 @@ impl Fleet {
     }
 }
 
+/// Lines of two fingerprints that differ, the stored ones with a minus.
+#[must_use]
+pub fn difference(stored: &str, given: &str) -> String {
+    let mut lines = String::new();
+    let (mut stored, mut given) = (stored.lines(), given.lines());
+    loop {
+        let pair = (stored.next(), given.next());
+        if pair == (None, None) {
+            return lines;
+        }
+        if let (Some(old), true) = (pair.0, pair.0 != pair.1) {
+            lines.push_str(&format!("- {old}\n"));
+        }
+        if let (Some(new), true) = (pair.1, pair.0 != pair.1) {
+            lines.push_str(&format!("+ {new}\n"));
+        }
+    }
+}
+
 fn quoted(word: &str) -> String {
     format!("{word:?}")
 }

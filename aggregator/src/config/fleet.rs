@@ -27,6 +27,8 @@ pub struct Fleet {
     pub seed: u64,
     /// Where the state lives; relative paths are relative to the working directory.
     pub state: PathBuf,
+    /// Whether a journal of arrivals is kept there.
+    pub journal: bool,
     /// Address of the TCP listener.
     pub tcp: String,
     /// Serial ports.
@@ -96,6 +98,7 @@ impl Fleet {
         let fleet = Self {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             state: PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?),
+            journal: root.boolean("journal", true)?,
             tcp,
             serial,
             baud,

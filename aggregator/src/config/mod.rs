@@ -10,6 +10,7 @@ mod source;
 mod words;
 
 pub use build::{Shape, build_engine};
+pub use fingerprint::difference;
 pub use fleet::{Fleet, Limits, RoundsSection};
 pub use reader::Section;
 pub use sections::{

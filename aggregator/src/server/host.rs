@@ -11,8 +11,9 @@ use super::ServeError;
 use super::peer::{Command, Message, What};
 use super::status::{ConnectionCounters, Status};
 use crate::admission::Requirements;
-use crate::config::Fleet;
+use crate::config::{Fleet, difference};
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
+use crate::journal::{self, Journal, Line, Scribe};
 use crate::store::{Committed, Store};
 
 struct Peer {
@@ -24,6 +25,9 @@ struct Peer {
 pub(super) struct Host {
     engine: Engine,
     store: Store,
+    /// What the engine decides, in the journal's words, and where that is written.
+    scribe: Scribe,
+    journal: Option<Journal>,
     requirements: Requirements,
     fingerprint: String,
     campaign: u64,
@@ -63,6 +67,7 @@ impl Host {
         let mut campaign = entropy;
         let mut done = 0;
         let mut trained = false;
+        let mut resumed = None;
         // Where no round was finished there is nothing that another configuration could spoil.
         let begun =
             |stored: &Committed| stored.configuration == fingerprint || stored.phase() != Phase::Waiting;
@@ -76,6 +81,7 @@ impl Host {
                 return Err(ServeError::Changed { difference });
             }
             campaign = committed.campaign;
+            resumed = Some(committed.id.0);
             trained = committed.ends_training();
             if trained {
                 // Nobody is connected: there is nothing to do yet.
@@ -93,12 +99,25 @@ impl Host {
         let (id, phase, state) = engine.snapshot();
         let begun = Committed::new(fingerprint.clone(), campaign, id, phase, state);
         store.commit(&begun.ending_training(trained))?;
+        let mut journal = match fleet.journal {
+            true => Some(Journal::open(store.directory())?),
+            false => None,
+        };
+        if let Some(journal) = &mut journal {
+            let after = resumed.unwrap_or(0);
+            let server =
+                journal::Server { after, expected: fleet.expected, configuration: fingerprint.clone() };
+            journal.append(&[if resumed.is_some() { Line::Resumed(server) } else { Line::Began(server) }]);
+            journal.flush();
+        }
         let (status, _) = watch::channel(Status::default());
         let (round_lines, _) = broadcast::channel(64);
         let idle = fleet.limits.idle.as_millis();
         let mut host = Self {
             engine,
             store,
+            scribe: Scribe::default(),
+            journal,
             requirements,
             fingerprint,
             campaign,
@@ -250,8 +269,12 @@ impl Host {
     }
 
     fn event(&mut self, event: Event) -> Result<(), ServeError> {
-        let mut actions = Vec::new();
-        self.engine.handle(self.now(), event, &mut actions);
+        let (mut actions, mut lines) = (Vec::new(), Vec::new());
+        let now = self.now();
+        self.scribe.handle(&mut self.engine, now, event, &mut actions, &mut lines);
+        if let Some(journal) = &mut self.journal {
+            journal.append(&lines);
+        }
         for action in actions {
             match action {
                 Action::Open(device, opening) => self.command(device, Command::Open(opening)),
@@ -263,7 +286,12 @@ impl Host {
                 }
                 Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
                 Action::Commit(record) => self.commit(&record)?,
-                Action::Finished => tracing::info!("finished; new devices may still fit their heads"),
+                Action::Finished => {
+                    if let Some(journal) = &mut self.journal {
+                        journal.flush();
+                    }
+                    tracing::info!("finished; new devices may still fit their heads");
+                }
                 Action::Failed(failure) => {
                     self.failure = Some(failure);
                     self.publish();
@@ -277,6 +305,11 @@ impl Host {
 
     /// Durable before anything that follows is done.
     fn commit(&mut self, record: &RoundRecord) -> Result<(), ServeError> {
+        // First: a server that is resumed says after which round, so that a line too many is seen to be one, and a line
+        // too few would be missed.
+        if let Some(journal) = &mut self.journal {
+            journal.flush();
+        }
         let (_, _, state) = self.engine.snapshot();
         let configuration = self.fingerprint.clone();
         let committed = Committed::new(configuration, self.campaign, record.id, record.phase, state);
@@ -356,25 +389,8 @@ impl Host {
             answers,
             target,
             updates: self.engine.counters(),
+            journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
         });
-    }
-}
-
-/// Lines that differ, the stored ones with a minus.
-fn difference(stored: &str, given: &str) -> String {
-    let mut lines = String::new();
-    let (mut stored, mut given) = (stored.lines(), given.lines());
-    loop {
-        let pair = (stored.next(), given.next());
-        if pair == (None, None) {
-            return lines;
-        }
-        if let (Some(old), true) = (pair.0, pair.0 != pair.1) {
-            lines.push_str(&format!("- {old}\n"));
-        }
-        if let (Some(new), true) = (pair.1, pair.0 != pair.1) {
-            lines.push_str(&format!("+ {new}\n"));
-        }
     }
 }

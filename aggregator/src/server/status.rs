@@ -25,6 +25,8 @@ pub struct Status {
     pub target: usize,
     /// Everything counted.
     pub updates: Counters,
+    /// Lines of the journal that could not be written.
+    pub journal_lost: u64,
     /// Everything that happened to connections.
     pub connections: ConnectionCounters,
 }

@@ -24,7 +24,10 @@ pub fn command(words: &[String], options: &RunOptions) -> Result<(), Stop> {
         let (name, own) = load::with_changes(word);
         let changes: Vec<String> = options.changes.iter().cloned().chain(own.iter().cloned()).collect();
         let scenario = load::scenario(&name, &changes)?;
-        let label = distinct(&entries, label(&name, &own));
+        let label = distinct(
+            |label| entries.iter().any(|entry| file_name(&entry.label) == file_name(label)),
+            label(&name, &own),
+        );
         let directory = Some(out.join(file_name(&label)));
         entries.push(Entry { label, scenario, directory });
     }
@@ -47,7 +50,7 @@ pub fn command(words: &[String], options: &RunOptions) -> Result<(), Stop> {
 }
 
 /// A scenario's short name with the changes that make it different: the last part of a key says enough.
-fn label(name: &str, own: &[String]) -> String {
+pub fn label(name: &str, own: &[String]) -> String {
     let short = |change: &String| {
         let (key, value) = change.split_once('=').unwrap_or((change, ""));
         format!(" {}={value}", key.rsplit('.').next().unwrap_or(key))
@@ -55,8 +58,8 @@ fn label(name: &str, own: &[String]) -> String {
     short_name(name) + &own.iter().map(short).collect::<String>()
 }
 
-fn distinct(entries: &[Entry], label: String) -> String {
-    let taken = |label: &str| entries.iter().any(|entry| file_name(&entry.label) == file_name(label));
+/// A label that is not taken.
+pub fn distinct(taken: impl Fn(&str) -> bool, label: String) -> String {
     if !taken(&label) {
         return label;
     }
@@ -64,7 +67,7 @@ fn distinct(entries: &[Entry], label: String) -> String {
 }
 
 /// A label as the name of a directory.
-fn file_name(label: &str) -> String {
+pub fn file_name(label: &str) -> String {
     let keep = |c: char| if c.is_alphanumeric() || "-_.=".contains(c) { c } else { '-' };
     label.chars().map(keep).collect()
 }

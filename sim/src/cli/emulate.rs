@@ -112,7 +112,7 @@ fn stop(error: &EmulateError) -> Stop {
 }
 
 /// Ctrl-C or SIGTERM: both leave no board behind.
-async fn interrupted() {
+pub async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let terminated = async {
         match signal(SignalKind::terminate()) {

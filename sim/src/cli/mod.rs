@@ -5,9 +5,11 @@ mod compare;
 mod emulate;
 mod execute;
 mod interrupt;
+mod live;
 mod load;
 mod output;
 mod progress;
+mod replay;
 mod speedup;
 mod theory;
 
@@ -131,6 +133,22 @@ On the scenario stragglers. sim/STRAGGLERS.md says what is measured. The whole t
     /// Compute what the literature promises, to compare with what is simulated
     #[command(subcommand)]
     Theory(theory::Theory),
+    /// Run scenarios in real time: a real server, and devices on loopback that sleep while they compute
+    #[command(after_help = "Examples:
+  fedspan-sim live stragglers 'stragglers,participation={ policy = \"full\" }' --target 0.1
+  fedspan-sim live stragglers --unit-ms 5 --out measured
+
+Each client is a device of its own over TCP. It sleeps for the time that [fleet] gives it in the round, plus
+communication, both in units of --unit-ms, and stops when it is told that the round is over. Afterwards the
+simulator decides everything again at the arrivals of the server's journal. [stop] knows change alone here.")]
+    Live(live::LiveOptions),
+    /// Decide again in the simulator what a server decided, at the arrivals of its journal, and compare
+    #[command(after_help = "Example:
+  fedspan-sim live stragglers --out measured
+  fedspan-sim replay stragglers measured/stragglers/arrivals.jsonl
+
+Exit code 0 if every decision is equal, 1 at the first that is not. aggregator/JOURNAL.md describes the journal.")]
+    Replay(replay::ReplayOptions),
     /// Be one virtual device for a real server
     #[command(after_help = "Example:\n  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3")]
     Device(crate::device::Arguments),
@@ -198,6 +216,8 @@ pub fn main() -> ExitCode {
         Some(Command::Emulate(options)) => emulate::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),
         Some(Command::Speedup(options)) => speedup::command(&options),
+        Some(Command::Live(options)) => live::command(&options),
+        Some(Command::Replay(options)) => replay::command(&options),
         Some(Command::Device(arguments)) => return crate::device::command(&arguments),
     };
     match ended {

@@ -246,6 +246,7 @@ fn fleet(plan: &Plan<'_>) -> Fleet {
     Fleet {
         seed: *seed,
         state: plan.scratch.join("state"),
+        journal: false,
         tcp: "127.0.0.1:0".to_owned(),
         serial: Vec::new(),
         baud: 115_200,

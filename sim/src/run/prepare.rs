@@ -11,8 +11,9 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::Descriptors;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::recorded::Replay;
 use super::simulation::Simulation;
-use super::{Outcome, RoundRow, RunError, Watcher};
+use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::scenario::Scenario;
@@ -70,6 +71,15 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn wanting(self, wanted: Wanted) -> Self {
         Self { wanted, ..self }
+    }
+
+    /// Runs it at the times of a server's journal, and compares decisions: see [`Replay`].
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn replay(&self, replay: &mut Replay) -> Result<Outcome, RunError> {
+        let simulation = Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone());
+        simulation.recorded(replay.recording()).run(&mut Unwatched)
     }
 
     /// Runs it.

@@ -7,14 +7,15 @@ use std::time::Instant;
 
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{Action, Engine, Event, Phase};
+use fedspan_aggregator::engine::{Action, Engine, Event, Millis, Phase, RoundRecord};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::Config;
-use fedspan_protocol::message::{Model, ToDevice, Welcome};
+use fedspan_protocol::message::{Ack, AckOutcome, Model, ToDevice, Welcome};
 use rayon::prelude::*;
 
 use super::prepare::engine;
+use super::recorded::Recording;
 use super::speed::Speeds;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::{Client, Dataset};
@@ -30,6 +31,7 @@ pub struct Simulation<'a> {
     scenario: &'a Scenario,
     dataset: &'a Dataset,
     seed: u64,
+    given: Option<Matrix>,
     shape: Shape,
     engine: Engine,
     /// What the campaign asks of a device's hello.
@@ -38,9 +40,14 @@ pub struct Simulation<'a> {
     speeds: Speeds,
     /// Samples of the client that has most.
     largest: u64,
-    /// When each device answers the round that it was asked and has not heard yet.
-    due: Vec<Option<f64>>,
+    /// Where times do not come from `speeds` but from the journal of a server: its clock, and its restarts.
+    recording: Option<Recording<'a>>,
+    /// When each device answers the round that it was asked and has not heard yet, and its place among those of the
+    /// same time.
+    due: Vec<Option<(f64, usize)>>,
     time: f64,
+    /// Engine clock ticks per unit of time.
+    ticks: f64,
     rows: Vec<RoundRow>,
     /// Sums over `rows`.
     recorded: (u64, u64),
@@ -55,7 +62,7 @@ impl<'a> Simulation<'a> {
     /// Nothing has happened yet; `given` is the start, where the scenario names one.
     pub fn new(scenario: &'a Scenario, dataset: &'a Dataset, seed: u64, given: Option<Matrix>) -> Self {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
-        let engine = engine(scenario, dataset, seed, given);
+        let engine = engine(scenario, dataset, seed, given.clone());
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let model = Model::Linear {
             features: small(shape.features),
@@ -70,14 +77,17 @@ impl<'a> Simulation<'a> {
             scenario,
             dataset,
             seed,
+            given,
             shape,
             engine,
             requirements,
             devices: Vec::new(),
             speeds,
+            recording: None,
             largest: dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0),
             due: Vec::new(),
             time: 0.0,
+            ticks: TICKS,
             rows: Vec::new(),
             recorded: (0, 0),
             updates: 0,
@@ -93,6 +103,13 @@ impl<'a> Simulation<'a> {
         Self { wanted, ..self }
     }
 
+    /// The same, at the times of a server's journal: a tick is a millisecond of the server's clock.
+    pub fn recorded(mut self, recording: Recording<'a>) -> Self {
+        self.recording = Some(recording);
+        self.ticks = 1.0;
+        self
+    }
+
     /// Runs it to its end.
     ///
     /// # Errors
@@ -101,8 +118,8 @@ impl<'a> Simulation<'a> {
         let began = Instant::now();
         self.connect(&self.dataset.clients)?;
         let mut actions = Vec::new();
-        for id in 0..self.dataset.clients.len() as u64 {
-            self.engine.handle(0, Event::Joined(id), &mut actions);
+        if !self.restarted(None, &mut actions) {
+            self.join(&mut actions);
         }
         self.seconds += began.elapsed().as_secs_f64();
         let mut queue = VecDeque::from(actions);
@@ -112,7 +129,10 @@ impl<'a> Simulation<'a> {
         self.until_finished(queue.into(), watcher)?;
         let fitted = self.traffic();
         let trained = self.recorded;
-        let newcomers = self.welcome_newcomers()?;
+        let newcomers = match self.recording {
+            Some(_) => Vec::new(),
+            None => self.welcome_newcomers()?,
+        };
         let all = self.traffic();
         let representation = self.engine.representation().clone();
         let basis = orthonormal(&representation).unwrap_or_else(|_| representation.clone());
@@ -168,6 +188,50 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
+    fn now(&self) -> Millis {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a clock")]
+        let now = (self.time * self.ticks) as u64;
+        now
+    }
+
+    /// Gives the engine one event.
+    fn handle(&mut self, event: Event, actions: &mut Vec<Action>) {
+        let now = self.now();
+        match &mut self.recording {
+            Some(recording) => recording.handle(&mut self.engine, now, event, actions),
+            None => self.engine.handle(now, event, actions),
+        }
+    }
+
+    /// Those who train join, at the time at which their first round opens.
+    fn join(&mut self, actions: &mut Vec<Action>) {
+        if let Some(opened_at) = self.recording.as_ref().map(Recording::begins_at) {
+            #[allow(clippy::cast_precision_loss, reason = "2^53 ms are 285 000 years")]
+            let opened_at = opened_at as f64;
+            self.time = opened_at;
+        }
+        for id in 0..self.dataset.clients.len() as u64 {
+            self.handle(Event::Joined(id), actions);
+        }
+    }
+
+    /// If the server of the journal was restarted after this round (`None`: before the first): goes on from what the
+    /// round left, as a server does. What had been opened since never was.
+    fn restarted(&mut self, after: Option<&RoundRecord>, actions: &mut Vec<Action>) -> bool {
+        let Some(recording) = &mut self.recording else { return false };
+        let (last, _, state) = self.engine.snapshot();
+        let (id, phase) = after.map_or((last, Phase::Waiting), |record| (record.id, record.phase));
+        let Some(id) = recording.restarted(id) else { return false };
+        self.engine = engine(self.scenario, self.dataset, self.seed, self.given.clone());
+        self.engine.resume(id, phase, &state);
+        self.due.fill(None);
+        for device in &mut self.devices {
+            device.miss();
+        }
+        self.join(actions);
+        true
+    }
+
     /// Drives rounds until the engine says that it is finished.
     fn until_finished(
         &mut self,
@@ -176,6 +240,9 @@ impl<'a> Simulation<'a> {
     ) -> Result<(), RunError> {
         loop {
             self.act(&mut actions, watcher)?;
+            if self.recording.as_ref().is_some_and(Recording::is_over) {
+                return Ok(());
+            }
             let began = Instant::now();
             // Only as many compute as the round waits for: the others are told to stop before they are done.
             let mut arrivals = self.next_to_answer();
@@ -185,21 +252,21 @@ impl<'a> Simulation<'a> {
             self.pump();
             if arrivals.is_empty() {
                 self.seconds += began.elapsed().as_secs_f64();
-                return if self.finished { Ok(()) } else { Err(RunError::Silent) };
+                // A journal may end before its campaign does.
+                let silent = !self.finished && self.recording.is_none();
+                return if silent { Err(RunError::Silent) } else { Ok(()) };
             }
             for (time, index) in arrivals.drain(..) {
                 self.time = time.max(self.time);
                 let Some(device) = self.devices.get_mut(index) else { continue };
-                for inbound in device.said.drain(..) {
+                for inbound in std::mem::take(&mut device.said) {
                     let event = match inbound {
                         Inbound::Update(update) => Event::Update(index as u64, update),
                         Inbound::Unread(id) => Event::Unread(index as u64, id),
                         Inbound::Decline(decline) => Event::Declined(index as u64, decline),
                         _ => continue,
                     };
-                    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a clock")]
-                    let now = (self.time * TICKS) as u64;
-                    self.engine.handle(now, event, &mut actions);
+                    self.handle(event, &mut actions);
                 }
             }
             self.seconds += began.elapsed().as_secs_f64();
@@ -217,10 +284,13 @@ impl<'a> Simulation<'a> {
                 }
                 Action::Open(device, opening) => {
                     let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    let at = self.time + self.speeds.time(index, opening.id.round);
+                    let due = match &mut self.recording {
+                        Some(recording) => recording.due(device, opening.id.round),
+                        None => (self.time + self.speeds.time(index, opening.id.round), index),
+                    };
                     self.due.resize(self.devices.len(), None);
-                    if let Some(due) = self.due.get_mut(index) {
-                        *due = Some(at);
+                    if let Some(place) = self.due.get_mut(index) {
+                        *place = Some(due);
                     }
                     if let Some(device) = self.device(device) {
                         device.connection.open(&opening);
@@ -229,18 +299,29 @@ impl<'a> Simulation<'a> {
                 Action::Close(device, id) => {
                     let index = usize::try_from(device).unwrap_or(usize::MAX);
                     let unheard = self.due.get_mut(index).and_then(Option::take).is_some();
-                    if let Some(device) = self.device(device) {
-                        if unheard {
-                            device.miss();
-                        }
+                    let recording = self.recording.as_ref();
+                    let late = recording.is_some_and(|known| known.came_late(device, id.round));
+                    let Some(device) = self.devices.get_mut(index) else { continue };
+                    if unheard && late {
+                        // Its answer crossed with this: it is heard in vain, but it has done the work.
+                        device.pump();
+                        device.said.clear();
                         device.connection.close_round(id);
+                        device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
+                        continue;
                     }
+                    if unheard {
+                        device.miss();
+                    }
+                    device.connection.close_round(id);
                 }
                 Action::Commit(record) => {
                     let began = Instant::now();
                     self.pump();
                     self.seconds += began.elapsed().as_secs_f64();
-                    self.time += self.scenario.fleet.communication;
+                    if self.recording.is_none() {
+                        self.time += self.scenario.fleet.communication;
+                    }
                     self.updates += record.participants.len() as u64;
                     let number = match record.phase {
                         Phase::Train(number) => number,
@@ -249,6 +330,7 @@ impl<'a> Simulation<'a> {
                             if matches!(self.engine.phase(), Phase::Train(_)) {
                                 self.record_initial(&mut queue, watcher)?;
                             }
+                            self.restart(&record, &mut queue);
                             continue;
                         }
                     };
@@ -273,6 +355,7 @@ impl<'a> Simulation<'a> {
                         if self.interrupted || self.reached(scores.as_ref()) {
                             self.end_training(&mut queue);
                         }
+                        self.restart(&record, &mut queue);
                     }
                 }
                 Action::Finished => self.finished = true,
@@ -280,6 +363,15 @@ impl<'a> Simulation<'a> {
             }
         }
         Ok(())
+    }
+
+    /// [`Self::restarted`]: the round that had just opened never reaches a device.
+    fn restart(&mut self, after: &RoundRecord, queue: &mut VecDeque<Action>) {
+        let mut more = Vec::new();
+        if self.restarted(Some(after), &mut more) {
+            queue.clear();
+            queue.extend(more);
+        }
     }
 
     /// Round 0: the initial model, with the bytes that the start took.
@@ -320,8 +412,9 @@ impl<'a> Simulation<'a> {
     /// Those who answer next, by time: as many as the open round still waits for, of those that were asked.
     fn next_to_answer(&self) -> Vec<(f64, usize)> {
         let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some(((*due)?, index)));
-        let mut asked: Vec<(f64, usize)> = asked.collect();
-        asked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        // Who is not in a journal never answers.
+        let mut asked: Vec<((f64, usize), usize)> = asked.filter(|((time, _), _)| time.is_finite()).collect();
+        asked.sort_by(|((a, first), _), ((b, second), _)| a.total_cmp(b).then(first.cmp(second)));
         let wanted = self.engine.open_round().map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
             let samples = round.samples.map(|samples| samples.saturating_sub(round.counted_samples));
@@ -330,7 +423,7 @@ impl<'a> Simulation<'a> {
             fewest.and_then(|n| usize::try_from(n).ok()).map_or(answers, |n| n.min(answers))
         });
         asked.truncate(wanted.max(1));
-        asked
+        asked.into_iter().map(|((time, _), index)| (time, index)).collect()
     }
 
     /// Lets every device take what waits for it, but for those whose turn has not come; in parallel, in portions
@@ -399,7 +492,7 @@ impl<'a> Simulation<'a> {
         self.connect(&self.dataset.newcomers)?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {
-            self.engine.handle(0, Event::Joined(id as u64), &mut actions);
+            self.handle(Event::Joined(id as u64), &mut actions);
         }
         self.until_finished(actions, &mut Unwatched)?;
         let shape = self.shape;

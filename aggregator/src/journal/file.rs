@@ -1,0 +1,169 @@
+//! The file: appended to, flushed at every commit, never in the way of the campaign.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::Line;
+use crate::store::StoreError;
+
+/// Its name in the state directory.
+pub const FILE: &str = "arrivals.jsonl";
+
+/// Bytes that wait for a commit before they are written without one.
+const PENDING_MAX: usize = 1 << 16;
+
+/// An open journal. Lines wait in memory until [`Journal::flush`], or until they are many, or until it is dropped.
+///
+/// A journal that cannot be written does not stop the campaign: the first failure is logged and ends the journal, as a
+/// gap in it would be taken for something that did not happen, and every line that is lost is counted.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: Option<File>,
+    pending: Vec<u8>,
+    /// Lines in `pending`.
+    waiting: u64,
+    lost: u64,
+}
+
+impl Journal {
+    /// Opens the journal of a state directory, or makes it. A last line that a crash has torn is cut off.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the file cannot be used.
+    pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        let path = directory.join(FILE);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).read(true).write(true).open(&path);
+        let opened = file.and_then(|mut file| {
+            let end = last_line_end(&mut file)?;
+            file.set_len(end)?;
+            file.seek(SeekFrom::Start(end))?;
+            Ok(file)
+        });
+        match opened {
+            Ok(file) => Ok(Self::over(path, file)),
+            Err(error) => Err(StoreError::Io { path, error }),
+        }
+    }
+
+    fn over(path: PathBuf, file: File) -> Self {
+        Self { path, file: Some(file), pending: Vec::new(), waiting: 0, lost: 0 }
+    }
+
+    /// Appends lines.
+    pub fn append(&mut self, lines: &[Line]) {
+        for line in lines {
+            self.waiting += 1;
+            // Nothing in a line has no JSON; a line that is lost all the same is counted with the failed ones.
+            match serde_json::to_writer(&mut self.pending, line) {
+                Ok(()) => self.pending.push(b'\n'),
+                Err(error) => self.fail(&error.into()),
+            }
+        }
+        if self.file.is_none() {
+            self.give_up();
+        } else if self.pending.len() > PENDING_MAX {
+            self.flush();
+        }
+    }
+
+    /// Gives the system what was appended. It is not made durable: after a power cut lines may be missing.
+    pub fn flush(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        match file.write_all(&self.pending) {
+            Ok(()) => {
+                self.pending.clear();
+                self.waiting = 0;
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Lines that could not be written.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn fail(&mut self, error: &std::io::Error) {
+        tracing::warn!(path = %self.path.display(), %error, "the journal ends here; the campaign goes on");
+        self.file = None;
+        self.give_up();
+    }
+
+    fn give_up(&mut self) {
+        self.lost += std::mem::take(&mut self.waiting);
+        self.pending.clear();
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Where the last line ends that is whole.
+fn last_line_end(file: &mut File) -> std::io::Result<u64> {
+    const BLOCK: u64 = 4096;
+    let mut end = file.seek(SeekFrom::End(0))?;
+    let mut block = Vec::new();
+    while end > 0 {
+        let from = end.saturating_sub(BLOCK);
+        file.seek(SeekFrom::Start(from))?;
+        block.clear();
+        Read::by_ref(file).take(end - from).read_to_end(&mut block)?;
+        if let Some(place) = block.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(from + place as u64 + 1);
+        }
+        end = from;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::journal::{Committed, read};
+
+    fn line(round: u32) -> Line {
+        let representation = "00000000".to_owned();
+        Line::Committed(Committed { at: 1, round, participants: vec![3, 1], representation })
+    }
+
+    #[test]
+    fn a_torn_last_line_is_cut_off_before_more_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        Journal::open(directory.path()).unwrap().append(&[line(1), line(2)]);
+        let whole = std::fs::read(&path).unwrap();
+        for torn in [0, 1, whole.len() / 2 - 1, whole.len() / 2 + 1, whole.len() - 1] {
+            std::fs::write(&path, &whole[..torn]).unwrap();
+            Journal::open(directory.path()).unwrap().append(&[line(3)]);
+            let kept = whole[..torn].iter().filter(|byte| **byte == b'\n').count();
+            let lines = read(&path).unwrap();
+            assert_eq!(lines.len(), kept + 1);
+            assert_eq!(lines.last(), Some(&line(3)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        std::fs::write(&path, "").unwrap();
+        // Open for reading only: every write fails.
+        let mut journal = Journal::over(path.clone(), File::open(&path).unwrap());
+        journal.append(&[line(1), line(2)]);
+        assert_eq!(journal.lost(), 0);
+        journal.flush();
+        assert_eq!(journal.lost(), 2);
+        journal.append(&[line(3)]);
+        journal.flush();
+        assert_eq!(journal.lost(), 3);
+    }
+}

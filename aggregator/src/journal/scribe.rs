@@ -1,0 +1,85 @@
+//! Watches an engine at work: what it does with an event, in the journal's words.
+
+use fedspan_protocol::frame::crc32c;
+use fedspan_protocol::message::AckOutcome;
+
+use super::{Answered, Committed, Line, Opened, Outcome, Part};
+use crate::engine::{Action, Engine, Event, Millis};
+use crate::linalg::Matrix;
+
+/// Remembers what has been told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scribe {
+    /// The last exchange whose opening was told.
+    opened: u32,
+}
+
+impl Scribe {
+    /// Gives the engine one event, like [`Engine::handle`], and appends what there is to tell of it.
+    pub fn handle(
+        &mut self,
+        engine: &mut Engine,
+        now: Millis,
+        event: Event,
+        actions: &mut Vec<Action>,
+        lines: &mut Vec<Line>,
+    ) {
+        if let Event::Declined(device, decline) = &event {
+            lines.push(Line::Answered(Answered {
+                at: now,
+                round: decline.id.round,
+                device: *device,
+                outcome: Outcome::Declined,
+                reason: Some(decline.reason.to_string()),
+            }));
+        }
+        let before = actions.len();
+        engine.handle(now, event, actions);
+        for action in actions.iter().skip(before) {
+            match action {
+                Action::Acknowledge(device, ack) => {
+                    let (outcome, reason) = match ack.outcome {
+                        AckOutcome::Counted => (Outcome::Counted, None),
+                        AckOutcome::Duplicate => (Outcome::Duplicate, None),
+                        AckOutcome::Late => (Outcome::Late, None),
+                        AckOutcome::Rejected(rejection) => (Outcome::Rejected, Some(rejection.to_string())),
+                        _ => (Outcome::Rejected, None),
+                    };
+                    let (round, device) = (ack.id.round, *device);
+                    lines.push(Line::Answered(Answered { at: now, round, device, outcome, reason }));
+                }
+                Action::Commit(record) => lines.push(Line::Committed(Committed {
+                    at: now,
+                    round: record.id.round,
+                    participants: record.participants.clone(),
+                    representation: digest(engine.representation()),
+                })),
+                _ => {}
+            }
+        }
+        lines.extend(self.opening(engine));
+    }
+
+    /// The round that is open, if that has not been told yet.
+    fn opening(&mut self, engine: &Engine) -> Option<Line> {
+        let round = engine.open_round().filter(|round| round.opening.id.round > self.opened)?;
+        let id = round.opening.id;
+        self.opened = id.round;
+        let (phase, number) = Part::of(engine.phase());
+        Some(Line::Opened(Opened {
+            at: round.opened_at,
+            round: id.round,
+            phase,
+            number,
+            stage: id.stage,
+            target: round.target.min(round.cohort.len()),
+            samples: round.samples,
+            cohort: round.cohort.iter().copied().collect(),
+        }))
+    }
+}
+
+fn digest(representation: &Matrix) -> String {
+    let bytes: Vec<u8> = representation.iter().flat_map(|value| value.to_le_bytes()).collect();
+    format!("{:08x}", crc32c(&bytes))
+}

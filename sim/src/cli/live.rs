@@ -1,0 +1,254 @@
+//! `live`: scenarios in real time, one after the other, side by side in one table.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use fedspan_aggregator::journal;
+use fedspan_aggregator::server::Status;
+use serde::Serialize;
+
+use super::{Format, Stop, check_out, compare, emulate, load, make_out, output};
+use crate::live::{self, Again, LiveError, Plan, Timed, again, campaign};
+use crate::report::files::{json, make_directory, write_json};
+use crate::report::summary::Figures;
+use crate::report::table::{Table, figure};
+use crate::run::{Job, RunError};
+use crate::scenario::Scenario;
+
+/// Options of `live`.
+#[derive(Debug, Args)]
+pub struct LiveOptions {
+    /// Built-in scenarios or TOML files, each with changes of its own if there are any
+    #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
+    scenarios: Vec<String>,
+    /// Change a key of all scenarios, e.g. algorithm.rounds=50; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    changes: Vec<String>,
+    /// Seed, instead of the scenarios'
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
+    /// How long a mean computation takes, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=3_600_000))]
+    unit_ms: u32,
+    /// Show when the distance to the truth was first at this or below
+    #[arg(long, value_name = "DISTANCE")]
+    target: Option<f64>,
+    /// Keep each server's journal, and summary.json, in this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What standard output gets: a table, or the text of summary.json
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+/// A scenario that was run.
+#[derive(Debug, Serialize)]
+struct Run {
+    scenario: String,
+    seed: u64,
+    clients: usize,
+    rounds: u32,
+    /// From the opening of the first training round to the last commit.
+    seconds: f64,
+    /// When the target was reached, on the same clock.
+    target_seconds: Option<f64>,
+    #[serde(rename = "final")]
+    figures: Figures,
+    /// Whether the simulator decides the same at the same arrivals.
+    replay: &'static str,
+    server: Status,
+    /// Every training round.
+    curve: Vec<At>,
+}
+
+/// The model after a round.
+#[derive(Debug, Serialize)]
+struct At {
+    round: u32,
+    seconds: f64,
+    distance: Option<f64>,
+}
+
+/// `fedspan-sim live`.
+pub fn command(options: &LiveOptions) -> Result<(), Stop> {
+    if let Some(target) = options.target
+        && !(0.0..=1.0).contains(&target)
+    {
+        return Err(Stop::Usage(format!("--target {target}: allowed: a number from 0 to 1")));
+    }
+    if let Some(out) = &options.out {
+        check_out(out)?;
+    }
+    let mut entries: Vec<(String, Scenario)> = Vec::new();
+    for word in &options.scenarios {
+        let (name, own) = load::with_changes(word);
+        let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
+        let mut scenario = load::scenario(&name, &changes)?;
+        scenario.seed = options.seed.unwrap_or(scenario.seed);
+        scenario.evaluate_every = 1;
+        let taken = |label: &str| {
+            entries.iter().any(|(known, _)| compare::file_name(known) == compare::file_name(label))
+        };
+        let label = compare::distinct(taken, compare::label(&name, &own));
+        entries.push((label, scenario));
+    }
+    // Whatever can be wrong with a file is found before anything runs.
+    for (_, scenario) in &entries {
+        let job = Job::prepare(scenario, scenario.seed).map_err(|error| unfit(scenario, &error))?;
+        campaign(scenario, &job.dataset, Path::new("")).map_err(|error| stop(&error))?;
+        if options.target.is_some() && job.dataset.truth.is_none() {
+            let message = format!("--target: {}: the true representation is not known", scenario.name);
+            return Err(Stop::Usage(message));
+        }
+    }
+    if let Some(out) = &options.out {
+        make_out(out)?;
+    }
+    let mut runs = Vec::new();
+    for (label, scenario) in &entries {
+        runs.push(one(label, scenario, options)?);
+    }
+    let together = serde_json::json!({ "unit_ms": options.unit_ms, "target": options.target, "runs": runs });
+    if let Some(out) = &options.out {
+        write_json(&out.join("summary.json"), &together)?;
+    }
+    match options.format {
+        Format::Json => {
+            output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
+        }
+        Format::Human => output::print(&table(&runs, options).text())?,
+    }
+    match runs.iter().find(|run| run.replay != EQUAL) {
+        None => Ok(()),
+        Some(run) => Err(Stop::Failed(format!("{}: the simulator decides otherwise", run.scenario))),
+    }
+}
+
+/// What a table says where nothing is different, and where something is.
+const EQUAL: &str = "equal";
+const DIFFERENT: &str = "different";
+
+/// Runs one scenario, then its journal again.
+fn one(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<Run, Stop> {
+    let job = Job::prepare(scenario, scenario.seed).map_err(|error| unfit(scenario, &error))?;
+    let scratch = tempfile::Builder::new().prefix("fedspan-live").tempdir();
+    let scratch = scratch.map_err(|error| Stop::Failed(format!("a temporary directory: {error}")))?;
+    let unit = Duration::from_millis(options.unit_ms.into());
+    let plan = Plan { scenario, dataset: &job.dataset, unit, state: scratch.path() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Stop::Failed(error.to_string()))?;
+    let mut shown = 0;
+    let ended = runtime.block_on(live::run(&plan, emulate::interrupted(), |status| {
+        let number = |key: &str| status.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let (round, rounds) = (number("round"), number("rounds").max(1));
+        if round * 10 / rounds > shown {
+            shown = round * 10 / rounds;
+            let target = number("target");
+            output::say(&format!("{label}: round {round}/{rounds}, which waits for {target} answers"));
+        }
+    }));
+    drop(runtime);
+    // Also of a run that was interrupted.
+    let arrivals = scratch.path().join(journal::FILE);
+    let kept = match &options.out {
+        Some(out) => {
+            let directory = out.join(compare::file_name(label));
+            make_directory(&directory)?;
+            let kept = directory.join(journal::FILE);
+            let copied = std::fs::copy(&arrivals, &kept);
+            copied.map_err(|error| Stop::Failed(format!("{}: {error}", kept.display())))?;
+            kept
+        }
+        None => arrivals,
+    };
+    let status = ended.map_err(|error| stop(&error))?;
+    let lines = journal::read(&kept).map_err(|error| Stop::Failed(error.to_string()))?;
+    let again = again(scenario, &lines).map_err(|error| Stop::Failed(error.to_string()))?;
+    if let Some(difference) = again.replay.difference() {
+        output::say(&format!("{label}: the simulator decides otherwise\n{difference}"));
+    }
+    Ok(run(label, scenario, job.dataset.clients.len(), &again, status, options.target))
+}
+
+fn run(
+    label: &str,
+    scenario: &Scenario,
+    clients: usize,
+    again: &Again,
+    server: Status,
+    target: Option<f64>,
+) -> Run {
+    let timed = again.timed();
+    let reached = |at: &&Timed| matches!((at.distance, target), (Some(d), Some(target)) if d <= target);
+    Run {
+        scenario: label.to_owned(),
+        seed: scenario.seed,
+        clients,
+        rounds: timed.last().map_or(0, |last| last.round),
+        seconds: timed.last().map_or(0.0, |last| last.after.as_secs_f64()),
+        target_seconds: timed.iter().find(reached).map(|at| at.after.as_secs_f64()),
+        figures: again.outcome.as_ref().map(|outcome| Figures::of(&outcome.scores)).unwrap_or_default(),
+        replay: if again.replay.difference().is_none() { EQUAL } else { DIFFERENT },
+        server,
+        curve: timed
+            .iter()
+            .map(|at| At { round: at.round, seconds: at.after.as_secs_f64(), distance: at.distance })
+            .collect(),
+    }
+}
+
+fn table(runs: &[Run], options: &LiveOptions) -> Table {
+    let seconds = |seconds: f64| format!("{seconds:.2}");
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |name: &str, cell: &dyn Fn(&Run) -> String| {
+        rows.push([name.to_owned()].into_iter().chain(runs.iter().map(cell)).collect());
+    };
+    row("devices", &|run| run.clients.to_string());
+    row("rounds", &|run| run.rounds.to_string());
+    row("seconds", &|run| seconds(run.seconds));
+    if let Some(target) = options.target {
+        row(&format!("seconds to {target}"), &|run| run.target_seconds.map_or("-".to_owned(), seconds));
+        let first = runs.first().and_then(|run| run.target_seconds);
+        row("times the first's", &|run| match (run.target_seconds, first) {
+            (Some(own), Some(first)) if first > 0.0 => format!("{:.2}", own / first),
+            _ => "-".to_owned(),
+        });
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in runs.iter().flat_map(|run| run.figures.iter()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    for name in names {
+        row(name, &|run| run.figures.get(name).map_or("-".to_owned(), |value| figure(name, value)));
+    }
+    row("answers counted", &|run| run.server.updates.counted.to_string());
+    row("answers late", &|run| run.server.updates.late.to_string());
+    row("answers rejected", &|run| run.server.updates.rejected().to_string());
+    row("answers declined", &|run| run.server.updates.declined.to_string());
+    row("connections lost", &|run| {
+        let lost = run.server.connections;
+        (lost.idle + lost.slow + lost.flood + lost.congested).to_string()
+    });
+    row("decided again", &|run| run.replay.to_owned());
+    let columns = ["figure".to_owned()].into_iter().chain(runs.iter().map(|run| run.scenario.clone()));
+    Table {
+        title: format!("real time, {} ms a mean computation", options.unit_ms),
+        columns: columns.collect(),
+        rows,
+        notes: Vec::new(),
+    }
+}
+
+fn unfit(scenario: &Scenario, error: &RunError) -> Stop {
+    Stop::Usage(format!("{}: {error}", scenario.name))
+}
+
+fn stop(error: &LiveError) -> Stop {
+    match error {
+        LiveError::Scenario(message) => Stop::Usage(message.clone()),
+        error => Stop::Failed(error.to_string()),
+    }
+}

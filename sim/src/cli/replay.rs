@@ -1,0 +1,55 @@
+//! `replay`: what a server decided, decided again by the simulator.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use fedspan_aggregator::journal;
+
+use super::{Stop, load, output};
+use crate::live::{Again, AgainError, again};
+
+/// Options of `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayOptions {
+    /// The scenario that was served: a built-in (see `list`) or a TOML file
+    #[arg(value_name = "NAME|FILE.toml")]
+    scenario: String,
+    /// The journal, from the server's state directory or from `live --out`
+    #[arg(value_name = "ARRIVALS.jsonl")]
+    journal: PathBuf,
+    /// Change a key of the scenario file, as it was changed for the server; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    changes: Vec<String>,
+    /// Seed, instead of the scenario's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
+}
+
+/// `fedspan-sim replay`.
+pub fn command(options: &ReplayOptions) -> Result<(), Stop> {
+    let mut scenario = load::scenario(&options.scenario, &options.changes)?;
+    scenario.seed = options.seed.unwrap_or(scenario.seed);
+    scenario.evaluate_every = u32::MAX;
+    let lines = journal::read(&options.journal).map_err(|error| Stop::Usage(error.to_string()))?;
+    let decided = again(&scenario, &lines).map_err(|error| stop(&options.journal, &error))?;
+    output::print(&format!("{}\n", verdict(&decided)?))
+}
+
+/// One line if all decisions are equal.
+fn verdict(decided: &Again) -> Result<String, Stop> {
+    let rounds = decided.replay.rounds();
+    match decided.replay.difference() {
+        None => Ok(format!("{rounds} rounds: every decision equal")),
+        Some(difference) => {
+            Err(Stop::Failed(format!("{rounds} rounds are equal; then the decisions differ\n{difference}")))
+        }
+    }
+}
+
+fn stop(path: &Path, error: &AgainError) -> Stop {
+    match error {
+        AgainError::Run(error) => Stop::Failed(error.to_string()),
+        AgainError::Scenario(error) => Stop::Usage(error.to_string()),
+        error => Stop::Usage(format!("{}: {error}", path.display())),
+    }
+}

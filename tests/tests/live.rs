@@ -1,0 +1,350 @@
+//! Devices that sleep, over TCP: whatever order they arrive in, the simulator decides what the server decided. No
+//! assertion is about durations.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fedspan_aggregator::engine::Phase;
+use fedspan_aggregator::journal::{self, JournalError, Line, Outcome, Part};
+use fedspan_aggregator::server::{Server, Status};
+use fedspan_aggregator::store;
+use fedspan_sim::data::Dataset;
+use fedspan_sim::live::{self, Again, AgainError, Plan, again, campaign};
+use fedspan_sim::run::recorded::ReplayError;
+use fedspan_sim::scenario::Scenario;
+use fedspan_tests::device;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+const UNIT: Duration = Duration::from_millis(5);
+
+const TEXT: &str = r#"
+seed = 3
+[data]
+kind = "linear-regression"
+clients = 16
+d = 10
+k = 2
+samples = 10
+fresh = true
+noise_std = 1.0
+new_clients = 2
+[model]
+k = 2
+[algorithm]
+name = "fedrep"
+rounds = 12
+step_size = 0.125
+[fleet]
+speed = "exponential-dynamic"
+communication = 0.2
+[participation]
+"#;
+
+fn scenario(participation: &str) -> Scenario {
+    Scenario::parse("test", &format!("{TEXT}{participation}"), &[]).expect("scenario")
+}
+
+const ADAPTIVE: &str = "policy = \"doubling\"\nn0 = 2\n";
+const FIXED: &str = "policy = \"doubling\"\nn0 = 2\nschedule = \"fixed\"\nstage_rounds = 3\n";
+const COHORT: &str = "policy = \"doubling\"\nn0 = 2\ncohort = 8\nschedule = \"fixed\"\nstage_rounds = 3\n";
+
+fn data(scenario: &Scenario) -> Dataset {
+    scenario.dataset(scenario.seed).expect("data")
+}
+
+async fn run(scenario: &Scenario, state: &Path) -> (Status, Vec<Line>) {
+    let dataset = data(scenario);
+    let plan = Plan { scenario, dataset: &dataset, unit: UNIT, state };
+    let status = live::run(&plan, std::future::pending(), |_| {}).await.expect("a campaign");
+    (status, journal::read(&state.join(journal::FILE)).expect("a journal"))
+}
+
+fn commits(lines: &[Line]) -> usize {
+    lines.iter().filter(|line| matches!(line, Line::Committed(_))).count()
+}
+
+fn all_equal(again: &Again, rounds: usize) {
+    if let Some(difference) = again.replay.difference() {
+        panic!("{difference}");
+    }
+    assert_eq!(again.replay.rounds(), rounds);
+}
+
+async fn agrees(participation: &str) -> Vec<Line> {
+    let scenario = scenario(participation);
+    let state = tempfile::tempdir().unwrap();
+    let (status, lines) = run(&scenario, state.path()).await;
+    assert_eq!(status.phase, "finished");
+    assert_eq!(status.journal_lost, 0);
+    assert_eq!(commits(&lines), 12);
+    let again = again(&scenario, &lines).expect("the same campaign");
+    all_equal(&again, 12);
+    let timed = again.timed();
+    assert_eq!(timed.len(), 13);
+    assert!(timed.iter().all(|at| at.distance.is_some()));
+    // Every answer of the server's is in the journal, in the words of its status.
+    let outcomes = |wanted: Outcome| {
+        let answered = |line: &&Line| matches!(line, Line::Answered(one) if one.outcome == wanted);
+        lines.iter().filter(answered).count() as u64
+    };
+    assert_eq!(outcomes(Outcome::Counted), status.updates.counted);
+    assert_eq!(outcomes(Outcome::Late), status.updates.late);
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_adaptive_schedule_decides_the_same() {
+    let lines = agrees(ADAPTIVE).await;
+    // The first round is for the clock.
+    let first = lines.iter().find_map(|line| match line {
+        Line::Opened(opened) if opened.phase == Part::Training => Some(opened.target),
+        _ => None,
+    });
+    assert_eq!(first, Some(16));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fixed_schedule_decides_the_same() {
+    let lines = agrees(FIXED).await;
+    let targets: Vec<usize> = lines
+        .iter()
+        .filter_map(|line| match line {
+            Line::Opened(opened) if opened.phase == Part::Training => Some(opened.target),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(targets, [2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drawn_cohort_and_full_participation_decide_the_same() {
+    agrees(COHORT).await;
+    agrees("policy = \"first-arrivals\"\nn = 5\n").await;
+    agrees("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
+    agrees("policy = \"full\"\n").await;
+}
+
+/// Devices whose head depends on every round that they have computed, also in vain.
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_with_a_memory_and_a_start_decide_the_same() {
+    let text = TEXT.replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"moments\"");
+    let text = text.replace("name = \"fedrep\"", "name = \"gd-gd\"");
+    let scenario = Scenario::parse("test", &format!("{text}{FIXED}"), &[]).expect("scenario");
+    let state = tempfile::tempdir().unwrap();
+    let (_, lines) = run(&scenario, state.path()).await;
+    all_equal(&again(&scenario, &lines).expect("the same campaign"), commits(&lines));
+    assert!(commits(&lines) > 12);
+}
+
+type Change<'a> = &'a dyn Fn(&mut Line);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_that_was_changed_is_found() {
+    let scenario = scenario(ADAPTIVE);
+    let state = tempfile::tempdir().unwrap();
+    let (_, lines) = run(&scenario, state.path()).await;
+    let changed = |which: usize, change: Change<'_>| {
+        let mut lines = lines.clone();
+        let decisions = lines.iter_mut().filter(|line| matches!(line, Line::Opened(_) | Line::Committed(_)));
+        change(decisions.into_iter().nth(which).unwrap());
+        again(&scenario, &lines).expect("the same campaign")
+    };
+    // Opening and commit of the sixth round.
+    let flips: [(usize, Change<'_>); 6] = [
+        (10, &|line| matches_opened(line, |opened| opened.target = 17 - opened.target)),
+        (10, &|line| matches_opened(line, |opened| opened.stage += 1)),
+        (10, &|line| matches_opened(line, |opened| opened.cohort.truncate(15))),
+        (10, &|line| matches_opened(line, |opened| opened.number += 1)),
+        (11, &|line| matches_committed(line, |committed| committed.participants.reverse())),
+        (11, &|line| matches_committed(line, |committed| committed.representation = "0".repeat(8))),
+    ];
+    for (which, change) in flips {
+        let again = changed(which, change);
+        assert_eq!(again.replay.rounds(), 5);
+        let difference = again.replay.difference().expect("a difference");
+        assert!(difference.journal.is_some() && difference.simulator.is_some());
+        assert!(difference.to_string().contains("exchange 6"), "{difference}");
+    }
+}
+
+fn matches_opened(line: &mut Line, change: impl Fn(&mut journal::Opened)) {
+    match line {
+        Line::Opened(opened) => change(opened),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn matches_committed(line: &mut Line, change: impl Fn(&mut journal::Committed)) {
+    match line {
+        Line::Committed(committed) => change(committed),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_beginning_of_a_journal_is_equal_as_far_as_it_goes() {
+    let scenario = scenario(ADAPTIVE);
+    let state = tempfile::tempdir().unwrap();
+    let (_, lines) = run(&scenario, state.path()).await;
+    let text = std::fs::read(state.path().join(journal::FILE)).unwrap();
+    for part in (0..40).map(|part| text.len() * part / 40) {
+        // Torn anywhere, most likely within a line.
+        let whole = journal::parse("torn", &text[..part]).expect("whole lines");
+        assert_eq!(whole[..], lines[..whole.len()]);
+        match again(&scenario, &whole) {
+            Ok(again) => all_equal(&again, commits(&whole)),
+            Err(error) => assert!(whole.is_empty(), "{error}"),
+        }
+    }
+    // A line that no other line makes up for: an answer that counted.
+    let counted = |line: &Line| matches!(line, Line::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
+    let mut missing = lines.clone();
+    missing.remove(lines.iter().position(counted).unwrap());
+    let again = again(&scenario, &missing).expect("the same campaign");
+    assert_eq!(again.replay.rounds(), 2);
+    assert!(again.replay.difference().is_some());
+}
+
+#[test]
+fn a_line_that_is_none_is_named() {
+    for (text, wrong) in [
+        ("garbage\n", 1),
+        ("{\"event\":\"opened\"}\n", 1),
+        ("{\"event\":\"began\",\"after\":0,\"expected\":2,\"configuration\":\"\"}\n\n", 2),
+        (
+            "{\"event\":\"began\",\"after\":0,\"expected\":2,\"configuration\":\"\"}\n{\"event\":\"x\"}\n{}\n",
+            2,
+        ),
+        ("{\"event\":\"began\",\"after\":0,\"expected\":-2,\"configuration\":\"\"}\n", 1),
+        ("\u{0}\n", 1),
+    ] {
+        match journal::parse("name", text.as_bytes()) {
+            Err(error @ JournalError::Line { line, .. }) => {
+                assert_eq!(line, wrong, "{text:?}");
+                assert!(error.to_string().starts_with(&format!("name: line {wrong}: ")), "{error}");
+            }
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_of_something_else_is_refused() {
+    let one = scenario(FIXED);
+    let state = tempfile::tempdir().unwrap();
+    let (_, lines) = run(&one, state.path()).await;
+    let message = |changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let other = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &changes).unwrap();
+        let error = again(&other, &lines).expect_err("another campaign");
+        assert!(matches!(error, AgainError::Other { .. }));
+        error.to_string()
+    };
+    assert!(message(&["seed=4"]).contains("- seed = 3\n+ seed = 4\n"));
+    assert!(message(&["data.clients=15"]).contains("- devices.expected = 16\n+ devices.expected = 15\n"));
+    assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
+    // What a server does not know of shows in what it computes.
+    let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
+    let again_noisy = again(&noisy.unwrap(), &lines).expect("the same settings");
+    assert_eq!(again_noisy.replay.rounds(), 0);
+    assert!(again_noisy.replay.difference().is_some());
+    // Nothing, or not from the beginning.
+    let journal_error = |lines: &[Line]| match again(&one, lines) {
+        Err(AgainError::Journal(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(journal_error(&[]), ReplayError::Empty));
+    assert!(matches!(journal_error(&lines[1..]), ReplayError::NoBeginning { line: 1 }));
+    // A device that the scenario does not have.
+    let mut stranger = lines.clone();
+    for line in &mut stranger {
+        if let Line::Answered(answered) = line
+            && answered.device == 5
+        {
+            answered.device = 99;
+        }
+    }
+    assert!(matches!(again(&one, &stranger), Err(AgainError::Device { device: 99, last: 15 })));
+}
+
+/// Serves with devices that do not sleep, until the last of `moments` is reached (a training round is committed),
+/// or the end of the campaign where there are none. Returns what the server had made durable at each moment.
+async fn serve(scenario: &Scenario, state: &Path, moments: &[u32]) -> Vec<Vec<u8>> {
+    let dataset = Arc::new(data(scenario));
+    let server = Server::bind(campaign(scenario, &dataset, state).unwrap(), 1).await.unwrap();
+    let address = server.address().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async {
+        if stopped.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let serving = tokio::spawn(server.serve(shutdown, true));
+    let mut devices = JoinSet::new();
+    for index in 0..dataset.clients.len() {
+        devices.spawn(device(scenario.clone(), Arc::clone(&dataset), index, address));
+    }
+    let mut durable = Vec::new();
+    for moment in moments {
+        while !matches!(store::read(state).unwrap(), Some(known) if matches!(known.phase(), Phase::Train(n) if n >= *moment))
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        durable.push(std::fs::read(state.join("campaign.bin")).unwrap());
+    }
+    if !moments.is_empty() {
+        stop.send(()).unwrap();
+    }
+    serving.await.unwrap().unwrap();
+    devices.shutdown().await;
+    durable
+}
+
+/// A server that nobody joins before it is stopped.
+async fn serve_nobody(scenario: &Scenario, state: &Path) {
+    let server = Server::bind(campaign(scenario, &data(scenario), state).unwrap(), 1).await.unwrap();
+    server.serve(std::future::ready(()), true).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_of_several_servers_is_decided_again() {
+    let stages = FIXED.replace("= 3", "= 60");
+    for participation in [ADAPTIVE, &stages] {
+        let rounds = ["algorithm.rounds=200".to_owned()];
+        let scenario = Scenario::parse("test", &format!("{TEXT}{participation}"), &rounds).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        serve_nobody(&scenario, state.path()).await;
+        serve(&scenario, state.path(), &[5]).await;
+        serve_nobody(&scenario, state.path()).await;
+        // This one loses its last rounds: they are in the journal and nowhere else.
+        let durable = serve(&scenario, state.path(), &[60, 90]).await;
+        std::fs::write(state.path().join("campaign.bin"), &durable[0]).unwrap();
+        serve(&scenario, state.path(), &[]).await;
+        let lines = journal::read(&state.path().join(journal::FILE)).unwrap();
+        assert_eq!(lines.iter().filter(|line| matches!(line, Line::Resumed(_))).count(), 4);
+        assert!(commits(&lines) > 200);
+        all_equal(&again(&scenario, &lines).expect("the same campaign"), 200);
+        // Lines that are missing before a restart are missed.
+        let second =
+            lines.iter().enumerate().filter(|(_, line)| matches!(line, Line::Resumed(_))).nth(1).unwrap().0;
+        let commit = lines[..second].iter().rposition(|line| matches!(line, Line::Committed(_))).unwrap();
+        let mut missing = lines.clone();
+        missing.drain(commit..second);
+        assert!(matches!(again(&scenario, &missing), Err(AgainError::Journal(ReplayError::Gap { .. }))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_journal_writes_none() {
+    let scenario = scenario(FIXED);
+    let dataset = data(&scenario);
+    let state = tempfile::tempdir().unwrap();
+    let mut fleet = campaign(&scenario, &dataset, state.path()).unwrap();
+    fleet.journal = false;
+    let server = Server::bind(fleet, 1).await.unwrap();
+    server.serve(std::future::ready(()), true).await.unwrap();
+    assert!(!state.path().join(journal::FILE).exists());
+}
