@@ -2,12 +2,13 @@
 
 mod prepare;
 mod simulation;
-mod speed;
+mod times;
 
 use fedspan_aggregator::engine::{Counters, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
 pub use prepare::{Job, engine, given_start};
+pub use times::Times;
 
 use crate::data::DataError;
 use crate::evaluate::{ClientScore, Scores, average};

@@ -15,7 +15,7 @@ use fedspan_protocol::message::{Model, ToDevice, Welcome};
 use rayon::prelude::*;
 
 use super::prepare::engine;
-use super::speed::Speeds;
+use super::times::Times;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::{Client, Dataset};
 use crate::evaluate::{self, ClientScore, Scores};
@@ -35,7 +35,7 @@ pub struct Simulation<'a> {
     /// What the campaign asks of a device's hello.
     requirements: Requirements,
     devices: Vec<SimDevice>,
-    speeds: Speeds,
+    times: Times,
     /// When each device answers the round that it was asked and has not heard yet.
     due: Vec<Option<f64>>,
     time: f64,
@@ -62,7 +62,7 @@ impl<'a> Simulation<'a> {
         let requirements =
             Requirements::new(model, &engine.requests(), None).with_numeric(scenario.algorithm.numeric);
         let clients = dataset.clients.len() + dataset.newcomers.len();
-        let speeds = Speeds::new(scenario.fleet.speed, seed, clients);
+        let times = Times::drawn(scenario.fleet.speed, seed, clients);
         Self {
             scenario,
             dataset,
@@ -71,7 +71,7 @@ impl<'a> Simulation<'a> {
             engine,
             requirements,
             devices: Vec::new(),
-            speeds,
+            times,
             due: Vec::new(),
             time: 0.0,
             rows: Vec::new(),
@@ -207,7 +207,7 @@ impl<'a> Simulation<'a> {
                 }
                 Action::Open(device, opening) => {
                     let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    let at = self.time + self.speeds.time(index, opening.id.round);
+                    let at = self.time + self.times.time(index, opening.id.round);
                     self.due.resize(self.devices.len(), None);
                     if let Some(due) = self.due.get_mut(index) {
                         *due = Some(at);
@@ -307,10 +307,11 @@ impl<'a> Simulation<'a> {
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
     }
 
-    /// Those who answer next, by time: as many as the open round still waits for, of those that were asked.
+    /// Those who answer next, by time: as many as the open round still waits for, of those that were asked and
+    /// that ever answer.
     fn next_to_answer(&self) -> Vec<(f64, usize)> {
         let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some(((*due)?, index)));
-        let mut asked: Vec<(f64, usize)> = asked.collect();
+        let mut asked: Vec<(f64, usize)> = asked.filter(|(time, _)| time.is_finite()).collect();
         asked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let open = self.engine.open_round();
         let wanted = open.map_or(1, |round| round.target.saturating_sub(round.participants.len()));

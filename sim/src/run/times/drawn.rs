@@ -1,19 +1,19 @@
-//! How long each client computes in each round (SRPFL, section 5).
+//! Times that are drawn: once for each client, or in every round (SRPFL, section 5).
 
 use fedspan_aggregator::random::{Purpose, stream};
 
 use crate::scenario::{Reading, Speed};
 
-/// The times of a fleet.
+/// The drawn times of a fleet.
 #[derive(Clone, Debug)]
-pub struct Speeds {
+pub struct Drawn {
     kind: Speed,
     seed: u64,
     /// Each client's own: its time, or the mean around which its times are drawn.
     own: Vec<f64>,
 }
 
-impl Speeds {
+impl Drawn {
     /// Draws what belongs to the clients themselves.
     #[must_use]
     pub fn new(kind: Speed, seed: u64, clients: usize) -> Self {
@@ -59,22 +59,22 @@ mod tests {
         for kind in KINDS {
             let mut sum = 0.0;
             for seed in 0..100 {
-                let speeds = Speeds::new(kind, seed, 1000);
-                sum += (0..1000).map(|client| speeds.time(client, 7)).sum::<f64>();
+                let drawn = Drawn::new(kind, seed, 1000);
+                sum += (0..1000).map(|client| drawn.time(client, 7)).sum::<f64>();
             }
             assert!((sum / 1e5 - 1.0).abs() < 0.1, "{kind:?}: {}", sum / 1e5);
         }
     }
 
     #[test]
-    fn dynamic_speeds_change_from_round_to_round_and_no_others() {
+    fn dynamic_drawn_change_from_round_to_round_and_no_others() {
         for kind in KINDS {
-            let speeds = Speeds::new(kind, 1, 20);
+            let drawn = Drawn::new(kind, 1, 20);
             let dynamic = matches!(kind, Speed::Dynamic(_));
             for client in 0..20 {
-                assert!(speeds.time(client, 1) > 0.0);
-                assert_eq!(speeds.time(client, 1) != speeds.time(client, 2), dynamic);
-                assert_eq!(speeds.time(client, 3), speeds.clone().time(client, 3));
+                assert!(drawn.time(client, 1) > 0.0);
+                assert_eq!(drawn.time(client, 1) != drawn.time(client, 2), dynamic);
+                assert_eq!(drawn.time(client, 3), drawn.clone().time(client, 3));
             }
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_single_client_has_mean_one_too() {
         for kind in [Speed::Dynamic(Reading::Mean), Speed::Dynamic(Reading::Rate)] {
-            assert_eq!(Speeds::new(kind, 1, 1).own, [1.0]);
+            assert_eq!(Drawn::new(kind, 1, 1).own, [1.0]);
         }
     }
 }
