@@ -26,6 +26,16 @@ pub enum Purpose {
     Device,
     /// A client's speed in a round: the upper half of the index is the round, the lower the client.
     RoundSpeed,
+    /// Which clients are slow.
+    SlowClients,
+    /// A client's bandwidth.
+    Bandwidth,
+    /// Frames that are lost on a client's link in a round: index as with `RoundSpeed`.
+    Loss,
+    /// Whether a client loses a round: index as with `RoundSpeed`.
+    Dropout,
+    /// A client's number of samples.
+    Size,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

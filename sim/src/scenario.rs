@@ -8,16 +8,18 @@ use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, Problem, Section, Source,
     StopSection, read_algorithm, read_model, read_participation, read_stop,
 };
+pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
-pub use fleet::{FleetSection, Reading, Speed};
+pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Speed};
 
 use crate::data::idx::{self, Bundled};
 use crate::data::npz;
 use crate::data::partition::{OrderSplit, Partition, partition};
+use crate::data::sizes::Sizes;
 use crate::data::synthetic::{HeadNorm, LinearRegression, linear_regression};
 use crate::data::table::{self, Columns, Holdout};
 use crate::data::watch::{self, Validation, WatchSettings};
-use crate::data::{DataError, Dataset, LARGEST_VALUES};
+use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
 pub const BUILT_IN: [(&str, &str, &str); 7] = [
@@ -91,7 +93,7 @@ pub enum DataSection {
     /// The smartwatch recordings.
     Watch(WatchSettings),
     /// Images.
-    Images(ImageSource, Partition, OrderSplit),
+    Images(ImageSource, Partition, Sizes, OrderSplit),
 }
 
 /// Where images come from.
@@ -150,18 +152,15 @@ impl Scenario {
                            simulated_time, change";
             return Err(root.section("stop")?.problem("accuracy", message));
         }
-        if let DataSection::Linear(linear) = &self.data
-            && linear.values() > LARGEST_VALUES
-        {
-            let LinearRegression { clients, d, k, samples, new_clients, new_samples, test_samples, .. } =
-                linear;
-            let message = format!(
-                "{clients} clients x ({samples} + {test_samples} samples) x {d} features, {new_clients} new x \
-                 ({new_samples} + {test_samples}) x {d}, k = {k}: {} values, allowed: at most {LARGEST_VALUES} \
-                 (2^31, 8 GiB)",
-                linear.values()
-            );
-            return Err(root.section("data")?.problem("clients", message));
+        if let DataSection::Linear(linear) = &self.data {
+            let data = root.section("data")?;
+            linear.check(self.seed).map_err(|message| data.problem("clients", message))?;
+        }
+        let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
+        if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
+            let message = "found \"task\", which is told from classes, or from the true heads of kind = \
+                           \"linear-regression\"; allowed here: \"none\", \"samples\"";
+            return Err(root.section("fleet")?.problem("correlation", message));
         }
         let synthetic = matches!(self.data, DataSection::Linear(_));
         if !synthetic && matches!(self.model.init, Init::TruthSine(_)) {
@@ -189,7 +188,11 @@ impl Scenario {
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
         match &self.data {
-            DataSection::Linear(settings) => Ok(linear_regression(settings, seed)),
+            DataSection::Linear(settings) => {
+                // The sizes may be others than those of the scenario's own seed.
+                settings.check(seed).map_err(|message| DataError::new(&self.name, message))?;
+                Ok(linear_regression(settings, seed))
+            }
             DataSection::Npz(path) => npz::dataset(&self.locate(path)),
             DataSection::Watch(settings) => watch::dataset(settings, seed),
             DataSection::Csv(path, columns, split, holdout) => {
@@ -200,7 +203,7 @@ impl Scenario {
                     dataset.clients.iter().map(|client| split.in_order(&client.train, d)).collect();
                 holdout.apply(dataset, &names, &path, seed)
             }
-            DataSection::Images(source, how, split) => {
+            DataSection::Images(source, how, sizes, split) => {
                 let (images, name) = match source {
                     ImageSource::Bundled(Bundled::Digits) => {
                         (idx::bundled(Bundled::Digits)?, "digits".to_owned())
@@ -213,7 +216,7 @@ impl Scenario {
                 };
                 let fits = how.check(images.set.len(), images.classes);
                 fits.map_err(|message| DataError::new(name, message))?;
-                let parts = partition(&images.set, images.features, *how, seed);
+                let parts = partition(&images.set, images.features, *how, *sizes, seed);
                 let clients = parts.iter().map(|part| split.shuffled(part, images.features, seed)).collect();
                 Ok(Dataset {
                     features: images.features,
@@ -277,6 +280,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 d,
                 k: section.size("k", None, 1..=d)?,
                 samples: section.size("samples", None, 0..=1_000_000)?,
+                sizes: Sizes::read(section)?,
                 fresh: section.boolean("fresh", false)?,
                 noise_std: section.number("noise_std", Some(0.0), 0.0..=f64::MAX)?,
                 head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
@@ -358,8 +362,9 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
             } else {
                 Partition::Iid { clients }
             };
+            let sizes = Sizes::read(&part)?;
             part.finish()?;
-            DataSection::Images(source, how, read_split(split, false)?)
+            DataSection::Images(source, how, sizes, read_split(split, false)?)
         }
     };
     section.finish()?;

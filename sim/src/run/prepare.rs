@@ -12,6 +12,7 @@ use fedspan_protocol::message::Descriptors;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::simulation::Simulation;
+use super::times::Times;
 use super::{Outcome, RoundRow, RunError, Watcher};
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores};
@@ -25,6 +26,7 @@ pub struct Job<'a> {
     /// The data.
     pub dataset: Dataset,
     given: Option<Matrix>,
+    times: Times,
 }
 
 impl<'a> Job<'a> {
@@ -58,7 +60,8 @@ impl<'a> Job<'a> {
             }
             given = given_start(scenario, &dataset, seed)?;
         }
-        Ok(Self { scenario, seed, dataset, given })
+        let times = Times::of(scenario, &dataset, seed)?;
+        Ok(Self { scenario, seed, dataset, given, times })
     }
 
     /// Runs it.
@@ -69,7 +72,8 @@ impl<'a> Job<'a> {
         if !self.scenario.is_federated() {
             return baseline(self.scenario, &self.dataset);
         }
-        Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone()).run(watcher)
+        let (given, times) = (self.given.clone(), self.times.clone());
+        Simulation::new(self.scenario, &self.dataset, self.seed, given, times).run(watcher)
     }
 }
 
@@ -117,7 +121,8 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         min_count: 1,
         norm_bound: f32::MAX,
         absence: 0,
-        patience: None,
+        // Who has dropped out is there again for the next round.
+        patience: (scenario.fleet.dropout > 0.0).then_some(0),
         stop_change: scenario.stop.change,
     };
     let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };

@@ -3,19 +3,20 @@
 //! (time, device), so nothing depends on the number of threads.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{Action, Engine, Event, Phase};
+use fedspan_aggregator::engine::{Action, Engine, Event, Failure, NotCounted, Opening, Phase};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::Config;
-use fedspan_protocol::message::{Model, ToDevice, Welcome};
+use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Model, RoundId, ToDevice, Welcome};
 use rayon::prelude::*;
 
 use super::prepare::engine;
-use super::times::Times;
+use super::times::{Link, Times, drops_out};
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::{Client, Dataset};
 use crate::evaluate::{self, ClientScore, Scores};
@@ -24,6 +25,19 @@ use crate::scenario::Scenario;
 
 /// Engine clock ticks per unit of simulated time.
 const TICKS: f64 = 1e6;
+
+/// Times that a round which nobody answers is repeated where it is not only for dropouts.
+const BARREN_MAX: u32 = 3;
+
+/// A round that a device was asked and has not answered.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    id: RoundId,
+    /// When it answers, or is found to have dropped out.
+    at: f64,
+    /// It drops out: the server is told of a device that failed, and the device has never heard of the round.
+    lost: bool,
+}
 
 /// One run in progress.
 pub struct Simulation<'a> {
@@ -36,8 +50,13 @@ pub struct Simulation<'a> {
     requirements: Requirements,
     devices: Vec<SimDevice>,
     times: Times,
-    /// When each device answers the round that it was asked and has not heard yet.
-    due: Vec<Option<f64>>,
+    link: Option<Link>,
+    /// What each device was asked and has not heard yet.
+    due: Vec<Option<Asked>>,
+    /// The last device since then that could not answer, for another reason than that it had dropped out, and how
+    /// often in a row a round was repeated for such.
+    refused: Option<(u64, NotCounted)>,
+    barren: u32,
     time: f64,
     rows: Vec<RoundRow>,
     /// Sums over `rows`.
@@ -50,7 +69,13 @@ pub struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     /// Nothing has happened yet; `given` is the start, where the scenario names one.
-    pub fn new(scenario: &'a Scenario, dataset: &'a Dataset, seed: u64, given: Option<Matrix>) -> Self {
+    pub fn new(
+        scenario: &'a Scenario,
+        dataset: &'a Dataset,
+        seed: u64,
+        given: Option<Matrix>,
+        times: Times,
+    ) -> Self {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
         let engine = engine(scenario, dataset, seed, given);
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -61,8 +86,7 @@ impl<'a> Simulation<'a> {
         };
         let requirements =
             Requirements::new(model, &engine.requests(), None).with_numeric(scenario.algorithm.numeric);
-        let clients = dataset.clients.len() + dataset.newcomers.len();
-        let times = Times::drawn(scenario.fleet.speed, seed, clients);
+        let link = scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit(shape)));
         Self {
             scenario,
             dataset,
@@ -72,7 +96,10 @@ impl<'a> Simulation<'a> {
             requirements,
             devices: Vec::new(),
             times,
+            link,
             due: Vec::new(),
+            refused: None,
+            barren: 0,
             time: 0.0,
             rows: Vec::new(),
             recorded: (0, 0),
@@ -168,31 +195,87 @@ impl<'a> Simulation<'a> {
             self.act(&mut actions, watcher)?;
             let began = Instant::now();
             // Only as many compute as the round waits for: the others are told to stop before they are done.
-            let mut arrivals = self.next_to_answer();
-            for (_, index) in &arrivals {
+            let arrivals = self.next_to_answer();
+            for (index, asked) in &arrivals {
                 self.due.get_mut(*index).map(Option::take);
+                if let Some(device) = self.devices.get_mut(*index).filter(|_| asked.lost) {
+                    device.miss();
+                }
             }
             self.pump();
             if arrivals.is_empty() {
                 self.seconds += began.elapsed().as_secs_f64();
-                return if self.finished { Ok(()) } else { Err(RunError::Silent) };
-            }
-            for (time, index) in arrivals.drain(..) {
-                self.time = time.max(self.time);
-                let Some(device) = self.devices.get_mut(index) else { continue };
-                for inbound in device.said.drain(..) {
-                    let event = match inbound {
-                        Inbound::Update(update) => Event::Update(index as u64, update),
-                        Inbound::Unread(id) => Event::Unread(index as u64, id),
-                        Inbound::Decline(decline) => Event::Declined(index as u64, decline),
-                        _ => continue,
-                    };
-                    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a clock")]
-                    let now = (self.time * TICKS) as u64;
-                    self.engine.handle(now, event, &mut actions);
+                if self.finished {
+                    return Ok(());
                 }
+                self.repeat(&mut actions)?;
+                continue;
+            }
+            for (index, asked) in arrivals {
+                self.time = asked.at.max(self.time);
+                self.hear(index, &asked, &mut actions);
             }
             self.seconds += began.elapsed().as_secs_f64();
+        }
+    }
+
+    /// The engine hears what a device has said, or that it will say nothing.
+    fn hear(&mut self, index: usize, asked: &Asked, actions: &mut Vec<Action>) {
+        let (now, id) = (self.now(), index as u64);
+        if asked.lost {
+            let decline = Decline { id: asked.id, reason: DeclineReason::Device };
+            return self.engine.handle(now, Event::Declined(id, decline), actions);
+        }
+        let Some(device) = self.devices.get_mut(index) else { return };
+        for inbound in device.said.drain(..) {
+            let event = match inbound {
+                Inbound::Update(update) => Event::Update(id, update),
+                Inbound::Unread(round) => Event::Unread(id, round),
+                Inbound::Decline(decline) => {
+                    self.refused = Some((id, NotCounted::Declined(decline.reason)));
+                    Event::Declined(id, decline)
+                }
+                _ => continue,
+            };
+            self.engine.handle(now, event, actions);
+        }
+    }
+
+    /// Nobody could answer the round: it is repeated, and has cost its time. Dropouts pass, other reasons may not.
+    fn repeat(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
+        let Some(at) = self.engine.wake() else { return Err(RunError::Silent) };
+        if let Some((device, reason)) = self.refused.take() {
+            self.barren += 1;
+            if self.barren >= BARREN_MAX {
+                let round = self.engine.snapshot().0.round;
+                return Err(Failure::NoUpdates { round, device, reason }.into());
+            }
+        }
+        self.time += self.scenario.fleet.communication;
+        self.engine.handle(at.max(self.now()), Event::Tick, actions);
+        Ok(())
+    }
+
+    /// The engine's clock.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
+    fn now(&self) -> u64 {
+        (self.time * TICKS) as u64
+    }
+
+    /// Asks a device, and foresees when it answers. Once trained, nobody is in a hurry, and nobody drops out.
+    fn ask(&mut self, device: u64, opening: &Arc<Opening>) {
+        let Ok(index) = usize::try_from(device) else { return };
+        let id = opening.id;
+        let trains = matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_));
+        let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
+        let at = self.time + self.times.time(index, id.round) + sending;
+        let lost = trains && drops_out(self.scenario.fleet.dropout, self.seed, index, id.round);
+        self.due.resize(self.devices.len(), None);
+        if let Some(due) = self.due.get_mut(index) {
+            *due = Some(Asked { id, at, lost });
+        }
+        if let Some(device) = self.devices.get_mut(index) {
+            device.connection.open(opening);
         }
     }
 
@@ -201,21 +284,14 @@ impl<'a> Simulation<'a> {
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Acknowledge(device, ack) => {
+                    if let AckOutcome::Rejected(reason) = ack.outcome {
+                        self.refused = Some((device, NotCounted::Rejected(reason)));
+                    }
                     if let Some(device) = self.device(device) {
                         device.connection.send(ToDevice::Ack(ack));
                     }
                 }
-                Action::Open(device, opening) => {
-                    let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    let at = self.time + self.times.time(index, opening.id.round);
-                    self.due.resize(self.devices.len(), None);
-                    if let Some(due) = self.due.get_mut(index) {
-                        *due = Some(at);
-                    }
-                    if let Some(device) = self.device(device) {
-                        device.connection.open(&opening);
-                    }
-                }
+                Action::Open(device, opening) => self.ask(device, &opening),
                 Action::Close(device, id) => {
                     let index = usize::try_from(device).unwrap_or(usize::MAX);
                     let unheard = self.due.get_mut(index).and_then(Option::take).is_some();
@@ -231,6 +307,7 @@ impl<'a> Simulation<'a> {
                     self.pump();
                     self.seconds += began.elapsed().as_secs_f64();
                     self.time += self.scenario.fleet.communication;
+                    (self.refused, self.barren) = (None, 0);
                     self.updates += record.participants.len() as u64;
                     let number = match record.phase {
                         Phase::Train(number) => number,
@@ -309,10 +386,10 @@ impl<'a> Simulation<'a> {
 
     /// Those who answer next, by time: as many as the open round still waits for, of those that were asked and
     /// that ever answer.
-    fn next_to_answer(&self) -> Vec<(f64, usize)> {
-        let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some(((*due)?, index)));
-        let mut asked: Vec<(f64, usize)> = asked.filter(|(time, _)| time.is_finite()).collect();
-        asked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    fn next_to_answer(&self) -> Vec<(usize, Asked)> {
+        let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some((index, (*due)?)));
+        let mut asked: Vec<(usize, Asked)> = asked.filter(|(_, asked)| asked.at.is_finite()).collect();
+        asked.sort_by(|a, b| a.1.at.total_cmp(&b.1.at).then(a.0.cmp(&b.0)));
         let open = self.engine.open_round();
         let wanted = open.map_or(1, |round| round.target.saturating_sub(round.participants.len()));
         asked.truncate(wanted.max(1));

@@ -1,15 +1,22 @@
-//! How long each client computes in each round: a pure function of client and round, so that nothing depends on
-//! the order in which it is asked for.
+//! When each client answers each round. All of it is a function of seed, client and round, so that nothing depends
+//! on the order in which it is asked for.
 
 mod drawn;
+mod link;
+mod order;
 mod recorded;
+mod trace;
 
 use std::collections::BTreeMap;
 
-use drawn::Drawn;
+use drawn::{Drawn, in_round};
+use fedspan_aggregator::random::{Purpose, stream};
+pub use link::Link;
+use order::order;
 use recorded::Recorded;
 
-use crate::scenario::Speed;
+use crate::data::{DataError, Dataset};
+use crate::scenario::{Computing, Scenario};
 
 /// The computing times of a fleet.
 #[derive(Clone, Debug)]
@@ -22,17 +29,29 @@ enum Kind {
 }
 
 impl Times {
-    /// Draws what belongs to the clients themselves.
-    #[must_use]
-    pub fn drawn(speed: Speed, seed: u64, clients: usize) -> Self {
-        Self(Kind::Drawn(Drawn::new(speed, seed, clients)))
+    /// The times that a scenario draws or names for those who train.
+    ///
+    /// # Errors
+    /// [`DataError`] if a trace cannot be used.
+    pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Self, DataError> {
+        let clients = dataset.clients.len();
+        Ok(Self(match &scenario.fleet.computing {
+            Computing::Drawn(speed, correlation) => {
+                let drawn = Drawn::new(*speed, seed, clients);
+                Kind::Drawn(match order(scenario, dataset, *correlation, seed) {
+                    Some(order) => drawn.dealt(&order),
+                    None => drawn,
+                })
+            }
+            Computing::Trace(path) => Kind::Recorded(trace::read(&scenario.locate(path), clients)?),
+        }))
     }
 
-    /// Times as they were seen, by client (from 0) and round (as devices see it, from 1, those of the start
-    /// included). A client never answers a round that it has no entry for.
+    /// Times as they were seen, by client (from 0) and round (as devices see it: from 1, those of the start
+    /// included). A client never answers a round for which it has no entry.
     #[must_use]
     pub fn recorded(table: BTreeMap<(usize, u32), f64>) -> Self {
-        Self(Kind::Recorded(Recorded::new(table)))
+        Self(Kind::Recorded(Recorded::once(table)))
     }
 
     /// Time of a client in a round; infinite if it never answers.
@@ -43,4 +62,9 @@ impl Times {
             Kind::Recorded(recorded) => recorded.time(client, round),
         }
     }
+}
+
+/// Whether a client loses a round.
+pub fn drops_out(probability: f64, seed: u64, client: usize, round: u32) -> bool {
+    probability > 0.0 && stream(seed, Purpose::Dropout, in_round(client, round)).uniform() < probability
 }
