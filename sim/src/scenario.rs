@@ -22,7 +22,7 @@ use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 7] = [
+pub const BUILT_IN: [(&str, &str, &str); 16] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -53,6 +53,51 @@ pub const BUILT_IN: [(&str, &str, &str); 7] = [
         "smallest",
         "linear regression that trains in 16 KiB of RAM, on the smallest board",
         include_str!("../scenarios/smallest.toml"),
+    ),
+    (
+        "srpfl-figure-3",
+        "digits, two classes a client, everybody, fixed speeds (SRPFL, Figure 3)",
+        include_str!("../scenarios/srpfl-figure-3.toml"),
+    ),
+    (
+        "srpfl-figure-4",
+        "linear regression, a fifth is asked, fixed speeds (SRPFL, Figure 4)",
+        include_str!("../scenarios/srpfl-figure-4.toml"),
+    ),
+    (
+        "srpfl-figure-5",
+        "digits, two classes a client, everybody, new speeds in every round (SRPFL, Figure 5)",
+        include_str!("../scenarios/srpfl-figure-5.toml"),
+    ),
+    (
+        "srpfl-figure-6",
+        "digits, two classes a client, a fifth is asked, new speeds in every round (SRPFL, Figure 6)",
+        include_str!("../scenarios/srpfl-figure-6.toml"),
+    ),
+    (
+        "srpfl-figure-7",
+        "digits that are alike at all clients, fixed speeds (SRPFL, Figure 7)",
+        include_str!("../scenarios/srpfl-figure-7.toml"),
+    ),
+    (
+        "srpfl-figure-8-imbalanced",
+        "linear regression, unequal numbers of samples (SRPFL, Figure 8, left)",
+        include_str!("../scenarios/srpfl-figure-8-imbalanced.toml"),
+    ),
+    (
+        "srpfl-figure-8-stragglers",
+        "smartwatch wearers, a fifth of them a hundred times as slow (SRPFL, Figure 8, middle)",
+        include_str!("../scenarios/srpfl-figure-8-stragglers.toml"),
+    ),
+    (
+        "srpfl-figure-8-correlated",
+        "linear regression, fast devices with like tasks (SRPFL, Figure 8, right)",
+        include_str!("../scenarios/srpfl-figure-8-correlated.toml"),
+    ),
+    (
+        "flanp",
+        "digits, federated averaging with doubling participation (FLANP)",
+        include_str!("../scenarios/flanp.toml"),
     ),
 ];
 

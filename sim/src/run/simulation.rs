@@ -191,32 +191,33 @@ impl<'a> Simulation<'a> {
         mut actions: Vec<Action>,
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
-        loop {
-            self.act(&mut actions, watcher)?;
-            let began = Instant::now();
-            // Only as many compute as the round waits for: the others are told to stop before they are done.
-            let arrivals = self.next_to_answer();
-            for (index, asked) in &arrivals {
-                self.due.get_mut(*index).map(Option::take);
-                if let Some(device) = self.devices.get_mut(*index).filter(|_| asked.lost) {
-                    device.miss();
-                }
+        while self.step(&mut actions, watcher)? {}
+        Ok(())
+    }
+
+    /// Does what the engine asked for, and lets it hear those who answer next. False once it is finished.
+    fn step(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<bool, RunError> {
+        self.act(actions, watcher)?;
+        let began = Instant::now();
+        // Only as many compute as the round waits for: the others are told to stop before they are done.
+        let arrivals = self.next_to_answer();
+        for (index, asked) in &arrivals {
+            self.due.get_mut(*index).map(Option::take);
+            if let Some(device) = self.devices.get_mut(*index).filter(|_| asked.lost) {
+                device.miss();
             }
-            self.pump();
-            if arrivals.is_empty() {
-                self.seconds += began.elapsed().as_secs_f64();
-                if self.finished {
-                    return Ok(());
-                }
-                self.repeat(&mut actions)?;
-                continue;
-            }
-            for (index, asked) in arrivals {
-                self.time = asked.at.max(self.time);
-                self.hear(index, &asked, &mut actions);
-            }
-            self.seconds += began.elapsed().as_secs_f64();
         }
+        self.pump();
+        let silent = arrivals.is_empty();
+        for (index, asked) in arrivals {
+            self.time = asked.at.max(self.time);
+            self.hear(index, &asked, actions);
+        }
+        self.seconds += began.elapsed().as_secs_f64();
+        if silent && !self.finished {
+            self.repeat(actions)?;
+        }
+        Ok(!(silent && self.finished))
     }
 
     /// The engine hears what a device has said, or that it will say nothing.
@@ -465,5 +466,53 @@ impl<'a> Simulation<'a> {
         Ok(newcomers
             .map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape))
             .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fedspan_client::Task;
+
+    use super::*;
+    use crate::run::Job;
+
+    const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\nfresh = true\n\
+                        [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.2\n\
+                        [fleet]\nspeed = \"exponential\"\ndropout = 0.4\n";
+
+    fn heads(devices: &mut [SimDevice]) -> Vec<Vec<f32>> {
+        devices.iter_mut().map(|device| device.session.task_mut().head().to_vec()).collect()
+    }
+
+    /// It does not hear of the round, and keeps the head it had; everyone else has a new one.
+    #[test]
+    fn who_drops_out_keeps_its_head() -> Result<(), RunError> {
+        let scenario =
+            Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
+        let dataset = Job::prepare(&scenario, 3)?.dataset;
+        let times = Times::of(&scenario, &dataset, 3)?;
+        let mut run = Simulation::new(&scenario, &dataset, 3, None, times);
+        run.connect(&dataset.clients)?;
+        let mut actions = Vec::new();
+        for id in 0..9 {
+            run.engine.handle(0, Event::Joined(id), &mut actions);
+        }
+        let mut lost = 0;
+        loop {
+            run.act(&mut actions, &mut Unwatched)?;
+            if run.engine.phase() == Phase::FitHead {
+                break;
+            }
+            let before = heads(&mut run.devices);
+            let asked: Vec<bool> = run.due.iter().map(|due| due.is_some_and(|asked| asked.lost)).collect();
+            run.step(&mut actions, &mut Unwatched)?;
+            for ((before, after), dropped) in before.iter().zip(heads(&mut run.devices)).zip(asked) {
+                assert_eq!(*before == after, dropped);
+                lost += u64::from(dropped);
+            }
+        }
+        let heard: u64 = run.devices.iter().map(|d| u64::from(d.session.counters().counted)).sum();
+        assert_eq!((lost + heard, lost > 40), (20 * 9, true));
+        Ok(())
     }
 }
