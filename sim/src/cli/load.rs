@@ -66,3 +66,23 @@ fn is_open(part: &str) -> bool {
     }
     depth > 0 || quoted.is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::with_changes;
+
+    #[test]
+    fn commas_within_a_value_do_not_cut() {
+        for (word, changes) in [
+            ("a,k=1,l=2", &["k=1", "l=2"][..]),
+            ("a,p={ q = 1, r = 2 },l=2", &["p={ q = 1, r = 2 }", "l=2"]),
+            ("a,p={ q = [1, 2], r = { s = 1, t = 2 } }", &["p={ q = [1, 2], r = { s = 1, t = 2 } }"]),
+            ("a,p=\"x, y=1\",q='},z=2'", &["p=\"x, y=1\"", "q='},z=2'"]),
+            ("a,k=1,5", &["k=1,5"]),
+        ] {
+            let (name, found) = with_changes(word);
+            assert_eq!((name.as_str(), found), ("a", changes.iter().map(|c| (*c).to_owned()).collect()));
+        }
+        assert_eq!(with_changes("my, file,k=1"), ("my, file".to_owned(), vec!["k=1".to_owned()]));
+    }
+}
