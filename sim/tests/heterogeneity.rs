@@ -138,6 +138,21 @@ fn recorded_times_are_given_back() {
     assert_eq!((times.time(0, 1), times.time(1, 2), times.time(1, 1)), (1.5, 3.0, f64::INFINITY));
 }
 
+/// Who has no time never answers: the others are enough, or the run ends and says so.
+#[test]
+fn times_that_were_seen_are_those_of_the_rounds() {
+    let run = |first: &str| {
+        let policy = format!("participation={{ policy = \"doubling\", n0 = {first}, schedule = \"fixed\" }}");
+        let scenario = scenario(LINEAR, &[&policy]);
+        let seen = (1..=6).flat_map(|round| (0..3).map(move |client| ((client, round), f64::from(round))));
+        Job::prepare(&scenario, 1).unwrap().with_times(Times::recorded(seen.collect())).run(&mut Unwatched)
+    };
+    let outcome = run("3").unwrap();
+    assert!(durations(&outcome).iter().zip(1..).all(|(time, round)| close(*time, f64::from(round))));
+    assert!(trained(&outcome).iter().all(|row| row.participants == [0, 1, 2] && row.cohort.len() == 12));
+    assert!(matches!(run("4"), Err(RunError::Silent)));
+}
+
 /// A client with more samples is slower; one with the same classes as another is about as fast.
 #[test]
 fn speed_goes_with_the_data_where_it_is_asked_to() {

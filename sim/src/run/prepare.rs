@@ -64,6 +64,12 @@ impl<'a> Job<'a> {
         Ok(Self { scenario, seed, dataset, given, times })
     }
 
+    /// The same with other times than the scenario's.
+    #[must_use]
+    pub fn with_times(self, times: Times) -> Self {
+        Self { times, ..self }
+    }
+
     /// Runs it.
     ///
     /// # Errors

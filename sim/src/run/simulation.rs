@@ -263,14 +263,17 @@ impl<'a> Simulation<'a> {
         (self.time * TICKS) as u64
     }
 
-    /// Asks a device, and foresees when it answers. Once trained, nobody is in a hurry, and nobody drops out.
+    /// Asks a device, and foresees when it answers. What comes after training takes no time, and nobody drops out of it.
     fn ask(&mut self, device: u64, opening: &Arc<Opening>) {
         let Ok(index) = usize::try_from(device) else { return };
         let id = opening.id;
         let trains = matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_));
-        let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
-        let at = self.time + self.times.time(index, id.round) + sending;
-        let lost = trains && drops_out(self.scenario.fleet.dropout, self.seed, index, id.round);
+        let (mut at, mut lost) = (self.time, false);
+        if trains {
+            let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
+            at += self.times.time(index, id.round) + sending;
+            lost = drops_out(self.scenario.fleet.dropout, self.seed, index, id.round);
+        }
         self.due.resize(self.devices.len(), None);
         if let Some(due) = self.due.get_mut(index) {
             *due = Some(Asked { id, at, lost });
