@@ -28,6 +28,16 @@ pub enum Purpose {
     RoundSpeed,
     /// Seeds that a bootstrap draws again.
     Resample,
+    /// Which clients are slow.
+    SlowClients,
+    /// A client's bandwidth.
+    Bandwidth,
+    /// Frames that are lost on a client's link in a round: index as with `RoundSpeed`.
+    Loss,
+    /// Whether a client loses a round: index as with `RoundSpeed`.
+    Dropout,
+    /// A client's number of samples.
+    Size,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

@@ -8,9 +8,7 @@ use common::gaussian;
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::participation::{Answer, By, Closed, Doubling, Schedule};
 use fedspan_aggregator::engine::{DeviceId, Participation};
-use fedspan_aggregator::linalg::{
-    Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32,
-};
+use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
 use fedspan_aggregator::random::{Purpose, Stream, stream};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
@@ -81,10 +79,6 @@ impl World {
 
     fn rounds(&mut self, policy: &mut Doubling, rounds: u32) -> Vec<usize> {
         (1..=rounds).map(|number| self.round(policy, number).0).collect()
-    }
-
-    fn distance(&self) -> f64 {
-        principal_angle_distance(&self.truth, &self.model)
     }
 }
 

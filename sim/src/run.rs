@@ -1,15 +1,16 @@
 //! Runs a scenario with one seed: what goes in, what comes out, what can go wrong.
 
+mod arrivals;
 mod prepare;
 pub mod recorded;
 mod simulation;
-mod speed;
+mod times;
 
 use fedspan_aggregator::engine::{Counters, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
 pub use prepare::{Job, engine, given_start};
-pub use speed::Speeds;
+pub use times::Times;
 
 use crate::data::DataError;
 use crate::evaluate::{ClientScore, Scores, average};

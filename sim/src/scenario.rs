@@ -1,22 +1,28 @@
 //! Scenario files: what to simulate. Every mistake names file, line, key, what was found and what is allowed.
 
+mod fleet;
+
 use std::path::Path;
 
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, Problem, Section, Source,
     StopSection, read_algorithm, read_model, read_participation, read_stop,
 };
+pub(crate) use fleet::LARGEST_SIGMA;
+use fleet::read_fleet;
+pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Speed};
 
 use crate::data::idx::{self, Bundled};
 use crate::data::npz;
 use crate::data::partition::{OrderSplit, Partition, partition};
+use crate::data::sizes::Sizes;
 use crate::data::synthetic::{HeadNorm, LinearRegression, linear_regression};
 use crate::data::table::{self, Columns, Holdout};
 use crate::data::watch::{self, Validation, WatchSettings};
-use crate::data::{DataError, Dataset, LARGEST_VALUES};
+use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 7] = [
+pub const BUILT_IN: [(&str, &str, &str); 16] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -47,6 +53,51 @@ pub const BUILT_IN: [(&str, &str, &str); 7] = [
         "smallest",
         "linear regression that trains in 16 KiB of RAM, on the smallest board",
         include_str!("../scenarios/smallest.toml"),
+    ),
+    (
+        "srpfl-figure-3",
+        "digits, two classes a client, everybody, fixed speeds (SRPFL, Figure 3)",
+        include_str!("../scenarios/srpfl-figure-3.toml"),
+    ),
+    (
+        "srpfl-figure-4",
+        "linear regression, a fifth is asked, fixed speeds (SRPFL, Figure 4)",
+        include_str!("../scenarios/srpfl-figure-4.toml"),
+    ),
+    (
+        "srpfl-figure-5",
+        "digits, two classes a client, everybody, new speeds in every round (SRPFL, Figure 5)",
+        include_str!("../scenarios/srpfl-figure-5.toml"),
+    ),
+    (
+        "srpfl-figure-6",
+        "linear regression, a fifth is asked, new speeds in every round (SRPFL, Figure 6)",
+        include_str!("../scenarios/srpfl-figure-6.toml"),
+    ),
+    (
+        "srpfl-figure-7",
+        "digits that are alike at all clients, fixed speeds (SRPFL, Figure 7)",
+        include_str!("../scenarios/srpfl-figure-7.toml"),
+    ),
+    (
+        "srpfl-figure-8-imbalanced",
+        "linear regression, unequal numbers of samples (SRPFL, Figure 8, left)",
+        include_str!("../scenarios/srpfl-figure-8-imbalanced.toml"),
+    ),
+    (
+        "srpfl-figure-8-stragglers",
+        "smartwatch wearers, a fifth of them a hundred times as slow (SRPFL, Figure 8, middle)",
+        include_str!("../scenarios/srpfl-figure-8-stragglers.toml"),
+    ),
+    (
+        "srpfl-figure-8-correlated",
+        "linear regression, fast devices with like tasks (SRPFL, Figure 8, right)",
+        include_str!("../scenarios/srpfl-figure-8-correlated.toml"),
+    ),
+    (
+        "flanp",
+        "digits, federated averaging with doubling participation (FLANP)",
+        include_str!("../scenarios/flanp.toml"),
     ),
 ];
 
@@ -87,7 +138,7 @@ pub enum DataSection {
     /// The smartwatch recordings.
     Watch(WatchSettings),
     /// Images.
-    Images(ImageSource, Partition, OrderSplit),
+    Images(ImageSource, Partition, Sizes, OrderSplit),
 }
 
 /// Where images come from.
@@ -97,35 +148,6 @@ pub enum ImageSource {
     Bundled(Bundled),
     /// From IDX files: images and labels.
     Files(String, String),
-}
-
-/// How long clients compute in a round, the mean of the fleet being 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speed {
-    /// All the same.
-    Constant,
-    /// Drawn once for each client, exponential.
-    Exponential,
-    /// Drawn anew in every round, exponential, around a parameter of the client that is uniform on [1/M, 1].
-    Dynamic(Reading),
-}
-
-/// What the parameter of [`Speed::Dynamic`] is. SRPFL's theory takes it for a rate, its experiments for a mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// The mean of the client's times.
-    Mean,
-    /// Their rate.
-    Rate,
-}
-
-/// `[fleet]`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FleetSection {
-    /// How long a client computes.
-    pub speed: Speed,
-    /// Added to every round, in mean computations.
-    pub communication: f64,
 }
 
 impl Scenario {
@@ -176,18 +198,15 @@ impl Scenario {
                            simulated_time, change";
             return Err(root.section("stop")?.problem("accuracy", message));
         }
-        if let DataSection::Linear(linear) = &self.data
-            && linear.values() > LARGEST_VALUES
-        {
-            let LinearRegression { clients, d, k, samples, new_clients, new_samples, test_samples, .. } =
-                linear;
-            let message = format!(
-                "{clients} clients x ({samples} + {test_samples} samples) x {d} features, {new_clients} new x \
-                 ({new_samples} + {test_samples}) x {d}, k = {k}: {} values, allowed: at most {LARGEST_VALUES} \
-                 (2^31, 8 GiB)",
-                linear.values()
-            );
-            return Err(root.section("data")?.problem("clients", message));
+        if let DataSection::Linear(linear) = &self.data {
+            let data = root.section("data")?;
+            linear.check(self.seed).map_err(|message| data.problem("clients", message))?;
+        }
+        let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
+        if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
+            let message = "found \"task\", which is told from classes, or from the true heads of kind = \
+                           \"linear-regression\"; allowed here: \"none\", \"samples\"";
+            return Err(root.section("fleet")?.problem("correlation", message));
         }
         let synthetic = matches!(self.data, DataSection::Linear(_));
         if !synthetic && matches!(self.model.init, Init::TruthSine(_)) {
@@ -215,7 +234,11 @@ impl Scenario {
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
         match &self.data {
-            DataSection::Linear(settings) => Ok(linear_regression(settings, seed)),
+            DataSection::Linear(settings) => {
+                // The sizes may be others than those of the scenario's own seed.
+                settings.check(seed).map_err(|message| DataError::new(&self.name, message))?;
+                Ok(linear_regression(settings, seed))
+            }
             DataSection::Npz(path) => npz::dataset(&self.locate(path)),
             DataSection::Watch(settings) => watch::dataset(settings, seed),
             DataSection::Csv(path, columns, split, holdout) => {
@@ -226,7 +249,7 @@ impl Scenario {
                     dataset.clients.iter().map(|client| split.in_order(&client.train, d)).collect();
                 holdout.apply(dataset, &names, &path, seed)
             }
-            DataSection::Images(source, how, split) => {
+            DataSection::Images(source, how, sizes, split) => {
                 let (images, name) = match source {
                     ImageSource::Bundled(Bundled::Digits) => {
                         (idx::bundled(Bundled::Digits)?, "digits".to_owned())
@@ -239,7 +262,7 @@ impl Scenario {
                 };
                 let fits = how.check(images.set.len(), images.classes);
                 fits.map_err(|message| DataError::new(name, message))?;
-                let parts = partition(&images.set, images.features, *how, seed);
+                let parts = partition(&images.set, images.features, *how, *sizes, seed);
                 let clients = parts.iter().map(|part| split.shuffled(part, images.features, seed)).collect();
                 Ok(Dataset {
                     features: images.features,
@@ -303,6 +326,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 d,
                 k: section.size("k", None, 1..=d)?,
                 samples: section.size("samples", None, 0..=1_000_000)?,
+                sizes: Sizes::read(section)?,
                 fresh: section.boolean("fresh", false)?,
                 noise_std: section.number("noise_std", Some(0.0), 0.0..=f64::MAX)?,
                 head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
@@ -384,8 +408,9 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
             } else {
                 Partition::Iid { clients }
             };
+            let sizes = Sizes::read(&part)?;
             part.finish()?;
-            DataSection::Images(source, how, read_split(split, false)?)
+            DataSection::Images(source, how, sizes, read_split(split, false)?)
         }
     };
     section.finish()?;
@@ -401,21 +426,4 @@ fn read_split(split: &Section<'_>, in_time: bool) -> Result<OrderSplit, Problem>
         validation: split.number("validation", Some(0.0), 0.0..=0.9)?,
         gap: if in_time { split.size("gap", Some(0), 0..=1_000_000)? } else { 0 },
     })
-}
-
-fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
-    let speeds = [
-        ("constant", Some(Speed::Constant)),
-        ("exponential", Some(Speed::Exponential)),
-        ("exponential-dynamic", None),
-    ];
-    let readings = [("mean", Reading::Mean), ("rate", Reading::Rate)];
-    let speed = match section.choice("speed", Some("constant"), &speeds)? {
-        Some(speed) => speed,
-        None => Speed::Dynamic(section.choice("reading", Some("mean"), &readings)?),
-    };
-    let fleet =
-        FleetSection { speed, communication: section.number("communication", Some(0.0), 0.0..=f64::MAX)? };
-    section.finish()?;
-    Ok(fleet)
 }

@@ -113,6 +113,143 @@ fn each_mistake_names_its_place_and_what_is_allowed() {
     }
 }
 
+/// A line in `[fleet]`, which begins in the second line.
+#[test]
+fn fleets_that_cannot_be() {
+    const ALL: &str =
+        "\"constant\", \"uniform\", \"exponential\", \"two-class\", \"exponential-dynamic\", \"trace\"";
+    const TWO: &str = "speed = \"two-class\"\nslow_fraction = 0.2\n";
+    const EXPONENTIAL: &str = "speed = \"exponential\"\n";
+    const DYNAMIC: &str = "speed = \"exponential-dynamic\"\n";
+    const TRACE: &str = "speed = \"trace\"\ntrace = \"t.csv\"\n";
+    const LINK: &str = "bandwidth = 100\n";
+    let one = "from 0 to 1";
+    let unknown = "unknown key";
+    for (name, before, line, parts) in [
+        ("speed", "", "speed = \"two-clas\"", ["fleet.speed", "did you mean \"two-class\"", ALL]),
+        ("speed-type", "", "speed = 3", ["fleet.speed", "found 3", ALL]),
+        ("no-fraction", "", "speed = \"two-class\"", ["fleet.slow_fraction", "missing", one]),
+        (
+            "fraction",
+            "speed = \"two-class\"\n",
+            "slow_fraction = 1.1",
+            ["fleet.slow_fraction", "found 1.1", one],
+        ),
+        (
+            "fraction-type",
+            "speed = \"two-class\"\n",
+            "slow_fraction = \"few\"",
+            ["slow_fraction", "\"few\"", one],
+        ),
+        ("fraction-of-none", EXPONENTIAL, "slow_fraction = 0.2", ["fleet.slow_fraction", unknown, "dropout"]),
+        ("factor", TWO, "slow_factor = 0.5", ["fleet.slow_factor", "found 0.5", "from 1 to 1000000"]),
+        ("factor-type", TWO, "slow_factor = true", ["fleet.slow_factor", "found true", "a number"]),
+        ("factor-of-none", DYNAMIC, "slow_factor = 5", ["fleet.slow_factor", unknown, "reading"]),
+        ("reading", DYNAMIC, "reading = \"median\"", ["fleet.reading", "\"median\"", "\"mean\", \"rate\""]),
+        ("reading-of-none", EXPONENTIAL, "reading = \"rate\"", ["fleet.reading", unknown, "correlation"]),
+        (
+            "correlation",
+            EXPONENTIAL,
+            "correlation = \"data\"",
+            ["fleet.correlation", "found \"data\"", "\"none\", \"samples\", \"task\""],
+        ),
+        ("correlation-type", TWO, "correlation = true", ["fleet.correlation", "found true", "\"task\""]),
+        ("correlation-of-equals", "", "correlation = \"task\"", ["fleet.correlation", unknown, "speed"]),
+        ("correlation-of-trace", TRACE, "correlation = \"task\"", ["fleet.correlation", unknown, "trace"]),
+        ("no-trace", "", "speed = \"trace\"", ["fleet.trace", "missing", "a file name"]),
+        ("trace-type", "speed = \"trace\"\n", "trace = 3", ["fleet.trace", "found 3", "a file name"]),
+        ("trace-of-none", EXPONENTIAL, "trace = \"t.csv\"", ["fleet.trace", unknown, "speed"]),
+        ("communication", "", "communication = -1", ["fleet.communication", "found -1", "from 0"]),
+        ("dropout", "", "dropout = 1", ["fleet.dropout", "found 1", "from 0 to 0.99"]),
+        ("dropout-negative", "", "dropout = -0.1", ["fleet.dropout", "found -0.1", "from 0 to 0.99"]),
+        ("dropout-nan", "", "dropout = nan", ["fleet.dropout", "found nan", "from 0 to 0.99"]),
+        ("dropout-type", "", "dropout = \"often\"", ["fleet.dropout", "\"often\"", "a number"]),
+        ("bandwidth", "", "bandwidth = 0", ["fleet.bandwidth", "found 0", "from 1e-6"]),
+        ("bandwidth-infinite", "", "bandwidth = inf", ["fleet.bandwidth", "found inf", "a number"]),
+        ("bandwidth-type", "", "bandwidth = \"1k\"", ["fleet.bandwidth", "\"1k\"", "a number"]),
+        ("spread", LINK, "bandwidth_spread = 11", ["fleet.bandwidth_spread", "found 11", "from 0 to 10"]),
+        ("spread-type", LINK, "bandwidth_spread = []", ["fleet.bandwidth_spread", "found", "a number"]),
+        ("spread-of-none", "", "bandwidth_spread = 1", ["fleet.bandwidth_spread", unknown, "bandwidth"]),
+        ("loss", LINK, "loss = 1.0", ["fleet.loss", "found 1", "from 0 to 0.99"]),
+        ("loss-type", LINK, "loss = \"much\"", ["fleet.loss", "\"much\"", "a number"]),
+        ("loss-of-none", "", "loss = 0.1", ["fleet.loss", unknown, "bandwidth"]),
+    ] {
+        let said =
+            message(&format!("fleet-{name}"), "seed = 7\n", &format!("seed = 7\n[fleet]\n{before}{line}\n"));
+        // A key that is missing is missing from the section.
+        let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
+        assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+        }
+    }
+}
+
+#[test]
+fn sizes_that_cannot_be() {
+    let laws = "\"equal\", \"uniform\", \"log-normal\"";
+    let log_normal = "samples = 6\nsizes = \"log-normal\"";
+    for (name, to, at, parts) in [
+        ("word", "samples = 6\nsizes = \"normal\"", 8, ["data.sizes", "\"normal\"", laws]),
+        ("type", "samples = 6\nsizes = 3", 8, ["data.sizes", "found 3", laws]),
+        (
+            "sigma",
+            &format!("{log_normal}\nsize_sigma = -1"),
+            9,
+            ["data.size_sigma", "found -1", "from 0 to 10"],
+        ),
+        ("sigma-type", &format!("{log_normal}\nsize_sigma = \"1\""), 9, ["size_sigma", "\"1\"", "a number"]),
+        ("sigma-of-none", "samples = 6\nsize_sigma = 1", 8, ["data.size_sigma", "unknown key", "sizes"]),
+        (
+            "memory",
+            "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 10",
+            4,
+            ["data.clients", "1000000 or more", "2147483648"],
+        ),
+    ] {
+        let said = message(&format!("sizes-{name}"), "samples = 6", to);
+        assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+        }
+    }
+    // The sizes of another seed than the file's may be too much, too.
+    let here = directory("bad-sizes-seed");
+    let text = GOOD.replace("samples = 6", "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 2");
+    std::fs::write(here.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
+    let fits = |seed: &u64| {
+        let changes = [format!("seed={seed}")];
+        let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
+        Scenario::parse("my.toml", &text, &changes).is_ok()
+    };
+    assert!(fits(&7));
+    let too_much = (0..1_000_000).find(|seed| !fits(seed)).unwrap().to_string();
+    let output = program(&here, &["run", "my.toml", "--seed", &too_much]);
+    assert_eq!(code(&output), 2, "{}", errors(&output));
+    assert!(errors(&output).contains("my.toml") && errors(&output).contains("2147483648"));
+    // Images are cut by the same laws.
+    for (change, parts) in [
+        ("data.partition.sizes=normal", ["data.partition.sizes", laws]),
+        ("data.partition.size_sigma=1", ["data.partition.size_sigma", "unknown key"]),
+    ] {
+        let output = program(&here, &["run", "digits", "--set", change]);
+        assert_eq!(code(&output), 2, "{change}");
+        assert!(parts.iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+    }
+}
+
+/// Whose tasks are alike is not known of regression without a known truth.
+#[test]
+fn tasks_that_nobody_knows() {
+    let text = "[data]\nkind = \"npz\"\npath = \"f\"\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
+                step_size = 0.1\n[fleet]\nspeed = \"exponential\"\ncorrelation = \"task\"\n";
+    let problem = Scenario::parse("my.toml", text, &[]).unwrap_err().to_string();
+    for part in ["my.toml:12", "fleet.correlation", "found \"task\"", "\"none\", \"samples\""] {
+        assert!(problem.contains(part), "{part:?} is not in {problem:?}");
+    }
+    assert!(Scenario::parse("my.toml", &text.replace("task", "samples"), &[]).is_ok());
+}
+
 #[test]
 fn moments_are_for_regression() {
     let here = directory("moments");

@@ -23,7 +23,11 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let idx = "[data]\nkind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
     vec![
         ("Top level", "", vec![linear.clone()]),
-        ("`[data]`, kind = \"linear-regression\"", "data", vec![linear.clone()]),
+        (
+            "`[data]`, kind = \"linear-regression\"",
+            "data",
+            vec![linear.clone(), more(LINEAR, "sizes = \"log-normal\"\n")],
+        ),
         ("`[data]`, kind = \"npz\"", "data", vec![with("[data]\nkind = \"npz\"\npath = \"f\"\n")]),
         ("`[data]`, kind = \"csv\"", "data", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
         ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH)]),
@@ -36,7 +40,11 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         (
             "`[data.partition]`",
             "data.partition",
-            vec![with(DIGITS), more(DIGITS, "[data.partition]\nkind = \"iid\"\n")],
+            vec![
+                with(DIGITS),
+                more(DIGITS, "[data.partition]\nkind = \"iid\"\n"),
+                more(DIGITS, "[data.partition]\nsizes = \"log-normal\"\n"),
+            ],
         ),
         ("`[split]`, kind = \"watch-imu\"", "split", vec![with(WATCH)]),
         ("`[split]`, kind = \"csv\"", "split", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
@@ -58,7 +66,13 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         (
             "`[fleet]`",
             "fleet",
-            vec![linear.clone(), more(LINEAR, "[fleet]\nspeed = \"exponential-dynamic\"\n")],
+            vec![
+                linear.clone(),
+                more(LINEAR, "[fleet]\nspeed = \"exponential-dynamic\"\n"),
+                more(LINEAR, "[fleet]\nspeed = \"two-class\"\nslow_fraction = 0.2\n"),
+                more(LINEAR, "[fleet]\nspeed = \"trace\"\ntrace = \"f\"\n"),
+                more(LINEAR, "[fleet]\nbandwidth = 1000\n"),
+            ],
         ),
         ("`[stop]`", "stop", vec![linear]),
     ]

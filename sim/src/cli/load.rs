@@ -29,8 +29,8 @@ pub fn unknown(name: &str) -> String {
     format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
 }
 
-/// Cuts `NAME,KEY=VALUE,...` into the name and its changes. A comma that no key and `=` follow belongs to
-/// what stands before it.
+/// Cuts `NAME,KEY=VALUE,...` into the name and its changes. A comma inside of brackets, braces or quotes, or that no
+/// key and `=` follow, belongs to what stands before it.
 pub fn with_changes(word: &str) -> (String, Vec<String>) {
     let starts_change = |part: &str| {
         part.split_once('=').is_some_and(|(key, _)| {
@@ -41,7 +41,7 @@ pub fn with_changes(word: &str) -> (String, Vec<String>) {
     let mut parts: Vec<String> = Vec::new();
     for part in word.split(',') {
         match parts.last_mut() {
-            Some(last) if !starts_change(part) => {
+            Some(last) if is_open(last) || !starts_change(part) => {
                 last.push(',');
                 last.push_str(part);
             }
@@ -50,4 +50,39 @@ pub fn with_changes(word: &str) -> (String, Vec<String>) {
     }
     let mut parts = parts.into_iter();
     (parts.next().unwrap_or_default(), parts.collect())
+}
+
+/// Whether a change has an inline table, a list or a string that has not ended.
+fn is_open(part: &str) -> bool {
+    let (mut depth, mut quoted) = (0, None);
+    for c in part.split_once('=').map_or("", |(_, value)| value).chars() {
+        match (quoted, c) {
+            (None, '"' | '\'') => quoted = Some(c),
+            (Some(quote), _) if quote == c => quoted = None,
+            (None, '{' | '[') => depth += 1,
+            (None, '}' | ']') => depth -= 1,
+            _ => {}
+        }
+    }
+    depth > 0 || quoted.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_changes;
+
+    #[test]
+    fn commas_within_a_value_do_not_cut() {
+        for (word, changes) in [
+            ("a,k=1,l=2", &["k=1", "l=2"][..]),
+            ("a,p={ q = 1, r = 2 },l=2", &["p={ q = 1, r = 2 }", "l=2"]),
+            ("a,p={ q = [1, 2], r = { s = 1, t = 2 } }", &["p={ q = [1, 2], r = { s = 1, t = 2 } }"]),
+            ("a,p=\"x, y=1\",q='},z=2'", &["p=\"x, y=1\"", "q='},z=2'"]),
+            ("a,k=1,5", &["k=1,5"]),
+        ] {
+            let (name, found) = with_changes(word);
+            assert_eq!((name.as_str(), found), ("a", changes.iter().map(|c| (*c).to_owned()).collect()));
+        }
+        assert_eq!(with_changes("my, file,k=1"), ("my, file".to_owned(), vec!["k=1".to_owned()]));
+    }
 }

@@ -4,6 +4,7 @@ pub mod flash;
 pub mod idx;
 pub mod npz;
 pub mod partition;
+pub mod sizes;
 pub mod synthetic;
 pub mod table;
 pub mod watch;

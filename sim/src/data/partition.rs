@@ -2,6 +2,7 @@
 
 use fedspan_aggregator::random::{Purpose, stream};
 
+use super::sizes::Sizes;
 use super::{Client, Labels, Set};
 
 /// How data without natural users is cut into clients.
@@ -43,22 +44,34 @@ impl Partition {
     }
 }
 
-/// Cuts a set into clients. Every sample goes to one client; a remainder that cannot be dealt evenly is
-/// dealt to the first clients.
+/// Cuts a set into clients of these sizes. Every sample goes to one client, everyone has some; where all are of
+/// one size, a remainder that cannot be dealt evenly is dealt to the first clients.
 #[must_use]
-pub fn partition(set: &Set, d: usize, how: Partition, seed: u64) -> Vec<Set> {
+pub fn partition(set: &Set, d: usize, how: Partition, sizes: Sizes, seed: u64) -> Vec<Set> {
     let mut random = stream(seed, Purpose::Partition, 0);
     let all: Vec<usize> = (0..set.len()).collect();
     let shuffled = random.choose(&all, all.len());
     let parts: Vec<Vec<usize>> = match how {
-        Partition::Iid { clients } => split(&shuffled, clients),
+        Partition::Iid { clients } => {
+            let weights: Vec<f64> = (0..clients as u64).map(|client| sizes.weight(seed, client)).collect();
+            split(&shuffled, &weights)
+        }
         Partition::Shards { clients, classes } => {
             let mut sorted = shuffled;
             if let Labels::Classes(labels) = &set.y {
                 sorted.sort_by_key(|&i| labels.get(i).copied());
             }
-            let shards = split(&sorted, clients * classes);
-            let order = random.choose(&(0..shards.len()).collect::<Vec<_>>(), shards.len());
+            let places: Vec<usize> = (0..clients * classes).collect();
+            let order = random.choose(&places, places.len());
+            let mut weights = vec![1.0; places.len()];
+            for (client, own) in (0..).zip(order.chunks(classes.max(1))) {
+                for &shard in own {
+                    if let Some(weight) = weights.get_mut(shard) {
+                        *weight = sizes.weight(seed, client);
+                    }
+                }
+            }
+            let shards = split(&sorted, &weights);
             order
                 .chunks(classes.max(1))
                 .map(|own| own.iter().filter_map(|&s| shards.get(s)).flatten().copied().collect())
@@ -68,15 +81,31 @@ pub fn partition(set: &Set, d: usize, how: Partition, seed: u64) -> Vec<Set> {
     parts.iter().map(|indices| set.select(d, indices)).collect()
 }
 
-/// `parts` runs of nearly the same length.
-fn split(items: &[usize], parts: usize) -> Vec<Vec<usize>> {
-    let parts = parts.max(1);
-    (0..parts)
-        .map(|p| {
-            let (start, end) = (p * items.len() / parts, (p + 1) * items.len() / parts);
-            items.get(start..end).unwrap_or_default().to_vec()
-        })
-        .collect()
+/// One run for each weight, in proportion; nobody's is empty while there are enough items. Equal weights give runs
+/// of nearly the same length.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
+fn split(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
+    let parts = weights.len();
+    let (total, equal) =
+        (weights.iter().sum::<f64>(), weights.windows(2).all(|pair| pair.first() == pair.last()));
+    let spare = items.len().saturating_sub(parts);
+    let mut sum = 0.0;
+    let mut start = 0;
+    let mut runs = Vec::with_capacity(parts);
+    for (number, weight) in (1..).zip(weights) {
+        sum += weight;
+        let end = if equal {
+            number * items.len() / parts
+        } else if number == parts {
+            items.len()
+        } else {
+            number + (spare as f64 * (sum / total)) as usize
+        };
+        let end = end.clamp(start, items.len());
+        runs.push(items.get(start..end).unwrap_or_default().to_vec());
+        start = end;
+    }
+    runs
 }
 
 /// A split of each client's samples in their order.
@@ -136,4 +165,33 @@ fn cut(all: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
     let second = ((all.len() as f64 * fraction).round() as usize).min(all.len());
     let (first, second) = all.split_at(all.len() - second);
     (first.get(..first.len().saturating_sub(gap)).unwrap_or_default(), second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(sizes: Sizes, how: Partition) -> Vec<usize> {
+        let classes = (0..1000).map(|i| u8::try_from(i % 10).unwrap_or(0)).collect();
+        let set = Set { x: vec![0.0; 1000], y: Labels::Classes(classes) };
+        partition(&set, 1, how, sizes, 3).iter().map(Set::len).collect()
+    }
+
+    #[test]
+    fn every_sample_goes_to_one_client_and_everyone_has_some() {
+        let kinds = [Partition::Iid { clients: 40 }, Partition::Shards { clients: 40, classes: 2 }];
+        for how in kinds {
+            for sizes in [Sizes::Equal, Sizes::Uniform, Sizes::LogNormal { sigma: 3.0 }] {
+                let lengths = lengths(sizes, how);
+                assert_eq!((lengths.len(), lengths.iter().sum::<usize>()), (40, 1000), "{how:?} {sizes:?}");
+                assert!(lengths.iter().all(|length| *length > 0), "{how:?} {sizes:?}: {lengths:?}");
+            }
+            let equal = lengths(Sizes::Equal, how);
+            assert!(equal.iter().all(|length| (24..=26).contains(length)), "{how:?}: {equal:?}");
+            let uniform = lengths(Sizes::Uniform, how);
+            let (least, most) = (uniform.iter().min().copied(), uniform.iter().max().copied());
+            // Weights from 1 to 1.5 with mean 1.25: 20 to 30 samples, up to rounding, and two rounded shards.
+            assert!(least >= Some(18) && most <= Some(32) && most > Some(26), "{uniform:?}");
+        }
+    }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fedspan_aggregator::linalg::{Matrix, orthonormal, random_basis};
 use fedspan_aggregator::random::{Purpose, Stream, stream};
 
-use super::{Client, Dataset, Labels, Set};
+use super::sizes::Sizes;
+use super::{Client, Dataset, LARGEST_VALUES, Labels, Set};
 
 /// How the true heads are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +28,10 @@ pub struct LinearRegression {
     pub d: usize,
     /// Width of the truth.
     pub k: usize,
-    /// Samples per client (per round where fresh).
+    /// Samples per client (per round where fresh): everybody's number, the smallest, or the median.
     pub samples: usize,
+    /// Which of these.
+    pub sizes: Sizes,
     /// A new batch every round.
     pub fresh: bool,
     /// Standard deviation of the noise on y.
@@ -46,17 +49,43 @@ pub struct LinearRegression {
 impl LinearRegression {
     /// What all of it takes, in values of an f32: samples, tests, the truth and every client's part of it.
     #[must_use]
-    pub fn values(&self) -> u64 {
+    pub fn values(&self, seed: u64) -> u64 {
         let wide = |n: usize| n as u64;
         let (d, k, clients, new) = (wide(self.d), wide(self.k), wide(self.clients), wide(self.new_clients));
-        let (samples, tests) = (wide(self.samples), wide(self.test_samples));
+        let tests = wide(self.test_samples);
+        let samples = match self.sizes {
+            Sizes::Equal => clients * wide(self.samples),
+            sizes => (0..clients)
+                .map(|client| wide(sizes.samples(self.samples, seed, client)))
+                .fold(0, u64::saturating_add),
+        };
         // A fresh batch stands beside the first one.
-        let own = if self.fresh { 2 * samples } else { samples };
+        let own = samples.saturating_mul(if self.fresh { 2 } else { 1 });
         // What is f64 counts twice.
-        clients * (own + tests) * d
-            + new * (wide(self.new_samples) + tests) * d
-            + 2 * (clients + new) * (d + k)
-            + 2 * d * k
+        own.saturating_add(clients * tests).saturating_mul(d).saturating_add(
+            new * (wide(self.new_samples) + tests) * d + 2 * (clients + new) * (d + k) + 2 * d * k,
+        )
+    }
+
+    /// That this machine can hold it.
+    ///
+    /// # Errors
+    /// A sentence with the numbers.
+    pub fn check(&self, seed: u64) -> Result<(), String> {
+        let values = self.values(seed);
+        if values <= LARGEST_VALUES {
+            return Ok(());
+        }
+        let Self { clients, d, k, samples, new_clients, new_samples, test_samples, .. } = self;
+        let each = match self.sizes {
+            Sizes::Equal => samples.to_string(),
+            _ => format!("{samples} or more"),
+        };
+        Err(format!(
+            "{clients} clients x ({each} + {test_samples} samples) x {d} features, {new_clients} new x \
+             ({new_samples} + {test_samples}) x {d}, k = {k}: {values} values, allowed: at most {LARGEST_VALUES} \
+             (2^31, 8 GiB)"
+        ))
     }
 }
 
@@ -101,9 +130,7 @@ fn narrow(value: f64) -> f32 {
 #[must_use]
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     let LinearRegression { d, k, .. } = *settings;
-    let mut random = stream(seed, Purpose::Truth, 0);
-    let truth = random_basis(d, k, &mut random);
-    let heads = heads(settings.clients + settings.new_clients, k, settings.head_norm, &mut random);
+    let (truth, heads) = truth(settings, seed);
     let client = |index: usize, samples: usize, fresh: bool| {
         let direction: Vec<f64> =
             (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
@@ -127,16 +154,37 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
         }
         client
     };
+    let own = |index: usize| settings.sizes.samples(settings.samples, seed, index as u64);
     Dataset {
         features: d,
         outputs: 1,
         classification: false,
-        clients: (0..settings.clients).map(|i| client(i, settings.samples, settings.fresh)).collect(),
+        clients: (0..settings.clients).map(|i| client(i, own(i), settings.fresh)).collect(),
         newcomers: (0..settings.new_clients)
             .map(|i| client(settings.clients + i, settings.new_samples, false))
             .collect(),
         truth: Some(truth),
     }
+}
+
+/// How much of its true head each client that trains has in the first of the truth's k directions: 0 to 1.
+#[must_use]
+pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
+    let (_, heads) = truth(settings, seed);
+    let alignment = |row: usize| {
+        let head = heads.row(row);
+        head.iter().next().map_or(0.0, |first| first.abs() / head.norm().max(f64::MIN_POSITIVE))
+    };
+    (0..settings.clients).map(alignment).collect()
+}
+
+/// The true representation, d x k, and everybody's head, a row each.
+fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
+    let mut random = stream(seed, Purpose::Truth, 0);
+    let truth = random_basis(settings.d, settings.k, &mut random);
+    let everybody = settings.clients + settings.new_clients;
+    let heads = heads(everybody, settings.k, settings.head_norm, &mut random);
+    (truth, heads)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a width")]

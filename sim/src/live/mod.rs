@@ -21,7 +21,7 @@ pub use again::{Again, AgainError, Timed, again};
 use crate::data::Dataset;
 use crate::device::{client_session, converse_over};
 use crate::fleet::SimSession;
-use crate::run::Speeds;
+use crate::run::Times;
 use crate::scenario::Scenario;
 
 /// How long a device that found no server waits before it tries again.
@@ -87,6 +87,11 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
     if matches!(scenario.model.init, Init::TruthSine(_) | Init::Npy(_)) {
         return refuse("a server starts by \"random\", \"power\" or \"moments\": set model.init");
     }
+    if scenario.fleet.dropout > 0.0 || scenario.fleet.link.is_some() {
+        return refuse(
+            "dropouts and slow links are simulated only: leave out fleet.dropout and fleet.bandwidth",
+        );
+    }
     let clients = dataset.clients.len();
     let long = Duration::from_secs(86_400);
     Ok(Fleet {
@@ -133,15 +138,15 @@ pub async fn run(
     let mut serving = JoinSet::new();
     serving.spawn(server.serve(std::future::pending(), true));
     let clients = dataset.clients.len();
-    let speeds =
-        Arc::new(Speeds::new(scenario.fleet.speed, scenario.seed, clients + dataset.newcomers.len()));
+    let times = Times::of(scenario, dataset, scenario.seed);
+    let times = Arc::new(times.map_err(|error| LiveError::Scenario(error.to_string()))?);
     let communication = scenario.fleet.communication;
     let mut devices = JoinSet::new();
     for client in 0..clients {
         let Some(session) = client_session(scenario, dataset, client, client as u64, true) else { continue };
-        let (speeds, unit, address) = (Arc::clone(&speeds), *unit, address.clone());
+        let (times, unit, address) = (Arc::clone(&times), *unit, address.clone());
         let sleep = move |id: RoundId| {
-            let units = speeds.time(client, id.round) + communication;
+            let units = times.time(client, id.round) + communication;
             Duration::try_from_secs_f64(unit.as_secs_f64() * units).unwrap_or(Duration::MAX)
         };
         devices.spawn(async move {

@@ -13,6 +13,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::recorded::Replay;
 use super::simulation::Simulation;
+use super::times::Times;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
@@ -27,6 +28,7 @@ pub struct Job<'a> {
     pub dataset: Dataset,
     given: Option<Matrix>,
     wanted: Wanted,
+    times: Times,
 }
 
 impl<'a> Job<'a> {
@@ -64,7 +66,8 @@ impl<'a> Job<'a> {
             }
             given = given_start(scenario, &dataset, seed)?;
         }
-        Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All })
+        let times = Times::of(scenario, &dataset, seed)?;
+        Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All, times })
     }
 
     /// Computes only these figures after its rounds, and at its end.
@@ -73,13 +76,18 @@ impl<'a> Job<'a> {
         Self { wanted, ..self }
     }
 
+    /// The same with other times than the scenario's.
+    #[must_use]
+    pub fn with_times(self, times: Times) -> Self {
+        Self { times, ..self }
+    }
+
     /// Runs it at the times of a server's journal, and compares decisions: see [`Replay`].
     ///
     /// # Errors
     /// [`RunError`].
     pub fn replay(&self, replay: &mut Replay) -> Result<Outcome, RunError> {
-        let simulation = Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone());
-        simulation.recorded(replay.recording()).run(&mut Unwatched)
+        self.simulation().recorded(replay.recording()).run(&mut Unwatched)
     }
 
     /// Runs it.
@@ -90,8 +98,11 @@ impl<'a> Job<'a> {
         if !self.scenario.is_federated() {
             return baseline(self.scenario, &self.dataset);
         }
-        let simulation = Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone());
-        simulation.wanting(self.wanted).run(watcher)
+        self.simulation().wanting(self.wanted).run(watcher)
+    }
+
+    fn simulation(&self) -> Simulation<'_> {
+        Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
     }
 }
 
@@ -139,7 +150,8 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         min_count: 1,
         norm_bound: f32::MAX,
         absence: 0,
-        patience: None,
+        // Who has dropped out is there again for the next round.
+        patience: (scenario.fleet.dropout > 0.0).then_some(0),
         stop_change: scenario.stop.change,
     };
     let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };

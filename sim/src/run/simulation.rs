@@ -3,20 +3,24 @@
 //! (time, device), so nothing depends on the number of threads.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{Action, Engine, Event, Millis, Phase, RoundRecord};
+use fedspan_aggregator::engine::{
+    Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase, RoundRecord,
+};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::Config;
-use fedspan_protocol::message::{Ack, AckOutcome, Model, ToDevice, Welcome};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Model, ToDevice, Welcome};
 use rayon::prelude::*;
 
+use super::arrivals::{Arrivals, Asked};
 use super::prepare::engine;
 use super::recorded::Recording;
-use super::speed::Speeds;
+use super::times::Times;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::{Client, Dataset};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
@@ -25,6 +29,9 @@ use crate::scenario::Scenario;
 
 /// Engine clock ticks per unit of simulated time.
 const TICKS: f64 = 1e6;
+
+/// Times that a round which nobody answers is repeated where it is not only for dropouts.
+const BARREN_MAX: u32 = 3;
 
 /// One run in progress.
 pub struct Simulation<'a> {
@@ -37,14 +44,14 @@ pub struct Simulation<'a> {
     /// What the campaign asks of a device's hello.
     requirements: Requirements,
     devices: Vec<SimDevice>,
-    speeds: Speeds,
-    /// Samples of the client that has most.
-    largest: u64,
-    /// Where times do not come from `speeds` but from the journal of a server: its clock, and its restarts.
+    /// What each device was asked and has not been heard on.
+    arrivals: Arrivals,
+    /// Where times come from the journal of a server instead: its clock, and its restarts.
     recording: Option<Recording<'a>>,
-    /// When each device answers the round that it was asked and has not heard yet, and its place among those of the
-    /// same time.
-    due: Vec<Option<(f64, usize)>>,
+    /// The last device in this round that could not answer, for another reason than that it had dropped out, and how
+    /// often in a row a round was repeated for such.
+    refused: Option<(u64, NotCounted)>,
+    barren: u32,
     time: f64,
     /// Engine clock ticks per unit of time.
     ticks: f64,
@@ -60,7 +67,13 @@ pub struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     /// Nothing has happened yet; `given` is the start, where the scenario names one.
-    pub fn new(scenario: &'a Scenario, dataset: &'a Dataset, seed: u64, given: Option<Matrix>) -> Self {
+    pub fn new(
+        scenario: &'a Scenario,
+        dataset: &'a Dataset,
+        seed: u64,
+        given: Option<Matrix>,
+        times: Times,
+    ) -> Self {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
         let engine = engine(scenario, dataset, seed, given.clone());
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -71,8 +84,6 @@ impl<'a> Simulation<'a> {
         };
         let requirements =
             Requirements::new(model, &engine.requests(), None).with_numeric(scenario.algorithm.numeric);
-        let clients = dataset.clients.len() + dataset.newcomers.len();
-        let speeds = Speeds::new(scenario.fleet.speed, seed, clients);
         Self {
             scenario,
             dataset,
@@ -82,10 +93,10 @@ impl<'a> Simulation<'a> {
             engine,
             requirements,
             devices: Vec::new(),
-            speeds,
+            arrivals: Arrivals::new(scenario, dataset, seed, shape, times),
             recording: None,
-            largest: dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0),
-            due: Vec::new(),
+            refused: None,
+            barren: 0,
             time: 0.0,
             ticks: TICKS,
             rows: Vec::new(),
@@ -104,10 +115,8 @@ impl<'a> Simulation<'a> {
     }
 
     /// The same, at the times of a server's journal: a tick is a millisecond of the server's clock.
-    pub fn recorded(mut self, recording: Recording<'a>) -> Self {
-        self.recording = Some(recording);
-        self.ticks = 1.0;
-        self
+    pub fn recorded(self, recording: Recording<'a>) -> Self {
+        Self { recording: Some(recording), ticks: 1.0, ..self }
     }
 
     /// Runs it to its end.
@@ -188,10 +197,10 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
+    /// The engine's clock.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
     fn now(&self) -> Millis {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a clock")]
-        let now = (self.time * self.ticks) as u64;
-        now
+        (self.time * self.ticks) as u64
     }
 
     /// Gives the engine one event.
@@ -224,7 +233,7 @@ impl<'a> Simulation<'a> {
         let Some(id) = recording.restarted(id) else { return false };
         self.engine = engine(self.scenario, self.dataset, self.seed, self.given.clone());
         self.engine.resume(id, phase, &state);
-        self.due.fill(None);
+        self.arrivals.forget_all();
         for device in &mut self.devices {
             device.miss();
         }
@@ -238,38 +247,90 @@ impl<'a> Simulation<'a> {
         mut actions: Vec<Action>,
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
-        loop {
-            self.act(&mut actions, watcher)?;
-            if self.recording.as_ref().is_some_and(Recording::is_over) {
-                return Ok(());
+        while self.step(&mut actions, watcher)? {}
+        Ok(())
+    }
+
+    /// Does what the engine asked for, and lets it hear those who answer next. False once it is finished.
+    fn step(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<bool, RunError> {
+        self.act(actions, watcher)?;
+        if self.recording.as_ref().is_some_and(Recording::is_over) {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        // Only as many compute as the round waits for: the others are told to stop before they are done.
+        let arrivals = self.arrivals.next(self.engine.open_round());
+        for (index, asked) in &arrivals {
+            if let Some(device) = self.devices.get_mut(*index).filter(|_| asked.lost) {
+                device.miss();
             }
-            let began = Instant::now();
-            // Only as many compute as the round waits for: the others are told to stop before they are done.
-            let mut arrivals = self.next_to_answer();
-            for (_, index) in &arrivals {
-                self.due.get_mut(*index).map(Option::take);
-            }
-            self.pump();
-            if arrivals.is_empty() {
-                self.seconds += began.elapsed().as_secs_f64();
-                // A journal may end before its campaign does.
-                let silent = !self.finished && self.recording.is_none();
-                return if silent { Err(RunError::Silent) } else { Ok(()) };
-            }
-            for (time, index) in arrivals.drain(..) {
-                self.time = time.max(self.time);
-                let Some(device) = self.devices.get_mut(index) else { continue };
-                for inbound in std::mem::take(&mut device.said) {
-                    let event = match inbound {
-                        Inbound::Update(update) => Event::Update(index as u64, update),
-                        Inbound::Unread(id) => Event::Unread(index as u64, id),
-                        Inbound::Decline(decline) => Event::Declined(index as u64, decline),
-                        _ => continue,
-                    };
-                    self.handle(event, &mut actions);
+        }
+        self.pump();
+        let silent = arrivals.is_empty();
+        for (index, asked) in arrivals {
+            self.time = asked.at.max(self.time);
+            self.hear(index, &asked, actions);
+        }
+        self.seconds += began.elapsed().as_secs_f64();
+        // A journal may end before its campaign does.
+        let ended = silent && (self.finished || self.recording.is_some());
+        if silent && !ended {
+            self.repeat(actions)?;
+        }
+        Ok(!ended)
+    }
+
+    /// The engine hears what a device has said, or that it will say nothing.
+    fn hear(&mut self, index: usize, asked: &Asked, actions: &mut Vec<Action>) {
+        let id = index as u64;
+        if asked.lost {
+            let decline = Decline { id: asked.id, reason: DeclineReason::Device };
+            return self.handle(Event::Declined(id, decline), actions);
+        }
+        let Some(device) = self.devices.get_mut(index) else { return };
+        for inbound in std::mem::take(&mut device.said) {
+            let event = match inbound {
+                Inbound::Update(update) => Event::Update(id, update),
+                Inbound::Unread(round) => Event::Unread(id, round),
+                Inbound::Decline(decline) => {
+                    self.refused = Some((id, NotCounted::Declined(decline.reason)));
+                    Event::Declined(id, decline)
                 }
+                _ => continue,
+            };
+            self.handle(event, actions);
+        }
+    }
+
+    /// Nobody could answer the round: it is repeated, and has cost its time. Dropouts pass, other reasons may not.
+    fn repeat(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
+        let Some(at) = self.engine.wake() else { return Err(RunError::Silent) };
+        if let Some((device, reason)) = self.refused.take() {
+            self.barren += 1;
+            if self.barren >= BARREN_MAX {
+                let round = self.engine.snapshot().0.round;
+                return Err(Failure::NoUpdates { round, device, reason }.into());
             }
-            self.seconds += began.elapsed().as_secs_f64();
+        }
+        self.time += self.scenario.fleet.communication;
+        self.engine.handle(at.max(self.now()), Event::Tick, actions);
+        Ok(())
+    }
+
+    /// Asks a device.
+    fn ask(&mut self, device: u64, opening: &Arc<Opening>) {
+        let Ok(index) = usize::try_from(device) else { return };
+        let trains = matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_));
+        let asked = match &mut self.recording {
+            Some(recording) => {
+                let (at, place) = recording.due(device, opening.id.round);
+                Asked { id: opening.id, at, place, lost: false }
+            }
+            None => self.arrivals.foresee(index, opening, self.time, trains),
+        };
+        if let Some(device) = self.devices.get_mut(index) {
+            self.arrivals.ask(index, asked);
+            device.connection.open(opening);
         }
     }
 
@@ -278,27 +339,17 @@ impl<'a> Simulation<'a> {
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Acknowledge(device, ack) => {
+                    if let AckOutcome::Rejected(reason) = ack.outcome {
+                        self.refused = Some((device, NotCounted::Rejected(reason)));
+                    }
                     if let Some(device) = self.device(device) {
                         device.connection.send(ToDevice::Ack(ack));
                     }
                 }
-                Action::Open(device, opening) => {
-                    let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    let due = match &mut self.recording {
-                        Some(recording) => recording.due(device, opening.id.round),
-                        None => (self.time + self.speeds.time(index, opening.id.round), index),
-                    };
-                    self.due.resize(self.devices.len(), None);
-                    if let Some(place) = self.due.get_mut(index) {
-                        *place = Some(due);
-                    }
-                    if let Some(device) = self.device(device) {
-                        device.connection.open(&opening);
-                    }
-                }
+                Action::Open(device, opening) => self.ask(device, &opening),
                 Action::Close(device, id) => {
                     let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    let unheard = self.due.get_mut(index).and_then(Option::take).is_some();
+                    let unheard = self.arrivals.forget(index);
                     let recording = self.recording.as_ref();
                     let late = recording.is_some_and(|known| known.came_late(device, id.round));
                     let Some(device) = self.devices.get_mut(index) else { continue };
@@ -322,6 +373,7 @@ impl<'a> Simulation<'a> {
                     if self.recording.is_none() {
                         self.time += self.scenario.fleet.communication;
                     }
+                    (self.refused, self.barren) = (None, 0);
                     self.updates += record.participants.len() as u64;
                     let number = match record.phase {
                         Phase::Train(number) => number,
@@ -403,37 +455,19 @@ impl<'a> Simulation<'a> {
     /// Goes on to the final heads. The round that had just opened never reaches a device.
     fn end_training(&mut self, queue: &mut VecDeque<Action>) {
         queue.retain(|action| !matches!(action, Action::Open(..)));
-        self.due.fill(None);
+        self.arrivals.forget_all();
         let mut more = Vec::new();
         self.engine.finish_training(0, &mut more);
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
-    }
-
-    /// Those who answer next, by time: as many as the open round still waits for, of those that were asked.
-    fn next_to_answer(&self) -> Vec<(f64, usize)> {
-        let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some(((*due)?, index)));
-        // Who is not in a journal never answers.
-        let mut asked: Vec<((f64, usize), usize)> = asked.filter(|((time, _), _)| time.is_finite()).collect();
-        asked.sort_by(|((a, first), _), ((b, second), _)| a.total_cmp(b).then(first.cmp(second)));
-        let wanted = self.engine.open_round().map_or(1, |round| {
-            let answers = round.target.saturating_sub(round.participants.len());
-            let samples = round.samples.map(|samples| samples.saturating_sub(round.counted_samples));
-            // No fewer than these bring as many samples; whether more are needed shows when they are here.
-            let fewest = samples.map(|samples| samples / self.largest.max(1));
-            fewest.and_then(|n| usize::try_from(n).ok()).map_or(answers, |n| n.min(answers))
-        });
-        asked.truncate(wanted.max(1));
-        asked.into_iter().map(|((time, _), index)| (time, index)).collect()
     }
 
     /// Lets every device take what waits for it, but for those whose turn has not come; in parallel, in portions
     /// that are worth a thread's while.
     fn pump(&mut self) {
         let portion = (self.devices.len() / 64).max(1);
-        self.due.resize(self.devices.len(), None);
-        let due = &self.due;
-        self.devices.par_iter_mut().zip(due).with_min_len(portion).for_each(|(device, due)| {
-            if due.is_none() {
+        let arrivals = &self.arrivals;
+        self.devices.par_iter_mut().enumerate().with_min_len(portion).for_each(|(index, device)| {
+            if arrivals.due(index).is_none() {
                 device.pump();
             }
         });
@@ -492,7 +526,7 @@ impl<'a> Simulation<'a> {
         self.connect(&self.dataset.newcomers)?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {
-            self.handle(Event::Joined(id as u64), &mut actions);
+            self.engine.handle(0, Event::Joined(id as u64), &mut actions);
         }
         self.until_finished(actions, &mut Unwatched)?;
         let shape = self.shape;
@@ -500,5 +534,54 @@ impl<'a> Simulation<'a> {
         Ok(newcomers
             .map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape))
             .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fedspan_client::Task;
+
+    use super::*;
+    use crate::run::Job;
+
+    const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\nfresh = true\n\
+                        [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.2\n\
+                        [fleet]\nspeed = \"exponential\"\ndropout = 0.4\n";
+
+    fn heads(devices: &mut [SimDevice]) -> Vec<Vec<f32>> {
+        devices.iter_mut().map(|device| device.session.task_mut().head().to_vec()).collect()
+    }
+
+    /// It does not hear of the round, and keeps the head it had; everyone else has a new one.
+    #[test]
+    fn who_drops_out_keeps_its_head() -> Result<(), RunError> {
+        let scenario =
+            Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
+        let dataset = Job::prepare(&scenario, 3)?.dataset;
+        let times = Times::of(&scenario, &dataset, 3)?;
+        let mut run = Simulation::new(&scenario, &dataset, 3, None, times);
+        run.connect(&dataset.clients)?;
+        let mut actions = Vec::new();
+        for id in 0..9 {
+            run.engine.handle(0, Event::Joined(id), &mut actions);
+        }
+        let mut lost = 0;
+        loop {
+            run.act(&mut actions, &mut Unwatched)?;
+            if run.engine.phase() == Phase::FitHead {
+                break;
+            }
+            let before = heads(&mut run.devices);
+            let asked: Vec<bool> =
+                (0..9).map(|i| run.arrivals.due(i).is_some_and(|asked| asked.lost)).collect();
+            run.step(&mut actions, &mut Unwatched)?;
+            for ((before, after), dropped) in before.iter().zip(heads(&mut run.devices)).zip(asked) {
+                assert_eq!(*before == after, dropped);
+                lost += u64::from(dropped);
+            }
+        }
+        let heard: u64 = run.devices.iter().map(|d| u64::from(d.session.counters().counted)).sum();
+        assert_eq!((lost + heard, lost > 40), (20 * 9, true));
+        Ok(())
     }
 }

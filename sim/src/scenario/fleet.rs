@@ -1,0 +1,138 @@
+//! `[fleet]`: how long devices take, and how they fail.
+
+use fedspan_aggregator::config::{Problem, Section};
+
+/// Largest probability of a loss: above it a run is all waiting.
+const LARGEST_LOSS: f64 = 0.99;
+/// Largest deviation of a logarithm: three of them are a factor of 10^13.
+pub const LARGEST_SIGMA: f64 = 10.0;
+
+/// `[fleet]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetSection {
+    /// How long clients compute.
+    pub computing: Computing,
+    /// Added to every round, in mean computations.
+    pub communication: f64,
+    /// Probability that a client loses a round.
+    pub dropout: f64,
+    /// What is sent takes time, too.
+    pub link: Option<LinkSection>,
+}
+
+/// How long clients compute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Computing {
+    /// Drawn, the mean of the fleet being 1, and dealt to the clients.
+    Drawn(Speed, Correlation),
+    /// As a file says.
+    Trace(String),
+}
+
+/// How times are drawn, the mean of the fleet being 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// All the same.
+    Constant,
+    /// Drawn once for each client, uniform on (0, 2).
+    Uniform,
+    /// Drawn once for each client, exponential.
+    Exponential,
+    /// Drawn once for each client, exponential around one of two means.
+    TwoClass {
+        /// Which part of the fleet is slow.
+        slow_fraction: f64,
+        /// How many times the fast ones' mean the slow ones' is.
+        slow_factor: f64,
+    },
+    /// Drawn anew in every round, exponential, around a parameter of the client that is uniform on [1/M, 1].
+    Dynamic(Reading),
+}
+
+/// What the parameter of [`Speed::Dynamic`] is. SRPFL's theory takes it for a rate, its experiments for a mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// The mean of the client's times.
+    Mean,
+    /// Their rate.
+    Rate,
+}
+
+/// What the times that belong to the clients are dealt by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Correlation {
+    /// Chance.
+    None,
+    /// Who has more samples is slower.
+    Samples,
+    /// Whose tasks are alike are about as fast.
+    Task,
+}
+
+/// The links of the devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkSection {
+    /// Median of the devices', bytes in a mean computation.
+    pub bandwidth: f64,
+    /// Standard deviation of its logarithm.
+    pub spread: f64,
+    /// Probability that a frame is lost, and sent again.
+    pub loss: f64,
+}
+
+/// Reads the section.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
+    let fleet = FleetSection {
+        computing: read_computing(section)?,
+        communication: section.number("communication", Some(0.0), 0.0..=f64::MAX)?,
+        dropout: section.number("dropout", Some(0.0), 0.0..=LARGEST_LOSS)?,
+        link: match section.optional_number("bandwidth", 1e-6..=f64::MAX)? {
+            None => None,
+            Some(bandwidth) => Some(LinkSection {
+                bandwidth,
+                spread: section.number("bandwidth_spread", Some(0.0), 0.0..=LARGEST_SIGMA)?,
+                loss: section.number("loss", Some(0.0), 0.0..=LARGEST_LOSS)?,
+            }),
+        },
+    };
+    section.finish()?;
+    Ok(fleet)
+}
+
+fn read_computing(section: &Section<'_>) -> Result<Computing, Problem> {
+    #[derive(Clone, Copy)]
+    enum Word {
+        Constant,
+        Uniform,
+        Exponential,
+        TwoClass,
+        Dynamic,
+        Trace,
+    }
+    let speeds = [
+        ("constant", Word::Constant),
+        ("uniform", Word::Uniform),
+        ("exponential", Word::Exponential),
+        ("two-class", Word::TwoClass),
+        ("exponential-dynamic", Word::Dynamic),
+        ("trace", Word::Trace),
+    ];
+    let readings = [("mean", Reading::Mean), ("rate", Reading::Rate)];
+    let speed = match section.choice("speed", Some("constant"), &speeds)? {
+        Word::Constant => return Ok(Computing::Drawn(Speed::Constant, Correlation::None)),
+        Word::Trace => return Ok(Computing::Trace(section.string("trace", None, "a file name")?)),
+        Word::Uniform => Speed::Uniform,
+        Word::Exponential => Speed::Exponential,
+        Word::TwoClass => Speed::TwoClass {
+            slow_fraction: section.number("slow_fraction", None, 0.0..=1.0)?,
+            slow_factor: section.number("slow_factor", Some(100.0), 1.0..=1e6)?,
+        },
+        Word::Dynamic => Speed::Dynamic(section.choice("reading", Some("mean"), &readings)?),
+    };
+    let correlations =
+        [("none", Correlation::None), ("samples", Correlation::Samples), ("task", Correlation::Task)];
+    Ok(Computing::Drawn(speed, section.choice("correlation", Some("none"), &correlations)?))
+}

@@ -1,0 +1,410 @@
+//! Devices that differ in speed, fail, and have slow links: what a round takes, who counts, and what it does not change.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{code, directory, errors, program};
+use fedspan_sim::data::{Dataset, Labels};
+use fedspan_sim::run::{Job, Outcome, RoundRow, RunError, Times, Unwatched};
+use fedspan_sim::scenario::{BUILT_IN, Scenario};
+use proptest::prelude::*;
+
+const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
+                      [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.2\n";
+
+fn scenario(text: &str, changes: &[&str]) -> Scenario {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    Scenario::parse("my.toml", text, &changes).unwrap()
+}
+
+fn try_run(scenario: &Scenario, seed: u64) -> Result<Outcome, RunError> {
+    Job::prepare(scenario, seed)?.run(&mut Unwatched)
+}
+
+fn outcome(changes: &[&str], seed: u64) -> Outcome {
+    try_run(&scenario(LINEAR, changes), seed).unwrap()
+}
+
+/// The scenario's times and data.
+fn times(text: &str, changes: &[&str], seed: u64) -> (Times, Dataset) {
+    let scenario = scenario(text, changes);
+    let dataset = scenario.dataset(seed).unwrap();
+    (Times::of(&scenario, &dataset, seed).unwrap(), dataset)
+}
+
+/// Simulated time of each round, without the start.
+fn durations(outcome: &Outcome) -> Vec<f64> {
+    outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
+}
+
+fn trained(outcome: &Outcome) -> &[RoundRow] {
+    &outcome.rounds[1..]
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(1.0)
+}
+
+/// A directory with a scenario that reads `trace.csv`.
+fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
+    let here = directory(&format!("trace-{name}"));
+    std::fs::write(here.join("trace.csv"), trace).unwrap();
+    let text = LINEAR.replace("clients = 12", "clients = 3");
+    let fleet = format!("[fleet]\nspeed = \"trace\"\ntrace = \"trace.csv\"\n{fleet}");
+    std::fs::write(here.join("my.toml"), format!("{text}{fleet}")).unwrap();
+    here
+}
+
+fn traced_outcome(name: &str, trace: &str, fleet: &str) -> Outcome {
+    let file = traced(name, trace, fleet).join("my.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let scenario = Scenario::parse(&file.display().to_string(), &text, &[]).unwrap();
+    try_run(&scenario, 1).unwrap()
+}
+
+#[test]
+fn a_round_takes_what_the_trace_says_and_the_trace_begins_again() {
+    let rows = "client,round,time\n0,1,1\n1,1,2\n2,1,0.5\n0,2,4\n1,2,0\n2,2,3\n";
+    let fixed = traced_outcome("rounds", rows, "communication = 10\n");
+    assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| close(*a, b)));
+    let arrivals: Vec<&[u64]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
+    assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]]);
+    // Columns in any order, and no rounds: all are alike.
+    let same = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
+    assert!(durations(&same).iter().all(|time| close(*time, 2.5)));
+}
+
+/// The exchanges of the start are rounds, too: training begins in the middle of the trace.
+#[test]
+fn a_trace_counts_the_exchanges_of_the_start() {
+    let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
+    let here = traced("start", rows, "");
+    let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
+    let changes = ["model.init=power", "model.power_iterations=1"].map(str::to_owned);
+    let scenario = Scenario::parse(&here.join("my.toml").display().to_string(), &text, &changes).unwrap();
+    let outcome = try_run(&scenario, 1).unwrap();
+    let starts = [1.0, 8.0].iter().position(|time| close(outcome.rounds[0].time, *time)).unwrap() + 1;
+    let expected = [1.0, 7.0, 5.0].iter().cycle().skip(starts);
+    assert!(durations(&outcome).iter().zip(expected).all(|(a, b)| close(*a, *b)));
+}
+
+#[test]
+fn traces_that_cannot_be_used() {
+    for (name, trace, parts) in [
+        ("nothing", "client,time\n", &["no rows"][..]),
+        ("header", "client,round\n0,1\n", &["no column \"time\""]),
+        ("stranger", "client,time,colour\n0,1,red\n", &["\"colour\"", "client, round, time"]),
+        ("short", "client,time\n0,1\n1\n", &["line: 3", "1 fields"]),
+        ("client", "client,time\n0,1\n3,1\n", &["line 3", "column client", "\"3\"", "from 0 to 2"]),
+        ("word", "client,time\nme,1\n", &["line 2", "column client", "\"me\""]),
+        ("round", "client,round,time\n0,0,1\n", &["line 2", "column round", "\"0\"", "from 1"]),
+        ("negative", "client,time\n0,-1\n", &["line 2", "column time", "\"-1\"", "finite number from 0"]),
+        ("nan", "client,time\n0,1\n1,NaN\n", &["line 3", "column time", "\"NaN\""]),
+        ("infinite", "client,time\n0,inf\n", &["line 2", "\"inf\""]),
+        ("twice", "client,round,time\n0,1,1\n1,1,1\n0,1,2\n", &["line 4", "client 0", "round 1", "already"]),
+        ("who", "client,time\n0,1\n2,1\n", &["client 1", "round 1", "all 3 clients"]),
+        ("gap", "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,9999999,1\n", &["client 0 in round 2", "9999999"]),
+    ] {
+        let here = traced(name, trace, "");
+        let output = program(&here, &["run", "my.toml", "--out", "out"]);
+        assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
+        let said = errors(&output);
+        assert!(said.lines().count() == 1 && said.contains("trace.csv"), "{name}: {said}");
+        assert!(!here.join("out").exists(), "{name}: nothing is written");
+        assert!(parts.iter().all(|part| said.contains(part)), "{name}: {said}");
+    }
+    let here = traced("absent", "", "");
+    std::fs::remove_file(here.join("trace.csv")).unwrap();
+    assert!(errors(&program(&here, &["run", "my.toml"])).contains("trace.csv"));
+}
+
+proptest! {
+    /// Whatever stands in a trace, it is read or refused.
+    #[test]
+    fn no_trace_is_a_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
+        let here = traced("any", &format!("client,round,time\n{rows}"), "");
+        let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
+        let file = here.join("my.toml").display().to_string();
+        let scenario = Scenario::parse(&file, &text, &[]).unwrap();
+        let _ = Job::prepare(&scenario, 1);
+    }
+}
+
+#[test]
+fn recorded_times_are_given_back() {
+    let times = Times::recorded(BTreeMap::from([((0, 1), 1.5), ((1, 2), 3.0)]));
+    assert_eq!((times.time(0, 1), times.time(1, 2), times.time(1, 1)), (1.5, 3.0, f64::INFINITY));
+}
+
+/// Who has no time never answers: the others are enough, or the run ends and says so.
+#[test]
+fn times_that_were_seen_are_those_of_the_rounds() {
+    let run = |first: &str| {
+        let policy = format!("participation={{ policy = \"doubling\", n0 = {first}, schedule = \"fixed\" }}");
+        let scenario = scenario(LINEAR, &[&policy]);
+        let seen = (1..=6).flat_map(|round| (0..3).map(move |client| ((client, round), f64::from(round))));
+        Job::prepare(&scenario, 1).unwrap().with_times(Times::recorded(seen.collect())).run(&mut Unwatched)
+    };
+    let outcome = run("3").unwrap();
+    assert!(durations(&outcome).iter().zip(1..).all(|(time, round)| close(*time, f64::from(round))));
+    assert!(trained(&outcome).iter().all(|row| row.participants == [0, 1, 2] && row.cohort.len() == 12));
+    assert!(matches!(run("4"), Err(RunError::Silent)));
+}
+
+/// A client with more samples is slower; one with the same classes as another is about as fast.
+#[test]
+fn speed_goes_with_the_data_where_it_is_asked_to() {
+    let sizes = ["fleet.speed=exponential", "fleet.correlation=samples", "data.sizes=log-normal"];
+    let (by_samples, dataset) = times(LINEAR, &sizes, 3);
+    let mut pairs: Vec<(usize, f64)> =
+        (0..12).map(|client| (dataset.clients[client].train.len(), by_samples.time(client, 1))).collect();
+    pairs.sort_by(|a, b| a.1.total_cmp(&b.1));
+    assert!(pairs.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{pairs:?}");
+    assert!(pairs[0].0 < pairs[11].0);
+
+    let digits = Scenario::built_in("digits").unwrap();
+    let (by_task, dataset) = times(digits, &["fleet.speed=uniform", "fleet.correlation=task"], 3);
+    let classes = |client: usize| match &dataset.clients[client].train.y {
+        Labels::Classes(classes) => classes.iter().map(|c| f64::from(*c)).sum::<f64>() / classes.len() as f64,
+        Labels::Values(_) => panic!("digits are classes"),
+    };
+    let mut pairs: Vec<(f64, f64)> =
+        (0..dataset.clients.len()).map(|client| (classes(client), by_task.time(client, 1))).collect();
+    pairs.sort_by(|a, b| a.1.total_cmp(&b.1));
+    assert!(pairs.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{pairs:?}");
+
+    // Times are dealt, not made: with and without, the fleet has the same ones.
+    for change in ["fleet.correlation=task", "fleet.correlation=samples"] {
+        let sorted = |changes: &[&str]| {
+            let (times, _) = times(LINEAR, changes, 3);
+            let mut all: Vec<f64> = (0..12).map(|client| times.time(client, 1)).collect();
+            all.sort_by(f64::total_cmp);
+            all
+        };
+        let two_class = ["fleet.speed=two-class", "fleet.slow_fraction=0.25"];
+        assert_eq!(sorted(&two_class), sorted(&[&two_class[..], &[change]].concat()));
+    }
+}
+
+/// Fast devices that are alike: their first answers span little, so that a stage of them ends farther from the truth.
+#[test]
+fn the_fast_ones_tasks_are_alike_in_linear_regression() {
+    let runs = |changes: &[&str]| -> f64 {
+        let fixed =
+            ["participation.schedule=\"fixed\"", "participation.stage_rounds=30", "algorithm.rounds=30"];
+        let text = Scenario::built_in("srpfl-figure-8-correlated").unwrap();
+        let one = |seed| {
+            let outcome = try_run(&scenario(text, &[&fixed[..], changes].concat()), seed).unwrap();
+            outcome.scores.distance.unwrap()
+        };
+        (1..=8).map(one).sum::<f64>() / 8.0
+    };
+    let (alike, chance) = (runs(&[]), runs(&["fleet.correlation=none"]));
+    assert!(alike > 1.5 * chance, "{alike} {chance}");
+}
+
+/// A device that loses a round is not among those who count; how often that is, the probability says.
+#[test]
+fn as_many_drop_out_as_the_probability_says() {
+    for probability in [0.0, 0.2, 0.7] {
+        let drop = format!("fleet.dropout={probability}");
+        let outcome = outcome(&["data.clients=100", "algorithm.rounds=40", &drop], 2);
+        let asked: usize = trained(&outcome).iter().map(|row| row.cohort.len()).sum();
+        let counted: usize = trained(&outcome).iter().map(|row| row.participants.len()).sum();
+        assert_eq!(asked, 4000);
+        // Four deviations of a binomial variable.
+        let off = 4.0 * (probability * (1.0 - probability) / 4000.0f64).sqrt();
+        let lost = 1.0 - counted as f64 / asked as f64;
+        assert!((lost - probability).abs() <= off, "{probability}: {lost}");
+        assert_eq!(outcome.counters.declined, (asked - counted) as u64);
+        assert_eq!((outcome.counters.rejected(), outcome.counters.late), (0, 0));
+    }
+}
+
+/// The next to answer takes the place of one that drops out, and the round lasts as long as that takes.
+#[test]
+fn the_next_to_answer_takes_the_place() {
+    let doubling =
+        "participation={ policy = \"doubling\", n0 = 4, schedule = \"fixed\", stage_rounds = 100 }";
+    let changes = ["fleet.speed=exponential", "fleet.dropout=0.3", "algorithm.rounds=30", doubling];
+    let outcome = outcome(&changes, 5);
+    let (times, _) = times(LINEAR, &changes, 5);
+    let mut by_time: Vec<u64> = (0..12).collect();
+    by_time.sort_by(|a, b| times.time(*a as usize, 1).total_cmp(&times.time(*b as usize, 1)));
+    let mut replaced = 0;
+    for (row, took) in trained(&outcome).iter().zip(durations(&outcome)) {
+        assert_eq!(row.participants.len(), 4);
+        let slowest = *row.participants.last().unwrap();
+        assert!(close(took, times.time(slowest as usize, 1)), "the slowest that counts");
+        let rank = by_time.iter().position(|id| *id == slowest).unwrap();
+        replaced += usize::from(rank > 3);
+        // Who counts is in order of time, with gaps where someone dropped out.
+        let ranks: Vec<usize> =
+            row.participants.iter().map(|id| by_time.iter().position(|other| other == id).unwrap()).collect();
+        assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+    assert!(replaced > 5, "{replaced}");
+}
+
+/// A round that everyone loses is repeated, as often as it takes; its time and its communication are gone.
+#[test]
+fn rounds_that_everybody_loses_are_repeated() {
+    let changes = ["data.clients=2", "fleet.dropout=0.9", "fleet.communication=10", "algorithm.rounds=20"];
+    let outcome = outcome(&changes, 1);
+    assert_eq!(trained(&outcome).len(), 20);
+    assert!(outcome.counters.repeated > 20, "{}", outcome.counters.repeated);
+    let tries = 20 + outcome.counters.repeated;
+    assert!(close(outcome.rounds[20].time, tries as f64 * 11.0), "one computation and the communication");
+}
+
+/// Only dropouts pass: a fleet without samples fails with dropouts as it does without.
+#[test]
+fn who_never_answers_ends_the_run_with_dropouts_too() {
+    for dropout in ["fleet.dropout=0", "fleet.dropout=0.2"] {
+        let failed = try_run(&scenario(LINEAR, &["data.samples=0", dropout]), 1).unwrap_err();
+        assert!(matches!(failed, RunError::Failed(_)), "{dropout}: {failed}");
+        assert!(failed.to_string().contains("sample"), "{failed}");
+    }
+}
+
+fn with_link(changes: &[&str], seed: u64) -> Outcome {
+    outcome(&[&["algorithm.rounds=20"], changes].concat(), seed)
+}
+
+/// What is sent takes bytes over bandwidth; the bytes are those of the encoded frames, but for zeros in them.
+#[test]
+fn a_round_takes_its_computation_and_what_is_sent() {
+    for (features, chunked) in [("data.d=6", false), ("data.d=200", true)] {
+        let link = with_link(&[features, "fleet.bandwidth=1000", "fleet.communication=3"], 1);
+        for (row, took) in trained(&link).iter().zip(durations(&link)) {
+            // The opening and the update, less acknowledgements: 9 bytes at most.
+            let counted = (row.bytes_up + row.bytes_down) as f64 / 12.0 / 1000.0;
+            let sending = took - 4.0;
+            assert!(sending > counted - 0.012 && sending < 1.005 * counted + 0.003, "{sending} {counted}");
+            assert_eq!(sending > 1.0, chunked, "{sending}");
+        }
+    }
+    let free = with_link(&["fleet.communication=3"], 1);
+    assert!(durations(&free).iter().all(|took| close(*took, 4.0)));
+    // What is sent, and what comes of it, is the same.
+    let link = with_link(&["fleet.bandwidth=1000"], 1);
+    assert_eq!(link.representation, free.representation);
+    assert_eq!(link.bytes, free.bytes);
+}
+
+/// A link with losses is slower by 1 / (1 - p) in the mean, and each round is drawn anew.
+#[test]
+fn lost_frames_are_sent_again() {
+    let took = |changes: &[&str]| {
+        let mut all =
+            vec!["data.clients=1", "algorithm.rounds=2000", "fleet.bandwidth=100", "evaluate_every=2000"];
+        all.extend(changes);
+        let outcome = outcome(&all, 1);
+        outcome.rounds.last().unwrap().time - 2000.0
+    };
+    let (sure, lossy) = (took(&[]), took(&["fleet.loss=0.5"]));
+    assert!((lossy / sure - 2.0).abs() < 0.1, "{}", lossy / sure);
+    let spread = with_link(&["fleet.bandwidth=100", "fleet.loss=0.5"], 1);
+    assert!(durations(&spread).windows(2).any(|pair| !close(pair[0], pair[1])));
+}
+
+/// Links differ where they are asked to, around the median, and always in the same way.
+#[test]
+fn links_differ_between_devices_and_not_between_rounds() {
+    let alike = with_link(&["fleet.bandwidth=100"], 1);
+    let spread = with_link(&["fleet.bandwidth=100", "fleet.bandwidth_spread=1"], 1);
+    let order =
+        |outcome: &Outcome| trained(outcome).iter().map(|r| r.participants.clone()).collect::<Vec<_>>();
+    assert!(order(&alike).iter().all(|row| row.iter().copied().eq(0..12)), "equals come in their order");
+    let order = order(&spread);
+    assert!(order.iter().all(|row| *row == order[0]) && !order[0].iter().copied().eq(0..12));
+    assert!(durations(&spread)[0] > durations(&alike)[0], "the slowest of twelve is slower than the median");
+}
+
+#[test]
+fn clients_have_as_many_samples_as_the_law_says() {
+    let lengths = |changes: &[&str]| -> Vec<usize> {
+        let dataset = scenario(LINEAR, changes).dataset(2).unwrap();
+        dataset.clients.iter().map(|client| client.train.len()).collect()
+    };
+    assert!(lengths(&[]).iter().all(|length| *length == 8));
+    let uniform = lengths(&["data.clients=200", "data.sizes=uniform"]);
+    assert_eq!((uniform.iter().min(), uniform.iter().max()), (Some(&8), Some(&12)));
+    let log_normal = lengths(&["data.clients=200", "data.sizes=log-normal", "data.size_sigma=2"]);
+    assert!(log_normal.iter().all(|length| *length > 0) && log_normal.iter().any(|length| *length > 40));
+    // A fresh batch is as large as the first.
+    let fresh = scenario(LINEAR, &["data.sizes=uniform", "data.fresh=true"]).dataset(2).unwrap();
+    assert!(fresh.clients.iter().any(|client| client.train.len() > 8));
+    try_run(&scenario(LINEAR, &["data.sizes=uniform", "data.fresh=true", "algorithm.weighting=samples"]), 2)
+        .unwrap();
+}
+
+/// All of it at once: the same bits with one thread and with two.
+#[test]
+fn results_do_not_depend_on_threads() {
+    let here = directory("heterogeneity-threads");
+    let run = |threads: &str| {
+        let sets = [
+            "algorithm.rounds=30",
+            "fleet.dropout=0.2",
+            "fleet.bandwidth=500",
+            "fleet.bandwidth_spread=0.5",
+            "fleet.loss=0.1",
+            "fleet.speed=exponential-dynamic",
+            "fleet.correlation=task",
+            "data.sizes=log-normal",
+        ];
+        let arguments = ["run", "stragglers", "--out", threads, "--threads", threads];
+        let arguments: Vec<&str> =
+            arguments.into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
+        let output = program(&here, &arguments);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let file = |name: &str| std::fs::read(here.join(threads).join(name)).unwrap();
+        (file("rounds.jsonl"), file("model/representation.npy"))
+    };
+    assert!(run("1") == run("2"));
+}
+
+/// The built-in scenarios that redo a paper's figures run, with few rounds, and as they are compared.
+#[test]
+fn figures_of_the_papers_run() {
+    let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
+    let figures: Vec<&&str> =
+        names.iter().filter(|name| name.starts_with("srpfl-") || **name == "flanp").collect();
+    assert_eq!(figures.len(), 9);
+    for name in figures {
+        let text = Scenario::built_in(name).unwrap();
+        for (policy, communication) in [("", "fleet.communication=0"), (" full", "fleet.communication=10")] {
+            let mut changes = vec!["algorithm.rounds=4", communication];
+            if !policy.is_empty() {
+                changes.push("participation={ policy = \"full\" }");
+            }
+            let outcome = try_run(&scenario(text, &changes), 1).unwrap();
+            assert!(outcome.rounds.len() > 1 && outcome.rounds.last().unwrap().time > 0.0, "{name}");
+        }
+    }
+}
+
+/// What the headers of these scenarios tell the reader to type is a command that works.
+#[test]
+fn commands_in_the_headers_work() {
+    let here = directory("headers");
+    for (name, _, text) in BUILT_IN.iter().filter(|(name, ..)| name.starts_with("srpfl-") || *name == "flanp")
+    {
+        let command = text.lines().find_map(|line| line.strip_prefix("# fedspan-sim ")).unwrap();
+        assert!(command.starts_with(&format!("compare {name} ")), "{command}");
+        let mut arguments: Vec<&str> = Vec::new();
+        for (place, part) in command.split('\'').enumerate() {
+            if place % 2 == 1 {
+                arguments.push(part);
+            } else {
+                arguments.extend(part.split_whitespace());
+            }
+        }
+        arguments.extend(["--set", "algorithm.rounds=2", "--out", name]);
+        let output = program(&here, &arguments);
+        assert_eq!(code(&output), 0, "{name}: {}", errors(&output));
+    }
+}
