@@ -9,6 +9,9 @@ use super::{Answer, Closed, Cohort, DeviceId, Participation, draw};
 /// The goal of the last stage. A whole number that f64 holds, as all state.
 const EVERYONE: u64 = 1 << 53;
 
+/// With the round, the index of a draw in the last stage; with nothing, that of any other is its stage.
+const LAST_STAGE: u64 = 1 << 32;
+
 /// When a stage ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
@@ -89,7 +92,7 @@ struct Round {
 
 impl Doubling {
     /// A schedule that has not begun. `first` is `n0`; without a `cohort` everybody who is there is asked,
-    /// otherwise that many, drawn anew for each stage.
+    /// otherwise that many, drawn anew for each stage and, once all of them count, for each round.
     #[must_use]
     pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, by: By, seed: u64) -> Self {
         Self {
@@ -165,7 +168,7 @@ impl Doubling {
 }
 
 impl Participation for Doubling {
-    fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
+    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let size = self.cohort.map_or(fleet.len(), |size| size.min(fleet.len()));
         if self.by == By::Devices {
             self.sizes = Sizes { first: self.first as u64, all: size as u64 };
@@ -187,7 +190,10 @@ impl Participation for Doubling {
         };
         self.round = Round { asked: size, everyone: target == size && samples.is_none(), ..Round::default() };
         self.adaptive.open(size);
-        let devices = draw(fleet, size, self.seed, stage.into());
+        // A stage of the fastest few keeps its cohort. The last one, where nobody is faster than the others, has no end:
+        // with one cohort it would never hear of the rest of the fleet.
+        let index = if goal == EVERYONE { LAST_STAGE | u64::from(round) } else { stage.into() };
+        let devices = draw(fleet, size, self.seed, index);
         Cohort { devices, target, samples, stage }
     }
 
