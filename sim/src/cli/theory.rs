@@ -140,14 +140,6 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
     make_out(out)?;
     let stop = interrupt::watch();
     let full = simulated(&with(&["participation={ policy = \"full\" }".to_owned()])?, options.seeds, &stop)?;
-    let mut series = Vec::new();
-    let mut drawn = vec![("full", full.clone())];
-    for policy in Policy::known().into_iter().filter(|policy| policy.name != "fixed") {
-        if let Ok(scenario) = with(&policy.changes) {
-            let name = if policy.adaptive { "adaptive" } else { "theorem" };
-            drawn.push((name, simulated(&scenario, options.seeds, &stop)?));
-        }
-    }
     let communication = own.fleet.communication;
     let points = |run: &Trajectory| -> Vec<(f64, f64)> { run.points(communication).collect() };
     let last_quarter = |run: &Trajectory| {
@@ -167,12 +159,18 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
     if plan.floor <= 0.0 {
         return Err(Stop::Usage("the simulated floor is 0: --floor says another".to_owned()));
     }
+    let mut drawn = vec![("full".to_owned(), full)];
+    for policy in Policy::known().into_iter().filter(|policy| policy.name != "fixed") {
+        let scenario = with(&policy.filled(communication, plan.floor))?;
+        drawn.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
+    }
     let clients = own.dataset(own.seed).map_err(|error| Stop::Usage(error.to_string()))?.clients.len();
     let size = cohort.unwrap_or(clients).min(clients);
     let levels = levels(n0, size, communication);
     let optimal = optimal_stages(n0, size, options.contraction, communication, plan.start, plan.floor);
     let theorem = theorem_stages(n0, size, options.contraction);
     let none = vec![0; levels.len() - 1];
+    let mut series = Vec::new();
     for (name, stages) in [("full", &none), ("optimal", &optimal), ("theorem", &theorem)] {
         let label = format!("recursion, {name}");
         series.push(Series { label, runs: vec![course(&plan, &levels, stages)] });

@@ -73,19 +73,23 @@ impl Policy {
                 false,
                 &["participation.schedule=\"theorem\"", "participation.contraction=0.19"],
             ),
+            policy(
+                "optimal",
+                false,
+                &[
+                    "participation.schedule=\"optimal\"",
+                    "participation.contraction=0.19",
+                    "participation.floor={floor}",
+                    "participation.communication={communication}",
+                ],
+            ),
             policy("adaptive", true, &["participation.schedule=\"adaptive\""]),
         ]
     }
 
-    /// Whether the scenario knows what it changes.
-    ///
-    /// # Errors
-    /// [`Problem`] if it does not.
-    pub fn check(&self) -> Result<(), Problem> {
-        scenario(STATIONARY[0].0, &self.filled(0.0, 0.1)).map(|_| ())
-    }
-
-    fn filled(&self, communication: f64, floor: f64) -> Vec<String> {
+    /// The changes for a communication and a floor.
+    #[must_use]
+    pub fn filled(&self, communication: f64, floor: f64) -> Vec<String> {
         let fill = |change: &String| {
             let change = change.replace("{communication}", &format!("{communication:?}"));
             change.replace("{floor}", &format!("{floor:?}"))
