@@ -1,6 +1,7 @@
 //! Runs a scenario with one seed: what goes in, what comes out, what can go wrong.
 
 mod arrivals;
+mod devices;
 mod prepare;
 pub mod recorded;
 mod simulation;

@@ -13,18 +13,16 @@ use fedspan_aggregator::engine::{
 };
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_client::memory::Shape;
-use fedspan_client::session::Config;
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Model, ToDevice, Welcome};
-use rayon::prelude::*;
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Model, ToDevice};
 
 use super::arrivals::{Arrivals, Asked};
+use super::devices::Devices;
 use super::prepare::engine;
 use super::recorded::Recording;
 use super::times::Times;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
-use crate::data::{Client, Dataset};
+use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
-use crate::fleet::{SimDevice, frame_limit, session};
 use crate::scenario::Scenario;
 
 /// Engine clock ticks per unit of simulated time.
@@ -41,9 +39,7 @@ pub struct Simulation<'a> {
     given: Option<Matrix>,
     shape: Shape,
     engine: Engine,
-    /// What the campaign asks of a device's hello.
-    requirements: Requirements,
-    devices: Vec<SimDevice>,
+    devices: Devices,
     /// What each device was asked and has not been heard on.
     arrivals: Arrivals,
     /// Where times come from the journal of a server instead: its clock, and its restarts.
@@ -56,8 +52,6 @@ pub struct Simulation<'a> {
     /// Engine clock ticks per unit of time.
     ticks: f64,
     rows: Vec<RoundRow>,
-    /// Sums over `rows`.
-    recorded: (u64, u64),
     updates: u64,
     seconds: f64,
     finished: bool,
@@ -91,8 +85,7 @@ impl<'a> Simulation<'a> {
             given,
             shape,
             engine,
-            requirements,
-            devices: Vec::new(),
+            devices: Devices::new(shape, scenario.algorithm.numeric, seed, requirements),
             arrivals: Arrivals::new(scenario, dataset, seed, shape, times),
             recording: None,
             refused: None,
@@ -100,7 +93,6 @@ impl<'a> Simulation<'a> {
             time: 0.0,
             ticks: TICKS,
             rows: Vec::new(),
-            recorded: (0, 0),
             updates: 0,
             seconds: 0.0,
             finished: false,
@@ -125,7 +117,7 @@ impl<'a> Simulation<'a> {
     /// [`RunError`].
     pub fn run(mut self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         let began = Instant::now();
-        self.connect(&self.dataset.clients)?;
+        self.devices.connect(&self.dataset.clients)?;
         let mut actions = Vec::new();
         if !self.restarted(None, &mut actions) {
             self.join(&mut actions);
@@ -136,13 +128,12 @@ impl<'a> Simulation<'a> {
             self.record_initial(&mut queue, watcher)?;
         }
         self.until_finished(queue.into(), watcher)?;
-        let fitted = self.traffic();
-        let trained = self.recorded;
+        let (fitted, trained) = (self.devices.traffic(), self.devices.traffic_told());
         let newcomers = match self.recording {
             Some(_) => Vec::new(),
             None => self.welcome_newcomers()?,
         };
-        let all = self.traffic();
+        let all = self.devices.traffic();
         let representation = self.engine.representation().clone();
         let basis = orthonormal(&representation).unwrap_or_else(|_| representation.clone());
         let (scores, clients) = self.scores(self.rows.last().map_or(0, |row| row.round))?;
@@ -170,31 +161,6 @@ impl<'a> Simulation<'a> {
         };
         outcome.check_figures()?;
         Ok(outcome)
-    }
-
-    /// Connects a device for each client: hello, admission as on a server, welcome.
-    fn connect(&mut self, clients: &[Client]) -> Result<(), RunError> {
-        let limit = frame_limit(self.shape);
-        for client in clients {
-            let id = self.devices.len() as u64;
-            let config = Config { frame_limit: limit, ..Config::new(id) };
-            let session =
-                session(config, self.shape, self.scenario.algorithm.numeric, client.source(), self.seed);
-            let mut device = SimDevice::connect(session);
-            for said in device.said.drain(..) {
-                let admitted = match said {
-                    Inbound::Hello(hello) => self.requirements.admit(&hello),
-                    Inbound::Foreign(refusal) => Err(refusal),
-                    _ => return Err(RunError::Silent),
-                };
-                admitted.map_err(|refusal| RunError::Refused { client: id, refusal })?;
-            }
-            device.connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: u32::MAX }));
-            device.pump();
-            device.connection.forget_traffic();
-            self.devices.push(device);
-        }
-        Ok(())
     }
 
     /// The engine's clock.
@@ -234,7 +200,7 @@ impl<'a> Simulation<'a> {
         self.engine = engine(self.scenario, self.dataset, self.seed, self.given.clone());
         self.engine.resume(id, phase, &state);
         self.arrivals.forget_all();
-        for device in &mut self.devices {
+        for device in self.devices.iter_mut() {
             device.miss();
         }
         self.join(actions);
@@ -261,7 +227,7 @@ impl<'a> Simulation<'a> {
         // Only as many compute as the round waits for: the others are told to stop before they are done.
         let arrivals = self.arrivals.next(self.engine.open_round());
         for (index, asked) in &arrivals {
-            if let Some(device) = self.devices.get_mut(*index).filter(|_| asked.lost) {
+            if let Some(device) = self.devices.get(*index).filter(|_| asked.lost) {
                 device.miss();
             }
         }
@@ -287,7 +253,7 @@ impl<'a> Simulation<'a> {
             let decline = Decline { id: asked.id, reason: DeclineReason::Device };
             return self.handle(Event::Declined(id, decline), actions);
         }
-        let Some(device) = self.devices.get_mut(index) else { return };
+        let Some(device) = self.devices.get(index) else { return };
         for inbound in std::mem::take(&mut device.said) {
             let event = match inbound {
                 Inbound::Update(update) => Event::Update(id, update),
@@ -328,7 +294,7 @@ impl<'a> Simulation<'a> {
             }
             None => self.arrivals.foresee(index, opening, self.time, trains),
         };
-        if let Some(device) = self.devices.get_mut(index) {
+        if let Some(device) = self.devices.get(index) {
             self.arrivals.ask(index, asked);
             device.connection.open(opening);
         }
@@ -342,7 +308,8 @@ impl<'a> Simulation<'a> {
                     if let AckOutcome::Rejected(reason) = ack.outcome {
                         self.refused = Some((device, NotCounted::Rejected(reason)));
                     }
-                    if let Some(device) = self.device(device) {
+                    let index = usize::try_from(device).unwrap_or(usize::MAX);
+                    if let Some(device) = self.devices.get(index) {
                         device.connection.send(ToDevice::Ack(ack));
                     }
                 }
@@ -352,7 +319,7 @@ impl<'a> Simulation<'a> {
                     let unheard = self.arrivals.forget(index);
                     let recording = self.recording.as_ref();
                     let late = recording.is_some_and(|known| known.came_late(device, id.round));
-                    let Some(device) = self.devices.get_mut(index) else { continue };
+                    let Some(device) = self.devices.get(index) else { continue };
                     if unheard && late {
                         // Its answer crossed with this: it is heard in vain, but it has done the work.
                         device.pump();
@@ -389,7 +356,7 @@ impl<'a> Simulation<'a> {
                     let last = record.ends_training;
                     let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
                     let scores = if evaluated { Some(self.scores(number)?.0) } else { None };
-                    let (bytes_up, bytes_down) = self.traffic_since_last_row();
+                    let (bytes_up, bytes_down) = self.devices.traffic_since();
                     self.rows.push(RoundRow {
                         round: number,
                         stage: record.id.stage,
@@ -433,7 +400,7 @@ impl<'a> Simulation<'a> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
         let scores = self.scores(0)?.0;
-        let (bytes_up, bytes_down) = self.traffic_since_last_row();
+        let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
             round: 0,
             stage: 0,
@@ -461,30 +428,10 @@ impl<'a> Simulation<'a> {
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
     }
 
-    /// Lets every device take what waits for it, but for those whose turn has not come; in parallel, in portions
-    /// that are worth a thread's while.
+    /// Lets devices take what waits for them, but for those whose turn has not come.
     fn pump(&mut self) {
-        let portion = (self.devices.len() / 64).max(1);
         let arrivals = &self.arrivals;
-        self.devices.par_iter_mut().enumerate().with_min_len(portion).for_each(|(index, device)| {
-            if arrivals.due(index).is_none() {
-                device.pump();
-            }
-        });
-    }
-
-    fn device(&mut self, id: u64) -> Option<&mut SimDevice> {
-        usize::try_from(id).ok().and_then(|index| self.devices.get_mut(index))
-    }
-
-    fn traffic(&self) -> (u64, u64) {
-        self.devices.iter().map(SimDevice::traffic).fold((0, 0), |(up, down), t| (up + t.up, down + t.down))
-    }
-
-    fn traffic_since_last_row(&mut self) -> (u64, u64) {
-        let now = self.traffic();
-        let before = std::mem::replace(&mut self.recorded, now);
-        (now.0 - before.0, now.1 - before.1)
+        self.devices.pump(|index| arrivals.due(index).is_some());
     }
 
     /// The figures after a round, all of them numbers.
@@ -523,7 +470,7 @@ impl<'a> Simulation<'a> {
     /// Newcomers join the finished campaign and fit their head through it, like any device.
     fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
         let first = self.devices.len();
-        self.connect(&self.dataset.newcomers)?;
+        self.devices.connect(&self.dataset.newcomers)?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {
             self.engine.handle(0, Event::Joined(id as u64), &mut actions);
@@ -548,7 +495,7 @@ mod tests {
                         [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.2\n\
                         [fleet]\nspeed = \"exponential\"\ndropout = 0.4\n";
 
-    fn heads(devices: &mut [SimDevice]) -> Vec<Vec<f32>> {
+    fn heads(devices: &mut Devices) -> Vec<Vec<f32>> {
         devices.iter_mut().map(|device| device.session.task_mut().head().to_vec()).collect()
     }
 
@@ -560,7 +507,7 @@ mod tests {
         let dataset = Job::prepare(&scenario, 3)?.dataset;
         let times = Times::of(&scenario, &dataset, 3)?;
         let mut run = Simulation::new(&scenario, &dataset, 3, None, times);
-        run.connect(&dataset.clients)?;
+        run.devices.connect(&dataset.clients)?;
         let mut actions = Vec::new();
         for id in 0..9 {
             run.engine.handle(0, Event::Joined(id), &mut actions);
@@ -580,7 +527,7 @@ mod tests {
                 lost += u64::from(dropped);
             }
         }
-        let heard: u64 = run.devices.iter().map(|d| u64::from(d.session.counters().counted)).sum();
+        let heard: u64 = run.devices.iter_mut().map(|d| u64::from(d.session.counters().counted)).sum();
         assert_eq!((lost + heard, lost > 40), (20 * 9, true));
         Ok(())
     }
