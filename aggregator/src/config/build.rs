@@ -70,8 +70,8 @@ pub fn build_engine(
         ParticipationSection::Full => Box::new(Full),
         ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
         ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
-        ParticipationSection::Doubling { n0, cohort, schedule, by } => {
-            Box::new(Doubling::new(n0, cohort, schedule, by, seed))
+        ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
+            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawing(draw))
         }
     };
     Engine::new(settings, start, server, policy)

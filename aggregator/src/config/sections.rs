@@ -8,7 +8,7 @@ use fedspan_protocol::tensor::Encoding;
 use super::reader::Section;
 use super::source::Problem;
 use crate::algorithm::Weighting;
-use crate::engine::participation::{By, Schedule};
+use crate::engine::participation::{By, Draw, Schedule};
 
 /// `[model]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,6 +127,8 @@ pub enum ParticipationSection {
         n0: usize,
         /// `N`, how many are asked; all without it.
         cohort: Option<usize>,
+        /// When they are drawn anew.
+        draw: Draw,
         /// When a stage ends.
         schedule: Schedule,
         /// What doubles.
@@ -329,12 +331,10 @@ pub fn read_participation(
                 Some("devices"),
                 &[("devices", By::Devices), ("samples", By::Samples)],
             )?;
-            ParticipationSection::Doubling {
-                n0,
-                cohort,
-                schedule: read_schedule(section, communication)?,
-                by,
-            }
+            let draws = [("round", Draw::Round), ("stage", Draw::Stage)];
+            let draw = section.choice("draw", Some("round"), &draws)?;
+            let schedule = read_schedule(section, communication)?;
+            ParticipationSection::Doubling { n0, cohort, draw, schedule, by }
         }
     };
     section.finish()?;

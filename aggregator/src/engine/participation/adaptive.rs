@@ -15,6 +15,10 @@
 //! * By how much `a` is smaller with the devices of the present stage than with all, because these cover the directions
 //!   of the representation unevenly ([`Coverage`]): speed may go with the data.
 //!
+//! All this takes the noise of a round for fresh, and devices for alike. Where neither is so, the few may learn what is
+//! theirs alone, and never stop. So rounds that do not wait for all have a budget: together they may take as long as
+//! [`BUDGET`] rounds that do. This is the most that can be lost against full participation, whatever the data.
+//!
 //! Steps are taken in tangent coordinates of the representation, from the model before and after a round, so they are
 //! the same thing for every algorithm. Devices reveal nothing beyond their updates.
 
@@ -35,11 +39,16 @@ const QUANTILE: f64 = 0.9;
 /// More devices are free where waiting for them takes less than this factor longer: a round too many is dearer.
 const FREE: f64 = 1.2;
 
+/// The time of all rounds that do not wait for everyone, in mean rounds that do.
+const BUDGET: f64 = 10.0;
+
 /// What has been seen so far.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     /// Rounds that have been seen.
     rounds: u32,
+    /// The time that rounds have taken which did not wait for everyone.
+    spent: f64,
     /// By rank of arrival.
     ranks: Vec<Rank>,
     round: Round,
@@ -93,6 +102,7 @@ impl Adaptive {
     pub fn new() -> Self {
         Self {
             rounds: 0,
+            spent: 0.0,
             ranks: Vec::new(),
             round: Round::default(),
             variance: (0.0, 0.0),
@@ -114,6 +124,9 @@ impl Adaptive {
         let variance = self.variance.0 / self.variance.1;
         let time = |level: usize| levels.get(level).and_then(|n| self.time(*n));
         let Some(whole) = time(all).filter(|time| *time > 0.0) else { return all };
+        if self.spent >= BUDGET * whole {
+            return all;
+        }
         let rates = levels.iter().enumerate().skip(from).filter_map(|(level, &n)| {
             let time = time(level)?.max(f64::MIN_POSITIVE * whole);
             let a = if level == now { a * self.coverage.factor(n) } else { a };
@@ -184,6 +197,9 @@ impl Adaptive {
             self.arrived(rank, closed.after as f64);
         }
         self.rounds = self.rounds.saturating_add(1);
+        if self.round.answers < self.round.asked && closed.short_of.is_none() {
+            self.spent += closed.after as f64;
+        }
         let (d, k) = closed.before.shape();
         let Some((sum, gram)) = self.round.sum.take().filter(|_| d > k) else { return };
         let (Ok(before), Ok(after)) = (orthonormal(closed.before), orthonormal(closed.representation)) else {
@@ -216,7 +232,7 @@ impl Adaptive {
     pub fn state(&self) -> Vec<f64> {
         let coverage = self.coverage.state();
         let lengths = [self.ranks.len(), self.filters.len(), coverage.len()].map(|length| length as f64);
-        let head = [f64::from(self.rounds), self.variance.0, self.variance.1];
+        let head = [f64::from(self.rounds), self.spent, self.variance.0, self.variance.1];
         let ranks = self.ranks.iter().flat_map(|rank| [rank.time, rank.samples, rank.count]);
         let filters = self.filters.iter().flat_map(|filter| [filter.distance, filter.weight]);
         lengths.into_iter().chain(head).chain(ranks).chain(filters).chain(coverage).collect()
@@ -224,7 +240,7 @@ impl Adaptive {
 
     /// Goes on from [`Self::state`]; none if that is none.
     pub fn restored(state: &[f64]) -> Option<Self> {
-        let (&[ranks, filters, length, rounds, sum, weight], rest) = state.split_first_chunk::<6>()?;
+        let (&[ranks, filters, length, rounds, spent, sum, weight], rest) = state.split_first_chunk::<7>()?;
         if state.iter().any(|value| !value.is_finite()) || ![0.0, GRID as f64].contains(&filters) {
             return None;
         }
@@ -249,6 +265,7 @@ impl Adaptive {
         };
         Some(Self {
             rounds,
+            spent,
             variance: (sum, weight),
             ranks: ranks.as_chunks().0.iter().map(rank).collect(),
             filters: filters.as_chunks().0.iter().zip(grid()).map(filter).collect(),

@@ -9,9 +9,6 @@ use super::{Answer, Closed, Cohort, DeviceId, Participation, draw};
 /// The goal of the last stage. A whole number that f64 holds, as all state.
 const EVERYONE: u64 = 1 << 53;
 
-/// With the round, the index of a draw in the last stage; with nothing, that of any other is its stage.
-const LAST_STAGE: u64 = 1 << 32;
-
 /// When a stage ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
@@ -48,11 +45,22 @@ pub enum By {
     Samples,
 }
 
+/// When another cohort is drawn, where not everybody is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draw {
+    /// For every round: the fastest few of one cohort may know little of what the rest of the fleet knows.
+    #[default]
+    Round,
+    /// For every stage (SRPFL, Algorithm 2).
+    Stage,
+}
+
 /// Starts with `first` of `cohort` devices and doubles.
 #[derive(Clone, Debug)]
 pub struct Doubling {
     first: usize,
     cohort: Option<usize>,
+    draw: Draw,
     schedule: Schedule,
     by: By,
     seed: u64,
@@ -92,12 +100,13 @@ struct Round {
 
 impl Doubling {
     /// A schedule that has not begun. `first` is `n0`; without a `cohort` everybody who is there is asked,
-    /// otherwise that many, drawn anew for each stage and, once all of them count, for each round.
+    /// otherwise that many, drawn anew for each round.
     #[must_use]
     pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, by: By, seed: u64) -> Self {
         Self {
             first: first.max(1),
             cohort,
+            draw: Draw::default(),
             schedule,
             by,
             seed,
@@ -110,6 +119,12 @@ impl Doubling {
             round: Round::default(),
             adaptive: Adaptive::new(),
         }
+    }
+
+    /// The same with cohorts that are drawn at other times.
+    #[must_use]
+    pub fn drawing(self, draw: Draw) -> Self {
+        Self { draw, ..self }
     }
 
     /// Stage and goal of the next round; no goal where the size of a stage is not known yet.
@@ -190,9 +205,10 @@ impl Participation for Doubling {
         };
         self.round = Round { asked: size, everyone: target == size && samples.is_none(), ..Round::default() };
         self.adaptive.open(size);
-        // A stage of the fastest few keeps its cohort. The last one, where nobody is faster than the others, has no end:
-        // with one cohort it would never hear of the rest of the fleet.
-        let index = if goal == EVERYONE { LAST_STAGE | u64::from(round) } else { stage.into() };
+        let index = match self.draw {
+            Draw::Round => round.into(),
+            Draw::Stage => stage.into(),
+        };
         let devices = draw(fleet, size, self.seed, index);
         Cohort { devices, target, samples, stage }
     }

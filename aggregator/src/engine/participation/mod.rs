@@ -6,7 +6,7 @@ mod coverage;
 mod doubling;
 pub mod theory;
 
-pub use doubling::{By, Doubling, Schedule};
+pub use doubling::{By, Doubling, Draw, Schedule};
 
 use super::Millis;
 use crate::algorithm::Tensor;
