@@ -133,6 +133,20 @@ fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
     }
 }
 
+/// One more device, of the slowest kind, is no reason to wait for everybody from then on.
+#[test]
+fn a_device_that_joins_later_does_not_end_the_schedule() {
+    for seed in 1..=10 {
+        let mut world = World::exponential(0, seed);
+        let mut policy = doubling(By::Devices);
+        let before = world.rounds(&mut policy, 5);
+        world.times.push(world.times[N - 1] + 1);
+        world.heads.push(gaussian(K, 1, &mut world.random));
+        let after = world.round(&mut policy, 6).0;
+        assert!(after <= 2 * before[4], "{before:?}, then {after}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
