@@ -115,6 +115,16 @@ fn the_unit_of_time_does_not_matter() {
 fn by_samples_of_equal_devices_is_by_devices() {
     let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
     assert_eq!(run(By::Samples), run(By::Devices));
+    // Also where it matters what the first stage covers, in which the round for the clock does not count.
+    let run = |by| {
+        let mut world = World::exponential(0, 7);
+        world.model = random_basis(D, K, &mut world.random);
+        for head in world.heads.iter_mut().take(16) {
+            head[(1, 0)] = 0.0;
+        }
+        world.rounds(&mut doubling(by), 120)
+    };
+    assert_eq!(run(By::Samples), run(By::Devices));
 }
 
 /// The fastest sixteen know one direction only: waiting for them alone would never teach the other. A stage has one

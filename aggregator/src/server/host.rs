@@ -474,7 +474,7 @@ mod tests {
             id: opened.first().expect("the first round").id,
             samples: 1,
             skipped: 0,
-            descriptors: request.expects.iter().copied().collect(),
+            descriptors: request.expects.clone(),
             tensors: vec![Tensor { role: Role::Gradient, rows: 6, cols: 2, values }],
         };
         take(&mut host, 0, What::Update(Box::new(update)));
