@@ -415,7 +415,7 @@ mod tests {
 
     use std::sync::Arc;
 
-    use fedspan_protocol::message::{Capabilities, Numeric};
+    use fedspan_protocol::message::{Capabilities, Decline, DeclineReason, Numeric, RoundId};
     use fedspan_protocol::tensor::Role;
 
     use super::*;
@@ -439,21 +439,49 @@ mod tests {
         )
     }
 
+    fn host(state: &std::path::Path) -> Host {
+        let text = format!(
+            "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
+             name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
+            state.display().to_string()
+        );
+        let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+        Host::new(&fleet, Store::open(state).unwrap(), 1).unwrap()
+    }
+
+    fn take(host: &mut Host, peer: u64, what: What) {
+        host.take(Message { peer, what, traffic: Default::default() }).unwrap();
+    }
+
+    /// Nothing is sent back that would slow it down: the journal must not grow with what it says.
+    #[test]
+    fn a_device_that_declines_again_and_again_is_journalled_once() {
+        let state = tempfile::tempdir().unwrap();
+        let mut host = host(state.path());
+        let (commands, _heard) = mpsc::channel(16);
+        for device in 0..2 {
+            take(&mut host, device, What::Hello(hello(device), commands.clone()));
+        }
+        let id = host.engine.open_round().unwrap().opening.id;
+        for round in [id.round, 0, 77] {
+            for _ in 0..50 {
+                let id = RoundId { round, ..id };
+                let reason = DeclineReason::Device;
+                take(&mut host, 1, What::Decline(Decline { id, reason }));
+            }
+        }
+        host.journal = None;
+        let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
+        assert_eq!(journal.matches("declined").count(), 1, "{journal}");
+        assert_eq!(host.status().updates.declined, 150);
+    }
+
     /// It is the last that the round waits for. That it is gone closes the round: what follows from it is done like
     /// anything else.
     #[test]
     fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
         let state = tempfile::tempdir().unwrap();
-        let text = format!(
-            "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
-             name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
-            state.path().display().to_string()
-        );
-        let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-        let mut host = Host::new(&fleet, Store::open(state.path()).unwrap(), 1).unwrap();
-        let take = |host: &mut Host, peer, what| {
-            host.take(Message { peer, what, traffic: Default::default() }).unwrap();
-        };
+        let mut host = host(state.path());
         let (honest, mut heard) = mpsc::channel(16);
         // Room for the welcome and one opening, of which it takes nothing.
         let (mute, _unread) = mpsc::channel(2);
