@@ -53,12 +53,48 @@ pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
     largest.max(0.0).sqrt()
 }
 
-/// `A^T B` by plain loops (nalgebra's product chooses a kernel by processor).
+/// Sums of [`product_transposed`] that are taken at a time: each alone waits for its own last addition.
+const SUMS: usize = 8;
+
+/// `A^T B` by plain loops (nalgebra's product chooses a kernel by processor); every element is summed in the order of
+/// the rows.
 #[must_use]
 pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
-    Matrix::from_fn(a.ncols(), b.ncols(), |i, j| {
-        a.column(i).iter().zip(b.column(j).iter()).fold(0.0, |sum, (x, y)| sum + x * y)
-    })
+    let mut product = Matrix::zeros(a.ncols(), b.ncols());
+    let (rows, columns) = (a.nrows(), a.as_slice());
+    if rows == 0 {
+        return product;
+    }
+    for (mut sums, own) in product.column_iter_mut().zip(b.column_iter()) {
+        for (at, several) in columns.chunks(SUMS * rows).enumerate() {
+            let mut partial = [0.0; SUMS];
+            if let Some(together) = whole(several, rows) {
+                for (row, y) in own.iter().take(rows).enumerate() {
+                    for (sum, column) in partial.iter_mut().zip(together) {
+                        *sum += column[row] * y;
+                    }
+                }
+            } else {
+                for (sum, column) in partial.iter_mut().zip(several.chunks(rows)) {
+                    *sum = column.iter().zip(own.iter()).fold(0.0, |sum, (x, y)| sum + x * y);
+                }
+            }
+            for (place, sum) in sums.iter_mut().skip(at * SUMS).zip(partial) {
+                *place = sum;
+            }
+        }
+    }
+    product
+}
+
+/// As many columns as are taken at a time.
+fn whole(values: &[f64], rows: usize) -> Option<[&[f64]; SUMS]> {
+    let mut columns = values.chunks_exact(rows);
+    let mut whole: [&[f64]; SUMS] = [&[]; SUMS];
+    for place in &mut whole {
+        *place = columns.next()?;
+    }
+    Some(whole)
 }
 
 /// `A B` by plain loops, like [`product_transposed`].

@@ -115,6 +115,16 @@ fn the_unit_of_time_does_not_matter() {
 fn by_samples_of_equal_devices_is_by_devices() {
     let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
     assert_eq!(run(By::Samples), run(By::Devices));
+    // Also where it matters what the first stage covers, in which the round for the clock does not count.
+    let run = |by| {
+        let mut world = World::exponential(0, 7);
+        world.model = random_basis(D, K, &mut world.random);
+        for head in world.heads.iter_mut().take(16) {
+            head[(1, 0)] = 0.0;
+        }
+        world.rounds(&mut doubling(by), 120)
+    };
+    assert_eq!(run(By::Samples), run(By::Devices));
 }
 
 /// The fastest sixteen know one direction only: waiting for them alone would never teach the other. A stage has one
@@ -130,6 +140,20 @@ fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
         let n = world.rounds(&mut doubling(By::Devices), 40);
         assert_eq!(n[..4], [64, 4, 8, 16]);
         assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
+    }
+}
+
+/// One more device, of the slowest kind, is no reason to wait for everybody from then on.
+#[test]
+fn a_device_that_joins_later_does_not_end_the_schedule() {
+    for seed in 1..=10 {
+        let mut world = World::exponential(0, seed);
+        let mut policy = doubling(By::Devices);
+        let before = world.rounds(&mut policy, 5);
+        world.times.push(world.times[N - 1] + 1);
+        world.heads.push(gaussian(K, 1, &mut world.random));
+        let after = world.round(&mut policy, 6).0;
+        assert!(after <= 2 * before[4], "{before:?}, then {after}");
     }
 }
 

@@ -204,3 +204,19 @@ fn what_is_not_finite_does_not_hang() {
     assert!(distances.iter().all(|d| d.is_nan()), "{distances:?}");
     assert!(orthonormal(&space).is_err());
 }
+
+/// Taking several sums at a time changes none of them, to the bit.
+#[test]
+fn a_product_is_summed_row_by_row_whatever_its_shape() {
+    let mut random = random(4);
+    for (rows, left, right) in
+        [(0, 3, 2), (1, 1, 1), (5, 0, 2), (7, 8, 3), (40, 7, 9), (33, 17, 2), (100, 64, 64)]
+    {
+        let mut draw = |columns| Matrix::from_fn(rows, columns, |_, _| random.normal());
+        let (a, b) = (draw(left), draw(right));
+        let plain = Matrix::from_fn(left, right, |i, j| {
+            a.column(i).iter().zip(b.column(j).iter()).fold(0.0, |sum, (x, y)| sum + x * y)
+        });
+        assert_eq!(product_transposed(&a, &b), plain, "{rows} x {left}, {rows} x {right}");
+    }
+}

@@ -24,7 +24,12 @@ impl Scribe {
         actions: &mut Vec<Action>,
         lines: &mut Vec<Line>,
     ) {
-        if let Event::Declined(device, decline) = &event {
+        // Once: what a device declines again, or what nobody asks, changes nothing, and there is no end to it.
+        if let Event::Declined(device, decline) = &event
+            && let Some(round) = engine.open_round()
+            && round.opening.id == decline.id
+            && round.awaits(*device)
+        {
             lines.push(Line::Answered(Answered {
                 at: now,
                 round: decline.id.round,

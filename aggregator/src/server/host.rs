@@ -37,6 +37,8 @@ pub(super) struct Host {
     peers: BTreeMap<u64, Peer>,
     /// The peer of each connected device: its newest connection.
     current: BTreeMap<DeviceId, u64>,
+    /// Devices that were cut off, of which the engine has not heard yet.
+    cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
     began: Instant,
     status: watch::Sender<Status>,
@@ -126,6 +128,7 @@ impl Host {
             idle_milliseconds: u32::try_from(idle).unwrap_or(u32::MAX),
             peers: BTreeMap::new(),
             current: BTreeMap::new(),
+            cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
             began: Instant::now(),
             status,
@@ -249,8 +252,7 @@ impl Host {
                 if self.current.get(&device) != Some(&peer) {
                     // It does not take its welcome and has been let go: a device without a connection must
                     // not seem to be there.
-                    self.publish();
-                    return Ok(());
+                    return self.let_go();
                 }
                 self.event(Event::Joined(device))
             }
@@ -258,8 +260,7 @@ impl Host {
                 tracing::warn!(device, "refused: {refusal}");
                 self.connections.refused += 1;
                 self.command(device, Command::Refuse(refusal));
-                self.publish();
-                Ok(())
+                self.let_go()
             }
         }
     }
@@ -269,6 +270,20 @@ impl Host {
     }
 
     fn event(&mut self, event: Event) -> Result<(), ServeError> {
+        self.handle(event)?;
+        self.let_go()
+    }
+
+    /// The engine hears who was cut off; what follows may cut off others.
+    fn let_go(&mut self) -> Result<(), ServeError> {
+        while let Some(device) = self.cut_off.pop() {
+            self.handle(Event::Left(device))?;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), ServeError> {
         let (mut actions, mut lines) = (Vec::new(), Vec::new());
         let now = self.now();
         self.scribe.handle(&mut self.engine, now, event, &mut actions, &mut lines);
@@ -299,7 +314,6 @@ impl Host {
                 }
             }
         }
-        self.publish();
         Ok(())
     }
 
@@ -357,8 +371,8 @@ impl Host {
             self.peers.remove(&peer);
             self.current.remove(&device);
             tracing::warn!(device, "left: it does not take what is sent to it");
-            // A device that leaves asks for nothing.
-            self.engine.handle(self.now(), Event::Left(device), &mut Vec::new());
+            // The engine may close the round without it, which is for after what it wants done now.
+            self.cut_off.push(device);
         }
     }
 
@@ -392,5 +406,109 @@ impl Host {
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use std::sync::Arc;
+
+    use fedspan_protocol::message::{Capabilities, Decline, DeclineReason, Numeric, RoundId};
+    use fedspan_protocol::tensor::Role;
+
+    use super::*;
+    use crate::algorithm::Tensor;
+    use crate::engine::{Opening, Update};
+
+    fn hello(device: u64) -> Hello {
+        Hello::new(
+            device,
+            Capabilities {
+                frame_limit: 256,
+                model: Model::Linear { features: 6, width: 2, outputs: 1 },
+                tasks: 0b1111,
+                roles: 0xff,
+                encodings: 0b111,
+                numeric: Numeric::F32,
+                tensors: 2,
+                tensor_elements: 12,
+                total_elements: 14,
+            },
+        )
+    }
+
+    fn host(state: &std::path::Path) -> Host {
+        let text = format!(
+            "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
+             name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
+            state.display().to_string()
+        );
+        let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+        Host::new(&fleet, Store::open(state).unwrap(), 1).unwrap()
+    }
+
+    fn take(host: &mut Host, peer: u64, what: What) {
+        host.take(Message { peer, what, traffic: Default::default() }).unwrap();
+    }
+
+    /// Nothing is sent back that would slow it down: the journal must not grow with what it says.
+    #[test]
+    fn a_device_that_declines_again_and_again_is_journalled_once() {
+        let state = tempfile::tempdir().unwrap();
+        let mut host = host(state.path());
+        let (commands, _heard) = mpsc::channel(16);
+        for device in 0..2 {
+            take(&mut host, device, What::Hello(hello(device), commands.clone()));
+        }
+        let id = host.engine.open_round().unwrap().opening.id;
+        for round in [id.round, 0, 77] {
+            for _ in 0..50 {
+                let id = RoundId { round, ..id };
+                let reason = DeclineReason::Device;
+                take(&mut host, 1, What::Decline(Decline { id, reason }));
+            }
+        }
+        host.journal = None;
+        let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
+        assert_eq!(journal.matches("declined").count(), 1, "{journal}");
+        assert_eq!(host.status().updates.declined, 150);
+    }
+
+    /// It is the last that the round waits for. That it is gone closes the round: what follows from it is done like
+    /// anything else.
+    #[test]
+    fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
+        let state = tempfile::tempdir().unwrap();
+        let mut host = host(state.path());
+        let (honest, mut heard) = mpsc::channel(16);
+        // Room for the welcome and one opening, of which it takes nothing.
+        let (mute, _unread) = mpsc::channel(2);
+        take(&mut host, 0, What::Hello(hello(0), honest));
+        take(&mut host, 1, What::Hello(hello(1), mute));
+        let mut opened = Vec::new();
+        let mut listen = |opened: &mut Vec<Arc<Opening>>| {
+            while let Ok(command) = heard.try_recv() {
+                if let Command::Open(opening) = command {
+                    opened.push(opening);
+                }
+            }
+        };
+        listen(&mut opened);
+        let request = &opened.first().expect("the first round").request;
+        let values = vec![0.0; 12];
+        let update = Update {
+            id: opened.first().expect("the first round").id,
+            samples: 1,
+            skipped: 0,
+            descriptors: request.expects.clone(),
+            tensors: vec![Tensor { role: Role::Gradient, rows: 6, cols: 2, values }],
+        };
+        take(&mut host, 0, What::Update(Box::new(update)));
+        take(&mut host, 1, What::HelloAgain(hello(1)));
+        listen(&mut opened);
+        assert_eq!((host.done, opened.len()), (1, 2), "the round is committed, the next one is open");
+        assert_eq!(host.status().connections.congested, 1);
     }
 }

@@ -282,10 +282,11 @@ impl Adaptive {
         }
     }
 
-    /// Mean arrival time of the `n`-th answer.
+    /// Mean arrival time of the `n`-th answer; where so many have not been waited for yet, as in a fleet that has grown,
+    /// of the last one before it that was.
     fn time(&self, n: usize) -> Option<f64> {
-        let rank = self.ranks.get(n.checked_sub(1)?)?;
-        (rank.count > 0.0).then(|| rank.time / rank.count)
+        let ranks = self.ranks.get(..n).unwrap_or(&self.ranks);
+        ranks.iter().rfind(|rank| rank.count > 0.0).map(|rank| rank.time / rank.count)
     }
 
     /// Contraction and squared distance, once a step has been seen.

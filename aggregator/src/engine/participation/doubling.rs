@@ -194,6 +194,9 @@ impl Participation for Doubling {
         let (stage, goal) = self.next(size);
         if stage != self.stage {
             self.rounds = 0;
+        }
+        // By samples the first goal is known after a round, which waited for all and is no part of what it leads to.
+        if goal != self.goal {
             self.adaptive.begin_stage();
         }
         (self.stage, self.goal) = (stage, goal);
