@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::participation::{
-    Answer, By, Closed, Doubling, FirstArrivals, Fraction, Full, Schedule,
+    Answer, By, Closed, Doubling, Draw, FirstArrivals, Fraction, Full, Schedule,
 };
 use fedspan_aggregator::engine::{DeviceId, Participation};
 use fedspan_aggregator::linalg::Matrix;
@@ -114,13 +114,14 @@ fn stages_double_until_all_count() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// A stage has one cohort, of the size asked for, another stage another, and the last, where all of it count, one for
-    /// each round; a restart changes nothing.
+    /// Drawn for a stage, a cohort of the size asked for stays for the stage; a restart changes nothing.
     #[test]
     fn a_stage_keeps_its_cohort_also_over_a_restart(
         fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
     ) {
-        let fresh = || Doubling::new(first, Some(cohort), Schedule::Fixed(length), By::Devices, seed);
+        let fresh = || {
+            Doubling::new(first, Some(cohort), Schedule::Fixed(length), By::Devices, seed).drawing(Draw::Stage)
+        };
         let mut policy = fresh();
         let mut resumed = fresh();
         let mut last: Option<(u16, Vec<DeviceId>)> = None;
@@ -130,7 +131,7 @@ proptest! {
             prop_assert!(own.target >= 1 && own.target <= own.devices.len());
             if let Some((stage, devices)) = &last {
                 prop_assert!(*stage <= own.stage);
-                prop_assert!(*stage != own.stage || own.target == own.devices.len() || *devices == own.devices);
+                prop_assert!(*stage != own.stage || *devices == own.devices);
             }
             if number > stop {
                 prop_assert_eq!(resumed.cohort(number, &fleet), own.clone());
@@ -144,6 +145,23 @@ proptest! {
             }
         }
     }
+}
+
+/// With a cohort for every round the fastest few are of the whole fleet in time; as many are asked as of a random part,
+/// and the same.
+#[test]
+fn cohorts_are_drawn_for_every_round() {
+    let fleet: Vec<DeviceId> = (0..40).collect();
+    let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), By::Devices, 5);
+    let mut seen = BTreeSet::new();
+    for number in 1..=60 {
+        let cohort = policy.cohort(number, &fleet);
+        assert_eq!((cohort.target, cohort.stage), (4, 0));
+        assert_eq!(cohort.devices, fraction(0.2, 1.0, 5).cohort(number, &fleet).devices);
+        seen.extend(cohort.devices);
+        close(&mut policy);
+    }
+    assert_eq!(seen.len(), 40);
 }
 
 #[test]

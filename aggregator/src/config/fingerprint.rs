@@ -48,10 +48,10 @@ impl Fleet {
                 ParticipationSection::FirstArrivals { n, cohort } => {
                     format!("\"first-arrivals\", n = {n}, cohort = {cohort:?}")
                 }
-                ParticipationSection::Doubling { n0, cohort, schedule, by } => {
-                    let by = lower(by);
+                ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
+                    let (by, draw) = (lower(by), lower(draw));
                     format!(
-                        "\"doubling\", n0 = {n0}, cohort = {cohort:?}, schedule = {schedule:?}, by = {by}"
+                        "\"doubling\", n0 = {n0}, cohort = {cohort:?}, draw = {draw}, schedule = {schedule:?}, by = {by}"
                     )
                 }
             },
