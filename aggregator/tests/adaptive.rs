@@ -56,7 +56,9 @@ impl World {
     fn round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
         let fleet: Vec<DeviceId> = (0..self.times.len() as u64).collect();
         let cohort = policy.cohort(number, &fleet);
-        let n = cohort.samples.map_or(cohort.target, |samples| (samples as usize).div_ceil(10));
+        let n = cohort
+            .enough
+            .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
         let mut sum = Matrix::zeros(D, K);
         for (head, after) in self.heads.iter().zip(&self.times).take(n) {
             // The population gradient of a device, and noise.
@@ -109,6 +111,22 @@ fn the_unit_of_time_does_not_matter() {
         world.rounds(&mut doubling(By::Devices), 100)
     };
     assert_eq!(world(1), world(64));
+}
+
+/// Three of the fleet are there for a round, then all again: it goes on as before.
+#[test]
+fn an_outage_does_not_end_it() {
+    let mut world = World::exponential(0, 2);
+    let mut policy = doubling(By::Devices);
+    let before = world.rounds(&mut policy, 6);
+    let (times, heads) = (world.times.clone(), world.heads.clone());
+    world.times.truncate(3);
+    world.heads.truncate(3);
+    assert_eq!(world.rounds(&mut policy, 2), [3, 3]);
+    (world.times, world.heads) = (times, heads);
+    let after = world.rounds(&mut policy, 200);
+    assert!(before[5] <= 16 && after[0] == before[5], "{before:?} {after:?}");
+    assert_eq!(after[199], N);
 }
 
 #[test]

@@ -108,7 +108,8 @@ fn stages_double_until_all_count() {
     let fleets = [30, 30, 30, 7, 5, 3, 30];
     let rounds: Vec<_> =
         (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
-    assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 2), (5, 2), (3, 2), (30, 2)]);
+    // The stage waits for the fleet to be back.
+    assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 1), (5, 1), (3, 1), (16, 2)]);
 }
 
 proptest! {
@@ -145,6 +146,30 @@ proptest! {
             }
         }
     }
+}
+
+/// An outage that leaves fewer than a stage waits for ends no schedule: it goes on where it was.
+#[test]
+fn a_fleet_that_is_small_for_a_while_ends_no_schedule() {
+    let fleet: Vec<DeviceId> = (0..64).collect();
+    let fleets = [64, 64, 3, 1, 64, 64];
+    let run = |schedule| {
+        let mut policy = Doubling::new(4, None, schedule, By::Devices, 1);
+        let rounds = (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n]).0);
+        rounds.collect::<Vec<_>>()
+    };
+    assert_eq!(run(Schedule::Fixed(10)), [4, 4, 3, 1, 4, 4]);
+    assert_eq!(run(Schedule::Theorem { contraction: 0.05 }), [4, 4, 3, 1, 4, 4]);
+}
+
+/// Where samples double, one device cannot complete a round alone by saying that it has very many.
+#[test]
+fn a_device_that_boasts_of_its_samples_completes_no_round_alone() {
+    let fleet: Vec<DeviceId> = (0..10).collect();
+    let mut policy = Doubling::new(3, None, Schedule::Fixed(2), By::Samples, 1);
+    by_size(&mut policy, &[10; 10], 3);
+    let enough = policy.cohort(4, &fleet).enough.unwrap();
+    assert_eq!((enough.samples, enough.answers), (60, 3));
 }
 
 /// With a cohort for every round the fastest few are of the whole fleet in time; as many are asked as of a random part,
@@ -190,7 +215,8 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
         assert_eq!(cohort.devices, fleet);
         let (mut answers, mut samples) = (0, 0);
         for (after, size) in sizes.iter().enumerate() {
-            if answers == cohort.target || cohort.samples.is_some_and(|goal| samples >= goal) {
+            let enough = cohort.enough.is_some_and(|e| samples >= e.samples && answers >= e.answers);
+            if answers == cohort.target || enough {
                 break;
             }
             answers += 1;

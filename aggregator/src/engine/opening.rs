@@ -106,12 +106,12 @@ impl Engine {
         let (cohort, request) = match next {
             Phase::FitHead => {
                 let cohort =
-                    Cohort { target: usize::MAX, samples: None, devices: fleet, stage: self.last_id.stage };
+                    Cohort { target: usize::MAX, enough: None, devices: fleet, stage: self.last_id.stage };
                 (cohort, self.algorithm.fit_request(self.settings.final_head))
             }
             // A start is computed once, by everyone, whatever the policy.
             Phase::Start(_) => {
-                let cohort = Cohort { target: fleet.len(), samples: None, devices: fleet, stage: 0 };
+                let cohort = Cohort { target: fleet.len(), enough: None, devices: fleet, stage: 0 };
                 (cohort, self.current().request())
             }
             Phase::Train(number) => (self.participation.cohort(number, &fleet), self.current().request()),

@@ -8,7 +8,7 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::participation::{Cohort, DeviceId};
+use super::participation::{Cohort, DeviceId, Enough};
 use super::{Millis, Settings};
 use crate::algorithm::{Request, Tensor};
 
@@ -72,8 +72,8 @@ pub struct OpenRound {
     pub cohort: BTreeSet<DeviceId>,
     /// How many answers complete it.
     pub target: usize,
-    /// So do fewer with as many samples.
-    pub samples: Option<u64>,
+    /// So do fewer, if they are enough.
+    pub enough: Option<Enough>,
     /// Samples of those who count, as they say.
     pub counted_samples: u64,
     /// Fewest answers that close it at the deadline, or when nobody else can answer: the campaign's minimum
@@ -100,7 +100,7 @@ impl OpenRound {
             deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
             target: cohort.target,
-            samples: cohort.samples,
+            enough: cohort.enough,
             counted_samples: 0,
             least: settings.min_count.min(cohort.target).max(1),
             wanting: false,
@@ -130,8 +130,10 @@ impl OpenRound {
     #[must_use]
     pub fn is_reached(&self) -> bool {
         let counted = self.participants.len();
-        let samples = self.samples.is_some_and(|samples| self.counted_samples >= samples);
-        counted >= self.target || samples && counted >= self.least
+        let enough = self.enough.is_some_and(|enough| {
+            self.counted_samples >= enough.samples && counted >= enough.answers.max(self.least)
+        });
+        counted >= self.target || enough
     }
 
     /// As many have answered as it waits for, or nobody else can and the fewest that will do have.

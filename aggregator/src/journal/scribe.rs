@@ -78,7 +78,7 @@ impl Scribe {
             number,
             stage: id.stage,
             target: round.target.min(round.cohort.len()),
-            samples: round.samples,
+            samples: round.enough.map(|enough| enough.samples),
             cohort: round.cohort.iter().copied().collect(),
         }))
     }

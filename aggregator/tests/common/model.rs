@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::participation::{Answer, Closed};
+use fedspan_aggregator::engine::participation::{Answer, Closed, Enough};
 use fedspan_aggregator::engine::{
     Action, Counters, DeviceId, Engine, Event, Failure, Opening, Participation, Phase, RoundRecord, Update,
 };
@@ -92,7 +92,7 @@ pub struct ModelRound {
     /// Gone for too long to be waited for.
     pub absent: BTreeSet<DeviceId>,
     /// Fewer answers complete it with as many samples.
-    pub samples: Option<u64>,
+    pub enough: Option<Enough>,
     pub rejected: u32,
     pub opened_at: u64,
     pub deadline: Option<u64>,
@@ -110,7 +110,9 @@ impl ModelRound {
         let samples: u64 = self.counted.values().map(|update| u64::from(update.samples)).sum();
         let counted = self.counted.len();
         counted >= self.target
-            || self.samples.is_some_and(|goal| samples >= goal && counted >= min_count.min(self.target))
+            || self.enough.is_some_and(|enough| {
+                samples >= enough.samples && counted >= min_count.min(self.target).max(enough.answers)
+            })
     }
 
     pub fn nobody_left(&self) -> bool {
@@ -215,12 +217,12 @@ impl Model {
             _ => Phase::FitHead,
         };
         let mut cohort = present.clone();
-        let (mut target, mut samples, mut stage) = (present.len(), None, 0);
+        let (mut target, mut enough, mut stage) = (present.len(), None, 0);
         if let Phase::Train(number) = self.phase {
             let devices: Vec<DeviceId> = present.into_iter().collect();
             let drawn = self.policy.cohort(number, &devices);
             cohort = drawn.devices.into_iter().collect();
-            (target, samples, stage) = (drawn.target, drawn.samples, drawn.stage);
+            (target, enough, stage) = (drawn.target, drawn.enough, drawn.stage);
         }
         if self.phase == Phase::FitHead {
             stage = self.last.stage;
@@ -237,7 +239,7 @@ impl Model {
             order: Vec::new(),
             out: BTreeSet::new(),
             absent: BTreeSet::new(),
-            samples,
+            enough,
             rejected: 0,
             opened_at: self.now,
             deadline: self.setup.deadline.map(|limit| self.now + limit),

@@ -27,6 +27,8 @@ pub struct Arrivals {
     times: Times,
     link: Option<Link>,
     dropout: f64,
+    /// What every round takes besides.
+    communication: f64,
     seed: u64,
     /// Samples of the client that has most.
     largest: u64,
@@ -40,6 +42,7 @@ impl Arrivals {
             times,
             link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit(shape))),
             dropout: scenario.fleet.dropout,
+            communication: scenario.fleet.communication,
             seed,
             largest: dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0),
             due: Vec::new(),
@@ -56,7 +59,7 @@ impl Arrivals {
         let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
         Asked {
             id,
-            at: now + self.times.time(index, id.round) + sending,
+            at: now + self.communication + self.times.time(index, id.round) + sending,
             place: index,
             lost: drops_out(self.dropout, self.seed, index, id.round),
         }
@@ -95,10 +98,13 @@ impl Arrivals {
         asked.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.place.cmp(&b.place)));
         let wanted = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
-            let samples = round.samples.map(|samples| samples.saturating_sub(round.counted_samples));
-            // No fewer than these bring as many samples; whether more are needed shows when they are here.
-            let fewest = samples.map(|samples| samples / self.largest.max(1));
-            fewest.and_then(|n| usize::try_from(n).ok()).map_or(answers, |n| n.min(answers))
+            // No fewer than these are enough; whether more are needed shows when they are here.
+            let fewest = round.enough.map_or(answers, |enough| {
+                let samples = enough.samples.saturating_sub(round.counted_samples) / self.largest.max(1);
+                let others = enough.answers.saturating_sub(round.participants.len());
+                usize::try_from(samples).unwrap_or(usize::MAX).max(others)
+            });
+            fewest.min(answers)
         });
         asked.truncate(wanted.max(1));
         for (index, _) in &asked {

@@ -278,7 +278,6 @@ impl<'a> Simulation<'a> {
                 return Err(Failure::NoUpdates { round, device, reason }.into());
             }
         }
-        self.time += self.scenario.fleet.communication;
         self.engine.handle(at.max(self.now()), Event::Tick, actions);
         Ok(())
     }
@@ -337,9 +336,6 @@ impl<'a> Simulation<'a> {
                     let began = Instant::now();
                     self.pump();
                     self.seconds += began.elapsed().as_secs_f64();
-                    if self.recording.is_none() {
-                        self.time += self.scenario.fleet.communication;
-                    }
                     (self.refused, self.barren) = (None, 0);
                     self.updates += record.participants.len() as u64;
                     let number = match record.phase {

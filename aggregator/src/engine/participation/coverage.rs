@@ -12,8 +12,8 @@ use crate::linalg::Matrix;
 pub struct Coverage {
     /// `G^T G`, k x k.
     stage: Option<Matrix>,
-    /// Of the last stage in which everybody counted.
-    whole: Option<f64>,
+    /// Of the largest fleet of which everybody counted, and how many that were.
+    whole: Option<(f64, usize)>,
 }
 
 impl Coverage {
@@ -27,27 +27,29 @@ impl Coverage {
             Some(sum) if sum.shape() == gram.shape() => *sum += gram,
             _ => self.stage = Some(gram),
         }
-        if all {
-            self.whole = self.evenness();
+        if all && self.whole.is_none_or(|(_, most)| n >= most) {
+            self.whole = self.evenness().map(|evenness| (evenness, n));
         }
     }
 
-    /// What a restart must not lose: the evenness of all, negative if unknown, and the sum of the stage.
+    /// What a restart must not lose: the evenness of all and their number (0 if unknown), and the sum of the stage.
     pub fn state(&self) -> Vec<f64> {
-        let whole = self.whole.unwrap_or(-1.0);
+        let (whole, most) = self.whole.unwrap_or_default();
         let sum = self.stage.iter().flat_map(|sum| sum.iter().copied());
-        [whole].into_iter().chain(sum).collect()
+        [whole, most as f64].into_iter().chain(sum).collect()
     }
 
     /// Goes on from [`Self::state`]; none if that is none.
     pub fn restored(state: &[f64]) -> Option<Self> {
-        let (&whole, sum) = state.split_first()?;
+        let (&[whole, most], sum) = state.split_first_chunk::<2>()?;
         let k = sum.len().isqrt();
         if k * k != sum.len() {
             return None;
         }
         let stage = (k > 0).then(|| Matrix::from_column_slice(k, k, sum));
-        Some(Self { stage, whole: (whole >= 0.0).then_some(whole) })
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        let most = most as usize;
+        Some(Self { stage, whole: (most > 0).then_some((whole, most)) })
     }
 
     /// Another stage begins.
@@ -59,7 +61,7 @@ impl Coverage {
     /// random heads explains the difference: the smallest singular value of n x k standard normal numbers is near
     /// `sqrt n - sqrt k`.
     pub fn factor(&self, n: usize) -> f64 {
-        let (Some(own), Some(whole)) = (self.evenness(), self.whole) else { return 1.0 };
+        let (Some(own), Some((whole, _))) = (self.evenness(), self.whole) else { return 1.0 };
         let k = self.stage.as_ref().map_or(0, Matrix::nrows);
         let factor = (own / whole).min(1.0);
         if factor.is_nan() || factor > 1.0 - (k as f64 / n as f64).sqrt() { 1.0 } else { factor.max(0.0) }

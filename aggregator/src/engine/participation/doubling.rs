@@ -4,7 +4,7 @@
 
 use super::adaptive::Adaptive;
 use super::theory::{optimal_stages, theorem_stages};
-use super::{Answer, Closed, Cohort, DeviceId, Participation, draw};
+use super::{Answer, Closed, Cohort, DeviceId, Enough, Participation, draw};
 
 /// The goal of the last stage. A whole number that f64 holds, as all state.
 const EVERYONE: u64 = 1 << 53;
@@ -127,37 +127,49 @@ impl Doubling {
         Self { draw, ..self }
     }
 
+    /// Whether a goal is that everyone counts; also of a stage that a shrunken fleet cannot fill, for as long as it cannot.
+    fn is_everyone(&self, goal: u64) -> bool {
+        goal == EVERYONE || self.sizes.all > 0 && goal >= self.sizes.all
+    }
+
     /// Stage and goal of the next round; no goal where the size of a stage is not known yet.
     fn next(&self, size: usize) -> (u16, u64) {
         let Sizes { first, all } = self.sizes;
         if first == 0 {
             return (self.stage, 0);
         }
-        let within = |goal: u64| if all > 0 && goal >= all { EVERYONE } else { goal.min(EVERYONE) };
-        let (mut stage, mut goal) = (self.stage, within(self.goal.max(first)));
-        if let Schedule::Adaptive = self.schedule {
-            let doubled = std::iter::successors(Some(first), |n| n.checked_mul(2));
-            let levels: Vec<u64> = doubled.take_while(|n| *n < all).chain([EVERYONE]).collect();
-            let answers = |level: &u64| match (*level, self.by) {
-                (EVERYONE, _) => size,
-                (level, By::Devices) => usize::try_from(level).unwrap_or(size),
-                (level, By::Samples) => self.adaptive.answers_with(level).min(size),
-            };
-            let answers: Vec<usize> = levels.iter().map(answers).collect();
-            let now = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
-            goal = levels.get(self.adaptive.choose(&answers, now)).copied().unwrap_or(EVERYONE);
-        } else {
-            // A stage may have no round at all.
-            let mut rounds = self.rounds;
-            while goal != EVERYONE && rounds >= self.rounds_of(stage) {
-                (stage, goal, rounds) = (stage.saturating_add(1), within(2 * goal), 0);
+        let (mut stage, mut goal) = (self.stage, self.goal.max(first));
+        match self.schedule {
+            Schedule::Adaptive if goal == EVERYONE || !self.is_everyone(goal) => {
+                goal = self.choose(first, all, goal, size);
+            }
+            Schedule::Adaptive => {}
+            _ => {
+                // A stage may have no round at all.
+                let mut rounds = self.rounds;
+                while !self.is_everyone(goal) && rounds >= self.rounds_of(stage) {
+                    (stage, goal, rounds) = (stage.saturating_add(1), (2 * goal).min(EVERYONE), 0);
+                }
             }
         }
-        // A fleet that has shrunk shrinks the stage.
         if stage == self.stage && self.goal != 0 && self.goal != goal {
             stage = stage.saturating_add(1);
         }
         (stage, goal)
+    }
+
+    /// The goal that promises most, of those that double from `first` to `all`.
+    fn choose(&self, first: u64, all: u64, goal: u64, size: usize) -> u64 {
+        let doubled = std::iter::successors(Some(first), |n| n.checked_mul(2));
+        let levels: Vec<u64> = doubled.take_while(|n| *n < all).chain([EVERYONE]).collect();
+        let answers = |level: &u64| match (*level, self.by) {
+            (EVERYONE, _) => size,
+            (level, By::Devices) => usize::try_from(level).unwrap_or(size),
+            (level, By::Samples) => self.adaptive.answers_with(level).min(size),
+        };
+        let answers: Vec<usize> = levels.iter().map(answers).collect();
+        let now = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
+        levels.get(self.adaptive.choose(&answers, now)).copied().unwrap_or(EVERYONE)
     }
 
     /// How many rounds a stage has, but for the last.
@@ -200,20 +212,22 @@ impl Participation for Doubling {
             self.adaptive.begin_stage();
         }
         (self.stage, self.goal) = (stage, goal);
-        let (target, samples) = match (goal, self.by, self.schedule) {
-            (EVERYONE, ..) | (0, _, Schedule::Adaptive) => (size, None),
+        let (target, enough) = match (goal, self.by, self.schedule) {
+            (goal, ..) if self.is_everyone(goal) => (size, None),
+            (0, _, Schedule::Adaptive) => (size, None),
             (0, ..) => (self.first.min(size), None),
             (goal, By::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
-            (goal, By::Samples, _) => (size, Some(goal)),
+            // One device alone is not enough, whatever it says that it has.
+            (samples, By::Samples, _) => (size, Some(Enough { samples, answers: self.first.min(size) })),
         };
-        self.round = Round { asked: size, everyone: target == size && samples.is_none(), ..Round::default() };
+        self.round = Round { asked: size, everyone: target == size && enough.is_none(), ..Round::default() };
         self.adaptive.open(size);
         let index = match self.draw {
             Draw::Round => round.into(),
             Draw::Stage => stage.into(),
         };
         let devices = draw(fleet, size, self.seed, index);
-        Cohort { devices, target, samples, stage }
+        Cohort { devices, target, enough, stage }
     }
 
     fn counted(&mut self, answer: &Answer<'_>) {
@@ -234,8 +248,10 @@ impl Participation for Doubling {
             if self.sizes.first == 0 {
                 self.sizes.first = self.round.first;
             }
-            if self.round.everyone || self.round.answers >= self.round.asked {
-                self.sizes.all = self.round.samples;
+            let everyone = self.round.everyone || self.round.answers >= self.round.asked;
+            if everyone || closed.short_of.is_some() {
+                self.sizes.all = self.sizes.all.max(self.round.samples);
+                // How many samples there are may change from round to round; that all of them count does not.
                 if self.goal >= self.sizes.all {
                     self.goal = EVERYONE;
                 }

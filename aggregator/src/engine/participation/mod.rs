@@ -23,10 +23,19 @@ pub struct Cohort {
     pub devices: Vec<DeviceId>,
     /// How many answers complete the round.
     pub target: usize,
-    /// So do fewer that were computed from as many samples.
-    pub samples: Option<u64>,
+    /// So do fewer, if they are enough.
+    pub enough: Option<Enough>,
     /// The participation stage.
     pub stage: u16,
+}
+
+/// What completes a round without its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enough {
+    /// Samples that the answers were computed from, as the devices say.
+    pub samples: u64,
+    /// Answers.
+    pub answers: usize,
 }
 
 /// An update that counts in a training round.
@@ -84,7 +93,7 @@ pub struct Full;
 
 impl Participation for Full {
     fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
-        Cohort { devices: fleet.to_vec(), target: fleet.len(), samples: None, stage: 0 }
+        Cohort { devices: fleet.to_vec(), target: fleet.len(), enough: None, stage: 0 }
     }
 }
 
@@ -105,7 +114,7 @@ impl Participation for Fraction {
         let target = scaled(fleet.len(), self.rate).max(1).min(fleet.len());
         let asked = scaled(target, self.over_select).clamp(target, fleet.len());
         let devices = draw(fleet, asked, self.seed, round.into());
-        Cohort { devices, target, samples: None, stage: 0 }
+        Cohort { devices, target, enough: None, stage: 0 }
     }
 }
 
@@ -124,7 +133,7 @@ pub struct FirstArrivals {
 impl Participation for FirstArrivals {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let devices = draw(fleet, self.cohort.unwrap_or(fleet.len()), self.seed, round.into());
-        Cohort { target: self.n.min(devices.len()), devices, samples: None, stage: 0 }
+        Cohort { target: self.n.min(devices.len()), devices, enough: None, stage: 0 }
     }
 }
 
