@@ -84,7 +84,7 @@ fn nobody_there_is_nobody_asked() {
 
 fn close(policy: &mut dyn Participation) {
     let still = Matrix::identity(3, 1);
-    policy.closed(&Closed { after: 10, short_of: None, before: &still, representation: &still });
+    policy.closed(&Closed { after: 10, short_of: None, before: &still, model: &still });
 }
 
 /// One closed round.
@@ -222,8 +222,7 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
             answers += 1;
             samples += u64::from(*size);
             let b = Matrix::identity(3, 1);
-            let answer =
-                Answer { after: after as u64, samples: *size, tensors: &[] as &[Tensor], representation: &b };
+            let answer = Answer { after: after as u64, samples: *size, tensors: &[] as &[Tensor], model: &b };
             policy.counted(&answer);
         }
         close(policy);

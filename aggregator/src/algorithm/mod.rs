@@ -86,6 +86,11 @@ pub trait Algorithm: Send {
     /// The representation, d x k.
     fn representation(&self) -> &Matrix;
 
+    /// What the first tensor of an update is about: what moves from round to round.
+    fn model(&self) -> &Matrix {
+        self.representation()
+    }
+
     /// The shared head, k x C, where there is one.
     fn shared_head(&self) -> Option<&Matrix> {
         None

@@ -44,7 +44,7 @@ impl Engine {
                             after: now.saturating_sub(opened_at),
                             samples: update.samples,
                             tensors: &update.tensors,
-                            representation: self.algorithm.representation(),
+                            model: self.algorithm.model(),
                         });
                         self.algorithm.absorb(update.samples, &update.tensors);
                     }

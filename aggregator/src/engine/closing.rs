@@ -42,7 +42,7 @@ impl Engine {
         self.counters.short += u64::from(short_of.is_some());
         self.close_on_devices(&round, actions);
         let training = matches!(self.phase, Phase::Train(_));
-        let before = training.then(|| self.representation().clone());
+        let before = training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
         let finished = match (&mut self.start, self.phase) {
             (Some(start), Phase::Start(_)) => start.finish(),
             _ => self.algorithm.finish(),
@@ -58,16 +58,16 @@ impl Engine {
         {
             self.hand_over();
         }
-        if let Some(before) = &before {
+        if let Some((before, _)) = &before {
             self.participation.closed(&Closed {
                 after: now.saturating_sub(round.opened_at),
                 short_of,
                 before,
-                representation: self.algorithm.representation(),
+                model: self.algorithm.model(),
             });
         }
         let stop = self.settings.stop_change.is_some();
-        let change = before.filter(|_| stop).and_then(|before| moved(&before, self.representation()));
+        let change = before.filter(|_| stop).and_then(|(_, before)| moved(&before, self.representation()));
         if let Phase::Train(number) = phase
             && let (Some(change), Some(stop)) = (change, self.settings.stop_change)
             && change < stop

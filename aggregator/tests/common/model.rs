@@ -302,7 +302,7 @@ impl Model {
                             after: self.now - round.opened_at,
                             samples: update.samples,
                             tensors: &update.tensors,
-                            representation: &self.basis,
+                            model: &self.basis,
                         });
                     }
                     round.counted.insert(device, update.clone());
@@ -516,7 +516,7 @@ impl Model {
         if matches!(round.phase, Phase::Train(_)) {
             let after = self.now - round.opened_at;
             let short_of = short.then_some(target);
-            self.policy.closed(&Closed { after, short_of, before: &before, representation: &self.basis });
+            self.policy.closed(&Closed { after, short_of, before: &before, model: &self.basis });
         }
         self.commits.push(round.id.round);
         let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();

@@ -19,14 +19,13 @@
 //! theirs alone, and never stop. So rounds that do not wait for all have a budget: together they may take as long as
 //! [`BUDGET`] rounds that do. This is the most that can be lost against full participation, whatever the data.
 //!
-//! Steps are taken in tangent coordinates of the representation, from the model before and after a round, so they are
-//! the same thing for every algorithm. Devices reveal nothing beyond their updates.
-
-use fedspan_protocol::tensor::Role;
+//! Steps are taken from the model before and after a round, so they are the same thing for every algorithm; those of a
+//! representation in tangent coordinates, as only its span matters. Devices reveal nothing beyond their updates.
 
 use super::coverage::Coverage;
+use super::space::Space;
 use super::{Answer, Closed};
-use crate::linalg::{Matrix, complement, from_f32, orthonormal, product, product_transposed};
+use crate::linalg::{Matrix, from_f32, product_transposed};
 
 /// Contractions: the largest, the ratio of neighbours, how many.
 const LARGEST: f64 = 0.5;
@@ -75,8 +74,7 @@ struct Round {
     asked: usize,
     answers: usize,
     samples: f64,
-    /// An orthonormal basis of the representation; none where it has lost its width.
-    basis: Option<Matrix>,
+    space: Option<Space>,
     /// How many steps could be read from the answers, their sum, that of their squared lengths and of `G^T G`.
     steps: usize,
     sum: Option<(Matrix, Matrix)>,
@@ -164,20 +162,15 @@ impl Adaptive {
         self.round.samples += f64::from(answer.samples);
         self.arrived(self.round.answers, answer.after as f64);
         self.round.answers += 1;
-        if self.round.answers == 1 {
-            self.round.basis = orthonormal(answer.representation).ok();
-        }
-        let Some(b) = &self.round.basis else { return };
-        let (d, k) = b.shape();
+        let (d, k) = answer.model.shape();
         let Some(tensor) = answer.tensors.first().filter(|tensor| tensor.values.len() == d * k) else {
             return;
         };
-        let own = from_f32(d, k, &tensor.values);
-        let step = match tensor.role {
-            Role::Representation => tangent(b, &own),
-            _ => Some(complement(b, &own)),
-        };
-        let Some(step) = step else { return };
+        if self.round.answers == 1 {
+            self.round.space = Space::of(answer.model, tensor.role);
+        }
+        let Some(space) = &self.round.space else { return };
+        let Some(step) = space.step(&from_f32(d, k, &tensor.values), tensor.role) else { return };
         self.round.steps += 1;
         self.round.squares += step.norm_squared();
         let gram = product_transposed(&step, &step);
@@ -200,12 +193,10 @@ impl Adaptive {
         if self.round.answers < self.round.asked && closed.short_of.is_none() {
             self.spent += closed.after as f64;
         }
-        let (d, k) = closed.before.shape();
-        let Some((sum, gram)) = self.round.sum.take().filter(|_| d > k) else { return };
-        let (Ok(before), Ok(after)) = (orthonormal(closed.before), orthonormal(closed.representation)) else {
-            return;
-        };
-        let Some(step) = tangent(&before, &after) else { return };
+        let Some((sum, gram)) = self.round.sum.take() else { return };
+        let Some(space) = &self.round.space else { return };
+        let Some(after) = space.at(closed.model) else { return };
+        let Some(step) = space.moved(&after) else { return };
         self.coverage.add(gram, self.round.steps, self.round.answers == self.round.asked);
         let n = self.round.steps as f64;
         let mean = sum / n;
@@ -218,7 +209,7 @@ impl Adaptive {
         self.variance.0 += n * between * scale * scale;
         self.variance.1 += n;
         if self.filters.is_empty() {
-            self.filters = grid().map(|a| Filter::new(a, d, k)).collect();
+            self.filters = grid().map(|a| Filter::new(a, space.expected(&step, a))).collect();
         }
         let noise = self.variance.0 / self.variance.1 / n;
         let factor = self.coverage.factor(self.round.answers);
@@ -318,25 +309,17 @@ fn grid() -> impl Iterator<Item = f64> {
     std::iter::successors(Some(LARGEST), |a| Some(a * RATIO)).take(GRID)
 }
 
-/// The step from the orthonormal `b` to the span of `to`, in tangent coordinates: the `z` with `b^T z = 0` for which
-/// `b - z` spans it.
-fn tangent(b: &Matrix, to: &Matrix) -> Option<Matrix> {
-    Some(b - product(to, &product_transposed(b, to).try_inverse()?))
-}
-
 impl Filter {
-    /// Nothing is known: a random subspace has a squared distance of `k (d - k) / d` in all elements.
-    fn new(a: f64, d: usize, k: usize) -> Self {
+    /// Nothing is known but about how large the squared distance is.
+    fn new(a: f64, distance: f64) -> Self {
         let off = libm::log(a / EXPECTED);
-        let distance = ((d - k) * k) as f64 / d as f64;
         Self { a, error: None, variance: 0.0, distance, weight: -0.5 * off * off }
     }
 
-    /// One step, whose noise has the squared length `noise`; `factor` is on the contraction, `b` is the representation
-    /// after it.
-    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, b: &Matrix) {
-        let (d, k) = b.shape();
-        let elements = ((d - k) * k) as f64;
+    /// One step, whose noise has the squared length `noise`; `factor` is on the contraction, `after` is where it led.
+    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, after: &Space) {
+        let (d, k) = step.shape();
+        let elements = after.freedom();
         let a = self.a;
         let mut error = self.error.take().unwrap_or_else(|| {
             self.variance = self.distance / elements;
@@ -347,7 +330,7 @@ impl Filter {
         let innovation = step - &error * a;
         self.weight -= 0.5 * (elements * libm::log(predicted) + innovation.norm_squared() / predicted);
         error += innovation * gain - step;
-        let error = complement(b, &error);
+        let error = after.project(error);
         self.variance *= 1.0 - gain * a;
         // A stage ends in bounded time, however noisy the filter: the recursion alone says so.
         let left = 1.0 - a * factor;

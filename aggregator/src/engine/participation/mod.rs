@@ -4,6 +4,7 @@
 mod adaptive;
 mod coverage;
 mod doubling;
+mod space;
 pub mod theory;
 
 pub use doubling::{By, Doubling, Draw, Schedule};
@@ -47,8 +48,8 @@ pub struct Answer<'a> {
     pub samples: u32,
     /// What was uploaded.
     pub tensors: &'a [Tensor],
-    /// The representation that the round began with, d x k.
-    pub representation: &'a Matrix,
+    /// The model that the round began with, in the shape of the first tensor; of a representation, d x k.
+    pub model: &'a Matrix,
 }
 
 /// A training round that is over.
@@ -58,10 +59,10 @@ pub struct Closed<'a> {
     pub after: Millis,
     /// How many answers it waited for, if it closed with fewer.
     pub short_of: Option<usize>,
-    /// The representation that it began with, d x k.
+    /// The model that it began with.
     pub before: &'a Matrix,
-    /// The representation that came of it, d x k.
-    pub representation: &'a Matrix,
+    /// The model that came of it.
+    pub model: &'a Matrix,
 }
 
 /// A participation policy.
