@@ -61,7 +61,7 @@ pub const BUILT_IN: [(&str, &str, &str); 16] = [
     ),
     (
         "srpfl-figure-4",
-        "linear regression, a fifth is asked, fixed speeds (SRPFL, Figure 4)",
+        "digits, two classes a client, a fifth is asked, fixed speeds (SRPFL, Figure 4)",
         include_str!("../scenarios/srpfl-figure-4.toml"),
     ),
     (
@@ -71,7 +71,7 @@ pub const BUILT_IN: [(&str, &str, &str); 16] = [
     ),
     (
         "srpfl-figure-6",
-        "linear regression, a fifth is asked, new speeds in every round (SRPFL, Figure 6)",
+        "digits, two classes a client, a fifth is asked, new speeds in every round (SRPFL, Figure 6)",
         include_str!("../scenarios/srpfl-figure-6.toml"),
     ),
     (

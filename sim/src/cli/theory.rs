@@ -108,6 +108,10 @@ pub fn command(theory: &Theory) -> Result<(), Stop> {
         let message = format!("--start {}: the smallest fleet's target is {target:.4}", options.start);
         return Err(Stop::Usage(format!("{message}, allowed: more")));
     }
+    // Whatever is wrong with a file is found before anything is printed.
+    if options.out.is_some() {
+        doubling(options)?;
+    }
     let parts: Vec<Part> = options.communication.iter().map(|c| part(&settings, *c)).collect();
     let mut tables: Vec<Table> = parts.iter().map(|part| one(&settings, part)).collect();
     tables.push(by_contraction(&settings));
@@ -126,13 +130,21 @@ pub fn command(theory: &Theory) -> Result<(), Stop> {
     report(options, &settings, &parts, out)
 }
 
+/// The scenario that is simulated, with its first number of devices and its cohort.
+fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), Stop> {
+    let own = load::scenario(&options.scenario, &options.changes)?;
+    match own.participation {
+        ParticipationSection::Doubling { n0, cohort, .. } => Ok((own, n0, cohort)),
+        _ => {
+            let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
+            Err(Stop::Usage(message))
+        }
+    }
+}
+
 /// Runs the scenario with full participation and with the schedules that there are, and draws them with the recursion.
 fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Path) -> Result<(), Stop> {
-    let own = load::scenario(&options.scenario, &options.changes)?;
-    let ParticipationSection::Doubling { n0, cohort, .. } = own.participation else {
-        let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
-        return Err(Stop::Usage(message));
-    };
+    let (own, n0, cohort) = doubling(options)?;
     let with = |changes: &[String]| {
         let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
         load::scenario(&options.scenario, &changes)
