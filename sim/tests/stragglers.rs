@@ -77,6 +77,24 @@ fn devices_that_are_all_equal_gain_and_lose_nothing() {
     assert_eq!(full.representation, doubling.representation);
 }
 
+/// Nobody sees all arrive where one device in ten drops out of every round; who is missing counts as last.
+#[test]
+fn dropouts_do_not_make_the_adaptive_schedule_wait_for_all() {
+    let runs = |changes: &[&str]| -> Vec<Outcome> {
+        let dropout = ["fleet.dropout=0.1", "stop.distance=0.05"];
+        (1..=8).map(|seed| outcome(&[&dropout[..], changes].concat(), seed)).collect()
+    };
+    let (full, adaptive) = (runs(&[FULL]), runs(&[]));
+    let time = |runs: &[Outcome]| {
+        let mut times: Vec<f64> = runs.iter().map(|run| durations(run).iter().sum()).collect();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let few = adaptive.iter().all(|run| run.rounds.iter().skip(2).any(|row| row.participants.len() <= 8));
+    assert!(few, "somewhere it waits for few");
+    assert!(time(&adaptive) < 0.7 * time(&full), "{} {}", time(&adaptive), time(&full));
+}
+
 /// A sample of the table that issue and docs ask for: 16 seeds, exponential speeds, drawn once.
 #[test]
 fn the_adaptive_schedule_gains_without_communication_and_loses_nothing_with_it() {
