@@ -124,7 +124,7 @@ fn an_outage_does_not_end_it() {
     assert_eq!(world.rounds(&mut policy, 2), [3, 3]);
     (world.times, world.heads) = (times, heads);
     let after = world.rounds(&mut policy, 200);
-    assert!(before[5] <= 16 && after[0] <= 32, "{before:?} {after:?}");
+    assert!(before[5] < N && after[0] <= 2 * before[5], "one stage further at most: {before:?} {after:?}");
     assert_eq!(after[199], N);
 }
 
