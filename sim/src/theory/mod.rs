@@ -5,7 +5,7 @@ mod curves;
 mod table;
 
 use fedspan_aggregator::engine::participation::theory::{
-    Level, Recursion, levels, optimal_stages, theorem_stages,
+    Recursion, levels, optimal_stages, theorem_stages, time,
 };
 use serde::Serialize;
 
@@ -72,19 +72,6 @@ pub struct Part {
     pub optimal_trend: Trend,
     /// Of `full / theorem`.
     pub theorem_trend: Trend,
-}
-
-/// Expected time from `start` to `target`: these rounds in each stage but the last, that one as long as it takes. A stage
-/// ends at the target.
-#[must_use]
-pub fn time(recursion: Recursion, levels: &[Level], stages: &[u32], start: f64, target: f64) -> f64 {
-    let (mut distance, mut time) = (start, 0.0);
-    for (level, rounds) in levels.iter().zip(stages.iter().copied().chain([u32::MAX])) {
-        let rounds = rounds.min(recursion.rounds(distance, target, level.ratio));
-        distance = recursion.after(distance, rounds, level.ratio);
-        time += f64::from(rounds) * level.time;
-    }
-    time
 }
 
 /// All cells of one communication.

@@ -155,6 +155,19 @@ pub fn optimal_stages(
     stages
 }
 
+/// Expected time from `start` to `target`, distances in the recursion's unit: these rounds in each stage but the last, that
+/// one as long as it takes. A stage ends at the target.
+#[must_use]
+pub fn time(recursion: Recursion, levels: &[Level], stages: &[u32], start: f64, target: f64) -> f64 {
+    let (mut distance, mut time) = (start, 0.0);
+    for (level, rounds) in levels.iter().zip(stages.iter().copied().chain([u32::MAX])) {
+        let rounds = rounds.min(recursion.rounds(distance, target, level.ratio));
+        distance = recursion.after(distance, rounds, level.ratio);
+        time += f64::from(rounds) * level.time;
+    }
+    time
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,17 +312,6 @@ mod tests {
         // A start at the floor, and one level only: nothing to do before all count.
         assert!(optimal_stages(4, 1024, 0.19, 1.0, 0.009, 0.009).iter().all(|rounds| *rounds == 0));
         assert!(optimal_stages(4, 3, 0.19, 1.0, 1.0, 0.1).is_empty());
-    }
-
-    /// Expected time to `target` with these stages, the last level as long as it takes.
-    fn time(recursion: Recursion, levels: &[Level], stages: &[u32], start: f64, target: f64) -> f64 {
-        let (mut distance, mut time) = (start, 0.0);
-        for (level, rounds) in levels.iter().zip(stages.iter().copied().chain([u32::MAX])) {
-            let rounds = rounds.min(recursion.rounds(distance, target, level.ratio));
-            distance = recursion.after(distance, rounds, level.ratio);
-            time += f64::from(rounds) * level.time;
-        }
-        time
     }
 
     /// The least time over all vectors of stages of at most `most` rounds each.
