@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use fedspan_aggregator::config::StopSection;
 use fedspan_aggregator::journal;
 use fedspan_aggregator::server::Status;
 use serde::Serialize;
@@ -97,6 +98,13 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
     for (_, scenario) in &entries {
         let job = Job::prepare(scenario, scenario.seed).map_err(|error| unfit(scenario, &error))?;
         campaign(scenario, &job.dataset, Path::new("")).map_err(|error| stop(&error))?;
+        let stop = scenario.stop;
+        if stop != (StopSection { change: stop.change, ..StopSection::default() }) {
+            output::say(&format!(
+                "note: {}: of [stop] a server knows \"change\" only; without it all {} rounds are run",
+                scenario.name, scenario.algorithm.rounds
+            ));
+        }
         if options.target.is_some() && job.dataset.truth.is_none() {
             let message = format!("--target: {}: the true representation is not known", scenario.name);
             return Err(Stop::Usage(message));
