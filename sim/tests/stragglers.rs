@@ -108,3 +108,16 @@ fn the_adaptive_schedule_gains_without_communication_and_loses_nothing_with_it()
         assert!(ratio >= least, "communication {communication}: {ratio}");
     }
 }
+
+#[test]
+fn more_devices_than_there_are_cannot_be_asked_for() {
+    let text = Scenario::built_in("stragglers").unwrap();
+    for (change, key) in [("participation.n0=65", "n0"), ("participation.cohort=65", "cohort")] {
+        let scenario = Scenario::parse("stragglers", text, &[change.to_owned()]).unwrap();
+        let said = run(&scenario, 1, &mut Unwatched).unwrap_err().to_string();
+        assert_eq!(said, format!("participation.{key}: found 65, allowed: at most the fleet's 64 clients"));
+    }
+    let change = ["participation.n0=9".to_owned(), "participation.cohort=8".to_owned()];
+    let said = Scenario::parse("stragglers", text, &change).unwrap_err().to_string();
+    assert!(said.contains("participation.n0: 9 is more than the cohort of 8"), "{said}");
+}
