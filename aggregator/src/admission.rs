@@ -1,7 +1,9 @@
 //! Who may take part: hello against what the campaign needs. Every refusal is typed.
 
 use fedspan_protocol::assembly::plan;
-use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
+use fedspan_protocol::limits::{
+    DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, OPEN_HEAD_MAX, SEAL_MAX,
+};
 use fedspan_protocol::message::{Descriptors, Hello, Model, Need, Numeric, Refusal, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
@@ -23,6 +25,8 @@ pub struct Requirements {
     numeric: Numeric,
     /// Smaller frames would need more chunks than the protocol counts.
     frame_limit: usize,
+    /// Bytes of the longest frame that brings an update whole.
+    longest_upload: usize,
     /// The devices that may join; `None` for all.
     allowed: Option<Vec<DeviceId>>,
 }
@@ -41,6 +45,7 @@ impl Requirements {
             total_elements: 0,
             numeric: Numeric::F32,
             frame_limit: FRAME_LIMIT_MIN,
+            longest_upload: 0,
             allowed,
         };
         for request in requests {
@@ -54,6 +59,9 @@ impl Requirements {
                 needs.tensor_elements = elements.clone().fold(needs.tensor_elements, u32::max);
                 needs.total_elements = needs.total_elements.max(elements.fold(0, u32::saturating_add));
             }
+            let tensors: usize = up.iter().map(|t| t.encoding.byte_len(t.elements())).sum();
+            let whole = HEADER + OPEN_HEAD_MAX + up.len() * DESCRIPTOR_MAX + tensors + SEAL_MAX;
+            needs.longest_upload = needs.longest_upload.max(whole);
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
             for tensor in &request.expects {
@@ -68,6 +76,13 @@ impl Requirements {
     #[must_use]
     pub fn with_numeric(self, numeric: Numeric) -> Self {
         Self { numeric, ..self }
+    }
+
+    /// Bytes of the longest frame that the campaign gives a reason for, device to server: an update that is whole. Where
+    /// the frame limit is smaller, updates come in chunks under that limit.
+    #[must_use]
+    pub fn longest_upload(&self) -> usize {
+        self.longest_upload
     }
 
     /// Judges a hello of this wire version.

@@ -10,7 +10,8 @@
 //!
 //! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
 //! cannot matter, [`linalg`] holds the factorisations; [`connection`] is one device's side of the protocol
-//! without a socket; [`config`] reads files; [`store`] keeps what was committed, [`journal`] what was decided; [`server`] adds tokio.
+//! without a socket; [`config`] reads files; [`store`] keeps what was committed, [`journal`] what was decided, [`keys`] who may
+//! speak as which device; [`server`] adds tokio.
 //! The simulator uses everything but [`server`]: what is simulated is what is served.
 //!
 //! What does *not* live here: anything of the device, except through `fedspan-protocol`.
@@ -24,6 +25,7 @@ pub mod config;
 pub mod connection;
 pub mod engine;
 pub mod journal;
+pub mod keys;
 pub mod linalg;
 pub mod random;
 pub mod server;

@@ -38,6 +38,10 @@ pub enum Purpose {
     Dropout,
     /// A client's number of samples.
     Size,
+    /// Which clients attack (index 0), and the plane that they agree on (index 1).
+    Attackers,
+    /// What an attacker draws in a round: index as with `RoundSpeed`.
+    Attack,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

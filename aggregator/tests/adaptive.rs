@@ -60,14 +60,14 @@ impl World {
             .enough
             .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
         let mut sum = Matrix::zeros(D, K);
-        for (head, after) in self.heads.iter().zip(&self.times).take(n) {
+        for (place, (head, after)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
             // The population gradient of a device, and noise.
             let missed = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
             let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
             let gradient = (missed * head * -1.0 + noise) * head.transpose();
             let values = to_f32(&gradient);
             let tensors = [Tensor { role: Role::Gradient, rows: D as u16, cols: K as u16, values }];
-            let answer = Answer { after: *after, samples: 10, tensors: &tensors, model: &self.model };
+            let answer = Answer { after: *after, samples: 10 * place, tensors: &tensors, model: &self.model };
             policy.counted(&answer);
             sum += from_f32(D, K, &tensors[0].values);
         }
@@ -140,12 +140,13 @@ fn models_that_are_no_representation_do_as_well() {
             let target = policy.cohort(number, &fleet).target;
             let before = world.model.clone();
             let mut sum = Matrix::zeros(D, K);
-            for after in &world.times[..target] {
+            for (place, after) in (1..).zip(&world.times[..target]) {
                 let noise = gaussian(D, K, &mut world.random) * 0.1;
                 let own = &before - (&before - &world.truth + noise) * STEP;
                 let values = to_f32(&own);
                 let tensors = [Tensor { role: Role::SharedHead, rows: D as u16, cols: K as u16, values }];
-                policy.counted(&Answer { after: *after, samples: 10, tensors: &tensors, model: &before });
+                let samples = 10 * place;
+                policy.counted(&Answer { after: *after, samples, tensors: &tensors, model: &before });
                 sum += own;
             }
             world.model = sum / target as f64;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
+const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
 /// A new directory with a `fleet.toml` whose state is inside it.

@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use fedspan_aggregator::config::{AlgorithmName, Fleet, Init, ParticipationSection, Source, nearest};
+use fedspan_aggregator::aggregate::Rule;
+use fedspan_aggregator::config::{
+    AlgorithmName, Fleet, Init, ParticipationSection, Security, Source, nearest,
+};
 use proptest::prelude::*;
 
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
@@ -42,12 +45,108 @@ fn the_examples_comments_work_when_they_are_taken_out() {
         .replace("policy = \"full\"", "policy = \"fraction\"\nr = 0.5")
         .replace("name = \"fedrep\"", "name = \"fedavg\"")
         .replace("# [stop]", "[stop]")
-        .replace("# change = 1e-4", "change = 1e-4");
+        .replace("# change = 1e-4", "change = 1e-4")
+        .replace("# keys =", "keys =")
+        .replace("# key_file =", "key_file =");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!(fleet.allowed, Some((1..=8).collect()));
     assert_eq!(fleet.model.init, Init::Power { iterations: 5 });
     assert_eq!(fleet.participation, ParticipationSection::Fraction { r: 0.5 });
     assert_eq!(fleet.stop_change, Some(1e-4));
+    let keys =
+        Security::Keys { store: "fedspan-state/keys".into(), key_file: Some("/etc/fedspan/key".into()) };
+    assert_eq!(fleet.security, keys);
+    let bench = Fleet::parse("fleet.toml", &EXAMPLE.replace("# plaintext = true", "plaintext = true"));
+    assert_eq!(bench.unwrap().security, Security::Plaintext);
+}
+
+#[test]
+fn keys_and_plaintext_are_asked_for_and_exclude_each_other() {
+    let parse = |listen: &str, devices: &str| {
+        let text =
+            format!("state = \"here\"\n{}\n[listen]\n{listen}\n", BASE.replace("expected = 2", devices));
+        Fleet::parse("fleet.toml", &text)
+    };
+    let security = |listen: &str, devices: &str| parse(listen, devices).unwrap().security;
+    let keys = |store: &str, key_file: Option<&str>| Security::Keys {
+        store: store.into(),
+        key_file: key_file.map(Into::into),
+    };
+    let some = "expected = 2\nkeys = \"/var/keys\"";
+    let file = "expected = 2\nkey_file = \"/etc/key\"";
+    assert_eq!(security("", some), keys("/var/keys", None));
+    assert_eq!(security("", file), keys("here/keys", Some("/etc/key")));
+    assert_eq!(security("plaintext = false", "expected = 2"), keys("here/keys", None));
+    assert_eq!(security("plaintext = true", "expected = 2"), Security::Plaintext);
+    assert_eq!(security("", "expected = 2"), keys("here/keys", None), "silence is no permission");
+    for (devices, key) in [(some, "keys"), (file, "key_file")] {
+        let both = parse("plaintext = true", devices).unwrap_err().to_string();
+        let said = format!(
+            ": listen.plaintext: found true, but devices.{key} asks for keys: take one of the two out"
+        );
+        assert!(both.starts_with("fleet.toml:17") && both.ends_with(&said), "{both}");
+    }
+    let empty = parse("", "expected = 2\nkeys = \"\"").unwrap_err().to_string();
+    assert!(empty.contains("devices.keys: found \"\", allowed: a file"), "{empty}");
+    let word = parse("plaintext = \"yes\"", "expected = 2").unwrap_err().to_string();
+    assert!(word.contains("listen.plaintext: found \"yes\", allowed: true or false"), "{word}");
+    // What `serve` asks before it listens.
+    let neither = keys("/nowhere/keys", None).check_store().unwrap_err();
+    assert!(neither.starts_with("/nowhere/keys: no key store"), "{neither}");
+    assert!(neither.contains("keys add DEVICE...") && neither.contains("`plaintext = true` in [listen]"));
+    assert_eq!(keys("/dev/null", None).check_store(), Ok(()));
+    assert_eq!(Security::Plaintext.check_store(), Ok(()));
+}
+
+/// A rule that does not fit what devices upload, or that does not exist, is refused before anything is served.
+#[test]
+fn rules_must_fit_what_is_uploaded() {
+    let rule = |word: &str| message("", &format!("[aggregation]\nrule = {word:?}"));
+    assert_eq!(
+        rule("projector-mean"),
+        "fleet.toml:14: aggregation.rule: found \"projector-mean\", which is for subspaces; \"fedrep\" with send = \
+         \"gradient\" uploads gradients; allowed: \"mean\", \"geometric-median\", \"trimmed-mean\" (or send = \
+         \"representation\")"
+    );
+    assert!(rule("geometric-medain").contains("did you mean \"geometric-median\"?"));
+    let trim = |line: &str| message("", &format!("[aggregation]\nrule = \"trimmed-mean\"\n{line}"));
+    assert!(
+        trim("trim = 0.5")
+            .starts_with("fleet.toml:15: aggregation.trim: found 0.5, allowed: a number from 0 to 0.49")
+    );
+    let unused = message("", "[aggregation]\nrule = \"mean\"\ntrim = 0.1");
+    assert!(unused.starts_with("fleet.toml:15: aggregation.trim: unknown key"), "{unused}");
+    let most = message("", "[limits]\nsamples = 0");
+    assert!(
+        most.starts_with("fleet.toml:14: limits.samples: found 0, allowed: an integer from 1 to"),
+        "{most}"
+    );
+    let subspace = "[aggregation]\nrule = \"projector-geometric-median\"\n";
+    let sends = BASE.replace("rounds = 4", "rounds = 4\nsend = \"representation\"");
+    assert!(Fleet::parse("fleet.toml", &format!("{sends}{subspace}")).is_ok());
+    let averaged = sends.replace("fedrep", "fedavg");
+    let said = Fleet::parse("fleet.toml", &format!("{averaged}{subspace}")).unwrap_err().to_string();
+    assert!(said.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{said}");
+}
+
+/// Only the mean is warned of, with the rule that fits; a rule is part of what a campaign is.
+#[test]
+fn the_mean_is_warned_of_and_a_rule_makes_another_campaign() {
+    let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
+    let mean = fleet("");
+    assert_eq!(mean.rule, Rule::Mean);
+    assert!(mean.advice().unwrap().contains("\"geometric-median\" is recommended"));
+    let sends = BASE.replace("rounds = 4", "rounds = 4\nsend = \"representation\"");
+    let subspaces = Fleet::parse("fleet.toml", &sends).unwrap();
+    assert!(subspaces.advice().unwrap().contains("\"projector-geometric-median\" is recommended"));
+    let robust = fleet("[aggregation]\nrule = \"geometric-median\"");
+    assert_eq!(robust.advice(), None);
+    assert!(robust.limits.samples.relative && !mean.limits.samples.relative);
+    assert!(!mean.fingerprint().contains("aggregation"), "older campaigns have no such line");
+    assert!(robust.fingerprint().contains("aggregation.rule = \"geometric-median\"\n"));
+    let trimmed =
+        |trim: &str| fleet(&format!("[aggregation]\nrule = \"trimmed-mean\"\ntrim = {trim}")).fingerprint();
+    assert_ne!(trimmed("0.1"), trimmed("0.2"));
 }
 
 /// `[stop]` is a scenario's, but a server measures one thing only, and says so of the others.
@@ -92,7 +191,7 @@ fn each_kind_of_mistake_has_its_message() {
         (
             "seed = 3",
             "sead = 3",
-            "fleet.toml:1: sead: unknown key (did you mean \"seed\"?), allowed: algorithm, data, devices, ",
+            "fleet.toml:1: sead: unknown key (did you mean \"seed\"?), allowed: aggregation, algorithm, data, devices, ",
         ),
         ("[data]", "[dada]", "fleet.toml: data.d is missing, allowed: an integer from 1 to 65535"),
         (

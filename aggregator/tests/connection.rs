@@ -5,9 +5,10 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{encoded, frame, hello, messages, random, tensors};
+use common::{encoded, frame, messages, random, tensors};
+use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::algorithm::{Request, Tensor};
-use fedspan_aggregator::connection::{Connection, Inbound, OUTBOX_MAX, Traffic};
+use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX, Traffic};
 use fedspan_aggregator::engine::{Opening, Update};
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::limits::{SCHEMA_HASH, WIRE_VERSION};
@@ -19,6 +20,28 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 
 const DEVICE: u64 = 9;
+
+const WELCOME: Welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
+
+/// A campaign whose updates are as long as frames can be.
+fn gate() -> Arc<Gate> {
+    let request = Request {
+        task: Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } },
+        tensors: Vec::new(),
+        encoding: Encoding::F32,
+        expects: vec![TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1024, 2)],
+    };
+    let model = hello(DEVICE, (8, 2, 1), 256).capabilities.model;
+    Arc::new(Gate::plaintext(Requirements::new(model, &[request], None), WELCOME))
+}
+
+/// A device with room for anything.
+fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
+    let mut hello = common::hello(device, shape, limit);
+    hello.capabilities.tensor_elements = u32::MAX;
+    hello.capabilities.total_elements = u32::MAX;
+    hello
+}
 
 /// A round that sends and expects one d x k tensor (and, with two, a 2 x 3 head each way).
 fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Opening> {
@@ -43,11 +66,10 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Op
 
 /// A connection that has heard hello and said welcome.
 fn greeted(limit: u16) -> Connection {
-    let mut connection = Connection::new();
+    let mut connection = Connection::new(gate());
     let said = say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), limit)), &[]);
     assert!(matches!(said.as_slice(), [Inbound::Hello(_)]), "{said:?}");
-    connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 1000 }));
-    assert_eq!(sent(&mut connection).len(), 1);
+    assert_eq!(sent(&mut connection), vec![(ToDevice::Welcome(WELCOME), Vec::new())]);
     connection
 }
 
@@ -314,7 +336,7 @@ proptest! {
         greet in any::<bool>(), seed in any::<u64>(),
         parts in proptest::collection::vec((0usize..6, any::<prop::sample::Index>(), any::<u8>(), proptest::collection::vec(any::<u8>(), 0..80)), 1..40)
     ) {
-        let mut connection = if greet { greeted(256) } else { Connection::new() };
+        let mut connection = if greet { greeted(256) } else { Connection::new(gate()) };
         let opening = opening(3, 40, 3, Encoding::F32, true);
         if greet {
             connection.open(&opening);
@@ -343,7 +365,7 @@ proptest! {
             match inbound {
                 Inbound::Update(update) => prop_assert_eq!(update, &whole),
                 Inbound::Fault(_) => {}
-                Inbound::Hello(_) | Inbound::Stranger | Inbound::Foreign(_) => prop_assert!(!greet),
+                Inbound::Hello(_) | Inbound::Stranger | Inbound::Refused(_) => prop_assert!(!greet),
                 other => panic!("{other:?} was never sent"),
             }
         }
@@ -356,7 +378,7 @@ proptest! {
     /// Every byte after hello is counted, however the stream is cut.
     #[test]
     fn traffic_is_counted_to_the_byte(case in case(), cut in 1usize..300) {
-        let mut connection = Connection::new();
+        let mut connection = Connection::new(gate());
         let greeting = frame(&ToServer::Hello(hello(DEVICE, (8, 2, 1), case.limit)), &[]);
         let opening = opening(3, case.d, case.k, case.encoding, case.two);
         let alive = frame(&ToServer::Alive, &[]);
@@ -370,6 +392,7 @@ proptest! {
         connection.open(&opening);
         while connection.next_frame(&mut bytes) {}
         prop_assert_eq!(connection.traffic().down as usize, bytes.len());
+
         // Bytes may be counted anew; what was dropped stays counted.
         say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
         hear(&mut connection, &[5, 1, 2, 3, 4, 0]);
@@ -385,10 +408,9 @@ proptest! {
 #[test]
 fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     let refusal_of = |hello: Hello| {
-        let mut connection = Connection::new();
+        let mut connection = Connection::new(gate());
         let said = say(&mut connection, &ToServer::Hello(hello), &[]);
-        let [Inbound::Foreign(refusal)] = said.as_slice() else { panic!("{said:?}") };
-        connection.refuse(*refusal);
+        let [Inbound::Refused(refusal)] = said.as_slice() else { panic!("{said:?}") };
         assert_eq!(sent(&mut connection), vec![(ToDevice::Refused(*refusal), Vec::new())]);
         *refusal
     };
@@ -398,7 +420,7 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     assert_eq!(refusal_of(Hello { wire_version: 2, schema_hash: 0, ..good }), version);
     assert_eq!(refusal_of(Hello { schema_hash: 7, ..good }), Refusal::Schema { served: SCHEMA_HASH });
     // Of another version only the first fields are alike.
-    let mut connection = Connection::new();
+    let mut connection = Connection::new(gate());
     let strange = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
     let check = fedspan_protocol::frame::crc32c(&strange).to_le_bytes();
     // Nothing in it is zero but the tag: one COBS block, and a second.
@@ -407,12 +429,12 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     assert!(plain[at + 1..].iter().all(|b| *b != 0));
     let tail = &plain[at + 1..];
     let wire = [&[at as u8 + 1][..], &plain[..at], &[tail.len() as u8 + 1], tail, &[0]].concat();
-    assert_eq!(hear(&mut connection, &wire), vec![Inbound::Foreign(version)]);
+    assert_eq!(hear(&mut connection, &wire), vec![Inbound::Refused(version)]);
 }
 
 #[test]
 fn nothing_but_hello_is_heard_before_hello() {
-    let mut connection = Connection::new();
+    let mut connection = Connection::new(gate());
     let opening = opening(1, 2, 1, Encoding::F32, false);
     let (frames, _) = update_frames(&opening, 256, 1);
     assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Fault(Fault::Unexpected)]);
@@ -442,13 +464,11 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     assert!(connection.is_mid_update() && connection.pending() > 0);
     let again = hello(DEVICE, (8, 2, 1), 200);
     assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![Inbound::Hello(again)]);
-    assert!(!connection.is_mid_message() && connection.pending() == 0 && !connection.is_unanswered());
+    assert!(!connection.is_mid_message() && connection.pending() == 1 && !connection.is_unanswered());
     // Its new frame limit holds, and rounds go on.
-    let welcome = ToDevice::Welcome(Welcome { campaign: 3, idle_milliseconds: 9 });
-    connection.send(welcome.clone());
     connection.open(&opening);
     let told = sent(&mut connection);
-    assert_eq!(told[0], (welcome, Vec::new()));
+    assert_eq!(told[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
     assert!(told.iter().all(|(_, body)| body.len() < 200));
     let (frames, whole) = update_frames(&opening, 200, 1);
     assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Update(whole)]);
@@ -467,7 +487,7 @@ fn a_second_hello_of_another_device_has_no_place() {
 /// On a line that outlasts conversations a device may not know that this one has begun.
 #[test]
 fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
-    let mut connection = Connection::lasting();
+    let mut connection = Connection::lasting(gate());
     let greet = vec![(ToDevice::Fault(Fault::Greet), Vec::new())];
     assert_eq!(sent(&mut connection), greet);
     assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![Inbound::Fault(Fault::Unexpected)]);

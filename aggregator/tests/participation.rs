@@ -222,7 +222,7 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
             answers += 1;
             samples += u64::from(*size);
             let b = Matrix::identity(3, 1);
-            let answer = Answer { after: after as u64, samples: *size, tensors: &[] as &[Tensor], model: &b };
+            let answer = Answer { after: after as u64, samples, tensors: &[] as &[Tensor], model: &b };
             policy.counted(&answer);
         }
         close(policy);

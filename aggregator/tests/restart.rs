@@ -6,16 +6,22 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::campaign::{D, K, Kept, Setup, live, result, setup};
+use fedspan_aggregator::aggregate::Rule;
 use fedspan_aggregator::engine::{Event, Phase};
 use fedspan_protocol::message::RoundId;
 use proptest::prelude::*;
+
+/// A round that had updates when the server went down is asked again, and no rule has kept any of them.
+fn rules() -> impl Strategy<Value = Rule> {
+    prop::sample::select(vec![Rule::Mean, Rule::GeometricMedian, Rule::TrimmedMean { trim: 0.2 }])
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_restart_after_any_commit_leads_to_the_same_result(setup in setup(), after in 0usize..6, again in any::<bool>()) {
-        let setup = Setup { deadline: None, ..setup };
+    fn a_restart_after_any_commit_leads_to_the_same_result(setup in setup(), after in 0usize..6, again in any::<bool>(), rule in rules()) {
+        let setup = Setup { deadline: None, rule, ..setup };
         let devices = setup.fleet_size as u64;
         let whole = live(setup.engine(), devices, usize::MAX);
         prop_assert_eq!(whole.engine.phase(), Phase::Finished);

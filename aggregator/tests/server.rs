@@ -13,7 +13,7 @@ use common::{Scratch, bits, encoded, frame, hello};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::{Action, Engine, Event, Phase};
 
-use fedspan_aggregator::server::{ServeError, Server, Status, query};
+use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_aggregator::store;
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::frame::{Decoder, Fed};
@@ -50,7 +50,7 @@ struct Running {
 
 async fn serve(fleet: &str, until_finished: bool) -> Running {
     let fleet = Fleet::parse("fleet.toml", fleet).unwrap();
-    let server = Server::bind(fleet, 1).await.unwrap();
+    let server = Server::bind(fleet, 1, Protection::Plaintext).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
@@ -179,6 +179,7 @@ async fn converse(
             let (message, body) = match decoder.feed(&mut input) {
                 Fed::NeedMore => break,
                 Fed::Dropped(why) => panic!("a bad frame: {why:?}"),
+                Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
                 Fed::Message(bytes) => decode::<ToDevice>(bytes).unwrap(),
             };
             match message {
@@ -531,7 +532,8 @@ async fn one_server_a_state_directory() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
     let _server = serve(&fleet, false).await;
-    let second = Server::bind(Fleet::parse("f", &fleet).unwrap(), 1).await.unwrap_err();
+    let second =
+        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, Protection::Plaintext).await.unwrap_err();
     assert!(second.to_string().contains("another server"), "{second}");
 }
 
@@ -666,6 +668,7 @@ async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
                 match decoder.feed(&mut input) {
                     Fed::NeedMore => break,
                     Fed::Dropped(why) => panic!("{why:?}"),
+                    Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
                     Fed::Message(bytes) => {
                         if let ToDevice::RoundOpen(round) = decode::<ToDevice>(bytes).unwrap().0 {
                             opened.push(round.id);
@@ -778,7 +781,11 @@ async fn a_server_without_file_descriptors_serves_who_is_there() {
     let state = Scratch::new();
     let config = state.path().join("fleet.toml");
     let more = format!("{FEDREP}[limits]\nhello = 600\n");
-    std::fs::write(&config, text(&state.path().join("state"), 1, &more)).unwrap();
+    std::fs::write(
+        &config,
+        text(&state.path().join("state"), 1, &more).replace("[devices]", "plaintext = true\n[devices]"),
+    )
+    .unwrap();
     let mut server = Process(
         std::process::Command::new("sh")
             .args(["-c", "ulimit -n 40; exec \"$0\" serve --config \"$1\""])
@@ -816,10 +823,12 @@ async fn the_listener_and_the_directory_are_named_where_they_fail() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let fleet = text(state.path(), 1, FEDREP).replace("127.0.0.1:0", &address);
-    let error = Server::bind(Fleet::parse("f", &fleet).unwrap(), 1).await.unwrap_err();
+    let error = Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, Protection::Plaintext).await.unwrap_err();
     assert!(error.to_string().contains(&address), "{error}");
     let file = state.path().join("file");
     std::fs::write(&file, b"").unwrap();
-    let error = Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap(), 1).await.unwrap_err();
+    let error = Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap(), 1, Protection::Plaintext)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("file"), "{error}");
 }

@@ -62,6 +62,8 @@ pub const WARNING: Option<&str> = if cfg!(feature = "reveal-moments") {
     None
 };
 
+pub use fedspan_protocol::secure;
+
 pub use error::{NotReady, ShapeMismatch, SourceError};
 pub use memory::{Memory, Shape, Workspace};
 pub use session::{Event, Progress, Session};

@@ -110,14 +110,13 @@ where
                 }
                 let mut input = bytes.get(..n).unwrap_or_default();
                 loop {
-                    match decoder.feed(&mut input) {
+                    let event = match decoder.feed(&mut input) {
                         Fed::NeedMore => break,
-                        Fed::Dropped(_) => {}
-                        Fed::Message(message) => {
-                            let event = Event::Message(message);
-                            progress = send(session, io, event, &mut clock, transmit)?;
-                        }
-                    }
+                        Fed::Dropped(_) => continue,
+                        Fed::Message(message) => Event::Message(message),
+                        Fed::Sealed(frame) => Event::Sealed(frame),
+                    };
+                    progress = send(session, io, event, &mut clock, transmit)?;
                 }
             } else if let Some((x, target)) = session.is_collecting().then(|| sensor.poll()).flatten() {
                 progress = send(session, io, Event::Sample(x, target), &mut clock, transmit)?;
@@ -259,18 +258,18 @@ where
         progress.again |= clock() >= progress.wake;
         let mut input = bytes.get(..read).unwrap_or_default();
         loop {
-            match decoder.feed(&mut input) {
+            let event = match decoder.feed(&mut input) {
                 Fed::NeedMore => break,
-                Fed::Dropped(_) => {}
-                Fed::Message(message) => {
-                    progress = session.handle(clock(), Event::Message(message), transmit);
-                    if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {
-                        error = e;
-                        break 'link;
-                    }
-                    progress.sent = 0;
-                }
+                Fed::Dropped(_) => continue,
+                Fed::Message(message) => Event::Message(message),
+                Fed::Sealed(frame) => Event::Sealed(frame),
+            };
+            progress = session.handle(clock(), event, transmit);
+            if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {
+                error = e;
+                break 'link;
             }
+            progress.sent = 0;
         }
     }
     let last = session.handle(clock(), Event::LinkDown, transmit);

@@ -87,6 +87,7 @@ impl Peer {
             match self.decoder.feed(&mut input) {
                 Fed::NeedMore => break,
                 Fed::Dropped(why) => panic!("the device's own frames are sound: {why:?}"),
+                Fed::Sealed(_) => panic!("a sealed frame from a device without a key"),
                 Fed::Message(bytes) => {
                     let (message, body) = decode::<ToServer>(bytes).unwrap();
                     replies.extend(self.server.take(message, body.to_vec()));

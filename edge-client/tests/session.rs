@@ -271,6 +271,50 @@ fn an_update_does_not_cross_campaigns() {
     assert_eq!(bits(&server.values(0)), bits(&expected));
 }
 
+/// A server that opens another round in between gets no second update for a round that has left, whatever it
+/// sends as its representation, and none for a round before it.
+#[test]
+fn what_has_left_is_not_computed_again() {
+    let problem = problem(20, 2, 1);
+    let other = flat(&Random(5).orthonormal(20, 2));
+    let open = |round: u32, b: &[f32]| {
+        problem.server_of(round, gradient(), Encoding::F32, 256, b.to_vec()).opening().remove(0)
+    };
+    for between in [6, 4] {
+        let mut bench = problem.bench(256);
+        bench.connect(7, 60_000);
+        let (message, body) = open(5, &problem.b);
+        let first = bench.message(&message, &body);
+        assert!(matches!(first[..], [(ToServer::Update(_), _)]));
+        // While it waits, the same bytes leave again, whatever came.
+        let (message, body) = open(5, &other);
+        assert_eq!(bench.message(&message, &body), first);
+        let (message, body) = open(between, &problem.b);
+        let second = bench.message(&message, &body);
+        let last = between.max(5);
+        if between < 5 {
+            assert_eq!(declined(&second), DeclineReason::RoundRepeated { last });
+            // Nothing has happened to the update that waits.
+            let (message, body) = open(5, &other);
+            assert_eq!(bench.message(&message, &body), first);
+        } else {
+            assert!(matches!(second[..], [(ToServer::Update(_), _)]));
+            let (message, body) = open(5, &other);
+            let again = bench.message(&message, &body);
+            assert_eq!(declined(&again), DeclineReason::RoundRepeated { last });
+        }
+    }
+    // Of another stage it is the same round.
+    let mut bench = problem.bench(256);
+    bench.connect(7, 60_000);
+    let (message, body) = open(5, &problem.b);
+    bench.message(&message, &body);
+    let (mut message, body) = open(5, &other);
+    let ToDevice::RoundOpen(open) = &mut message else { panic!() };
+    open.id.stage = 9;
+    assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::RoundRepeated { last: 5 });
+}
+
 /// Wherever the link breaks, before or after a frame, the update that arrives is the same bytes, and a
 /// finished one is not computed again.
 #[test]

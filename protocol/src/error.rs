@@ -40,6 +40,8 @@ pub enum Error {
         /// The first column that depends on those before it.
         column: usize,
     },
+    /// A channel can seal nothing more.
+    Exhausted,
 }
 
 impl fmt::Display for Error {
@@ -55,6 +57,7 @@ impl fmt::Display for Error {
             }
             Self::BadDescriptor => f.write_str("impossible tensor descriptor"),
             Self::NonFinite { index } => write!(f, "element {index} is not finite"),
+            Self::Exhausted => f.write_str("no counters are left to seal frames with"),
             Self::RankDeficient { column } => write!(f, "column {column} depends on those before it"),
         }
     }

@@ -1,8 +1,8 @@
 //! Frames on a byte stream: COBS, a length limit and a check.
 //!
 //! A frame is `header | message | check`, COBS-encoded and ended by one zero byte. The header's low
-//! nibble names the protection: 0 is CRC-32C (Castagnoli), 1 is reserved for authenticated
-//! encryption; the high nibble is the frame format, 1.
+//! nibble names the protection: 0 is CRC-32C (Castagnoli), 1 and 2 are authenticated encryption
+//! ([`secure`](crate::secure)); the high nibble is the frame format, 1.
 //!
 //! After *any* error (overflow, bad COBS, bad check, unknown header) everything up to and including
 //! the next zero byte is thrown away, and counted. A frame can therefore not hide in the tail of an
@@ -20,6 +20,12 @@ use crate::{Error, codec};
 
 /// Header of a frame that is protected by CRC-32C.
 pub const HEADER_CRC32C: u8 = 0x10;
+
+/// Header of a frame that is sealed.
+pub const HEADER_SEALED: u8 = 0x11;
+
+/// Header of the first sealed frame, a server's answer to hello.
+pub const HEADER_ANSWER: u8 = 0x12;
 
 /// CRC-32C (Castagnoli) of `bytes`.
 #[must_use]
@@ -60,12 +66,44 @@ pub fn encode<M: Message>(
     mut fill: impl FnMut(&mut [u8]),
     out: &mut [u8],
 ) -> Result<usize, Error> {
+    let envelope = Envelope { before: HEADER, after: CHECK };
+    encode_in(envelope, message, body_len, &mut fill, close_with_crc, out)
+}
+
+/// Writes header and check.
+pub(crate) fn close_with_crc(frame: &mut [u8]) {
+    if let Some((checked, check)) = frame.split_last_chunk_mut::<CHECK>() {
+        if let Some(header) = checked.first_mut() {
+            *header = HEADER_CRC32C;
+        }
+        *check = crc32c(checked).to_le_bytes();
+    }
+}
+
+/// What is around the message and its body in a decoded frame, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Envelope {
+    /// The header and what belongs to it.
+    pub before: usize,
+    /// The check or the tag.
+    pub after: usize,
+}
+
+/// Encodes a frame of any kind: `close` writes what is around the message, and may change it.
+pub(crate) fn encode_in<M: Message>(
+    envelope: Envelope,
+    message: &M,
+    body_len: usize,
+    fill: &mut dyn FnMut(&mut [u8]),
+    mut close: impl FnMut(&mut [u8]),
+    out: &mut [u8],
+) -> Result<usize, Error> {
     let got = out.len();
     let (start, end) = plain_frame(got);
-    let place = out.get_mut(start + HEADER..end).unwrap_or_default();
+    let place = out.get_mut(start.saturating_add(envelope.before)..end).unwrap_or_default();
     let head_len =
         codec::write(message, place).ok_or(Error::BufferTooSmall { needed: got.saturating_add(1), got })?;
-    complete(start..end, HEADER + head_len, body_len, &mut fill, out)
+    complete(envelope, start..end, head_len, body_len, fill, &mut close, out)
 }
 
 /// Where a frame is built in a buffer of `length` bytes. The last byte is the delimiter's. The frame starts so
@@ -76,27 +114,27 @@ fn plain_frame(length: usize) -> (usize, usize) {
     (end.div_ceil(255), end)
 }
 
-/// Gives the `head_len` bytes of header and message in `place` their header, body and check, and encodes them.
+/// Gives the `head_len` bytes of message in `place` their body and envelope, and encodes them.
 #[cfg_attr(target_os = "none", inline(never))]
 fn complete(
+    envelope: Envelope,
     place: Range<usize>,
     head_len: usize,
     body_len: usize,
     fill: &mut dyn FnMut(&mut [u8]),
+    close: &mut dyn FnMut(&mut [u8]),
     out: &mut [u8],
 ) -> Result<usize, Error> {
     let got = out.len();
     let start = place.start;
-    let len = (head_len + CHECK).saturating_add(body_len);
+    let head_end = envelope.before + head_len;
+    let body_end = head_end.saturating_add(body_len);
+    let len = body_end.saturating_add(envelope.after);
     let needed = wire_capacity(len);
     let small = Error::BufferTooSmall { needed, got };
     let frame = out.get_mut(place).and_then(|place| place.get_mut(..len)).ok_or(small)?;
-    let (checked, check) = frame.split_last_chunk_mut::<CHECK>().ok_or(small)?;
-    if let Some(header) = checked.first_mut() {
-        *header = HEADER_CRC32C;
-    }
-    fill(checked.get_mut(head_len..).unwrap_or_default());
-    *check = crc32c(checked).to_le_bytes();
+    fill(frame.get_mut(head_end..body_end).unwrap_or_default());
+    close(frame);
     cobs_encode_in_place(out, start, start + len).ok_or(small)
 }
 
@@ -158,6 +196,8 @@ pub struct FrameCounters {
     pub check: u32,
     /// Frames with an unknown header.
     pub header: u32,
+    /// Sealed frames, handed on to be opened.
+    pub sealed: u32,
 }
 
 /// What [`Decoder::feed`] found.
@@ -167,6 +207,9 @@ pub enum Fed<'a> {
     NeedMore,
     /// The message (and body) of one checked frame.
     Message(&'a [u8]),
+    /// A whole sealed frame, of which nothing is known until a
+    /// [`Channel`](crate::secure::Channel) has opened it.
+    Sealed(&'a mut [u8]),
     /// A frame was thrown away (reported when its end is seen).
     Dropped(Dropped),
 }
@@ -234,9 +277,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
             if byte == 0 {
                 *input = rest;
                 match self.finish() {
-                    Ok(Some(end)) => {
+                    Ok(Some(Judged::Checked(end))) => {
                         let message = self.buffer.as_ref().get(HEADER..end).unwrap_or_default();
                         return Fed::Message(message);
+                    }
+                    Ok(Some(Judged::Sealed(end))) => {
+                        return Fed::Sealed(self.buffer.as_mut().get_mut(..end).unwrap_or_default());
                     }
                     Ok(None) => continue,
                     Err(reason) => return Fed::Dropped(reason),
@@ -281,8 +327,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         }
     }
 
-    /// At a delimiter: the end of the message in the buffer, `None` for an empty frame.
-    fn finish(&mut self) -> Result<Option<usize>, Dropped> {
+    /// At a delimiter: what is in the buffer, `None` for an empty frame.
+    fn finish(&mut self) -> Result<Option<Judged>, Dropped> {
         let (len, block, empty, discard) = (self.len, self.block, self.empty, self.discard);
         self.reset();
         if empty {
@@ -294,7 +340,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
             None => check(self.buffer.as_ref().get(..len).unwrap_or_default()),
         };
         let counter = match judged {
-            Ok(_) => &mut self.counters.accepted,
+            Ok(Judged::Checked(_)) => &mut self.counters.accepted,
+            Ok(Judged::Sealed(_)) => &mut self.counters.sealed,
             Err(Dropped::Oversize) => &mut self.counters.oversize,
             Err(Dropped::Framing) => &mut self.counters.framing,
             Err(Dropped::Check) => &mut self.counters.check,
@@ -305,12 +352,22 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
     }
 }
 
-/// Verifies a decoded frame and returns where its message ends.
-fn check(frame: &[u8]) -> Result<usize, Dropped> {
+/// A decoded frame that is not thrown away.
+#[derive(Clone, Copy)]
+enum Judged {
+    /// Its check is right, and its message ends here.
+    Checked(usize),
+    /// It ends here.
+    Sealed(usize),
+}
+
+/// Verifies a decoded frame as far as that is possible without a key.
+fn check(frame: &[u8]) -> Result<Judged, Dropped> {
     let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(Dropped::Framing)?;
     match checked.first() {
-        Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => Ok(checked.len()),
+        Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => Ok(Judged::Checked(checked.len())),
         Some(&HEADER_CRC32C) => Err(Dropped::Check),
+        Some(&(HEADER_SEALED | HEADER_ANSWER)) => Ok(Judged::Sealed(frame.len())),
         Some(&other) => Err(Dropped::Header(other)),
         None => Err(Dropped::Framing),
     }

@@ -51,6 +51,7 @@ pub mod limits;
 pub mod message;
 pub mod orthonormal;
 mod reason;
+pub mod secure;
 pub mod tensor;
 
 pub use error::Error;

@@ -35,7 +35,9 @@ impl fmt::Display for Refusal {
             Self::Schema { served } => write!(f, "messages of schema {served:08x} are spoken here"),
             Self::Model { expected } => write!(f, "the model trained here is {expected}"),
             Self::Capability(need) => write!(f, "the campaign needs {need}"),
-            Self::UnknownDevice => f.write_str("this device is not on the allow-list"),
+            Self::UnknownDevice => f.write_str("this device, or its key, is not accepted here"),
+            Self::KeyNeeded => f.write_str("frames are encrypted here, and the device has no key"),
+            Self::NoKeysHere => f.write_str("frames are not encrypted here, and the device has a key"),
             Self::FrameLimit { least, most } => write!(f, "frame limits are {least} to {most} bytes"),
         }
     }

@@ -37,6 +37,11 @@ fn check_c_reads_frames_and_messages() {
 }
 
 #[test]
+fn check_sealed_c_opens_and_seals_the_exchange() {
+    compile_and_run(&vectors().join("check_sealed.c"));
+}
+
+#[test]
 fn check_qr_c_has_the_same_bits() {
     compile_and_run(&vectors().join("check_qr.c"));
 }
@@ -74,6 +79,7 @@ int main(void) {
     }
     (void)representation_i8_decoded;
     (void)representation_i8_orthonormal;
+    (void)provision_record;
     puts("OK");
     return 0;
 }

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
 
-use common::golden::{self, Golden, Message, encoded, representation};
+use common::exchange;
+use common::golden::{self, Golden, Message, encoded, provision_record, representation};
 use common::{Event, events, head, plain, stuff};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::limits::{HEADER, SCHEMA_HASH, WIRE_VERSION};
@@ -39,13 +40,14 @@ fn frames() -> Vec<Pinned> {
     golden::all().into_iter().map(pin).collect()
 }
 
-/// What a device must make of the body of `to_device_round_open_i8`, as f32, little endian.
-fn matrices() -> Vec<Pinned> {
+/// What is not a frame of section 1: what a device must make of the body of `to_device_round_open_i8`, as f32, little
+/// endian, what it is flashed with, and an exchange under a key.
+fn others() -> Vec<Pinned> {
     let mut b = vec![0.0; 40];
     Encoding::I8.decode(&encoded(Encoding::I8, &representation()), &mut b).unwrap();
     let decoded = encoded(Encoding::F32, &b);
     orthonormalise(&mut b, 2).unwrap();
-    vec![
+    let mut others = vec![
         Pinned {
             name: "representation_i8_decoded",
             meaning: "not a frame: the 20 x 2 body of to_device_round_open_i8, decoded, as f32",
@@ -56,7 +58,20 @@ fn matrices() -> Vec<Pinned> {
             meaning: "not a frame: the same after the QR, as f32: B of the round, to the last bit",
             bytes: encoded(Encoding::F32, &b),
         },
-    ]
+        Pinned {
+            name: "provision_record",
+            meaning: "not a frame: the provisioning record of device 0x0123456789abcdef with key 40 41 .. 5f, epoch 515",
+            bytes: provision_record(),
+        },
+    ];
+    let pin = |s: exchange::Sealed| Pinned { name: s.name, meaning: s.meaning, bytes: s.wire };
+    others.extend(exchange::all().into_iter().map(pin));
+    others.push(Pinned {
+        name: "sealed_keys",
+        meaning: "not a frame: transcript, up and down of the sealed frames, 32 bytes each",
+        bytes: exchange::secrets().concat(),
+    });
+    others
 }
 
 fn array(text: &mut String, pinned: &Pinned) {
@@ -79,7 +94,7 @@ fn c_header() -> String {
          #define FEDSPAN_SCHEMA_HASH 0x{SCHEMA_HASH:08x}u\n\n"
     );
     let frames = frames();
-    frames.iter().chain(&matrices()).for_each(|pinned| array(&mut text, pinned));
+    frames.iter().chain(&others()).for_each(|pinned| array(&mut text, pinned));
     text.push_str("struct fedspan_vector {\n    const char *name;\n    const uint8_t *bytes;\n");
     text.push_str("    size_t length;\n};\n\n/* All frames, in the order of their names. */\n");
     text.push_str("static const struct fedspan_vector fedspan_vectors[] = {\n");
@@ -95,14 +110,16 @@ fn manifest() -> String {
         "# Golden vectors\n\n\
          The bytes that `../SPEC.md` describes. Each `.bin` file is one complete frame as it crosses the wire,\n\
          delimiter included, unless the table says otherwise. `vectors.h` holds the same bytes as C arrays,\n\
-         `check.c` reads frames and messages with nothing but libc, `check_qr.c` runs the QR:\n\n\
+         `check.c` reads frames and messages with nothing but libc, `check_sealed.c` opens and seals those under a\n\
+         key, `check_qr.c` runs the QR:\n\n\
          ```\ncc -std=c99 check.c -o check && ./check\n\
+         cc -std=c99 check_sealed.c -o check_sealed && ./check_sealed\n\
          cc -std=c99 -ffp-contract=off check_qr.c -lm -o check_qr && ./check_qr\n```\n\n\
          `tests/golden.rs` fails when a byte changes. Written anew by\n\n\
          ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-protocol --test golden\n```\n\n\
          | file | bytes | meaning |\n| --- | ---: | --- |\n",
     );
-    for Pinned { name, meaning, bytes } in frames().iter().chain(&matrices()) {
+    for Pinned { name, meaning, bytes } in frames().iter().chain(&others()) {
         writeln!(text, "| `{name}.bin` | {} | {meaning} |", bytes.len()).unwrap();
     }
     text
@@ -110,7 +127,7 @@ fn manifest() -> String {
 
 fn files() -> Vec<(String, Vec<u8>)> {
     let bin = |p: Pinned| (format!("{}.bin", p.name), p.bytes);
-    let mut files: Vec<_> = frames().into_iter().chain(matrices()).map(bin).collect();
+    let mut files: Vec<_> = frames().into_iter().chain(others()).map(bin).collect();
     files.push(("vectors.h".into(), c_header().into_bytes()));
     files.push(("README.md".into(), manifest().into_bytes()));
     files
@@ -204,6 +221,11 @@ fn the_specification_shows_the_golden_bytes() {
         let Some((kind, name)) = info.split_once(' ') else { continue };
         let hex = lines.lines().flat_map(|line| line.split(';').next().unwrap().split_whitespace());
         let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        if kind == "sealed" {
+            let pinned = others().into_iter().find(|pinned| pinned.name == name).unwrap();
+            assert_eq!(bytes, pinned.bytes, "{name}");
+            continue;
+        }
         let golden = golden::all().into_iter().find(|golden| golden.name == name).unwrap();
         match kind {
             "wire" => assert_eq!(bytes, golden.frame(), "{name}"),

@@ -27,7 +27,7 @@ fn same<M: Serialize>(a: &M, b: &M) -> bool {
 }
 
 fn server_has_body(message: &ToServer) -> bool {
-    matches!(message, ToServer::Update(_) | ToServer::Chunk(_))
+    matches!(message, ToServer::Hello(_) | ToServer::Update(_) | ToServer::Chunk(_))
 }
 
 fn device_has_body(message: &ToDevice) -> bool {

@@ -144,6 +144,13 @@ int main(void)
     REQUIRE(at == end);
     end = (at = representation_i8_decoded) + sizeof representation_i8_decoded;
     for (int i = 0; i < 40; i++) REQUIRE(f32() == b[i]);
+
+    /* SPEC 13: magic, version, length, device, epoch, key, check; no entries. */
+    static const uint8_t fixed[] = {'F', 'S', 'P', 'V', 1, 0, 54, 0, 0xEF, 0xCD, 0xAB, 0x89, 0x67, 0x45, 0x23, 1, 3, 2};
+    REQUIRE(sizeof provision_record == 54 && memcmp(provision_record, fixed, sizeof fixed) == 0);
+    for (int i = 0; i < 32; i++) REQUIRE(provision_record[18 + i] == 0x40 + i);
+    uint32_t crc = crc32c(0, provision_record, 50);
+    for (int i = 0; i < 4; i++) REQUIRE(provision_record[50 + i] == (uint8_t)(crc >> 8 * i));
     printf("OK\n");
     return 0;
 }

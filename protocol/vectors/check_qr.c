@@ -52,6 +52,7 @@ int main(void)
         return 1;
     }
     (void)fedspan_vectors;
+    (void)provision_record;
     printf("OK\n");
     return 0;
 }

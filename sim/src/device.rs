@@ -1,20 +1,26 @@
 //! One virtual device for a real server: the same session, over TCP and real time.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use embedded_io_adapters::tokio_1::FromTokio;
+use fedspan_aggregator::keys::read_keys;
 use fedspan_client::link::{Buffers, Closed, run_async};
-use fedspan_client::session::Config;
+use fedspan_client::secure::Key;
+use fedspan_client::session::{Config, Protection};
+use getrandom::SysRng;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{SeedableRng, TryRng};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::data::Dataset;
 use crate::evaluate;
-use crate::fleet::{SimSession, frame_limit, session};
+use crate::fleet::{SimSession, foreseeable, frame_limit, session};
 use crate::scenario::Scenario;
 
 /// `fedspan-sim device`.
@@ -33,9 +39,39 @@ pub struct Arguments {
     /// Change a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// A file with the device's key, as `fedspan-aggregator keys export` writes it.
+    #[arg(long, value_name = "FILE", required_unless_present = "plaintext", conflicts_with = "plaintext")]
+    pub keys: Option<PathBuf>,
+    /// No key, for a bench: the server has to be asked for it, too (`plaintext = true` in its configuration).
+    #[arg(long)]
+    pub plaintext: bool,
     /// Stay connected after the final head is fitted.
     #[arg(long)]
     pub stay: bool,
+}
+
+/// A device that a real server knows: its number, and how it shows that it is the one.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    device: u64,
+    protection: Protection,
+    /// `None`: the scenario's seed will do.
+    random: Option<ChaCha8Rng>,
+}
+
+impl Identity {
+    /// A device without a key.
+    #[must_use]
+    pub fn plaintext(device: u64) -> Self {
+        Self { device, protection: Protection::Plaintext, random: None }
+    }
+
+    /// A device with a key. Nobody may foresee `random`, nor may it come twice: there is no flash that numbers
+    /// handshakes.
+    #[must_use]
+    pub fn with_key(device: u64, key: Key, random: ChaCha8Rng) -> Self {
+        Self { device, protection: Protection::Key(key), random: Some(random) }
+    }
 }
 
 /// Makes the session of client `index` (from 0) of a scenario.
@@ -44,13 +80,16 @@ pub fn client_session(
     scenario: &Scenario,
     dataset: &Dataset,
     index: usize,
-    id: u64,
+    identity: Identity,
     leave_when_fitted: bool,
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
     let shape = evaluate::shape_of(dataset, scenario.model.k);
-    let config = Config { frame_limit: frame_limit(shape), leave_when_fitted, ..Config::new(id) };
-    Some(session(config, shape, scenario.algorithm.numeric, client.source(), scenario.seed))
+    let config =
+        Config { frame_limit: frame_limit(shape), leave_when_fitted, ..Config::new(identity.device) };
+    let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
+    let numeric = scenario.algorithm.numeric;
+    Some(session(config, identity.protection, shape, numeric, client.source(), random))
 }
 
 /// Runs a session over one connection until it ends.
@@ -90,6 +129,12 @@ pub fn command(arguments: &Arguments) -> ExitCode {
             if let Some(warning) = fedspan_client::WARNING {
                 eprintln!("device {}: {warning}", arguments.wearer);
             }
+            if session.is_plaintext() {
+                eprintln!(
+                    "device {}: PLAINTEXT: frames are not encrypted, and every server is believed; for the bench only",
+                    arguments.wearer
+                );
+            }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(take_part(arguments, &scenario, &dataset, session)),
@@ -119,14 +164,24 @@ fn prepare(arguments: &Arguments) -> Result<(Scenario, Dataset, SimSession), Str
     let scenario = Scenario::parse(name, &text, &arguments.set).map_err(|problem| problem.to_string())?;
     let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
     let count = dataset.clients.len() + dataset.newcomers.len();
+    let identity = identity(arguments)?;
     let session = arguments
         .wearer
         .checked_sub(1)
-        .and_then(|index| {
-            client_session(&scenario, &dataset, index, arguments.wearer as u64, !arguments.stay)
-        })
+        .and_then(|index| client_session(&scenario, &dataset, index, identity, !arguments.stay))
         .ok_or_else(|| format!("--wearer {}: this scenario has clients 1 to {count}", arguments.wearer))?;
     Ok((scenario, dataset, session))
+}
+
+fn identity(arguments: &Arguments) -> Result<Identity, String> {
+    let device = arguments.wearer as u64;
+    let Some(file) = &arguments.keys else { return Ok(Identity::plaintext(device)) };
+    let mut keys = read_keys(file).map_err(|error| error.to_string())?;
+    let key =
+        keys.remove(&device).ok_or_else(|| format!("{}: no key of device {device} in it", file.display()))?;
+    let mut seed = [0; 32];
+    SysRng.try_fill_bytes(&mut seed).map_err(|error| format!("no randomness: {error}"))?;
+    Ok(Identity::with_key(device, key, ChaCha8Rng::from_seed(seed)))
 }
 
 async fn take_part(
@@ -152,7 +207,7 @@ async fn take_part(
                 if session.is_fitted() && !arguments.stay {
                     break;
                 }
-                eprintln!("device {}: connection lost, reconnecting", arguments.wearer);
+                eprintln!("device {}: connection lost, reconnecting{}", arguments.wearer, hint(&session));
                 closed.retry_at
             }
             Some(Err(error)) => {
@@ -166,6 +221,19 @@ async fn take_part(
         }
     }
     report(arguments, scenario, dataset, &mut session)
+}
+
+/// Who proves nothing can only be told about.
+fn hint(session: &SimSession) -> &'static str {
+    let counters = session.counters();
+    match (counters.unopened, counters.unsealed) {
+        _ if session.is_plaintext() || counters.counted > 0 => "",
+        (1.., _) => " (the server has another key than this device)",
+        (0, 1..) => {
+            " (the server turned it away without proof: it may not know the key, or be a bench without keys)"
+        }
+        _ => "",
+    }
 }
 
 fn report(

@@ -1,10 +1,12 @@
 //! The simulated devices: the client's session on heap memory, wired to the host's connection.
 
-use fedspan_aggregator::connection::{Connection, Inbound, Traffic};
+use std::sync::Arc;
+
+use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
-use fedspan_client::session::Config;
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Event, Linear, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
@@ -85,18 +87,24 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
 /// The client as the simulator runs it.
 pub type SimSession = Session<Linear<HeapWorkspace>, ClientSource, NoStore, ChaCha8Rng>;
 
+/// A simulated device's randomness: the same in every run. Not for devices with keys, which nobody may foresee.
+#[must_use]
+pub fn foreseeable(seed: u64, device: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, device).bits())
+}
+
 /// Makes the session of one device.
 #[must_use]
 pub fn session(
     config: Config,
+    protection: Protection,
     shape: Shape,
     numeric: Numeric,
     source: ClientSource,
-    seed: u64,
+    random: ChaCha8Rng,
 ) -> SimSession {
-    let id = config.device;
-    let random = ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, id).bits());
-    Session::new(config, Linear::new(HeapWorkspace::new(shape, numeric)), source, NoStore, random)
+    let task = Linear::new(HeapWorkspace::new(shape, numeric));
+    Session::new(config, protection, task, source, NoStore, random)
 }
 
 /// One device with both ends of its connection.
@@ -116,11 +124,11 @@ pub struct SimDevice {
 impl SimDevice {
     /// A device that has just connected and said hello (found in `said`).
     #[must_use]
-    pub fn connect(session: SimSession) -> Self {
+    pub fn connect(session: SimSession, gate: Arc<Gate>) -> Self {
         let config = session.config();
         let mut device = Self {
             session,
-            connection: Connection::new(),
+            connection: Connection::new(gate),
             said: Vec::new(),
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],

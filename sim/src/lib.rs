@@ -7,11 +7,12 @@
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
 //! [`device`] is one virtual device for a real server; [`live`] is a fleet of them in real time, [`emulate`] one of
-//! emulated boards; [`speedup`] compares schedules of participation, [`theory`] says what they should gain; [`cli`] is
-//! the program.
+//! emulated boards; [`speedup`] compares schedules of participation, [`theory`] says what they should gain; [`byzantine`] compares
+//! rules of aggregation under attack; [`cli`] is the program.
 
 #![forbid(unsafe_code)]
 
+pub mod byzantine;
 pub mod cli;
 pub mod data;
 pub mod demo;

@@ -1,12 +1,14 @@
 //! Runs a scenario with one seed: what goes in, what comes out, what can go wrong.
 
 mod arrivals;
+mod attack;
 mod devices;
 mod prepare;
 pub mod recorded;
 mod simulation;
 mod times;
 
+pub use devices::gate;
 use fedspan_aggregator::engine::{Counters, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
@@ -108,6 +110,8 @@ pub struct Outcome {
     pub newcomer_bytes: (u64, u64),
     /// Seconds spent in rounds, without evaluation.
     pub seconds: f64,
+    /// Updates that attackers replaced, those of the start included.
+    pub attacks: u64,
     /// Interrupted before the end; what was finished is here.
     pub interrupted: bool,
 }

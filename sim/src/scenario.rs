@@ -1,12 +1,17 @@
 //! Scenario files: what to simulate. Every mistake names file, line, key, what was found and what is allowed.
 
+mod attack;
 mod fleet;
 
 use std::path::Path;
 
+pub use attack::{Attack, AttackSection};
+use attack::{check_attack, read_attack};
+use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, Problem, Section, Source,
-    StopSection, read_algorithm, read_model, read_participation, read_stop,
+    StopSection, check_aggregation, read_aggregation, read_algorithm, read_bounds, read_model,
+    read_participation, read_stop,
 };
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
@@ -22,7 +27,7 @@ use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 16] = [
+pub const BUILT_IN: [(&str, &str, &str); 17] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -99,7 +104,15 @@ pub const BUILT_IN: [(&str, &str, &str); 16] = [
         "digits, federated averaging with doubling participation (FLANP)",
         include_str!("../scenarios/flanp.toml"),
     ),
+    (
+        "byzantine",
+        "linear regression, a fifth of the devices attack, geometric median",
+        include_str!("../scenarios/byzantine.toml"),
+    ),
 ];
+
+/// Most samples that a client may declare with effect, unless the file says otherwise: more than generated data have.
+const SAMPLES: u32 = 1_000_000;
 
 /// What to simulate.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +131,14 @@ pub struct Scenario {
     pub model: ModelSection,
     /// The algorithm.
     pub algorithm: AlgorithmSection,
+    /// How the updates of a round become one.
+    pub rule: Rule,
+    /// Largest Frobenius norm of an update.
+    pub norm: f32,
+    /// What declared numbers of samples may count.
+    pub samples: SampleCap,
+    /// Who lies, and how.
+    pub attack: Option<AttackSection>,
     /// Who takes part.
     pub participation: ParticipationSection,
     /// Speeds.
@@ -165,6 +186,8 @@ impl Scenario {
         let source = Source::parse(name, text, changes)?;
         let root = source.root();
         let fleet = read_fleet(&root.section("fleet")?)?;
+        let rule = read_aggregation(&root.section("aggregation")?)?;
+        let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
@@ -174,6 +197,10 @@ impl Scenario {
             data: read_data(&root.section("data")?, &root.section("split")?)?,
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
+            rule,
+            norm,
+            samples,
+            attack: read_attack(&root.section("attack")?)?,
             participation: read_participation(&root.section("participation")?, Some(fleet.communication))?,
             fleet,
             stop: read_stop(&root.section("stop")?)?,
@@ -188,6 +215,8 @@ impl Scenario {
         let classification = !matches!(self.data, DataSection::Linear(_) | DataSection::Npz(_))
             && !matches!(&self.data, DataSection::Csv(_, columns, ..) if !columns.classification);
         let model = root.section("model")?;
+        check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
+        check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
         if classification && self.model.init == Init::Moments {
             let message = "found \"moments\", which weighs samples by y^2: regression only; allowed here: \
                            \"random\", \"power\", \"npy:FILE\"";
@@ -294,6 +323,12 @@ impl Scenario {
     pub fn algorithm_word(&self) -> &'static str {
         AlgorithmName::word(self.algorithm.name)
     }
+}
+
+fn read_limits(section: &Section<'_>, rule: Rule) -> Result<(f32, SampleCap), Problem> {
+    let bounds = read_bounds(section, f64::from(MAGNITUDE_MAX), SAMPLES, rule)?;
+    section.finish()?;
+    Ok(bounds)
 }
 
 fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {

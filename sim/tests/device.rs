@@ -14,7 +14,7 @@ fn ctrl_c_ends_a_device_that_waits_for_its_server() {
     // Nobody listens there: the port was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
-        .args(["device", "--connect", &free.to_string(), "--wearer", "3"])
+        .args(["device", "--connect", &free.to_string(), "--wearer", "3", "--plaintext"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -29,7 +29,7 @@ fn ctrl_c_ends_a_device_that_waits_for_its_server() {
 fn an_address_that_is_none_is_exit_2() {
     let here = directory("device-address");
     for address in ["nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", ":4410", "host:port"] {
-        let output = program(&here, &["device", "--connect", address, "--wearer", "3"]);
+        let output = program(&here, &["device", "--connect", address, "--wearer", "3", "--plaintext"]);
         assert_eq!(code(&output), 2, "{address}");
         assert!(errors(&output).contains(address) && errors(&output).contains("HOST:PORT"), "{address}");
     }

@@ -74,6 +74,13 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 more(LINEAR, "[fleet]\nbandwidth = 1000\n"),
             ],
         ),
+        (
+            "`[aggregation]`",
+            "aggregation",
+            vec![linear.clone(), more(LINEAR, "[aggregation]\nrule = \"trimmed-mean\"\n")],
+        ),
+        ("`[attack]`", "attack", vec![linear.clone(), more(LINEAR, "[attack]\nkind = \"scale\"\n")]),
+        ("`[limits]`", "limits", vec![linear.clone()]),
         ("`[stop]`", "stop", vec![linear]),
     ]
 }

@@ -9,16 +9,16 @@ use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::algorithm::random_start;
 use fedspan_aggregator::linalg::to_f32;
 use fedspan_client::memory::Shape;
-use fedspan_client::session::Config;
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{
     Capabilities, HeadSolve, Hello, Model, Need, Numeric, Refusal, RoundId, RoundOpen, Task as Wire, Upload,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-use fedspan_sim::device::client_session;
+use fedspan_sim::device::{Identity, client_session};
 use fedspan_sim::evaluate::shape_of;
-use fedspan_sim::fleet::{HeapWorkspace, session};
+use fedspan_sim::fleet::{HeapWorkspace, foreseeable, session};
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 
@@ -118,7 +118,7 @@ fn a_device_says_which_arithmetic_it_has() {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let source = dataset.clients[0].source();
-        let session = session(Config::new(1), shape, own, source, 1);
+        let session = session(Config::new(1), Protection::Plaintext, shape, own, source, foreseeable(1, 1));
         let capabilities = session.task().capabilities();
         assert_eq!(capabilities.numeric, own);
         let hello = Hello {
@@ -133,7 +133,7 @@ fn a_device_says_which_arithmetic_it_has() {
     // The device of a scenario has the scenario's.
     let scenario = scenario("linear", &[I16]);
     let dataset = scenario.dataset(1).unwrap();
-    let session = client_session(&scenario, &dataset, 0, 1, false).unwrap();
+    let session = client_session(&scenario, &dataset, 0, Identity::plaintext(1), false).unwrap();
     assert_eq!(session.task().capabilities().numeric, Numeric::I16);
 }
 

@@ -4,6 +4,8 @@
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
+use fedspan_aggregator::aggregate::{RoundAggregate, Rule, TRIM};
+use fedspan_aggregator::algorithm::{Tensor as Update, Weighting};
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
@@ -154,4 +156,44 @@ mod simulation {
             .counter(ItemsCount::new(ROUNDS * CLIENTS))
             .bench_local(|| run(&scenario, 1, &mut Unwatched).expect("runs").counters.counted);
     }
+}
+
+/// What a round of `n` updates of 64 x 4 takes at its close under a rule, beside the mean's whole round.
+#[divan::bench(
+    args = [
+        (Rule::Mean, 40),
+        (Rule::GeometricMedian, 40),
+        (Rule::TrimmedMean { trim: TRIM }, 40),
+        (Rule::ProjectorMean, 40),
+        (Rule::ProjectorGeometricMedian, 40),
+        (Rule::Mean, 1000),
+        (Rule::GeometricMedian, 1000),
+        (Rule::TrimmedMean { trim: TRIM }, 1000),
+        (Rule::ProjectorMean, 1000),
+        (Rule::ProjectorGeometricMedian, 1000),
+        (Rule::Mean, 10_000),
+        (Rule::GeometricMedian, 10_000),
+        (Rule::TrimmedMean { trim: TRIM }, 10_000),
+    ],
+    sample_count = 10
+)]
+fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
+    let (d, k) = (64, 4);
+    let held = basis(d, k);
+    let reference = fedspan_aggregator::linalg::from_f32(d, k, &held);
+    let update = |device: u32| {
+        let values = held.iter().zip(numbers(d * k, device)).map(|(b, noise)| b + 0.1 * noise).collect();
+        [Update { role: Role::Representation, rows: d as u16, cols: k as u16, values }]
+    };
+    let updates: Vec<_> = (0..n).map(update).collect();
+    bencher.bench_local(|| {
+        let mut round = RoundAggregate::new(rule, Weighting::Samples, d * k);
+        for (device, update) in (0..).zip(&updates) {
+            round.absorb(device, 40, black_box(update));
+        }
+        match rule.is_for_subspaces() {
+            true => round.subspace(&reference).expect("full rank").map(|b| b.iter().copied().collect()),
+            false => round.numbers(&[]),
+        }
+    });
 }

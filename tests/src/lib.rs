@@ -3,15 +3,18 @@
 #![forbid(unsafe_code)]
 
 pub mod cycles;
+pub mod keys;
+pub mod lists;
+pub mod load;
 pub mod replay;
 
 use std::net::SocketAddr;
 use std::path::Path;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::server::{ServeError, Server, Status};
+use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
 use fedspan_sim::data::Dataset;
-use fedspan_sim::device::{client_session, converse};
+use fedspan_sim::device::{Identity, client_session, converse};
 use fedspan_sim::fleet::SimSession;
 use fedspan_sim::scenario::Scenario;
 use tokio::io::DuplexStream;
@@ -30,21 +33,26 @@ pub struct Running {
     pub end: JoinHandle<Result<Status, ServeError>>,
 }
 
-/// Starts a server from the text of a `fleet.toml`; it ends when the campaign is finished.
+/// Starts a server from the text of a `fleet.toml`; it ends when the campaign is finished. Frames are not encrypted.
 ///
 /// # Errors
 /// What the server says.
 pub async fn start(fleet: &str) -> Result<Running, String> {
-    start_with(fleet, Vec::new()).await
+    start_with(fleet, Protection::Plaintext, Vec::new(), true).await
 }
 
-/// [`start`] with lines that are there already.
+/// [`start`] with keys, with lines that are there already, and if wanted until it is stopped.
 ///
 /// # Errors
 /// What the server says.
-pub async fn start_with(fleet: &str, lines: Vec<DuplexStream>) -> Result<Running, String> {
+pub async fn start_with(
+    fleet: &str,
+    protection: Protection,
+    lines: Vec<DuplexStream>,
+    until_finished: bool,
+) -> Result<Running, String> {
     let fleet = Fleet::parse("fleet.toml", fleet).map_err(|problem| problem.to_string())?;
-    let mut server = Server::bind(fleet, 1).await.map_err(|error| error.to_string())?;
+    let mut server = Server::bind(fleet, 1, protection).await.map_err(|error| error.to_string())?;
     for (index, line) in lines.into_iter().enumerate() {
         server.attach(format!("line {index}"), line);
     }
@@ -56,7 +64,7 @@ pub async fn start_with(fleet: &str, lines: Vec<DuplexStream>) -> Result<Running
             std::future::pending::<()>().await;
         }
     };
-    let end = tokio::spawn(server.serve(shutdown, true));
+    let end = tokio::spawn(server.serve(shutdown, until_finished));
     Ok(Running { address, stop, end })
 }
 
@@ -81,10 +89,10 @@ pub async fn device(
     scenario: Scenario,
     dataset: std::sync::Arc<Dataset>,
     index: usize,
+    identity: Identity,
     address: SocketAddr,
 ) -> Result<SimSession, String> {
-    let mut session =
-        client_session(&scenario, &dataset, index, index as u64, true).ok_or("no such client")?;
+    let mut session = client_session(&scenario, &dataset, index, identity, true).ok_or("no such client")?;
     let began = Instant::now();
     for _ in 0..200 {
         let ended = converse(&mut session, &address.to_string(), began).await;

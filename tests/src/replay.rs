@@ -2,15 +2,16 @@
 //! devices were disturbed. Nobody here is late, and nothing is lost.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use fedspan_aggregator::connection::Inbound;
 use fedspan_aggregator::engine::{Action, Event};
 use fedspan_aggregator::linalg::to_f32;
-use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
+use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim::data::Dataset;
-use fedspan_sim::device::client_session;
+use fedspan_sim::device::{Identity, client_session};
 use fedspan_sim::fleet::SimDevice;
-use fedspan_sim::run::engine;
+use fedspan_sim::run::{engine, gate};
 use fedspan_sim::scenario::Scenario;
 
 /// The representation (row-major, d x k) that a campaign ends with in whose `n`th round, from 0, only the
@@ -20,14 +21,14 @@ use fedspan_sim::scenario::Scenario;
 /// If somebody who should count does not answer.
 pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
+    let gate = gate(scenario, dataset, &engine);
     let mut devices = Vec::new();
     let mut actions = Vec::new();
     for index in 0..dataset.clients.len() {
-        let session =
-            client_session(scenario, dataset, index, index as u64, false).ok_or("no such client")?;
-        let mut device = SimDevice::connect(session);
+        let session = client_session(scenario, dataset, index, Identity::plaintext(index as u64), false)
+            .ok_or("no such client")?;
+        let mut device = SimDevice::connect(session, Arc::clone(&gate));
         device.said.clear();
-        device.connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: u32::MAX }));
         device.pump();
         devices.push(device);
         engine.handle(0, Event::Joined(index as u64), &mut actions);

@@ -82,7 +82,7 @@ fn budgeted() -> (Rows, Bits) {
 fn file(rows: &Rows, bits: &Bits) -> String {
     let mut text = "# Written by FEDSPAN_REGENERATE_BUDGETS=1 tests/boards. Instructions of one update (linear FedRep, one output;\n\
                     # verify: the check of a received representation, emit: forming the gradient), bytes of stack below the caller.\n\
-                    # opt_level \"3+s\": the firmware at 3, the client crate at \"s\".\n"
+                    # opt_level \"3+s\": the firmware at 3, client and protocol crates at \"s\".\n"
         .to_owned();
     let value = |word: &String| if word.parse::<u64>().is_ok() { word.clone() } else { format!("{word:?}") };
     let head = |names: &[&str], key: &Key| {

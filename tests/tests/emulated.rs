@@ -1,5 +1,5 @@
 //! The firmware on emulated cores as real clients of the real server: fleets learn what the simulator learns,
-//! bit for bit, also where boards are reset, lose their power, or find noise in their flash. Needs QEMU and the
+//! bit for bit, encrypted (and in the clear, as on a bench), also where boards are reset, lose their power, or find noise in their flash. Needs QEMU and the
 //! boards' targets; `tests/run` says so where they are missing.
 #![cfg(feature = "emulation")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
@@ -54,6 +54,7 @@ struct World {
     scenario: Scenario,
     boards: usize,
     link: Link,
+    plaintext: bool,
     fates: Vec<Fate>,
     scratch: TempDir,
 }
@@ -69,11 +70,15 @@ impl World {
         let changes = [format!("algorithm.rounds={rounds}")];
         let scenario = Scenario::parse(name, text, &changes).expect("scenario");
         let scratch = tempfile::tempdir().expect("a directory");
-        Self { core, scenario, boards, link: Link::Pipes, fates: Vec::new(), scratch }
+        Self { core, scenario, boards, link: Link::Pipes, plaintext: false, fates: Vec::new(), scratch }
     }
 
     fn over(self, link: Link) -> Self {
         Self { link, ..self }
+    }
+
+    fn in_plaintext(self) -> Self {
+        Self { plaintext: true, ..self }
     }
 
     async fn try_run(&self) -> Result<Emulated, EmulateError> {
@@ -85,6 +90,7 @@ impl World {
             fates: &self.fates,
             core: self.core,
             link: self.link,
+            plaintext: self.plaintext,
             root: root(),
             firmware: Some(firmware),
             scratch: self.scratch.path(),
@@ -108,6 +114,8 @@ impl World {
         for board in &emulated.boards {
             assert_eq!(board.number("lost"), 0, "{}", board.line);
             assert_eq!(board.number("storage"), 0, "{}", board.line);
+            assert_eq!(board.line["sealed"], !self.plaintext, "{}", board.line);
+            assert_eq!(board.said.contains("PLAINTEXT"), self.plaintext, "{}", board.said);
             assert_eq!(board.line["representation"], format!("{:08x}", crc32c_f32(&b)), "{}", board.line);
         }
         emulated
@@ -155,6 +163,8 @@ async fn undisturbed(world: World) -> Emulated {
         let line = &board.line;
         assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
         assert_eq!((board.number("restored"), board.number("unusable")), (0, 0), "{line}");
+        // On a line a server asks for hello, in the clear, before it knows that anybody is there.
+        assert!(board.number("unopened") == 0 && board.number("unsealed") <= 1, "{line}");
     }
     if world.boards == 8 {
         let (_, each) = expected(&world.scenario).expect("simulation");
@@ -175,6 +185,20 @@ async fn emulated_fleets_learn_what_the_simulator_learns() {
     undisturbed(World::new("m7", 2, 3)).await;
     undisturbed(World::new("m33", 2, 3)).await;
     undisturbed(World::new("rv32imc", 2, 3)).await;
+}
+
+/// Without keys, as on a bench: they learn the same, since who can read a frame makes no difference to what is in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn fleets_in_the_clear_learn_the_same_and_say_so() {
+    let clear = undisturbed(World::new("m4", 8, 3).in_plaintext()).await;
+    let sealed = undisturbed(World::new("m4", 8, 3)).await;
+    for (clear, sealed) in clear.boards.iter().zip(&sealed.boards) {
+        for learnt in ["representation", "head", "right"] {
+            assert_eq!(clear.line[learnt], sealed.line[learnt], "{}", clear.line);
+        }
+        assert!(clear.number("up") < sealed.number("up"), "{} {}", clear.line, sealed.line);
+    }
+    undisturbed(World::new("m0", 2, 3).over(Link::Uart).in_plaintext()).await;
 }
 
 /// The smallest board: (20, 2) trains in 16 KiB of RAM, all included.

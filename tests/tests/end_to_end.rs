@@ -1,4 +1,4 @@
-//! A real server with real TCP devices learns what the simulator learns, bit for bit.
+//! A real server with real TCP devices, each with its key, learns what the simulator learns, bit for bit.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::store;
 use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;
-use fedspan_tests::{device, fleet_of, start};
+use fedspan_tests::keys::{identity, keys};
+use fedspan_tests::{device, fleet_of, start_with};
 
 const DATA: &str = r#"
 seed = 11
@@ -31,14 +32,18 @@ async fn agrees(sections: &str) {
     let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
     let state = tempfile::tempdir().expect("a directory");
     let fleet = fleet_of(&scenario, &dataset, state.path(), &format!("{sections}[rounds]\ndeadline = 0\n"));
-    let server = start(&fleet).await.expect("server");
+    let (protection, keys) = keys(state.path(), dataset.clients.len() as u64).expect("keys");
+    let server = start_with(&fleet, protection, Vec::new(), true).await.expect("server");
     let mut devices = tokio::task::JoinSet::new();
     for index in 0..dataset.clients.len() {
-        devices.spawn(device(scenario.clone(), Arc::clone(&dataset), index, server.address));
+        let own = identity(index as u64, &keys[&(index as u64)], 0);
+        devices.spawn(device(scenario.clone(), Arc::clone(&dataset), index, own, server.address));
     }
     while let Some(ended) = devices.join_next().await {
         let session = ended.expect("no panic").expect("device");
-        assert_eq!(session.counters().malformed, 0);
+        let counters = session.counters();
+        assert_eq!((counters.malformed, counters.unopened, counters.unsealed), (0, 0, 0));
+        assert!(!session.is_plaintext());
     }
     let status = server.end.await.expect("no panic").expect("served");
     assert_eq!(status.phase, "finished");

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use fedspan_tests::lists::{with_list, with_table};
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
@@ -80,24 +81,13 @@ fn budgeted() -> Sizes {
 
 /// The list as it is in the file.
 fn list(sizes: &Sizes) -> String {
-    let mut text = String::from("flash = [\n");
+    let mut text = String::new();
     for (own, figures) in sizes {
         let words = KEYS.iter().zip(own).map(|(name, word)| format!("{name} = {word:?}"));
         let figures = FIGURES.iter().zip(figures).map(|(name, bytes)| format!("{name} = {bytes}"));
         let _ = writeln!(text, "    {{ {} }},", words.chain(figures).collect::<Vec<_>>().join(", "));
     }
-    text + "]\n"
-}
-
-/// The file with another list.
-fn with_list(file: &str, list: &str) -> String {
-    match file.split_once("flash = [\n") {
-        Some((before, rest)) => {
-            let (_, after) = rest.split_once("]\n").expect("the list's end");
-            format!("{before}{list}{after}")
-        }
-        None => format!("{file}{list}"),
-    }
+    text
 }
 
 /// The README's table.
@@ -130,10 +120,7 @@ const END: &str = "<!-- end of flash -->\n";
 
 /// The README with this table.
 fn readme(table: &str) -> String {
-    let old = read("README.md");
-    let (before, rest) = old.split_once(BEGIN).expect("the table's place");
-    let (_, after) = rest.split_once(END).expect("the table's end");
-    format!("{before}{BEGIN}{table}{END}{after}")
+    with_table(&read("README.md"), BEGIN, END, table).expect("its place")
 }
 
 fn regenerating() -> bool {
@@ -151,7 +138,7 @@ fn no_firmware_takes_more_than_it_did() {
         "every board, core, level and shape"
     );
     if regenerating() {
-        let file = with_list(&read("tests/budgets.toml"), &list(&sizes));
+        let file = with_list(&read("tests/budgets.toml"), "flash", &list(&sizes)).expect("a list");
         std::fs::write(root().join("tests/budgets.toml"), file).expect("written");
         std::fs::write(root().join("README.md"), readme(&table(&sizes))).expect("written");
         return;
@@ -178,13 +165,4 @@ fn the_readme_shows_the_budgets() {
             "FEDSPAN_REGENERATE_BUDGETS=1 tests/firmware"
         );
     }
-}
-
-#[test]
-fn a_list_is_put_in_the_place_of_another() {
-    let sizes = Sizes::from([(key(["a/null", "t", "s", ""]), [1, 2])]);
-    let file = "update = [\n]\nflash = [\n    { old },\n]\nbits = [\n]\n";
-    let new = "update = [\n]\nflash = [\n    { program = \"a/null\", target = \"t\", opt_level = \"s\", \
-               shape = \"\", flash = 1, ram = 2 },\n]\nbits = [\n]\n";
-    assert_eq!(with_list(file, &list(&sizes)), new);
 }

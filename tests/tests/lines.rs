@@ -2,20 +2,23 @@
 //! Whatever happens, the fleet learns what the simulator learns, bit for bit.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, Stream, stream};
 use fedspan_aggregator::store;
+use fedspan_protocol::secure::Key;
 use fedspan_sim::data::Dataset;
-use fedspan_sim::device::{client_session, converse_over};
+use fedspan_sim::device::{Identity, client_session, converse_over};
 use fedspan_sim::fleet::SimSession;
 use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;
-use fedspan_tests::{fleet_of, start, start_with};
+use fedspan_tests::keys::{identity, keys};
+use fedspan_tests::{Running, device, fleet_of, start_with};
 use serial2_tokio::SerialPort;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use tokio::task::JoinSet;
@@ -45,21 +48,41 @@ struct World {
     scenario: Scenario,
     dataset: Arc<Dataset>,
     state: tempfile::TempDir,
+    keys: BTreeMap<u64, Key>,
+    /// Sessions that were made: none has the randomness of another.
+    lives: AtomicU64,
 }
 
 impl World {
     fn new() -> Self {
         let scenario = Scenario::parse("test", SCENARIO, &[]).expect("scenario");
         let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
-        Self { scenario, dataset, state: tempfile::tempdir().expect("a directory") }
+        let state = tempfile::tempdir().expect("a directory");
+        let (_, keys) = keys(state.path(), 5).expect("keys");
+        Self { scenario, dataset, state, keys, lives: AtomicU64::new(0) }
     }
 
     fn fleet(&self) -> String {
         fleet_of(&self.scenario, &self.dataset, self.state.path(), CAMPAIGN)
     }
 
+    fn identity(&self, index: usize) -> Identity {
+        identity(index as u64, &self.keys[&(index as u64)], self.lives.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A device with its key.
     fn session(&self, index: usize) -> SimSession {
-        client_session(&self.scenario, &self.dataset, index, index as u64, true).expect("client")
+        client_session(&self.scenario, &self.dataset, index, self.identity(index), true).expect("client")
+    }
+
+    /// A server with the devices' keys.
+    async fn serve(&self, fleet: &str, lines: Vec<DuplexStream>) -> Running {
+        self.serve_until(fleet, lines, true).await
+    }
+
+    async fn serve_until(&self, fleet: &str, lines: Vec<DuplexStream>, finished: bool) -> Running {
+        let (protection, _) = keys(self.state.path(), 5).expect("keys");
+        start_with(fleet, protection, lines, finished).await.expect("server")
     }
 
     /// The representation that was served is the simulator's.
@@ -133,11 +156,14 @@ async fn noise_slows_a_line_down_and_no_more() {
                 (session.counters(), dropped, far)
             });
         }
-        let server = start_with(&world.fleet(), lines).await.expect("server");
+        let fleet = world.fleet().replace("[devices]", "[devices]\nabsence = 1e6");
+        // Every update is waited for, however long the noise keeps a device away. Not only until it is finished: its last acknowledgement may be lost, too.
+        let server = world.serve_until(&fleet, lines, false).await;
         let mut ended = Vec::new();
         while let Some(device) = devices.join_next().await {
             ended.push(device.expect("no panic"));
         }
+        server.stop.send(()).expect("it runs");
         let status = server.end.await.expect("no panic").expect("served");
         assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
         assert_eq!(status.updates.rejected(), 0, "{status:?}");
@@ -202,7 +228,7 @@ async fn a_board_that_restarts_begins_anew() {
                 far
             });
         }
-        let server = start_with(&world.fleet(), lines).await.expect("server");
+        let server = world.serve(&world.fleet(), lines).await;
         while let Some(device) = devices.join_next().await {
             device.expect("no panic");
         }
@@ -230,7 +256,7 @@ async fn a_server_that_restarts_finds_its_boards_again() {
             (session.counters(), far)
         });
     }
-    let first = start_with(&world.fleet(), lines).await.expect("server");
+    let first = world.serve(&world.fleet(), lines).await;
     // Bytes pass for a while: the first server gets somewhere, but not to the end.
     let mut passed = 0;
     while passed < 5 * 900 {
@@ -258,7 +284,7 @@ async fn a_server_that_restarts_finds_its_boards_again() {
         lines.push(near);
         tokio::spawn(async move { tokio::io::copy_bidirectional(&mut wire, &mut other).await });
     }
-    let second = start_with(&world.fleet(), lines).await.expect("server");
+    let second = world.serve(&world.fleet(), lines).await;
     while let Some(device) = devices.join_next().await {
         let (counters, _line) = device.expect("no panic");
         assert!(counters.greeted_again >= 1, "{counters:?}");
@@ -297,7 +323,7 @@ async fn serial_ports_may_be_pulled_and_plugged_in_again() {
     let names: Vec<PathBuf> = (0..4).map(|index| world.state.path().join(format!("port{index}"))).collect();
     let ports: Vec<String> = names.iter().map(|name| format!("{:?}", name.display().to_string())).collect();
     let fleet = world.fleet().replace("[devices]", &format!("serial = [{}]\n[devices]", ports.join(", ")));
-    let server = start(&fleet).await.expect("server");
+    let server = world.serve(&fleet, Vec::new()).await;
     let mut devices = JoinSet::new();
     for (index, name) in names.iter().enumerate() {
         let (mut session, name) = (world.session(index), name.clone());
@@ -323,7 +349,7 @@ async fn serial_ports_may_be_pulled_and_plugged_in_again() {
     }
     tokio::time::sleep(Duration::from_millis(2000)).await;
     let session =
-        fedspan_tests::device(world.scenario.clone(), Arc::clone(&world.dataset), 4, server.address);
+        device(world.scenario.clone(), Arc::clone(&world.dataset), 4, world.identity(4), server.address);
     session.await.expect("the device on TCP");
     let mut boards = Vec::new();
     while let Some(board) = devices.join_next().await {

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use fedspan_aggregator::engine::Phase;
 use fedspan_aggregator::journal::{self, JournalError, Line, Outcome, Part};
-use fedspan_aggregator::server::{Server, Status};
+use fedspan_aggregator::server::{Protection, Server, Status};
 use fedspan_aggregator::store;
 use fedspan_sim::data::Dataset;
+use fedspan_sim::device::Identity;
 use fedspan_sim::live::{self, Again, AgainError, Plan, again, campaign};
 use fedspan_sim::run::recorded::ReplayError;
 use fedspan_sim::scenario::Scenario;
@@ -274,7 +275,8 @@ async fn a_journal_of_something_else_is_refused() {
 /// or the end of the campaign where there are none. Returns what the server had made durable at each moment.
 async fn serve(scenario: &Scenario, state: &Path, moments: &[u32]) -> Vec<Vec<u8>> {
     let dataset = Arc::new(data(scenario));
-    let server = Server::bind(campaign(scenario, &dataset, state).unwrap(), 1).await.unwrap();
+    let server =
+        Server::bind(campaign(scenario, &dataset, state).unwrap(), 1, Protection::Plaintext).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
@@ -285,7 +287,13 @@ async fn serve(scenario: &Scenario, state: &Path, moments: &[u32]) -> Vec<Vec<u8
     let serving = tokio::spawn(server.serve(shutdown, true));
     let mut devices = JoinSet::new();
     for index in 0..dataset.clients.len() {
-        devices.spawn(device(scenario.clone(), Arc::clone(&dataset), index, address));
+        devices.spawn(device(
+            scenario.clone(),
+            Arc::clone(&dataset),
+            index,
+            Identity::plaintext(index as u64),
+            address,
+        ));
     }
     let mut durable = Vec::new();
     for moment in moments {
@@ -305,7 +313,9 @@ async fn serve(scenario: &Scenario, state: &Path, moments: &[u32]) -> Vec<Vec<u8
 
 /// A server that nobody joins before it is stopped.
 async fn serve_nobody(scenario: &Scenario, state: &Path) {
-    let server = Server::bind(campaign(scenario, &data(scenario), state).unwrap(), 1).await.unwrap();
+    let server = Server::bind(campaign(scenario, &data(scenario), state).unwrap(), 1, Protection::Plaintext)
+        .await
+        .unwrap();
     server.serve(std::future::ready(()), true).await.unwrap();
 }
 
@@ -344,7 +354,7 @@ async fn a_server_without_a_journal_writes_none() {
     let state = tempfile::tempdir().unwrap();
     let mut fleet = campaign(&scenario, &dataset, state.path()).unwrap();
     fleet.journal = false;
-    let server = Server::bind(fleet, 1).await.unwrap();
+    let server = Server::bind(fleet, 1, Protection::Plaintext).await.unwrap();
     server.serve(std::future::ready(()), true).await.unwrap();
     assert!(!state.path().join(journal::FILE).exists());
 }

@@ -11,7 +11,7 @@ use fedspan_client::Task as _;
 use fedspan_protocol::frame::{Decoder, Fed, encode};
 use fedspan_protocol::message::{Hello, Model, Need, Refusal, RoundId, ToDevice, ToServer, Update, decode};
 use fedspan_sim::data::Dataset;
-use fedspan_sim::device::client_session;
+use fedspan_sim::device::{Identity, client_session};
 use fedspan_sim::scenario::Scenario;
 use fedspan_tests::{Running, device, fleet_of, start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -66,6 +66,7 @@ impl World {
                 self.scenario.clone(),
                 Arc::clone(&self.dataset),
                 index,
+                Identity::plaintext(index as u64),
                 self.server.address,
             ));
         }
@@ -78,7 +79,8 @@ impl World {
     }
 
     fn hello(&self, device: u64) -> Hello {
-        let session = client_session(&self.scenario, &self.dataset, 0, device, false).expect("client");
+        let session = client_session(&self.scenario, &self.dataset, 0, Identity::plaintext(device), false)
+            .expect("client");
         let mut capabilities = session.task().capabilities();
         capabilities.frame_limit = 256;
         Hello::new(device, capabilities)
@@ -109,6 +111,7 @@ async fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
     loop {
         match decoder.feed(&mut input) {
             Fed::NeedMore => return messages,
+            Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
             Fed::Dropped(reason) => panic!("the server sent a bad frame: {reason:?}"),
             Fed::Message(bytes) => messages.push(decode::<ToDevice>(bytes).expect("a message").0),
         }

@@ -1,12 +1,14 @@
-//! FedAvg for a linear model: one representation and one head that everyone shares, averaged. The
+//! FedAvg for a linear model: one representation and one head that everyone shares, averaged (or what another rule
+//! makes of both together). The
 //! single-model baseline of FedRep's Figures 1 and 4 (with one local step it is FedSGD).
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::fedrep::tensor;
+use super::fedrep::{tensor, wide};
 use super::{Algorithm, Request, Tensor, Weighting};
-use crate::aggregate::FixedPointMean;
+use crate::aggregate::{RoundAggregate, Rule};
+use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
 
 /// FedAvg's choices.
@@ -20,25 +22,28 @@ pub struct FedAvgParameters {
     pub local_steps: u16,
     /// How the model is encoded, both ways.
     pub encoding: Encoding,
-    /// Weights of the mean.
+    /// Weights of the updates.
     pub weighting: Weighting,
+    /// How they become one.
+    pub rule: Rule,
 }
 
-/// FedAvg's state: the shared model and the running means.
+/// FedAvg's state: the shared model and what the open round has brought.
 #[derive(Clone, Debug)]
 pub struct FedAvg {
     representation: Matrix,
     head: Matrix,
     parameters: FedAvgParameters,
-    means: [FixedPointMean; 2],
+    round: RoundAggregate,
 }
 
 impl FedAvg {
     /// Starts from `representation` (d x k) and `head` (k x C).
     #[must_use]
     pub fn new(representation: Matrix, head: Matrix, parameters: FedAvgParameters) -> Self {
-        let means = [FixedPointMean::new(representation.len()), FixedPointMean::new(head.len())];
-        Self { representation, head, parameters, means }
+        let FedAvgParameters { rule, weighting, .. } = parameters;
+        let round = RoundAggregate::new(rule, weighting, representation.len() + head.len());
+        Self { representation, head, parameters, round }
     }
 }
 
@@ -54,22 +59,22 @@ impl Algorithm for FedAvg {
         Request { task, tensors, encoding, expects }
     }
 
-    fn absorb(&mut self, samples: u32, tensors: &[Tensor]) {
-        let weight = self.parameters.weighting.weight(samples);
-        for (mean, tensor) in self.means.iter_mut().zip(tensors) {
-            mean.absorb(weight, &tensor.values);
+    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+        if let [_, _] = tensors {
+            self.round.absorb(device, samples, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let [b, w] = &mut self.means;
-        if let (Some(b), Some(w)) = (b.value(), w.value()) {
-            let ((d, k), c) = (self.representation.shape(), self.head.ncols());
-            self.representation = Matrix::from_row_iterator(d, k, b);
-            self.head = Matrix::from_row_iterator(k, c, w);
+        let ((d, k), c) = (self.representation.shape(), self.head.ncols());
+        let held = || self.request().tensors.into_iter().flat_map(|tensor| wide(&tensor.values));
+        let center = if self.round.rule().keeps_updates() { held().collect() } else { Vec::new() };
+        if let Some(model) = self.round.numbers(&center)
+            && let Some((b, w)) = model.split_at_checked(d * k)
+        {
+            self.representation = Matrix::from_row_slice(d, k, b);
+            self.head = Matrix::from_row_slice(k, c, w);
         }
-        b.reset();
-        w.reset();
         Ok(())
     }
 

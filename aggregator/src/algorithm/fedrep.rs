@@ -1,4 +1,5 @@
-//! FedRep on the server (Collins et al. 2021, Algorithm 2): the mean of the devices' steps, then QR.
+//! FedRep on the server (Collins et al. 2021, Algorithm 2): the mean of the devices' steps, or what another rule
+//! makes of them, then QR.
 //!
 //! `Bbar = B - eta mean_i G_i`, `B <- Q` of `Bbar = Q R`. Devices send `G_i` or `B - eta G_i`: the mean is
 //! the same up to rounding. `B` here is what the devices decoded, not what was encoded: for f16 and i8 these
@@ -9,15 +10,16 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::{Algorithm, Request, Tensor, Weighting};
-use crate::aggregate::FixedPointMean;
+use crate::aggregate::{RoundAggregate, Rule};
+use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
 
-/// FedRep's state: the representation and the running mean.
+/// FedRep's state: the representation and what the open round has brought.
 #[derive(Clone, Debug)]
 pub struct FedRep {
     representation: Matrix,
     parameters: FedRepParameters,
-    mean: FixedPointMean,
+    round: RoundAggregate,
 }
 
 /// FedRep's choices.
@@ -33,16 +35,19 @@ pub struct FedRepParameters {
     pub download_encoding: Encoding,
     /// How devices encode what they send.
     pub upload_encoding: Encoding,
-    /// Weights of the mean.
+    /// Weights of the updates.
     pub weighting: Weighting,
+    /// How they become one.
+    pub rule: Rule,
 }
 
 impl FedRep {
     /// Starts from `representation` (d x k, orthonormal columns).
     #[must_use]
     pub fn new(representation: Matrix, parameters: FedRepParameters) -> Self {
-        let mean = FixedPointMean::new(representation.len());
-        Self { representation, parameters, mean }
+        let FedRepParameters { rule, weighting, .. } = parameters;
+        let round = RoundAggregate::new(rule, weighting, representation.len());
+        Self { representation, parameters, round }
     }
 }
 
@@ -60,6 +65,10 @@ fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
         }
     }
     tensor(Role::Representation, representation, values)
+}
+
+pub(super) fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
 }
 
 /// A tensor of the shape of `matrix`.
@@ -82,23 +91,35 @@ impl Algorithm for FedRep {
         }
     }
 
-    fn absorb(&mut self, samples: u32, tensors: &[Tensor]) {
-        if let [update] = tensors {
-            self.mean.absorb(self.parameters.weighting.weight(samples), &update.values);
+    fn admits(&self, tensors: &[Tensor]) -> bool {
+        self.round.admits(tensors)
+    }
+
+    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+        if let [_] = tensors {
+            self.round.absorb(device, samples, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let Some(mean) = self.mean.value() else { return Ok(()) };
         let (d, k) = self.representation.shape();
-        let mean = Matrix::from_row_iterator(d, k, mean);
-        self.mean.reset();
-        let next = match self.parameters.upload {
-            Upload::Representation => mean,
-            _ => {
-                let held = broadcast(&self.representation, self.parameters.download_encoding);
-                from_f32(d, k, &held.values) - mean * f64::from(self.parameters.step_size)
+        let held = || broadcast(&self.representation, self.parameters.download_encoding).values;
+        if self.round.rule().is_for_subspaces() {
+            let held = from_f32(d, k, &held());
+            if let Some(space) = self.round.subspace(&held)? {
+                self.representation = space;
             }
+            return Ok(());
+        }
+        let is_model = self.parameters.upload == Upload::Representation;
+        // The mean does not mind where steps begin.
+        let center = if is_model && self.round.rule().keeps_updates() { wide(&held()) } else { Vec::new() };
+        let Some(value) = self.round.numbers(&center) else { return Ok(()) };
+        let value = Matrix::from_row_iterator(d, k, value);
+        let next = if is_model {
+            value
+        } else {
+            from_f32(d, k, &held()) - value * f64::from(self.parameters.step_size)
         };
         self.representation = orthonormal(&next)?;
         Ok(())

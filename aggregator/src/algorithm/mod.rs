@@ -12,6 +12,7 @@ pub use fedavg::{FedAvg, FedAvgParameters};
 pub use fedrep::{FedRep, FedRepParameters};
 pub use start::{Moments, PowerStart, random_start};
 
+use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient};
 
 /// A tensor on the host.
@@ -74,8 +75,13 @@ pub trait Algorithm: Send {
     /// What the next round asks for.
     fn request(&self) -> Request;
 
-    /// Adds an update that has been checked against [`Request::expects`].
-    fn absorb(&mut self, samples: u32, tensors: &[Tensor]);
+    /// Whether an update that fits [`Request::expects`] can be made use of.
+    fn admits(&self, _tensors: &[Tensor]) -> bool {
+        true
+    }
+
+    /// Adds a device's update that has been checked against [`Request::expects`] and is admitted.
+    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]);
 
     /// Makes the next model of what was absorbed.
     ///

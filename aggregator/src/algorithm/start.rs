@@ -1,12 +1,16 @@
 //! Where the representation starts: a random basis, a few power iterations on y-weighted samples, or the
 //! method of moments (Collins et al. 2021, appendix B.4).
+//!
+//! What devices send for a start goes through the campaign's rule, as far as it is for numbers
+//! ([`Rule::for_numbers`]): a start that is orthogonal to the truth is a point at which FedRep stands still.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::fedrep::tensor;
 use super::{Algorithm, Request, Tensor, Weighting};
-use crate::aggregate::FixedPointMean;
+use crate::aggregate::{RoundAggregate, Rule};
+use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient, orthonormal, random_basis, to_f32, top_eigenspace};
 use crate::random::{Purpose, stream};
 
@@ -23,16 +27,15 @@ pub fn random_start(d: usize, k: usize, seed: u64) -> Matrix {
 pub struct PowerStart {
     basis: Matrix,
     iterations: u32,
-    weighting: Weighting,
-    mean: FixedPointMean,
+    round: RoundAggregate,
 }
 
 impl PowerStart {
     /// `iterations` rounds from `basis` (d x k, orthonormal columns).
     #[must_use]
-    pub fn new(basis: Matrix, iterations: u32, weighting: Weighting) -> Self {
-        let mean = FixedPointMean::new(basis.len());
-        Self { basis, iterations, weighting, mean }
+    pub fn new(basis: Matrix, iterations: u32, weighting: Weighting, rule: Rule) -> Self {
+        let round = RoundAggregate::new(rule.for_numbers(), weighting, basis.len());
+        Self { basis, iterations, round }
     }
 }
 
@@ -43,15 +46,14 @@ impl Algorithm for PowerStart {
         Request { task: Task::PowerStart, tensors: vec![sent], encoding: Encoding::F32, expects }
     }
 
-    fn absorb(&mut self, samples: u32, tensors: &[Tensor]) {
-        if let [update] = tensors {
-            self.mean.absorb(self.weighting.weight(samples), &update.values);
+    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+        if let [_] = tensors {
+            self.round.absorb(device, samples, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let Some(mean) = self.mean.value() else { return Ok(()) };
-        self.mean.reset();
+        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
         self.basis = orthonormal(&Matrix::from_row_iterator(self.basis.nrows(), self.basis.ncols(), mean))?;
         Ok(())
     }
@@ -91,14 +93,16 @@ pub struct Moments {
     blocks: Vec<usize>,
     next: usize,
     weighting: Weighting,
-    mean: FixedPointMean,
+    rule: Rule,
+    round: RoundAggregate,
 }
 
 impl Moments {
     /// For d features and width k. Blocks are as large as a device's d x k buffer, and as a descriptor of
     /// one row can count.
     #[must_use]
-    pub fn new(d: usize, k: usize, weighting: Weighting) -> Self {
+    pub fn new(d: usize, k: usize, weighting: Weighting, rule: Rule) -> Self {
+        let rule = rule.for_numbers();
         let most = (d * k).min(usize::from(u16::MAX));
         let mut blocks = vec![0];
         let mut room = most;
@@ -116,9 +120,10 @@ impl Moments {
             blocks,
             next: 0,
             weighting,
-            mean: FixedPointMean::new(0),
+            rule,
+            round: RoundAggregate::new(rule, weighting, 0),
         };
-        start.mean = FixedPointMean::new(start.elements());
+        start.begin_block();
         start
     }
 
@@ -129,6 +134,10 @@ impl Moments {
 
     fn elements(&self) -> usize {
         self.rows().map(|row| self.matrix.nrows() - row).sum()
+    }
+
+    fn begin_block(&mut self) {
+        self.round = RoundAggregate::new(self.rule, self.weighting, self.elements());
     }
 }
 
@@ -144,14 +153,14 @@ impl Algorithm for Moments {
         }
     }
 
-    fn absorb(&mut self, samples: u32, tensors: &[Tensor]) {
-        if let [update] = tensors {
-            self.mean.absorb(self.weighting.weight(samples), &update.values);
+    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+        if let [_] = tensors {
+            self.round.absorb(device, samples, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let Some(mean) = self.mean.value() else { return Ok(()) };
+        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
         let d = self.matrix.nrows();
         let places = self.rows().flat_map(|row| (row..d).map(move |column| (row, column)));
         for ((row, column), value) in places.zip(mean) {
@@ -159,7 +168,7 @@ impl Algorithm for Moments {
             self.matrix[(column, row)] = value;
         }
         self.next += 1;
-        self.mean = FixedPointMean::new(self.elements());
+        self.begin_block();
         if self.next + 1 >= self.blocks.len() {
             self.basis = orthonormal(&top_eigenspace(&self.matrix, self.basis.ncols()))?;
         }
@@ -194,7 +203,7 @@ impl Algorithm for Moments {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
         let next = *next as usize;
         self.next = next.min(self.blocks.len());
-        self.mean = FixedPointMean::new(self.elements());
+        self.begin_block();
         true
     }
 

@@ -1,14 +1,19 @@
 //! The aggregator's command line.
 
+mod cli;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use fedspan_aggregator::config::Fleet;
+use cli::unlock::Sources;
+use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_aggregator::engine::Phase;
-use fedspan_aggregator::server::{Server, Status, query};
+use fedspan_aggregator::keys::KeyStore;
+use fedspan_aggregator::server::{Protection, Server, Status, query};
 use fedspan_aggregator::store::{self, Committed};
+use getrandom::SysRng;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The run failed.
@@ -31,6 +36,9 @@ enum Command {
         /// The configuration, a commented example is aggregator/examples/fleet.toml.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        /// A file that holds the key store's passphrase, readable by its owner alone; also FEDSPAN_PASSPHRASE_FILE.
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
         /// Stop once every known device has fitted its final head, instead of waiting for new ones.
         #[arg(long)]
         exit_when_finished: bool,
@@ -47,6 +55,14 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Give devices keys, withdraw or renew them, write them out for flashing.
+    ///
+    /// Through the running server, where it takes effect at once; otherwise straight to the key store's file. See
+    /// aggregator/KEYS.md.
+    #[command(
+        after_help = "Exit codes: 0 done, 1 refused or failed, 2 the command line or the configuration is wrong."
+    )]
+    Keys(cli::keys::KeysOptions),
 }
 
 fn main() -> ExitCode {
@@ -58,8 +74,13 @@ fn main() -> ExitCode {
             std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr()),
         )
         .init();
-    let (Command::Serve { config, .. } | Command::Status { config } | Command::Watch { config }) =
-        &cli.command;
+    let config = match &cli.command {
+        Command::Serve { config, .. } | Command::Status { config } | Command::Watch { config } => config,
+        Command::Keys(options) => match &options.config {
+            Some(config) => config,
+            None => return complain(WRONG, "keys needs --config FILE, the configuration of the fleet"),
+        },
+    };
     let fleet = match load(config) {
         Ok(fleet) => fleet,
         Err(message) => return complain(WRONG, &message),
@@ -70,9 +91,17 @@ fn main() -> ExitCode {
     };
     runtime.block_on(async {
         match cli.command {
-            Command::Serve { exit_when_finished, .. } => serve(fleet, exit_when_finished).await,
+            Command::Serve { passphrase_file, exit_when_finished, .. } => {
+                serve(fleet, passphrase_file, exit_when_finished).await
+            }
             Command::Status { .. } => status(&fleet.state).await,
             Command::Watch { .. } => watch(&fleet.state).await,
+            Command::Keys(options) => match cli::keys::command(&options, &fleet).await {
+                Ok(code) => code,
+                Err(cli::keys::Stop::Failed(message)) => complain(FAILED, &message),
+                Err(cli::keys::Stop::Wrong(message)) => complain(WRONG, &message),
+                Err(cli::keys::Stop::Output(error)) => printed(Err(error), "standard output"),
+            },
         }
     })
 }
@@ -104,14 +133,18 @@ fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
     }
 }
 
-async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
+async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
     let expected = fleet.expected;
+    let protection = match protection(&fleet, passphrase_file) {
+        Ok(protection) => protection,
+        Err(message) => return complain(WRONG, &message),
+    };
     // First: who sees the server listening may stop it.
     let interrupted = match interrupted() {
         Ok(interrupted) => interrupted,
         Err(error) => return complain(FAILED, &format!("no signals: {error}")),
     };
-    let server = match Server::bind(fleet, entropy()).await {
+    let server = match Server::bind(fleet, entropy(), protection).await {
         Ok(server) => server,
         Err(error) => return complain(FAILED, &error.to_string()),
     };
@@ -128,6 +161,17 @@ async fn serve(fleet: Fleet, exit_when_finished: bool) -> ExitCode {
         }
         Err(error) => complain(FAILED, &error.to_string()),
     }
+}
+
+/// What the configuration asks for: the fleet's keys, opened, or none of them.
+fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protection, String> {
+    let Security::Keys { store, key_file } = &fleet.security else { return Ok(Protection::Plaintext) };
+    fleet.security.check_store()?;
+    let derivation = KeyStore::derivation(store).map_err(|error| error.to_string())?;
+    let sources = Sources { passphrase_file, key_file: key_file.clone() };
+    let unlock = sources.unlock(store, derivation)?;
+    let keys = KeyStore::open(store, &unlock, SysRng).map_err(|error| error.to_string())?;
+    Ok(Protection::Keys(keys, Box::new(SysRng)))
 }
 
 /// Differs from one campaign to the next; nothing secret hangs on it.

@@ -1,6 +1,7 @@
 //! From sections to an engine: the one place where names become algorithms and policies.
 
 use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection};
+use crate::aggregate::Rule;
 use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, Moments, PowerStart, random_start,
 };
@@ -26,6 +27,7 @@ pub fn build_engine(
     shape: Shape,
     model: &ModelSection,
     algorithm: &AlgorithmSection,
+    rule: Rule,
     participation: ParticipationSection,
     over_select: f64,
     seed: u64,
@@ -35,9 +37,9 @@ pub fn build_engine(
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
     let start: Option<Box<dyn Algorithm>> = match model.init {
         Init::Power { iterations } => {
-            Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting)))
+            Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule)))
         }
-        Init::Moments => Some(Box::new(Moments::new(d, k, algorithm.weighting))),
+        Init::Moments => Some(Box::new(Moments::new(d, k, algorithm.weighting, rule))),
         _ => None,
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
@@ -52,6 +54,7 @@ pub fn build_engine(
                 local_steps: algorithm.local_steps,
                 encoding: algorithm.upload,
                 weighting: algorithm.weighting,
+                rule,
             },
         )),
         _ => Box::new(FedRep::new(
@@ -63,6 +66,7 @@ pub fn build_engine(
                 download_encoding: algorithm.download,
                 upload_encoding: algorithm.upload,
                 weighting: algorithm.weighting,
+                rule,
             },
         )),
     };

@@ -6,6 +6,7 @@ use fedspan_protocol::message::{HeadSolve, Numeric};
 
 use super::fleet::Fleet;
 use super::sections::{AlgorithmName, Init, ParticipationSection};
+use crate::aggregate::Rule;
 
 impl Fleet {
     /// The settings of the campaign, a line each, in the words of the file. Settings that may change while a
@@ -40,6 +41,14 @@ impl Fleet {
         line("algorithm.send", lower(algorithm.send));
         line("algorithm.upload", lower(algorithm.upload));
         line("algorithm.download", lower(algorithm.download));
+        // Campaigns that are older than the section have the mean.
+        match self.rule {
+            Rule::Mean => {}
+            Rule::TrimmedMean { trim } => {
+                line("aggregation.rule", format!("{:?}, trim = {trim:?}", self.rule.word()));
+            }
+            rule => line("aggregation.rule", quoted(rule.word())),
+        }
         line(
             "participation.policy",
             match self.participation {

@@ -6,19 +6,26 @@ use std::time::Duration;
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 use super::build::{Shape, build_engine};
 use super::reader::Section;
 use super::sections::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, read_algorithm, read_model,
     read_participation, read_server_stop,
 };
+use super::security::{self, Security};
 use super::source::{Problem, Source};
 use crate::admission::least_frame_limit;
+use crate::aggregate::{Rule, SampleCap};
 use crate::engine::{DeviceId, Engine, Settings};
 
 /// Milliseconds after which a round that too few could answer is tried again: devices may have been switched
 /// on before they had samples.
 const PATIENCE: u64 = 5_000;
+/// Largest Frobenius norm of an update, unless the file says otherwise.
+const NORM: f64 = 1e4;
+/// Most samples that a device may declare with effect: more than a microcontroller goes through in a round.
+const SAMPLES: u32 = 100_000;
 
 /// A server's configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +42,8 @@ pub struct Fleet {
     pub serial: Vec<String>,
     /// Their speed, in bits a second.
     pub baud: u32,
+    /// How devices prove who they are.
+    pub security: Security,
     /// Devices that must have joined before the first round opens.
     pub expected: usize,
     /// Devices that may join; `None` for all.
@@ -47,6 +56,8 @@ pub struct Fleet {
     pub model: ModelSection,
     /// The algorithm.
     pub algorithm: AlgorithmSection,
+    /// How the updates of a round become one.
+    pub rule: Rule,
     /// Who takes part.
     pub participation: ParticipationSection,
     /// Training ends after a round in which the representation moved less than this.
@@ -73,6 +84,10 @@ pub struct RoundsSection {
 pub struct Limits {
     /// Connections at once.
     pub connections: usize,
+    /// Connections at once from one address.
+    pub per_address: usize,
+    /// Updates of one device that are looked at in one round.
+    pub updates: u32,
     /// Time until hello.
     pub hello: Duration,
     /// Silence until a connection is closed.
@@ -83,6 +98,8 @@ pub struct Limits {
     pub repeat: Duration,
     /// Largest Frobenius norm of an update.
     pub norm: f32,
+    /// What declared numbers of samples may count.
+    pub samples: SampleCap,
 }
 
 impl Fleet {
@@ -93,25 +110,33 @@ impl Fleet {
     pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
         let source = Source::parse(name, text, &[])?;
         let root = source.root();
-        let (tcp, serial, baud) = read_listen(&root.section("listen")?)?;
-        let (expected, allowed, absence) = read_devices(&root.section("devices")?)?;
+        let (listen, devices) = (root.section("listen")?, root.section("devices")?);
+        let plaintext = security::read_plaintext(&listen)?;
+        let key_files = security::read_key_files(&devices)?;
+        let (tcp, serial, baud) = read_listen(&listen)?;
+        let (expected, allowed, absence) = read_devices(&devices)?;
+        let state = PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?);
+        let security = security::decide(&listen, plaintext, key_files, &state)?;
+        let rule = read_aggregation(&root.section("aggregation")?)?;
         let fleet = Self {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
-            state: PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?),
+            state,
             journal: root.boolean("journal", true)?,
             tcp,
             serial,
             baud,
+            security,
             expected,
             allowed,
             absence,
             shape: read_shape(&root.section("data")?)?,
             model: read_model(&root.section("model")?)?,
             algorithm: read_algorithm(&root.section("algorithm")?)?,
+            rule,
             participation: read_participation(&root.section("participation")?, None)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
-            limits: read_limits(&root.section("limits")?)?,
+            limits: read_limits(&root.section("limits")?, rule)?,
         };
         root.finish()?;
         fleet.check(&root)?;
@@ -138,6 +163,7 @@ impl Fleet {
             let message = format!("{:?} has no rounds to serve", self.algorithm.name.word());
             return Err(root.section("algorithm")?.problem("name", message));
         }
+        check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         if self.limits.connections < self.expected {
             let message =
                 format!("found {}, {} devices are expected", self.limits.connections, self.expected);
@@ -175,6 +201,12 @@ impl Fleet {
         })
     }
 
+    /// What the operator should know about this configuration, if anything.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        advice(self.rule, &self.algorithm)
+    }
+
     /// The engine of this campaign.
     #[must_use]
     pub fn engine(&self) -> Engine {
@@ -185,6 +217,7 @@ impl Fleet {
             deadline: self.rounds.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
             min_count: self.rounds.min_count,
             norm_bound: self.limits.norm,
+            samples: self.limits.samples,
             absence: u64::try_from(self.absence.as_millis()).unwrap_or(u64::MAX),
             patience: Some(PATIENCE),
             stop_change: self.stop_change,
@@ -194,6 +227,7 @@ impl Fleet {
             self.shape,
             &self.model,
             &self.algorithm,
+            self.rule,
             self.participation,
             self.rounds.over_select,
             self.seed,
@@ -257,17 +291,20 @@ fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Problem> {
     Ok(rounds)
 }
 
-fn read_limits(section: &Section<'_>) -> Result<Limits, Problem> {
+fn read_limits(section: &Section<'_>, rule: Rule) -> Result<Limits, Problem> {
     let seconds =
         |key: &str, default: f64| section.number(key, Some(default), 0.01..=1e6).map(Duration::from_secs_f64);
-    #[allow(clippy::cast_possible_truncation, reason = "a bound")]
+    let (norm, samples) = read_bounds(section, NORM, SAMPLES, rule)?;
     let limits = Limits {
         connections: section.size("connections", Some(1024), 1..=1_000_000)?,
+        per_address: section.size("per_address", Some(256), 1..=1_000_000)?,
+        updates: u32::try_from(section.size("updates", Some(16), 1..=1_000_000)?).unwrap_or(u32::MAX),
         hello: seconds("hello", 5.0)?,
         idle: seconds("idle", 120.0)?,
         frame: seconds("frame", 10.0)?,
         repeat: seconds("repeat", 10.0)?,
-        norm: section.number("norm", Some(1e4), f64::MIN_POSITIVE..=4e6)? as f32,
+        norm,
+        samples,
     };
     section.finish()?;
     Ok(limits)

@@ -1,14 +1,17 @@
 //! Configuration files: the reader with its messages, the sections that all files share, and how they
 //! become an engine.
 
+mod aggregation;
 mod build;
 mod fingerprint;
 mod fleet;
 mod reader;
 mod sections;
+mod security;
 mod source;
 mod words;
 
+pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine};
 pub use fingerprint::difference;
 pub use fleet::{Fleet, Limits, RoundsSection};
@@ -17,5 +20,6 @@ pub use sections::{
     ALGORITHMS, AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, StopSection,
     read_algorithm, read_model, read_participation, read_server_stop, read_stop,
 };
+pub use security::Security;
 pub use source::{Problem, Source};
 pub use words::nearest;

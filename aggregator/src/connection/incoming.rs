@@ -19,6 +19,14 @@ pub(super) struct Incoming {
     tensors: Vec<Tensor>,
 }
 
+impl Incoming {
+    /// Bytes that it has on the heap: most of the update that it becomes.
+    pub(super) fn memory(&self) -> usize {
+        let values: usize = self.tensors.iter().map(|tensor| tensor.values.capacity()).sum();
+        self.tensors.capacity() * size_of::<Tensor>() + values * size_of::<f32>()
+    }
+}
+
 /// Forgets an unfinished update, but not that its chunks may still come.
 pub(super) fn settle(incoming: &mut Option<Incoming>, settled: &mut Option<RoundId>) {
     if let Some(update) = incoming.take() {

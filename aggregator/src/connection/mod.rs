@@ -1,6 +1,8 @@
 //! One device's side of the protocol on the host, without a socket: bytes in, events out; messages in,
 //! frames out. The server and the simulator drive the same one.
 
+mod gate;
+mod guard;
 mod incoming;
 mod outgoing;
 
@@ -9,27 +11,30 @@ use std::sync::Arc;
 
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
-use fedspan_protocol::limits::{
-    FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, SCHEMA_HASH, WIRE_VERSION, wire_capacity,
-};
+use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, wire_capacity};
 use fedspan_protocol::message::{
-    Decline, Descriptors, Fault, Hello, Introduction, Missing, Refusal, RoundId, ToDevice, ToServer, decode,
+    Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
 };
+use guard::{GUARD_MEMORY_MAX, Guard, Heard};
 use incoming::{Incoming, begin_update, settle, take_chunk};
-use outgoing::Outgoing;
+use outgoing::{Cut, Outgoing};
 
 use crate::engine::{Opening, Update};
+
+pub use gate::Gate;
 
 /// What a device said.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Inbound {
-    /// Its first message, or the same device's again: it has restarted, or has missed its welcome. What was
-    /// under way before is forgotten.
+    /// It may take part, has been welcomed and, where frames are encrypted, has shown that it has its key. The same
+    /// device's again: it has restarted, or has missed its welcome. What was under way before is forgotten.
     Hello(Hello),
     /// Another device says hello where one is known; it was answered with a fault and dropped.
     Stranger,
-    /// It speaks another wire version, or a development build's other messages; it gets this refusal.
-    Foreign(Refusal),
+    /// It may not take part; the refusal is on its way. Nothing more is to be heard.
+    Refused(Refusal),
+    /// Its key has been revoked or replaced. Nothing more is heard or said.
+    Revoked,
     /// A whole update, reassembled.
     Update(Update),
     /// An update for a round that is not open on this connection: its numbers were not read.
@@ -57,8 +62,14 @@ pub struct Traffic {
     pub unsent: u32,
     /// Rounds that were sent again because nothing had come that answers them.
     pub reopened: u32,
-    /// Frames received and dropped.
+    /// Frames received and dropped. Where frames are encrypted, those are accepted that could be opened.
     pub frames: FrameCounters,
+    /// Sealed frames that came a second time, or too late to know.
+    pub replayed: u32,
+    /// Sealed frames that were sealed by somebody else, or came without a hello.
+    pub forged: u32,
+    /// Messages that were not sealed and should have been.
+    pub unsealed: u32,
 }
 
 impl Traffic {
@@ -79,29 +90,43 @@ impl Traffic {
                 framing: now.framing.saturating_sub(then.framing),
                 check: now.check.saturating_sub(then.check),
                 header: now.header.saturating_sub(then.header),
+                sealed: now.sealed.saturating_sub(then.sealed),
             },
+            replayed: self.replayed.saturating_sub(earlier.replayed),
+            forged: self.forged.saturating_sub(earlier.forged),
+            unsealed: self.unsealed.saturating_sub(earlier.unsealed),
         }
+    }
+
+    /// Frames that were dropped for what they are, whoever sent them.
+    #[must_use]
+    pub fn dropped(&self) -> u32 {
+        let FrameCounters { oversize, framing, check, header, .. } = self.frames;
+        [oversize, framing, check, header].into_iter().fold(0, u32::saturating_add)
     }
 
     /// Faults and frames that were dropped.
     #[must_use]
     pub fn noise(&self) -> u32 {
-        let frames = &self.frames;
-        self.faults
-            .saturating_add(frames.oversize)
-            .saturating_add(frames.framing)
-            .saturating_add(frames.check)
-            .saturating_add(frames.header)
+        let frames = [self.dropped(), self.replayed, self.forged, self.unsealed];
+        frames.into_iter().fold(self.faults, u32::saturating_add)
     }
 }
 
-/// Messages that wait for the socket, at most; a device that does not read is cut off above it.
-pub const OUTBOX_MAX: usize = 64;
+/// Messages that wait for the socket, at most, before a device gets no further answer to what it asks or gets wrong.
+pub const OUTBOX_MAX: usize = 6;
+
+/// With a round that the host opens at the same time.
+const OUTBOX_PLACES: usize = OUTBOX_MAX + 2;
+
+/// Places for messages that are kept while none waits.
+const OUTBOX_KEPT: usize = 4;
 
 /// One device's connection.
 #[derive(Debug)]
 pub struct Connection {
     decoder: Decoder<Vec<u8>>,
+    guard: Guard,
     limit: usize,
     /// The link does not close with this connection: who speaks without a hello is asked for one.
     lasting: bool,
@@ -110,7 +135,7 @@ pub struct Connection {
     device: Option<u64>,
     outbox: VecDeque<Outgoing>,
     /// The round that is open on this device, and how its tensors are cut.
-    open: Option<(Arc<Opening>, Descriptors)>,
+    open: Option<Cut>,
     /// Nothing has come that answers the open round.
     unanswered: bool,
     incoming: Option<Incoming>,
@@ -119,20 +144,19 @@ pub struct Connection {
     traffic: Traffic,
 }
 
-impl Default for Connection {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Connection {
     /// A connection that has not said hello: frames are small until then.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(gate: Arc<Gate>) -> Self {
+        Self::on(gate, false)
+    }
+
+    fn on(gate: Arc<Gate>, lasting: bool) -> Self {
         Self {
             decoder: Decoder::new(vec![0; HELLO_FRAME_MAX]),
+            guard: Guard::new(gate, lasting),
             limit: HELLO_FRAME_MAX,
-            lasting: false,
+            lasting,
             greeted: false,
             device: None,
             outbox: VecDeque::new(),
@@ -147,8 +171,8 @@ impl Connection {
     /// The same on a link that does not close with it, such as a serial line: whoever is there is asked to say
     /// hello.
     #[must_use]
-    pub fn lasting() -> Self {
-        let mut connection = Self { lasting: true, ..Self::new() };
+    pub fn lasting(gate: Arc<Gate>) -> Self {
+        let mut connection = Self::on(gate, true);
         connection.send(ToDevice::Fault(Fault::Greet));
         connection
     }
@@ -156,7 +180,42 @@ impl Connection {
     /// Bytes and drops so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        Traffic { frames: self.decoder.counters(), ..self.traffic }
+        let seals = self.guard.seals();
+        let mut frames = self.decoder.counters();
+        if self.guard.is_encrypted() {
+            frames.accepted = seals.opened;
+        }
+        let (replayed, forged, unsealed) = (seals.replayed, seals.forged, seals.unsealed);
+        Traffic { frames, replayed, forged, unsealed, ..self.traffic }
+    }
+
+    /// Bytes of memory that it takes, itself and what it has on the heap, without an update that is coming in and the
+    /// round, which all connections share.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let outbox = self.outbox.capacity() * size_of::<Outgoing>();
+        let answers: usize = self.outbox.iter().map(Outgoing::memory).sum();
+        size_of::<Self>() + self.longest() + outbox + answers + self.guard.memory()
+    }
+
+    /// The most that [`Self::memory`] comes to, whatever the device sends, if what the host has to say is sent
+    /// before it says more.
+    #[must_use]
+    pub fn memory_max(&self) -> usize {
+        let outbox = OUTBOX_PLACES * size_of::<Outgoing>();
+        let answer = GUARD_MEMORY_MAX;
+        size_of::<Self>() + self.guard.gate().longest_frame(FRAME_LIMIT_MAX) + outbox + 2 * answer
+    }
+
+    /// Bytes of an update that is coming in, decoded.
+    #[must_use]
+    pub fn update_memory(&self) -> usize {
+        self.incoming.as_ref().map_or(0, Incoming::memory)
+    }
+
+    /// Bytes of the longest frame that is listened to.
+    fn longest(&self) -> usize {
+        if self.greeted { self.guard.gate().longest_frame(self.limit) } else { HELLO_FRAME_MAX }
     }
 
     /// Starts counting bytes anew: hello and welcome do not belong to a round.
@@ -174,55 +233,100 @@ impl Connection {
 
     /// Takes bytes from the device and appends what they say.
     pub fn receive(&mut self, bytes: &[u8], said: &mut Vec<Inbound>) {
-        if self.greeted {
-            self.traffic.up += bytes.len() as u64;
-        }
         let mut input = bytes;
+        while let Some(inbound) = self.hear(&mut input) {
+            said.push(inbound);
+        }
+    }
+
+    /// Takes bytes from the device up to the end of the first frame that says something. `None` when they are used up.
+    pub fn hear(&mut self, input: &mut &[u8]) -> Option<Inbound> {
+        let (counts, before) = (self.greeted, input.len());
+        let said = self.next(input);
+        if counts {
+            self.traffic.up += (before - input.len()) as u64;
+        }
+        said
+    }
+
+    fn next(&mut self, input: &mut &[u8]) -> Option<Inbound> {
         loop {
+            let known = self.device;
             // The decoder lends its buffer; what was read from it is owned before `self` is needed again.
-            let parsed = match self.decoder.feed(&mut input) {
-                Fed::NeedMore => return,
+            let heard = match self.decoder.feed(input) {
+                Fed::NeedMore => return None,
                 Fed::Dropped(_) => continue,
-                Fed::Message(message) if !self.greeted && foreign(message).is_some() => Ok(Parsed::Say(
-                    foreign(message).map_or(Inbound::Fault(Fault::Malformed), Inbound::Foreign),
-                )),
-                Fed::Message(message) => match decode::<ToServer>(message) {
-                    Ok((message, body)) => {
-                        if self.open.as_ref().is_some_and(|(opening, _)| answers(&message, opening.id)) {
-                            self.unanswered = false;
-                        }
-                        let (incoming, settled) = (&mut self.incoming, &mut self.settled);
-                        Self::interpret(incoming, settled, self.open.as_ref(), self.greeted, message, body)
+                Fed::Message(message) => self.guard.checked(message),
+                Fed::Sealed(frame) => self.guard.sealed(frame, known),
+            };
+            let parsed = match heard {
+                Heard::Message(message, body) => {
+                    if self.open.as_ref().is_some_and(|(opening, _)| answers(&message, opening.id)) {
+                        self.unanswered = false;
                     }
-                    Err(_) => Err(Fault::Malformed),
-                },
+                    let (incoming, settled) = (&mut self.incoming, &mut self.settled);
+                    Self::interpret(incoming, settled, self.open.as_ref(), self.greeted, message, body)
+                }
+                Heard::Admitted(hello) => Ok(Parsed::Hello(hello)),
+                Heard::Answer(answer) => Ok(Parsed::Answer(answer)),
+                Heard::Refused(refusal, sealed) => {
+                    self.outbox.push_back(match sealed {
+                        Some(answer) => Outgoing::Encoded(answer),
+                        None => Outgoing::Message(ToDevice::Refused(refusal)),
+                    });
+                    *input = &[];
+                    return Some(Inbound::Refused(refusal));
+                }
+                Heard::Stranger => {
+                    self.fault(Fault::Unexpected);
+                    return Some(Inbound::Stranger);
+                }
+                Heard::Revoked => {
+                    self.outbox.clear();
+                    *input = &[];
+                    return Some(Inbound::Revoked);
+                }
+                Heard::Dropped => {
+                    self.ask_for_hello();
+                    continue;
+                }
+                Heard::Fault(fault) => Err(fault),
             };
             match parsed {
-                Ok(Parsed::Say(Inbound::Hello(hello))) => {
-                    self.greet(&hello);
-                    self.traffic.up += input.len() as u64;
-                    said.push(Inbound::Hello(hello));
-                }
-                Ok(Parsed::Say(inbound)) => said.push(inbound),
-                Ok(Parsed::Resend(missing)) => {
-                    if let Err(fault) = self.resend(&missing) {
-                        said.push(self.fault(fault));
-                    }
-                }
-                Ok(Parsed::Nothing) => {}
-                Ok(Parsed::HelloAgain(hello)) if self.device == Some(hello.device) => {
+                Ok(Parsed::Hello(hello)) if known.is_none_or(|known| known == hello.device) => {
                     self.outbox.clear();
                     (self.open, self.unanswered, self.incoming, self.settled) = (None, false, None, None);
                     self.greet(&hello);
-                    said.push(Inbound::Hello(hello));
+                    return Some(Inbound::Hello(hello));
                 }
-                Ok(Parsed::HelloAgain(_)) => {
+                Ok(Parsed::Hello(_)) => {
                     self.fault(Fault::Unexpected);
-                    said.push(Inbound::Stranger);
+                    return Some(Inbound::Stranger);
                 }
+                Ok(Parsed::Answer(answer)) => {
+                    // Of several, the device takes the last.
+                    self.outbox.retain(|out| !matches!(out, Outgoing::Encoded(_)));
+                    if self.outbox.len() < OUTBOX_MAX {
+                        self.outbox.push_back(Outgoing::Encoded(answer));
+                    }
+                }
+                Ok(Parsed::Say(inbound)) => return Some(inbound),
+                Ok(Parsed::Resend(missing)) => {
+                    if let Err(fault) = self.resend(missing) {
+                        return Some(self.fault(fault));
+                    }
+                }
+                Ok(Parsed::Nothing) => {}
                 Ok(Parsed::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
-                Err(fault) => said.push(self.fault(fault)),
+                Err(fault) => return Some(self.fault(fault)),
             }
+        }
+    }
+
+    /// On a link that outlasts conversations: whoever speaks without a hello is asked for one.
+    fn ask_for_hello(&mut self) {
+        if self.lasting && !self.greeted && self.outbox.is_empty() {
+            self.send(ToDevice::Fault(Fault::Greet));
         }
     }
 
@@ -232,8 +336,7 @@ impl Connection {
         if self.outbox.len() < OUTBOX_MAX {
             match self.greeted {
                 true => self.send(ToDevice::Fault(fault)),
-                false if self.lasting => self.send(ToDevice::Fault(Fault::Greet)),
-                false => {}
+                false => self.ask_for_hello(),
             }
         }
         Inbound::Fault(fault)
@@ -247,14 +350,8 @@ impl Connection {
         message: ToServer,
         body: &[u8],
     ) -> Result<Parsed, Fault> {
-        let takes_body = matches!(message, ToServer::Update(_) | ToServer::Chunk(_));
-        if !takes_body && !body.is_empty() {
-            return Err(Fault::Malformed);
-        }
         match message {
-            ToServer::Hello(hello) if !greeted => Ok(Parsed::Say(Inbound::Hello(hello))),
             _ if !greeted => Err(Fault::Unexpected),
-            ToServer::Hello(hello) => Ok(Parsed::HelloAgain(hello)),
             ToServer::Update(head) if open.is_none_or(|(opening, _)| opening.id != head.id) => {
                 // Its numbers cannot be checked against anything; what becomes of it is the engine's to say.
                 *settled = Some(head.id);
@@ -276,17 +373,21 @@ impl Connection {
         self.greeted = true;
         self.device = Some(hello.device);
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
-        self.decoder.set_buffer(vec![0; self.limit]);
+        self.decoder.set_buffer(vec![0; self.longest()]);
+        if !self.guard.is_encrypted() {
+            self.send(ToDevice::Welcome(self.guard.gate().welcome()));
+        }
+    }
+
+    /// The device's key has been revoked or replaced: nothing more is heard or said.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.guard.is_revoked()
     }
 
     /// Queues a message.
     pub fn send(&mut self, message: ToDevice) {
         self.outbox.push_back(Outgoing::Message(message));
-    }
-
-    /// Queues a refusal; the caller closes the connection once it is sent.
-    pub fn refuse(&mut self, refusal: Refusal) {
-        self.send(ToDevice::Refused(refusal));
     }
 
     /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame.
@@ -306,10 +407,11 @@ impl Connection {
     }
 
     fn send_open(&mut self) {
-        let Some((opening, tensors)) = &self.open else { return };
-        self.outbox.push_back(Outgoing::Open(Arc::clone(opening), tensors.clone()));
-        if tensors.iter().any(|t| t.chunk > 0) {
-            self.outbox.push_back(Outgoing::Chunks(Arc::clone(opening), tensors.clone(), 0, 0));
+        let Some((_, tensors)) = &self.open else { return };
+        let chunks = tensors.iter().any(|t| t.chunk > 0);
+        self.outbox.push_back(Outgoing::Open);
+        if chunks {
+            self.outbox.push_back(Outgoing::Chunks(0, 0));
         }
     }
 
@@ -341,23 +443,19 @@ impl Connection {
         self.send(ToDevice::RoundClosed(id));
     }
 
-    fn resend(&mut self, missing: &Missing) -> Result<(), Fault> {
-        let Some((opening, tensors)) = self.open.as_ref().filter(|(opening, _)| opening.id == missing.id)
-        else {
+    fn resend(&mut self, mut missing: Missing) -> Result<(), Fault> {
+        let Some((_, tensors)) = self.open.as_ref().filter(|(opening, _)| opening.id == missing.id) else {
             self.traffic.stale = self.traffic.stale.saturating_add(1);
             return Ok(());
         };
-        let tensor = usize::from(missing.tensor);
-        let exists = |index: usize| tensors.get(tensor).is_some_and(|t| t.chunk_range(index).is_some());
-        let mut all = Ok(());
-        for index in missing.chunks.iter().map(|&index| usize::from(index)) {
-            if !exists(index) {
-                all = Err(Fault::Tensors);
-            } else if self.outbox.len() < OUTBOX_MAX {
-                self.outbox.push_back(Outgoing::Chunk(Arc::clone(opening), tensors.clone(), tensor, index));
-            }
+        let tensor = tensors.get(usize::from(missing.tensor));
+        let asked = missing.chunks.len();
+        missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
+        let all = missing.chunks.len() == asked;
+        if !missing.chunks.is_empty() && self.outbox.len() < OUTBOX_MAX {
+            self.outbox.push_back(Outgoing::Resend(missing));
         }
-        all
+        if all { Ok(()) } else { Err(Fault::Tensors) }
     }
 
     /// A frame, or an update in chunks, has begun and not ended.
@@ -380,13 +478,18 @@ impl Connection {
 
     /// Appends the next frame to `out`. False if there is none.
     pub fn next_frame(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.is_revoked() {
+            self.outbox.clear();
+        }
         let Some(next) = self.outbox.pop_front() else { return false };
         let start = out.len();
         out.resize(start + wire_capacity(self.limit), 0);
         let space = out.get_mut(start..).unwrap_or_default();
-        let (encoded, more) = next.encode(space);
+        let (encoded, more) = next.encode(self.open.as_ref(), &mut self.guard, space);
         if let Some(more) = more {
             self.outbox.push_front(more);
+        } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_KEPT {
+            self.outbox.shrink_to(OUTBOX_KEPT);
         }
         let sent = encoded.unwrap_or(0);
         if encoded.is_err() {
@@ -400,15 +503,6 @@ impl Connection {
     }
 }
 
-/// The refusal for a hello of another version.
-fn foreign(message: &[u8]) -> Option<Refusal> {
-    let hello = Introduction::read(message).ok()?;
-    if hello.wire_version != WIRE_VERSION {
-        return Some(Refusal::WireVersion { served: WIRE_VERSION });
-    }
-    (hello.schema_hash != SCHEMA_HASH).then_some(Refusal::Schema { served: SCHEMA_HASH })
-}
-
 /// Whether a message shows that the device has heard of a round.
 fn answers(message: &ToServer, round: RoundId) -> bool {
     match message {
@@ -420,9 +514,10 @@ fn answers(message: &ToServer, round: RoundId) -> bool {
 }
 
 enum Parsed {
+    Hello(Hello),
+    Answer(Vec<u8>),
     Say(Inbound),
     Resend(Missing),
-    HelloAgain(Hello),
     Stale,
     Nothing,
 }

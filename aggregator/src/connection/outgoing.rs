@@ -3,43 +3,82 @@
 use std::sync::Arc;
 
 use fedspan_protocol::Error;
-use fedspan_protocol::frame::encode;
-use fedspan_protocol::message::{Chunk, Descriptors, RoundOpen, ToDevice};
+use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::TensorDescriptor;
 
+use super::guard::Guard;
 use crate::engine::Opening;
 
+/// A round that is open on a device, and how its tensors are cut.
+pub(super) type Cut = (Arc<Opening>, Descriptors);
+
+/// What belongs to a round belongs to the one that is open: another one empties the outbox of it.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Message(ToDevice),
-    Open(Arc<Opening>, Descriptors),
-    /// Chunks from `next` to the end of the last tensor.
-    Chunks(Arc<Opening>, Descriptors, usize, usize),
-    /// One chunk that was asked for again.
-    Chunk(Arc<Opening>, Descriptors, usize, usize),
+    /// A frame as it travels.
+    Encoded(Vec<u8>),
+    Open,
+    /// Chunks from a tensor's `next` to the end of the last tensor.
+    Chunks(usize, usize),
+    /// Chunks that were asked for again.
+    Resend(Missing),
 }
 
 impl Outgoing {
     /// Writes the next frame of it, and gives back what is to be sent right after that.
-    pub(super) fn encode(self, out: &mut [u8]) -> (Result<usize, Error>, Option<Self>) {
-        match self {
-            Self::Message(message) => (encode(&message, 0, |_| {}, out), None),
-            Self::Open(opening, tensors) => (encode_open(&opening, tensors, out), None),
-            Self::Chunk(opening, tensors, tensor, index) => {
-                (encode_chunk(&opening, &tensors, tensor, index, out), None)
+    pub(super) fn encode(
+        self,
+        open: Option<&Cut>,
+        guard: &mut Guard,
+        out: &mut [u8],
+    ) -> (Result<usize, Error>, Option<Self>) {
+        match (self, open) {
+            (Self::Message(message), _) => (guard.encode(&message, 0, |_| {}, out), None),
+            (Self::Encoded(bytes), _) => (copy(&bytes, out), None),
+            (Self::Open, Some((opening, tensors))) => {
+                (encode_open(opening, tensors.clone(), guard, out), None)
             }
-            Self::Chunks(opening, tensors, tensor, index) => {
-                let encoded = encode_chunk(&opening, &tensors, tensor, index, out);
+            (Self::Chunks(tensor, index), Some((opening, tensors))) => {
+                let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
                 let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
                 let next = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
                 let more = next.0 < tensors.len();
-                (encoded, more.then(|| Self::Chunks(opening, tensors, next.0, next.1)))
+                (encoded, more.then_some(Self::Chunks(next.0, next.1)))
             }
+            (Self::Resend(mut missing), Some((opening, tensors))) => {
+                let mut chunks = missing.chunks.iter().copied();
+                let (tensor, index) = (missing.tensor.into(), chunks.next().map_or(usize::MAX, usize::from));
+                let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
+                missing.chunks = chunks.collect();
+                let more = !missing.chunks.is_empty();
+                (encoded, more.then_some(Self::Resend(missing)))
+            }
+            (_, None) => (Err(Error::BadDescriptor), None),
+        }
+    }
+
+    /// Bytes that it has on the heap.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Encoded(bytes) => bytes.capacity(),
+            _ => 0,
         }
     }
 }
 
-fn encode_open(opening: &Opening, tensors: Descriptors, out: &mut [u8]) -> Result<usize, Error> {
+fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
+    let (needed, got) = (bytes.len(), out.len());
+    out.get_mut(..needed).ok_or(Error::BufferTooSmall { needed, got })?.copy_from_slice(bytes);
+    Ok(needed)
+}
+
+fn encode_open(
+    opening: &Opening,
+    tensors: Descriptors,
+    guard: &mut Guard,
+    out: &mut [u8],
+) -> Result<usize, Error> {
     let inline = tensors.iter().all(|t| t.chunk == 0);
     let body = if inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
     let message = ToDevice::RoundOpen(RoundOpen { id: opening.id, task: opening.request.task, tensors });
@@ -51,7 +90,7 @@ fn encode_open(opening: &Opening, tensors: Descriptors, out: &mut [u8]) -> Resul
             }
         }
     };
-    encode(&message, body, fill, out)
+    guard.encode(&message, body, fill, out)
 }
 
 fn encode_chunk(
@@ -59,6 +98,7 @@ fn encode_chunk(
     tensors: &Descriptors,
     tensor: usize,
     index: usize,
+    guard: &mut Guard,
     out: &mut [u8],
 ) -> Result<usize, Error> {
     let descriptor = tensors.get(tensor).ok_or(Error::BadDescriptor)?;
@@ -72,5 +112,5 @@ fn encode_chunk(
         tensor: u8::try_from(tensor).map_err(|_| Error::BadDescriptor)?,
         offset: u32::try_from(range.start).map_err(|_| Error::BadDescriptor)?,
     };
-    encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
+    guard.encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
 }

@@ -20,7 +20,11 @@ impl Engine {
     ) {
         let outcome = match &mut self.open {
             Some(round) if update.id == round.opening.id => {
-                round.judge(device, update, self.settings.norm_bound)
+                let algorithm = match (&self.start, self.phase) {
+                    (Some(start), Phase::Start(_)) => start,
+                    _ => &self.algorithm,
+                };
+                round.judge(device, update, self.settings.norm_bound, |tensors| algorithm.admits(tensors))
             }
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),
@@ -31,22 +35,26 @@ impl Engine {
             AckOutcome::Counted => {
                 self.barren = 0;
                 self.counters.skipped_samples += u64::from(update.skipped);
+                // The one place where a declared count becomes one that counts.
+                let samples = update.samples.min(self.settings.samples.most);
+                self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
                     Phase::FitHead | Phase::Finished => {}
                     Phase::Start(_) => {
                         if let Some(start) = &mut self.start {
-                            start.absorb(update.samples, &update.tensors);
+                            start.absorb(device, samples, &update.tensors);
                         }
                     }
                     _ => {
-                        let opened_at = self.open.as_ref().map_or(now, |round| round.opened_at);
+                        let round = self.open.as_ref();
+                        let opened_at = round.map_or(now, |round| round.opened_at);
                         self.participation.counted(&Answer {
                             after: now.saturating_sub(opened_at),
-                            samples: update.samples,
+                            samples: round.map_or(0, |round| round.counted_samples),
                             tensors: &update.tensors,
                             model: self.algorithm.model(),
                         });
-                        self.algorithm.absorb(update.samples, &update.tensors);
+                        self.algorithm.absorb(device, samples, &update.tensors);
                     }
                 }
             }

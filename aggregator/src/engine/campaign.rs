@@ -7,6 +7,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSol
 use super::Millis;
 use super::participation::DeviceId;
 use super::round::{Opening, Update};
+use crate::aggregate::SampleCap;
 use crate::linalg::RankDeficient;
 
 /// How a campaign is run.
@@ -26,6 +27,8 @@ pub struct Settings {
     pub min_count: usize,
     /// Largest Frobenius norm of an update.
     pub norm_bound: f32,
+    /// What declared numbers of samples may count, as weights and for participation.
+    pub samples: SampleCap,
     /// A device that has been gone for as long is neither asked nor waited for until it is back.
     pub absence: Millis,
     /// A round that too few can answer is tried again after this long, as often as it takes: repeated where
@@ -222,6 +225,10 @@ pub struct Counters {
     pub short: u64,
     /// Samples that devices skipped, as they say.
     pub skipped_samples: u64,
+    /// Updates that count with fewer samples than the device declared, as it was more than any device may.
+    pub capped_samples: u64,
+    /// Updates that counted with less, as what the device declared was far more than the median of its round.
+    pub capped_to_median: u64,
 }
 
 impl Counters {

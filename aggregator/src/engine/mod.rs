@@ -23,6 +23,7 @@ mod opening;
 pub mod participation;
 mod round;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use fedspan_protocol::message::RoundId;
@@ -68,6 +69,18 @@ pub struct Engine {
     /// is not open then), or by those again who declined or were rejected.
     retry_at: Option<Millis>,
     counters: Counters,
+    /// [`Self::next_absence`], where it has been looked up and nothing has happened since that could change it.
+    absence: Cell<Option<Option<Millis>>>,
+}
+
+/// What an answer of a connected device may change of that on which [`Engine::next_absence`] depends.
+#[derive(Clone, Copy, PartialEq)]
+struct Waited {
+    phase: Phase,
+    last_id: RoundId,
+    open: bool,
+    cohort: usize,
+    absent: usize,
 }
 
 impl Engine {
@@ -96,6 +109,7 @@ impl Engine {
             barren: 0,
             retry_at: None,
             counters: Counters::default(),
+            absence: Cell::new(None),
         }
     }
 
@@ -186,6 +200,7 @@ impl Engine {
         if !start_goes_on {
             self.start = None;
         }
+        self.absence.set(None);
         self.last_id = RoundId { round: id.round + 1, ..id };
         self.phase = match phase {
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
@@ -205,6 +220,10 @@ impl Engine {
 
     /// Takes one event and appends what is to be done.
     pub fn handle(&mut self, now: Millis, event: Event, actions: &mut Vec<Action>) {
+        let before = match &event {
+            Event::Update(device, _) if self.is_connected(*device) => Some(self.waited()),
+            _ => None,
+        };
         match event {
             Event::Joined(device) => self.joined(now, device, actions),
             Event::Left(device) => {
@@ -223,13 +242,26 @@ impl Engine {
             Event::Declined(device, decline) => self.declined(now, device, decline, actions),
             Event::Tick => self.tick(now, actions),
         }
+        if before != Some(self.waited()) {
+            self.absence.set(None);
+        }
+    }
+
+    fn waited(&self) -> Waited {
+        let (cohort, absent) =
+            self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));
+        Waited { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
     }
 
     /// When a [`Event::Tick`] is due, if nothing else happens.
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         let deadline = self.open.as_ref().and_then(|round| round.deadline);
-        deadline.into_iter().chain(self.retry_at).chain(self.next_absence()).min()
+        // It is asked after every event, and a fleet is large.
+        let absence = self.absence.get().unwrap_or_else(|| self.next_absence());
+        debug_assert_eq!(absence, self.next_absence(), "an absence that was looked up before");
+        self.absence.set(Some(absence));
+        deadline.into_iter().chain(self.retry_at).chain(absence).min()
     }
 
     /// When the first of those that the open round waits for has been gone for too long.

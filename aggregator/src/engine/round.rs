@@ -10,6 +10,7 @@ use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::participation::{Cohort, DeviceId, Enough};
 use super::{Millis, Settings};
+use crate::aggregate::SampleCap;
 use crate::algorithm::{Request, Tensor};
 
 /// What is sent to every device of a round.
@@ -74,8 +75,11 @@ pub struct OpenRound {
     pub target: usize,
     /// So do fewer, if they are enough.
     pub enough: Option<Enough>,
-    /// Samples of those who count, as they say.
+    /// Samples of those who count, as they say and as far as they count.
     pub counted_samples: u64,
+    /// What each of them says, at most what any device may, ascending.
+    declared: Vec<u32>,
+    cap: SampleCap,
     /// Fewest answers that close it at the deadline, or when nobody else can answer: the campaign's minimum
     /// count, but never more than the participation rule waits for.
     pub least: usize,
@@ -102,6 +106,8 @@ impl OpenRound {
             target: cohort.target,
             enough: cohort.enough,
             counted_samples: 0,
+            declared: Vec::new(),
+            cap: settings.samples,
             least: settings.min_count.min(cohort.target).max(1),
             wanting: false,
             participants: Vec::new(),
@@ -142,9 +148,28 @@ impl OpenRound {
         self.is_reached() || self.outstanding() == 0 && self.participants.len() >= self.least
     }
 
-    /// Judges an update for this round. [`AckOutcome::Counted`] means that it must be absorbed now; it has
-    /// been entered already.
-    pub fn judge(&mut self, device: DeviceId, update: &Update, norm_bound: f32) -> AckOutcome {
+    /// Who counts with fewer samples than it says, as others say so much less.
+    #[must_use]
+    pub fn capped_to_median(&self) -> usize {
+        let bound = self.cap.bound(&self.declared);
+        self.declared.len() - self.declared.partition_point(|count| *count <= bound)
+    }
+
+    /// Whether [`Self::counted_samples`] grows by no more than what the next device says.
+    #[must_use]
+    pub fn counts_alone(&self) -> bool {
+        !self.cap.relative
+    }
+
+    /// Judges an update for this round, of which the algorithm says whether it admits its tensors.
+    /// [`AckOutcome::Counted`] means that it must be absorbed now; it has been entered already.
+    pub fn judge(
+        &mut self,
+        device: DeviceId,
+        update: &Update,
+        norm_bound: f32,
+        admits: impl FnOnce(&[Tensor]) -> bool,
+    ) -> AckOutcome {
         if !self.cohort.contains(&device) {
             return AckOutcome::Rejected(Rejection::NotAsked);
         }
@@ -158,7 +183,9 @@ impl OpenRound {
         }
         // It is back, whatever it says.
         self.absent.remove(&device);
-        if let Err(rejection) = check(update, &self.opening.request.expects, norm_bound) {
+        let expects = &self.opening.request.expects;
+        let admitted = |()| if admits(&update.tensors) { Ok(()) } else { Err(Rejection::Tensors) };
+        if let Err(rejection) = check(update, expects, norm_bound).and_then(admitted) {
             self.out.insert(device);
             return AckOutcome::Rejected(rejection);
         }
@@ -166,7 +193,13 @@ impl OpenRound {
         self.out.remove(&device);
         self.digests.insert(device, digest);
         self.participants.push(device);
-        self.counted_samples = self.counted_samples.saturating_add(update.samples.into());
+        let samples = update.samples.min(self.cap.most);
+        self.declared.insert(self.declared.partition_point(|other| *other <= samples), samples);
+        self.counted_samples = if self.cap.relative {
+            self.cap.total(&self.declared)
+        } else {
+            self.counted_samples.saturating_add(samples.into())
+        };
         AckOutcome::Counted
     }
 }

@@ -1,5 +1,6 @@
 //! The control socket: a Unix socket in the state directory, for its owner alone. One request a line:
-//! `status` answers one line of JSON, `watch` a line after every round until the connection ends.
+//! `status` answers one line of JSON, `watch` a line after every round until the connection ends, `keys` and a request
+//! of [`crate::keys`] in JSON what came of it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, watch};
 
 use super::status::Status;
+use crate::keys::{Answer, KeyDesk, user};
 
 const SOCKET: &str = "control.sock";
 
-/// Longest request: anything longer is not one.
-const REQUEST_MAX: u64 = 64;
+/// Longest request, with the end of its line: several thousand ranges of devices.
+const REQUEST_MAX: u64 = 1 << 16;
 
 /// The bound socket; its file goes when it goes.
 #[derive(Debug)]
@@ -61,10 +63,40 @@ pub(super) async fn answer(
     stream: UnixStream,
     status: watch::Receiver<Status>,
     mut rounds: broadcast::Receiver<String>,
+    keys: Option<KeyDesk>,
 ) {
+    // The socket's permissions say the same, but only from a moment after it was bound.
+    let owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
     let (read, mut write) = stream.into_split();
     let mut request = String::new();
     if BufReader::new(read.take(REQUEST_MAX)).read_line(&mut request).await.is_err() {
+        return;
+    }
+    if !owner {
+        let line = serde_json::json!({ "error": format!("this server answers user {} only", user()) });
+        let _ = write.write_all(format!("{line}\n").as_bytes()).await;
+        return;
+    }
+    if !request.ends_with('\n') {
+        // What has come may be a request, but another one than was meant.
+        let error = format!("a request is one line of at most {REQUEST_MAX} bytes");
+        let line = serde_json::json!({ "error": error });
+        let _ = write.write_all(format!("{line}\n").as_bytes()).await;
+        return;
+    }
+    if let Some(request) = request.strip_prefix("keys ") {
+        let line = match keys {
+            None => Answer::NoStore.to_line(),
+            Some(desk) => {
+                let request = request.to_owned();
+                // It waits for the disk.
+                match tokio::task::spawn_blocking(move || desk.answer(&request, now())).await {
+                    Ok(line) => line,
+                    Err(_) => return,
+                }
+            }
+        };
+        let _ = write.write_all(line.as_bytes()).await;
         return;
     }
     match request.trim() {
@@ -84,11 +116,16 @@ pub(super) async fn answer(
             }
         },
         other => {
-            let line =
-                serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch") });
+            let line = serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch, keys") });
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
     }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// Asks the server that runs on a state directory and gives each line of its answer to `each`. `None` if

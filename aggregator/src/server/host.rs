@@ -2,23 +2,27 @@
 //! commits finished rounds, publishes status.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use fedspan_protocol::message::{Hello, Model, Welcome};
-use tokio::sync::{broadcast, mpsc, watch};
+use fedspan_protocol::message::{Model, Welcome};
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::ServeError;
+use super::mailbox::Sender;
 use super::peer::{Command, Message, What};
 use super::status::{ConnectionCounters, Status};
 use crate::admission::Requirements;
 use crate::config::{Fleet, difference};
+use crate::connection::Gate;
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
 use crate::journal::{self, Journal, Line, Scribe};
+use crate::keys::{Entropy, KeyDesk};
 use crate::store::{Committed, Store};
 
 struct Peer {
     device: DeviceId,
-    commands: mpsc::Sender<Command>,
+    commands: Sender<Command>,
 }
 
 /// The engine with its surroundings.
@@ -28,15 +32,18 @@ pub(super) struct Host {
     /// What the engine decides, in the journal's words, and where that is written.
     scribe: Scribe,
     journal: Option<Journal>,
-    requirements: Requirements,
+    gate: Arc<Gate>,
+    desk: Option<KeyDesk>,
     fingerprint: String,
     campaign: u64,
     rounds: u32,
     done: u32,
-    idle_milliseconds: u32,
     peers: BTreeMap<u64, Peer>,
     /// The peer of each connected device: its newest connection.
     current: BTreeMap<DeviceId, u64>,
+    /// Updates that devices have sent since the last round was committed, and how many are looked at.
+    updates: BTreeMap<DeviceId, u32>,
+    updates_most: u32,
     /// Devices that were cut off, of which the engine has not heard yet.
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
@@ -55,7 +62,12 @@ pub(super) async fn sleep_until(at: Option<Instant>) {
 }
 
 impl Host {
-    pub(super) fn new(fleet: &Fleet, store: Store, entropy: u64) -> Result<Self, ServeError> {
+    pub(super) fn new(
+        fleet: &Fleet,
+        store: Store,
+        entropy: u64,
+        keys: Option<(KeyDesk, Box<dyn Entropy>)>,
+    ) -> Result<Self, ServeError> {
         let mut engine = fleet.engine();
         let fingerprint = fleet.fingerprint();
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -114,20 +126,33 @@ impl Host {
         }
         let (status, _) = watch::channel(Status::default());
         let (round_lines, _) = broadcast::channel(64);
-        let idle = fleet.limits.idle.as_millis();
+        let idle_milliseconds = u32::try_from(fleet.limits.idle.as_millis()).unwrap_or(u32::MAX);
+        let welcome = Welcome { campaign, idle_milliseconds };
+        let desk = keys.as_ref().map(|(desk, _)| desk.clone());
+        let gate = match keys {
+            None => {
+                tracing::warn!(
+                    "PLAINTEXT: frames are not encrypted, and every device is believed; for the bench only"
+                );
+                Gate::plaintext(requirements, welcome)
+            }
+            Some((desk, nonces)) => Gate::encrypted(requirements, welcome, desk.keys(), nonces),
+        };
         let mut host = Self {
             engine,
             store,
             scribe: Scribe::default(),
             journal,
-            requirements,
+            gate: Arc::new(gate),
+            desk,
             fingerprint,
             campaign,
             rounds: fleet.algorithm.rounds,
             done,
-            idle_milliseconds: u32::try_from(idle).unwrap_or(u32::MAX),
             peers: BTreeMap::new(),
             current: BTreeMap::new(),
+            updates: BTreeMap::new(),
+            updates_most: fleet.limits.updates,
             cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
             began: Instant::now(),
@@ -145,6 +170,11 @@ impl Host {
 
     pub(super) fn wake(&self) -> Option<Instant> {
         self.engine.wake().map(|at| self.began + std::time::Duration::from_millis(at))
+    }
+
+    /// What connections need to know.
+    pub(super) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
     }
 
     pub(super) fn is_finished(&self) -> bool {
@@ -185,27 +215,28 @@ impl Host {
         self.connections.passed(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
         match (what, device) {
-            (What::Hello(hello, commands), None) => match self.requirements.admit(&hello) {
-                Ok(()) => {
-                    let _ = commands.try_send(Command::Welcome(self.welcome()));
-                    self.connections.welcomed += 1;
-                    if let Some(old) = self.current.insert(hello.device, peer) {
-                        // The device is back before its old connection was missed.
-                        self.peers.remove(&old);
-                    }
-                    self.peers.insert(peer, Peer { device: hello.device, commands });
-                    tracing::info!(device = hello.device, "joined");
-                    self.event(Event::Joined(hello.device))
+            (What::Hello(device, commands), None) => {
+                self.connections.welcomed += 1;
+                if let Some(old) = self.current.insert(device, peer) {
+                    // The device is back before its old connection was missed.
+                    self.peers.remove(&old);
                 }
-                Err(refusal) => {
-                    tracing::warn!(device = hello.device, "refused: {refusal}");
-                    self.connections.refused += 1;
-                    let _ = commands.try_send(Command::Refuse(refusal));
-                    self.publish();
-                    Ok(())
-                }
-            },
-            (What::HelloAgain(hello), Some(device)) => self.greeted_again(peer, device, &hello),
+                self.peers.insert(peer, Peer { device, commands });
+                tracing::info!(device, "joined");
+                self.event(Event::Joined(device))
+            }
+            (What::Refused(refusal), device) => {
+                tracing::warn!(device, "refused: {refusal}");
+                self.publish();
+                Ok(())
+            }
+            (What::HelloAgain, Some(device)) => self.greeted_again(peer, device),
+            (What::Update(_) | What::Unread(_), Some(device)) if self.is_over_quota(device) => {
+                tracing::warn!(device, "left: it sends update after update");
+                self.connections.over_quota += 1;
+                self.cut_off(device);
+                self.let_go()
+            }
             (What::Update(update), Some(device)) => self.event(Event::Update(device, *update)),
             (What::Unread(id), Some(device)) => self.event(Event::Unread(device, id)),
             (What::Decline(decline), Some(device)) => {
@@ -240,33 +271,13 @@ impl Host {
     }
 
     /// A device that is known has restarted, or has missed its welcome.
-    fn greeted_again(&mut self, peer: u64, device: DeviceId, hello: &Hello) -> Result<(), ServeError> {
+    fn greeted_again(&mut self, peer: u64, device: DeviceId) -> Result<(), ServeError> {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
             return Ok(());
         }
-        match self.requirements.admit(hello) {
-            Ok(()) => {
-                self.connections.welcomed_again += 1;
-                self.command(device, Command::Welcome(self.welcome()));
-                if self.current.get(&device) != Some(&peer) {
-                    // It does not take its welcome and has been let go: a device without a connection must
-                    // not seem to be there.
-                    return self.let_go();
-                }
-                self.event(Event::Joined(device))
-            }
-            Err(refusal) => {
-                tracing::warn!(device, "refused: {refusal}");
-                self.connections.refused += 1;
-                self.command(device, Command::Refuse(refusal));
-                self.let_go()
-            }
-        }
-    }
-
-    fn welcome(&self) -> Welcome {
-        Welcome { campaign: self.campaign, idle_milliseconds: self.idle_milliseconds }
+        self.connections.welcomed_again += 1;
+        self.event(Event::Joined(device))
     }
 
     fn event(&mut self, event: Event) -> Result<(), ServeError> {
@@ -302,6 +313,7 @@ impl Host {
                 Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
                 Action::Commit(record) => self.commit(&record)?,
                 Action::Finished => {
+                    self.end_grace();
                     if let Some(journal) = &mut self.journal {
                         journal.flush();
                     }
@@ -317,6 +329,13 @@ impl Host {
         Ok(())
     }
 
+    /// A round has closed: keys that were replaced before count no more.
+    fn end_grace(&self) {
+        if let Some(Err(error)) = self.desk.as_ref().map(KeyDesk::round_closed) {
+            tracing::error!("keys that were replaced: {error}");
+        }
+    }
+
     /// Durable before anything that follows is done.
     fn commit(&mut self, record: &RoundRecord) -> Result<(), ServeError> {
         // First: a server that is resumed says after which round, so that a line too many is seen to be one, and a line
@@ -328,6 +347,8 @@ impl Host {
         let configuration = self.fingerprint.clone();
         let committed = Committed::new(configuration, self.campaign, record.id, record.phase, state);
         self.store.commit(&committed.ending_training(record.ends_training))?;
+        self.updates.clear();
+        self.end_grace();
         let (label, number) = match record.phase {
             Phase::Start(number) => ("start", number),
             Phase::Train(number) => {
@@ -364,16 +385,32 @@ impl Host {
     fn command(&mut self, device: DeviceId, command: Command) {
         let Some(peer) = self.current.get(&device) else { return };
         let Some(known) = self.peers.get(peer) else { return };
-        if known.commands.try_send(command).is_err() {
-            // It does not read, or it is closing: dropping its commands ends it.
+        if !known.commands.send(command) {
+            // It does not read, or it is closing.
             self.connections.congested += 1;
-            let peer = *peer;
-            self.peers.remove(&peer);
-            self.current.remove(&device);
             tracing::warn!(device, "left: it does not take what is sent to it");
+            self.cut_off(device);
+        }
+    }
+
+    /// Lets a device go: dropping its commands ends its connection.
+    fn cut_off(&mut self, device: DeviceId) {
+        if let Some(peer) = self.current.remove(&device) {
+            self.peers.remove(&peer);
             // The engine may close the round without it, which is for after what it wants done now.
             self.cut_off.push(device);
         }
+    }
+
+    /// Counts an update of a device, on whatever connection it comes. Not where heads are fitted: every device that
+    /// comes back fits its own again, no round ends that, and what it sends has no tensors.
+    fn is_over_quota(&mut self, device: DeviceId) -> bool {
+        if matches!(self.engine.phase(), Phase::FitHead | Phase::Finished) {
+            return false;
+        }
+        let sent = self.updates.entry(device).or_default();
+        *sent = sent.saturating_add(1);
+        *sent > self.updates_most
     }
 
     pub(super) fn status(&self) -> Status {
@@ -413,31 +450,13 @@ impl Host {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use std::sync::Arc;
-
-    use fedspan_protocol::message::{Capabilities, Decline, DeclineReason, Numeric, RoundId};
+    use fedspan_protocol::message::{Decline, DeclineReason, RoundId};
     use fedspan_protocol::tensor::Role;
 
     use super::*;
     use crate::algorithm::Tensor;
     use crate::engine::{Opening, Update};
-
-    fn hello(device: u64) -> Hello {
-        Hello::new(
-            device,
-            Capabilities {
-                frame_limit: 256,
-                model: Model::Linear { features: 6, width: 2, outputs: 1 },
-                tasks: 0b1111,
-                roles: 0xff,
-                encodings: 0b111,
-                numeric: Numeric::F32,
-                tensors: 2,
-                tensor_elements: 12,
-                total_elements: 14,
-            },
-        )
-    }
+    use crate::server::mailbox::mailbox;
 
     fn host(state: &std::path::Path) -> Host {
         let text = format!(
@@ -446,7 +465,7 @@ mod tests {
             state.display().to_string()
         );
         let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-        Host::new(&fleet, Store::open(state).unwrap(), 1).unwrap()
+        Host::new(&fleet, Store::open(state).unwrap(), 1, None).unwrap()
     }
 
     fn take(host: &mut Host, peer: u64, what: What) {
@@ -458,9 +477,10 @@ mod tests {
     fn a_device_that_declines_again_and_again_is_journalled_once() {
         let state = tempfile::tempdir().unwrap();
         let mut host = host(state.path());
-        let (commands, _heard) = mpsc::channel(16);
-        for device in 0..2 {
-            take(&mut host, device, What::Hello(hello(device), commands.clone()));
+        let boxes = [mailbox(16), mailbox(16)];
+        let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+        for (device, commands) in (0..).zip(senders) {
+            take(&mut host, device, What::Hello(device, commands));
         }
         let id = host.engine.open_round().unwrap().opening.id;
         for round in [id.round, 0, 77] {
@@ -482,14 +502,14 @@ mod tests {
     fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
         let state = tempfile::tempdir().unwrap();
         let mut host = host(state.path());
-        let (honest, mut heard) = mpsc::channel(16);
-        // Room for the welcome and one opening, of which it takes nothing.
-        let (mute, _unread) = mpsc::channel(2);
-        take(&mut host, 0, What::Hello(hello(0), honest));
-        take(&mut host, 1, What::Hello(hello(1), mute));
+        let (honest, mut heard) = mailbox(16);
+        // Room for one opening, which it does not take.
+        let (mute, _unread) = mailbox(1);
+        take(&mut host, 0, What::Hello(0, honest));
+        take(&mut host, 1, What::Hello(1, mute));
         let mut opened = Vec::new();
         let mut listen = |opened: &mut Vec<Arc<Opening>>| {
-            while let Ok(command) = heard.try_recv() {
+            while let Some(command) = heard.try_recv() {
                 if let Command::Open(opening) = command {
                     opened.push(opening);
                 }
@@ -506,7 +526,7 @@ mod tests {
             tensors: vec![Tensor { role: Role::Gradient, rows: 6, cols: 2, values }],
         };
         take(&mut host, 0, What::Update(Box::new(update)));
-        take(&mut host, 1, What::HelloAgain(hello(1)));
+        take(&mut host, 1, What::HelloAgain);
         listen(&mut opened);
         assert_eq!((host.done, opened.len()), (1, 2), "the round is committed, the next one is open");
         assert_eq!(host.status().connections.congested, 1);

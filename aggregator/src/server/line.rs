@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use serial2_tokio::SerialPort;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
 
-use super::peer::{self, Gone, Message};
-use crate::config::Limits;
+use super::peer::{self, Gone, Surroundings};
 
 /// How often a port that is not there is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -28,23 +26,15 @@ impl Numbers {
     }
 }
 
-/// What a line needs of its server.
-#[derive(Clone, Debug)]
-pub(super) struct Surroundings {
-    pub limits: Limits,
-    pub inbox: mpsc::Sender<Message>,
-    pub numbers: Numbers,
-}
-
 /// Serves a serial port for ever: whenever it is plugged in, whoever is on it.
-pub(super) async fn serial(path: String, baud: u32, around: Surroundings) {
+pub(super) async fn serial(path: String, baud: u32, numbers: Numbers, around: Surroundings) {
     let mut missing = false;
     loop {
         match SerialPort::open(&path, baud) {
             Ok(port) => {
                 missing = false;
                 tracing::info!(port = path, baud, "serial port is open");
-                stream(&path, port, &around).await;
+                stream(&path, port, &numbers, &around).await;
                 tracing::warn!(port = path, "serial port is gone");
             }
             Err(error) if !missing => {
@@ -64,11 +54,12 @@ pub(super) async fn serial(path: String, baud: u32, around: Surroundings) {
 pub(super) async fn stream(
     name: &str,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    numbers: &Numbers,
     around: &Surroundings,
 ) {
     loop {
-        let number = around.numbers.next();
-        let gone = peer::on_line(number, &mut stream, around.limits, around.inbox.clone()).await;
+        let number = numbers.next();
+        let gone = peer::on_line(number, &mut stream, around.clone()).await;
         tracing::debug!(peer = number, line = name, ?gone, "conversation ended");
         if gone == Gone::Closed || around.inbox.is_closed() {
             return;

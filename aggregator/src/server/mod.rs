@@ -3,15 +3,17 @@
 //! ```text
 //!  socket, serial port <-> peer task (Connection, limits) <-- bounded channels --> host task (Engine, Store)
 //!                                                                                    |
-//!                                                          control socket: status, watch
+//!                                                          control socket: status, watch, keys
 //! ```
 //!
 //! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
 //! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; what was committed is on disk.
 
+mod addresses;
 mod control;
 mod host;
 mod line;
+mod mailbox;
 mod peer;
 mod status;
 
@@ -24,8 +26,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
-use self::peer::Admission;
+use self::addresses::Addresses;
+use self::peer::{Admission, Surroundings};
 use crate::config::Fleet;
+use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 
 pub use control::query;
@@ -74,7 +78,23 @@ pub struct Server {
     listener: TcpListener,
     store: Store,
     entropy: u64,
+    protection: Protection,
     lines: Vec<(String, Box<dyn Line>)>,
+}
+
+/// How frames are protected.
+pub enum Protection {
+    /// By a checksum, against noise; every device is believed. For the bench.
+    Plaintext,
+    /// By the devices' keys, which the server owns from now on: `keys` commands go through it. With the source of
+    /// the server's nonces.
+    Keys(KeyStore, Box<dyn Entropy>),
+}
+
+impl std::fmt::Debug for Protection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if matches!(self, Self::Plaintext) { "Plaintext" } else { "Keys" })
+    }
 }
 
 /// A link that outlasts conversations.
@@ -89,12 +109,12 @@ impl Server {
     ///
     /// # Errors
     /// [`ServeError`] if either fails.
-    pub async fn bind(fleet: Fleet, entropy: u64) -> Result<Self, ServeError> {
+    pub async fn bind(fleet: Fleet, entropy: u64, protection: Protection) -> Result<Self, ServeError> {
         let store = Store::open(&fleet.state)?;
         let listener = TcpListener::bind(&fleet.tcp)
             .await
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Ok(Self { fleet, listener, store, entropy, lines: Vec::new() })
+        Ok(Self { fleet, listener, store, entropy, protection, lines: Vec::new() })
     }
 
     /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
@@ -122,28 +142,36 @@ impl Server {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, listener, store, entropy, lines: attached } = self;
+        let Self { fleet, listener, store, entropy, protection, lines: attached } = self;
         let limits = fleet.limits;
         let control = control::Control::bind(store.directory());
-        let mut host = host::Host::new(&fleet, store, entropy)?;
+        let (desk, nonces) = match protection {
+            Protection::Plaintext => (None, None),
+            Protection::Keys(keys, nonces) => (Some(KeyDesk::new(keys)), Some(nonces)),
+        };
+        let mut host = host::Host::new(&fleet, store, entropy, desk.clone().zip(nonces))?;
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let room = Arc::new(Semaphore::new(limits.connections));
+        let addresses = Addresses::new(limits.per_address);
         let farewells = Arc::new(Semaphore::new(FAREWELLS));
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
         let numbers = line::Numbers::default();
         let mut lines = tokio::task::JoinSet::new();
-        let around = line::Surroundings { limits, inbox: inbox.clone(), numbers: numbers.clone() };
-        for (path, around) in fleet.serial.iter().map(|path| (path.clone(), around.clone())) {
-            lines.spawn(line::serial(path, fleet.baud, around));
+        let around = Surroundings { gate: host.gate(), limits, inbox };
+        for path in fleet.serial.iter().cloned() {
+            lines.spawn(line::serial(path, fleet.baud, numbers.clone(), around.clone()));
         }
-        for ((name, stream), around) in attached.into_iter().map(|line| (line, around.clone())) {
-            lines.spawn(async move { line::stream(&name, stream, &around).await });
+        for (name, stream) in attached {
+            let (numbers, around) = (numbers.clone(), around.clone());
+            lines.spawn(async move { line::stream(&name, stream, &numbers, &around).await });
         }
-        drop(around);
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
+        if let Some(advice) = fleet.advice() {
+            tracing::warn!("{advice}");
+        }
         let result = loop {
             let wake = host.wake();
             tokio::select! {
@@ -169,7 +197,7 @@ impl Server {
                     }
                 }
                 Some(client) = control::accept(control.as_ref()) => {
-                    controls.spawn(control::answer(client, host.status_feed(), host.round_feed()));
+                    controls.spawn(control::answer(client, host.status_feed(), host.round_feed(), desk.clone()));
                 }
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
@@ -177,16 +205,18 @@ impl Server {
                 () = host::sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
                     Ok((socket, address)) => {
-                        let place = Arc::clone(&room).try_acquire_owned();
+                        let own = addresses.enter(address);
+                        let place = own.as_ref().and_then(|_| Arc::clone(&room).try_acquire_owned().ok());
                         let admission =
-                            if place.is_ok() { Admission::Converse } else { Admission::ComeBackLater };
-                        let permit = place.or_else(|_| Arc::clone(&farewells).try_acquire_owned());
+                            if place.is_some() { Admission::Converse } else { Admission::ComeBackLater };
+                        let permit = place.or_else(|| Arc::clone(&farewells).try_acquire_owned().ok());
                         if matches!(admission, Admission::ComeBackLater) {
-                            host.turned_away(permit.is_ok());
+                            host.turned_away(permit.is_some());
                         }
-                        if let Ok(permit) = permit {
-                            let inbox = inbox.clone();
-                            peers.spawn(peer::run(numbers.next(), socket, address, limits, inbox, admission, permit));
+                        if let Some(permit) = permit {
+                            let permit = (permit, own);
+                            let around = around.clone();
+                            peers.spawn(peer::run(numbers.next(), socket, address, around, admission, permit));
                         }
                     }
                     Err(error) => {
@@ -200,7 +230,7 @@ impl Server {
         // What is queued for the devices (the last acknowledgements) is still written.
         messages.close();
         host.release();
-        drop(inbox);
+        drop(around);
         let drained = async { while peers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
         // A line with nobody on it does not end by itself.

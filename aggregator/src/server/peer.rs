@@ -1,19 +1,24 @@
 //! One conversation: bytes between a stream and the sans-IO [`Connection`], within the limits of time and
 //! memory. Whatever a peer does, only its own connection suffers.
 
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use fedspan_protocol::message::{Ack, Decline, Hello, Refusal, RoundId, ToDevice, Welcome};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use fedspan_protocol::message::{Ack, Decline, Refusal, RoundId, ToDevice};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, timeout};
 
+use super::addresses::Place;
+use super::mailbox::{Sender, mailbox};
 use crate::config::Limits;
-use crate::connection::{Connection, Inbound, OUTBOX_MAX, Traffic};
-use crate::engine::{Opening, Update};
+use crate::connection::{Connection, Gate, Inbound, Traffic};
+use crate::engine::{DeviceId, Opening, Update};
 
 /// Commands that wait for a peer; a peer that lets them pile up is cut off.
 pub(super) const COMMANDS: usize = 16;
@@ -33,6 +38,10 @@ const HELLOS_MAX: u32 = 16;
 /// Faults and dropped frames after which the host is told, if there is nothing else to tell.
 const NOISE: u32 = 16;
 
+/// Bytes that are read at once: an update of a small model. What comes after something that the host is told of is
+/// kept meanwhile.
+const READ: usize = 1280;
+
 /// As good as for ever, and still a time.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
@@ -51,9 +60,11 @@ pub(super) struct Message {
 /// What a peer reports.
 #[derive(Debug)]
 pub(super) enum What {
-    Hello(Hello, mpsc::Sender<Command>),
+    Hello(DeviceId, Sender<Command>),
     /// The same device again, on the same connection.
-    HelloAgain(Hello),
+    HelloAgain,
+    /// It may not take part.
+    Refused(Refusal),
     Update(Box<Update>),
     /// An update for a round that is not open there.
     Unread(RoundId),
@@ -76,9 +87,11 @@ pub(super) enum Gone {
     Slow,
     /// Too many messages without sense, or frames without end.
     Flood,
-    /// It speaks another version, and was told so.
-    Foreign,
-    /// It was refused, turned away, replaced, or the server stops.
+    /// It may not take part, and was told so.
+    Refused,
+    /// Its key has been revoked or replaced.
+    Revoked,
+    /// It was turned away or replaced, or the server stops.
     Ended,
 }
 
@@ -94,44 +107,56 @@ pub(super) enum Admission {
 /// From the host to a peer.
 #[derive(Debug)]
 pub(super) enum Command {
-    Welcome(Welcome),
-    Refuse(Refusal),
     Open(Arc<Opening>),
     Acknowledge(Ack),
     CloseRound(RoundId),
 }
 
+/// What all conversations of a server share.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    pub gate: Arc<Gate>,
+    pub limits: Limits,
+    pub inbox: mpsc::Sender<Message>,
+}
+
 /// Serves one connection to its end. Its permit is given back then.
-pub(super) async fn run(
+///
+/// Not an `async fn`, which would keep its arguments beside what is made of them: there is one of these for every
+/// device.
+pub(super) fn run(
     id: u64,
     socket: TcpStream,
     address: SocketAddr,
-    limits: Limits,
-    inbox: mpsc::Sender<Message>,
+    around: Surroundings,
     admission: Admission,
-    _permit: OwnedSemaphorePermit,
-) {
+    permit: (OwnedSemaphorePermit, Option<Place>),
+) -> impl Future<Output = ()> {
     let _ = socket.set_nodelay(true);
-    let mut peer = Peer::new(id, socket, limits, inbox, false);
-    let gone = match admission {
-        Admission::Converse => peer.converse().await.unwrap_or_else(|gone| gone),
-        Admission::ComeBackLater => peer.turn_away().await,
-    };
-    if matches!(gone, Gone::Ended | Gone::Foreign) {
-        peer.linger().await;
+    let mut peer = Peer::new(id, socket, around, false);
+    async move {
+        let gone = match admission {
+            Admission::Converse => peer.converse().await.unwrap_or_else(|gone| gone),
+            Admission::ComeBackLater => peer.turn_away().await,
+        };
+        if matches!(gone, Gone::Ended | Gone::Refused) {
+            peer.linger().await;
+        }
+        tracing::debug!(peer = id, %address, ?gone, "connection ended");
+        peer.report(gone).await;
+        // The socket closes after that is known: who sees it closed may count on it.
+        drop(peer);
+        drop(permit);
     }
-    tracing::debug!(peer = id, %address, ?gone, "connection ended");
-    peer.report(gone).await;
 }
 
 /// Has one conversation on a line and leaves it open. [`Gone::Closed`]: the line itself has ended.
 pub(super) async fn on_line(
     id: u64,
     line: impl AsyncRead + AsyncWrite + Unpin,
-    limits: Limits,
-    inbox: mpsc::Sender<Message>,
+    around: Surroundings,
 ) -> Gone {
-    let mut peer = Peer::new(id, line, limits, inbox, true);
+    let mut peer = Peer::new(id, line, around, true);
     let gone = peer.converse().await.unwrap_or_else(|gone| gone);
     peer.report(gone).await;
     gone
@@ -153,13 +178,27 @@ struct Peer<S> {
     unanswered_since: Option<Instant>,
     /// What the host knows of the connection's traffic.
     reported: Traffic,
+    /// Frames that made sense, before the last read.
+    accepted: u32,
     /// Hellos after the first.
     hellos: u32,
 }
 
+/// What is to be done when nothing has happened for a while.
+#[derive(Clone, Copy)]
+enum Due {
+    /// The connection ends.
+    End,
+    /// The open round is sent again.
+    OpenAgain,
+    /// Missing chunks are asked for.
+    AskMissing,
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, socket: S, limits: Limits, inbox: mpsc::Sender<Message>, lasting: bool) -> Self {
-        let connection = if lasting { Connection::lasting() } else { Connection::new() };
+    fn new(id: u64, socket: S, around: Surroundings, lasting: bool) -> Self {
+        let Surroundings { gate, limits, inbox } = around;
+        let connection = if lasting { Connection::lasting(gate) } else { Connection::new(gate) };
         Self {
             id,
             socket,
@@ -171,21 +210,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             asked: None,
             unanswered_since: None,
             reported: Traffic::default(),
+            accepted: 0,
             hellos: 0,
         }
     }
 
-    async fn report(mut self, gone: Gone) {
-        // The socket closes after that is known: who sees it closed may count on it. The host is gone only
-        // when the server stops; nobody needs to know then.
+    async fn report(&mut self, gone: Gone) {
+        // The host is gone only when the server stops; nobody needs to know then.
         let _ = self.tell(What::Gone(gone)).await;
     }
 
     async fn tell(&mut self, what: What) -> Result<(), Gone> {
+        let place = self.inbox.reserve().await.map_err(|_| Gone::Ended)?;
         let now = self.connection.traffic();
         let traffic = now.since(&self.reported);
         self.reported = now;
-        self.inbox.send(Message { peer: self.id, what, traffic }).await.map_err(|_| Gone::Ended)
+        place.send(Message { peer: self.id, what, traffic });
+        Ok(())
     }
 
     async fn turn_away(&mut self) -> Gone {
@@ -206,10 +247,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 
     /// Until hello, then until the end.
     async fn converse(&mut self) -> Result<Gone, Gone> {
-        let (sender, mut commands) = mpsc::channel(COMMANDS);
+        let (sender, mut commands) = mailbox(COMMANDS);
         let mut sender = Some(sender);
-        let mut buffer = [0u8; 2048];
-        let mut said = Vec::new();
         let mut heard = Instant::now();
         self.flush().await?;
         loop {
@@ -218,63 +257,97 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 Some(_) => self.limits.hello,
                 None => self.limits.idle,
             };
-            let mut limit = heard + silence;
-            let mut ask = None;
-            let repeat = self.watch_answer().map(|since| since + self.limits.repeat);
-            if let Some(since) = self.frame_since {
-                limit = limit.min(since + self.limits.frame);
-                ask = self.connection.is_mid_update().then(|| self.asked.unwrap_or(since) + ASK_AGAIN);
-            }
+            let (at, due) = self.next_due(heard + silence);
             tokio::select! {
                 command = commands.recv(), if sender.is_none() => match command {
                     Some(command) => {
-                        let last = matches!(command, Command::Refuse(_));
                         self.obey(command);
                         self.flush().await?;
-                        if last {
-                            return Ok(Gone::Ended);
-                        }
                     }
                     None => return Ok(Gone::Ended),
                 },
-                read = self.socket.read(&mut buffer) => {
-                    let n = read.map_err(|_| Gone::Closed)?;
-                    if n == 0 {
-                        return Ok(Gone::Closed);
-                    }
-                    let before = self.connection.traffic().frames.accepted;
-                    self.connection.receive(buffer.get(..n).unwrap_or_default(), &mut said);
+                read = read(&mut self.socket, &mut self.connection) => {
+                    let (inbound, rest) = read.map_err(|_| Gone::Closed)?.ok_or(Gone::Closed)?;
                     // Time to hello counts from the connection's beginning, however much it talks.
-                    if self.connection.traffic().frames.accepted != before && sender.is_none() {
+                    if self.listen(inbound, rest, &mut sender).await? && sender.is_none() {
                         heard = Instant::now();
                     }
-                    self.watch_frame(self.connection.traffic().frames.accepted != before);
-                    for inbound in said.drain(..) {
-                        self.forward(inbound, &mut sender).await?;
-                    }
-                    self.flush().await?;
-                    let noise = self.connection.traffic().noise();
-                    // A line carries no more than its speed, and noise on it is nobody's fault.
-                    if noise > FAULTS_MAX && !self.lasting || self.connection.pending() > OUTBOX_MAX {
-                        return Err(Gone::Flood);
-                    }
-                    if noise >= self.reported.noise().saturating_add(NOISE) {
-                        self.tell(What::Noise).await?;
-                    }
                 }
-                () = tokio::time::sleep_until(repeat.unwrap_or(limit)), if repeat.is_some_and(|at| at < limit) => {
-                    self.unanswered_since = None;
-                    self.connection.open_again();
-                    self.flush().await?;
-                }
-                () = tokio::time::sleep_until(ask.unwrap_or(limit)), if ask.is_some_and(|ask| ask < limit) => {
-                    self.asked = Some(Instant::now());
-                    self.connection.ask_missing();
-                    self.flush().await?;
-                }
-                () = tokio::time::sleep_until(limit) => return Err(self.timed_out(sender.is_some())),
+                () = tokio::time::sleep_until(at) => match due {
+                    Due::End => return Err(self.timed_out(sender.is_some())),
+                    Due::OpenAgain => {
+                        self.unanswered_since = None;
+                        self.connection.open_again();
+                        self.flush().await?;
+                    }
+                    Due::AskMissing => {
+                        self.asked = Some(Instant::now());
+                        self.connection.ask_missing();
+                        self.flush().await?;
+                    }
+                },
             }
         }
+    }
+
+    /// What comes next if nothing happens, and when. The connection ends at `limit`, or earlier if a frame does not.
+    fn next_due(&mut self, limit: Instant) -> (Instant, Due) {
+        let mut limit = limit;
+        let mut ask = None;
+        if let Some(since) = self.frame_since {
+            limit = limit.min(since + self.limits.frame);
+            ask = self.connection.is_mid_update().then(|| self.asked.unwrap_or(since) + ASK_AGAIN);
+        }
+        let repeat = self.watch_answer().map(|since| since + self.limits.repeat);
+        let earlier = [(repeat, Due::OpenAgain), (ask, Due::AskMissing)].into_iter();
+        let earlier = earlier.filter_map(|(at, due)| at.filter(|at| *at < limit).map(|at| (at, due)));
+        earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Due::End))
+    }
+
+    /// Sees to one thing after the other that a read has brought. Whether any of it made sense.
+    async fn listen(
+        &mut self,
+        mut inbound: Option<Inbound>,
+        mut rest: Vec<u8>,
+        sender: &mut Option<Sender<Command>>,
+    ) -> Result<bool, Gone> {
+        loop {
+            let what = match inbound.take() {
+                Some(inbound) => self.judge(inbound, sender)?,
+                None => None,
+            };
+            let refused = matches!(what, Some(What::Refused(_)));
+            if refused {
+                self.flush().await?;
+            }
+            if let Some(what) = what {
+                self.tell(what).await?;
+            }
+            if refused {
+                return Err(Gone::Refused);
+            }
+            self.flush().await?;
+            let noise = self.connection.traffic().noise();
+            // A line carries no more than its speed, and noise on it is nobody's fault.
+            if noise > FAULTS_MAX && !self.lasting {
+                return Err(Gone::Flood);
+            }
+            if noise >= self.reported.noise().saturating_add(NOISE) {
+                self.tell(What::Noise).await?;
+            }
+            if rest.is_empty() {
+                break;
+            }
+            let mut input = rest.as_slice();
+            inbound = self.connection.hear(&mut input);
+            let used = rest.len() - input.len();
+            rest.drain(..used);
+        }
+        let accepted = self.connection.traffic().frames.accepted;
+        let progress = accepted != self.accepted;
+        self.accepted = accepted;
+        self.watch_frame(progress);
+        Ok(progress)
     }
 
     /// Since when the open round has been unanswered.
@@ -304,41 +377,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         }
     }
 
-    async fn forward(
+    /// What the host is told of it.
+    fn judge(
         &mut self,
         inbound: Inbound,
-        greeting: &mut Option<mpsc::Sender<Command>>,
-    ) -> Result<(), Gone> {
-        let what = match inbound {
+        greeting: &mut Option<Sender<Command>>,
+    ) -> Result<Option<What>, Gone> {
+        Ok(Some(match inbound {
             Inbound::Hello(hello) => match greeting.take() {
-                Some(sender) => What::Hello(hello, sender),
+                Some(sender) => What::Hello(hello.device, sender),
                 // Each is answered with a whole round: a device that has missed its welcome says it once or
                 // twice more. On a line every restart is one.
                 None if !self.lasting && self.hellos >= HELLOS_MAX => return Err(Gone::Flood),
                 None => {
                     self.hellos += 1;
-                    What::HelloAgain(hello)
+                    What::HelloAgain
                 }
             },
             // Its next hello is heard in a new conversation.
             Inbound::Stranger if self.lasting => return Err(Gone::Ended),
-            Inbound::Foreign(refusal) => {
-                self.connection.refuse(refusal);
-                self.flush().await?;
-                return Err(Gone::Foreign);
-            }
+            Inbound::Refused(refusal) => What::Refused(refusal),
+            Inbound::Revoked => return Err(Gone::Revoked),
             Inbound::Update(update) => What::Update(Box::new(update)),
             Inbound::Unread(id) => What::Unread(id),
             Inbound::Decline(decline) => What::Decline(decline),
-            Inbound::Alive | Inbound::Fault(_) | Inbound::Stranger => return Ok(()),
-        };
-        self.tell(what).await
+            Inbound::Alive | Inbound::Fault(_) | Inbound::Stranger => return Ok(None),
+        }))
     }
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Welcome(welcome) => self.connection.send(ToDevice::Welcome(welcome)),
-            Command::Refuse(refusal) => self.connection.refuse(refusal),
             Command::Open(opening) => self.connection.open(&opening),
             Command::Acknowledge(ack) => self.connection.send(ToDevice::Ack(ack)),
             Command::CloseRound(id) => self.connection.close_round(id),
@@ -346,17 +414,94 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     async fn flush(&mut self) -> Result<(), Gone> {
+        if self.connection.is_revoked() {
+            return Err(Gone::Revoked);
+        }
         let mut frame = Vec::new();
         loop {
             frame.clear();
             if !self.connection.next_frame(&mut frame) {
                 return Ok(());
             }
+            // It may be a while until it is taken.
+            frame.shrink_to_fit();
             match timeout(self.limits.frame, self.socket.write_all(&frame)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Gone::Closed),
                 Err(_) => return Err(Gone::Slow),
             }
         }
+    }
+}
+
+/// Reads once: the first thing that this says, and the bytes after it. `None` at the end. Nothing of the buffer
+/// outlasts the call: most connections wait most of the time.
+async fn read(
+    socket: &mut (impl AsyncRead + Unpin),
+    connection: &mut Connection,
+) -> std::io::Result<Option<(Option<Inbound>, Vec<u8>)>> {
+    std::future::poll_fn(|context| {
+        let mut bytes = [MaybeUninit::uninit(); READ];
+        let mut buffer = ReadBuf::uninit(&mut bytes);
+        ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer))?;
+        let mut input = buffer.filled();
+        if input.is_empty() {
+            return Poll::Ready(Ok(None));
+        }
+        let said = connection.hear(&mut input);
+        Poll::Ready(Ok(Some((said, input.to_vec()))))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use fedspan_protocol::limits::wire_capacity;
+    use fedspan_protocol::message::{Model, Welcome};
+    use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::admission::Requirements;
+    use crate::config::Fleet;
+    use crate::server::mailbox;
+
+    /// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
+    /// aligned to 128, as of tokio 1.54.
+    const RUNTIME: usize = 640;
+
+    /// Bytes of a device's entries in the tables of the host and the engine.
+    const TABLES: usize = 256;
+
+    /// The promise for (64, 4): 8 KiB and a decoded update.
+    const PROMISE: usize = 8192 + 64 * 4 * 4;
+
+    #[tokio::test]
+    async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
+        let text = "[devices]\nexpected = 2\n[data]\nd = 64\n[model]\nk = 4\n[algorithm]\nname = \"fedrep\"\n\
+                    rounds = 3\nstep_size = 0.25\n";
+        let fleet = Fleet::parse("fleet.toml", text).unwrap();
+        let model = Model::Linear { features: 64, width: 4, outputs: 1 };
+        let requirements = Requirements::new(model, &fleet.engine().requests(), None);
+        let longest = requirements.longest_upload();
+        let gate = Arc::new(Gate::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
+        let connection = Connection::new(Arc::clone(&gate));
+        let (inbox, _messages) = mpsc::channel(1);
+        let around = Surroundings { gate, limits: fleet.limits, inbox };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let socket = TcpStream::connect(address).await.unwrap();
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let task = size_of_val(&run(0, socket, address, around, Admission::Converse, (place, None)));
+        let on_heap = connection.memory_max() - size_of::<Connection>();
+        let commands = mailbox::memory::<Command>(COMMANDS);
+        // A round that is being written, an update that waits for the host, the rest of a read.
+        let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
+        let most = task + RUNTIME + TABLES + on_heap + commands + moving;
+        println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
+        assert!(task <= 2048, "{task}");
+        assert!(most <= PROMISE, "{most}");
     }
 }

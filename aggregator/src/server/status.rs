@@ -56,8 +56,12 @@ pub struct ConnectionCounters {
     pub slow: u64,
     /// Nonsense without end.
     pub flood: u64,
+    /// Devices whose key was revoked or replaced.
+    pub revoked: u64,
     /// Ended by this side.
     pub ended: u64,
+    /// Devices that sent more updates in a round than are looked at.
+    pub over_quota: u64,
     /// Devices that did not take what was sent to them.
     pub congested: u64,
     /// Messages that had no place.
@@ -70,6 +74,12 @@ pub struct ConnectionCounters {
     pub stale: u64,
     /// Frames dropped: too long, not COBS, wrong check, unknown header.
     pub dropped_frames: u64,
+    /// Sealed frames that came a second time.
+    pub replayed_frames: u64,
+    /// Sealed frames that nobody with the right key has sealed.
+    pub forged_frames: u64,
+    /// Frames that were not sealed and should have been.
+    pub unsealed_frames: u64,
     /// Bytes received from devices after their hello. These and the other sums over connections are brought
     /// up to date with every message of a device, and where it makes noise.
     pub bytes_up: u64,
@@ -86,7 +96,8 @@ impl ConnectionCounters {
             Gone::Idle => &mut self.idle,
             Gone::Slow => &mut self.slow,
             Gone::Flood => &mut self.flood,
-            Gone::Foreign => &mut self.refused,
+            Gone::Refused => &mut self.refused,
+            Gone::Revoked => &mut self.revoked,
             Gone::Ended => &mut self.ended,
         };
         *counter += 1;
@@ -98,7 +109,10 @@ impl ConnectionCounters {
         self.unsent += u64::from(traffic.unsent);
         self.reopened += u64::from(traffic.reopened);
         self.stale += u64::from(traffic.stale);
-        self.dropped_frames += u64::from(traffic.noise() - traffic.faults);
+        self.dropped_frames += u64::from(traffic.dropped());
+        self.replayed_frames += u64::from(traffic.replayed);
+        self.forged_frames += u64::from(traffic.forged);
+        self.unsealed_frames += u64::from(traffic.unsealed);
         self.bytes_up += traffic.up;
         self.bytes_down += traffic.down;
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fedspan_aggregator::aggregate::{Rule, SampleCap};
 use fedspan_aggregator::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, Tensor, Weighting,
     random_start,
@@ -20,6 +21,8 @@ pub const K: usize = 2;
 pub const ETA: f32 = 0.25;
 pub const BOUND: f32 = 50.0;
 pub const ITERATIONS: u32 = 2;
+/// Most samples that a device may declare with effect: more than anybody has here, unless a test says otherwise.
+pub const MOST: u32 = 1000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
@@ -37,6 +40,7 @@ pub struct Setup {
     pub power: bool,
     pub fedavg: bool,
     pub by_samples: bool,
+    pub rule: Rule,
     pub seed: u64,
 }
 
@@ -67,6 +71,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
                 power,
                 fedavg,
                 by_samples,
+                rule: Rule::Mean,
                 seed,
             }
         },
@@ -101,19 +106,26 @@ impl Setup {
             deadline: self.deadline,
             min_count: self.min_count,
             norm_bound: BOUND,
+            samples: SampleCap { most: MOST, relative: self.rule.keeps_updates() },
             absence: self.absence,
             patience: self.patience,
             stop_change: self.stop_change,
         };
-        let weighting = self.weighting();
+        let (weighting, rule) = (self.weighting(), self.rule);
         let start: Option<Box<dyn Algorithm>> = match self.power {
-            true => Some(Box::new(PowerStart::new(self.basis(), ITERATIONS, weighting))),
+            true => Some(Box::new(PowerStart::new(self.basis(), ITERATIONS, weighting, self.rule))),
             false => None,
         };
         let algorithm: Box<dyn Algorithm> = if self.fedavg {
             let encoding = Encoding::F32;
-            let parameters =
-                FedAvgParameters { step_size: ETA, head_step_size: 0.5, local_steps: 1, encoding, weighting };
+            let parameters = FedAvgParameters {
+                step_size: ETA,
+                head_step_size: 0.5,
+                local_steps: 1,
+                encoding,
+                weighting,
+                rule,
+            };
             Box::new(FedAvg::new(self.basis(), Matrix::zeros(K, 1), parameters))
         } else {
             let parameters = FedRepParameters {
@@ -123,6 +135,7 @@ impl Setup {
                 download_encoding: Encoding::F32,
                 upload_encoding: Encoding::F32,
                 weighting,
+                rule,
             };
             Box::new(FedRep::new(self.basis(), parameters))
         };
@@ -177,6 +190,7 @@ pub fn plain() -> Setup {
         power: false,
         fedavg: false,
         by_samples: false,
+        rule: Rule::Mean,
         seed: 1,
     }
 }

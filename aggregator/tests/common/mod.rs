@@ -91,6 +91,7 @@ pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
         match decoder.feed(&mut bytes) {
             Fed::NeedMore => return all,
             Fed::Dropped(why) => panic!("a bad frame from the server: {why:?}"),
+            Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
             Fed::Message(message) => {
                 let (message, body) = decode::<ToDevice>(message).unwrap();
                 all.push((message, body.to_vec()));

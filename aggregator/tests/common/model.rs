@@ -300,7 +300,12 @@ impl Model {
                     if training {
                         self.policy.counted(&Answer {
                             after: self.now - round.opened_at,
-                            samples: update.samples,
+                            samples: round
+                                .counted
+                                .values()
+                                .map(|known| u64::from(known.samples))
+                                .sum::<u64>()
+                                + u64::from(update.samples),
                             tensors: &update.tensors,
                             model: &self.basis,
                         });

@@ -12,7 +12,7 @@ const RESEND_AFTER: Millis = 10_000;
 const ALIVE_LEAST: u32 = 100;
 /// Reconnect delays: the first, and the longest, in milliseconds.
 const RECONNECT_FIRST: u32 = 500;
-const RECONNECT_LONGEST: u32 = 60_000;
+pub const RECONNECT_LONGEST: u32 = 60_000;
 /// Doublings after which a delay is the longest.
 const RECONNECT_DOUBLINGS: u32 = 7;
 
@@ -20,6 +20,7 @@ impl Conversation {
     pub fn link_up(&mut self) {
         self.enter(State::Greeting { said: false });
         self.close = false;
+        self.confirm = false;
     }
 
     /// True if an attempt to connect must be scheduled: unless the server said when, or `tick` has done it.
@@ -70,7 +71,14 @@ impl Conversation {
         self.alive_every = (idle_milliseconds / 3).max(ALIVE_LEAST).into();
         self.attempts = 0;
         self.last_sent = now;
+        self.welcomed = now;
         self.enter(State::Idle);
+    }
+
+    /// Whether a request for a new hello is followed that anybody may have sent: every handshake takes a number out
+    /// of the storage, which wears.
+    pub fn may_greet(&self, now: Millis) -> bool {
+        self.is_welcome() && now >= self.welcomed.saturating_add(ASK_AGAIN)
     }
 
     /// Waits for chunks, after those that have come; `ask`: after asking for them.
@@ -99,7 +107,7 @@ impl Conversation {
             _ if self.close => false,
             State::Greeting { said } => !said,
             State::Sending { .. } | State::Receiving { ask: true } => true,
-            _ => self.decline.is_some() || self.resend.is_some(),
+            _ => self.confirm || self.decline.is_some() || self.resend.is_some(),
         }
     }
 }

@@ -5,6 +5,7 @@ use fedspan_protocol::message::{
     Ack, AckOutcome, Decline, DeclineReason, Descriptors, Fault, Missing, Refusal, RoundId, ToDevice,
 };
 
+use super::clock::RECONNECT_LONGEST;
 use super::vocabulary::count;
 use super::{Counters, Millis};
 use crate::store::Loaded;
@@ -44,9 +45,17 @@ pub struct Conversation {
     pub resend: Option<Missing>,
     pub campaign: u64,
     pub last_round: u32,
+    /// The last round of whose update something has left, finished or not.
+    pub released: u32,
+    /// The server must hear that the device has the key.
+    pub confirm: bool,
+    /// The next hello begins a new handshake.
+    pub anew: bool,
     /// Silence after which the device says that it is still there.
     pub alive_every: Millis,
     pub last_sent: Millis,
+    /// When the server said welcome.
+    pub welcomed: Millis,
     /// Attempts to connect since a server said welcome.
     pub attempts: u32,
     pub close: bool,
@@ -74,8 +83,12 @@ impl Conversation {
             resend: None,
             campaign: loaded.campaign,
             last_round: loaded.round,
+            released: loaded.round,
+            confirm: false,
+            anew: false,
             alive_every: Millis::MAX,
             last_sent: 0,
+            welcomed: 0,
             attempts: 0,
             close: false,
             leave_when_fitted,
@@ -109,7 +122,7 @@ impl Conversation {
             (ToDevice::Welcome(welcome), State::Greeting { .. }) => {
                 if welcome.campaign != self.campaign {
                     self.campaign = welcome.campaign;
-                    self.last_round = 0;
+                    (self.last_round, self.released) = (0, 0);
                     self.update_ready = false;
                     self.fitted = false;
                 }
@@ -131,16 +144,34 @@ impl Conversation {
             }
             (ToDevice::Ack(ack), _) => self.acknowledged(ack),
             (ToDevice::RoundClosed(id), _) => self.round_closed(*id),
-            (ToDevice::Fault(Fault::Greet), _) => {
-                // The server has restarted behind a link that stayed up. An update that is ready still is.
-                count(&mut self.counters.greeted_again);
-                self.decline = None;
-                self.resend = None;
-                self.enter(State::Greeting { said: false });
-            }
+            (ToDevice::Fault(Fault::Greet), _) => self.greet_again(),
             // Among them a chunk of a round that is not being received: left over from before a reconnect.
             _ => self.unexpected(),
         }
+    }
+
+    /// Takes a message that anybody may have sent.
+    pub fn hear_unsealed(&mut self, now: Millis, message: &ToDevice) {
+        match (message, self.state) {
+            (ToDevice::Refused(_), State::Greeting { .. }) => self.close = true,
+            (ToDevice::RetryAfter { milliseconds }, State::Greeting { .. }) => {
+                let delay = (*milliseconds).min(RECONNECT_LONGEST);
+                self.enter_until(now.saturating_add(delay.into()), State::Offline);
+                self.close = true;
+            }
+            (ToDevice::Fault(Fault::Greet), _) if self.may_greet(now) => self.greet_again(),
+            _ => {}
+        }
+    }
+
+    /// The server has restarted behind a link that stayed up. An update that is ready still is.
+    fn greet_again(&mut self) {
+        count(&mut self.counters.greeted_again);
+        self.decline = None;
+        self.resend = None;
+        self.confirm = false;
+        self.anew = true;
+        self.enter(State::Greeting { said: false });
     }
 
     fn acknowledged(&mut self, ack: &Ack) {

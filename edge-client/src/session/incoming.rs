@@ -24,6 +24,34 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
+    /// A sealed frame, where frames are.
+    pub(super) fn sealed(&mut self, now: Millis, frame: &mut [u8]) {
+        let greeting = match self.talk.state {
+            State::Offline => {
+                frame.fill(0);
+                return count(&mut self.talk.counters.unopened);
+            }
+            State::Greeting { said } => said,
+            _ => false,
+        };
+        match self.guard.open(frame, greeting) {
+            Some(message) => self.message(now, message),
+            None => count(&mut self.talk.counters.unopened),
+        }
+        if greeting && self.talk.is_welcome() {
+            self.talk.confirm = true;
+        }
+    }
+
+    /// A message that is not sealed where it should be. Anybody may have sent it: the most it can do is to have the
+    /// device come back later, or say hello again.
+    pub(super) fn unsealed(&mut self, now: Millis, bytes: &[u8]) {
+        count(&mut self.talk.counters.unsealed);
+        if let Ok((message, _)) = decode::<ToDevice>(bytes) {
+            self.talk.hear_unsealed(now, &message);
+        }
+    }
+
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
         if open.id == self.talk.round && self.talk.update_ready {
             self.talk.enter(State::Sending { next: Outgoing::Head });
@@ -38,8 +66,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
         // to be fetched again.
         let fit = matches!(open.task, message::Task::FitHead { .. });
-        if open.id.round < self.talk.last_round || (open.id.round == self.talk.last_round && !fit) {
-            let last = self.talk.last_round;
+        // What has left counts like what is finished: a server that opens another round in between must not get
+        // a second update for the same one.
+        let last = self.talk.last_round.max(self.talk.released);
+        if open.id.round < last || (open.id.round == last && !fit) {
             self.talk.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;
         }

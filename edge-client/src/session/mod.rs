@@ -9,17 +9,23 @@
 //!     +----------------------------------+-------------------------------------- AwaitingAck
 //! ```
 //!
+//! Where frames are encrypted, Welcome comes sealed, and proves that the server has the device's key; the device
+//! answers it with Alive, which proves the same of the device. What is not sealed is only believed as far as it
+//! cannot do harm.
+//!
 //! A finished update survives a lost link: when the server opens the same round again, the same bytes
 //! are sent again. Head, counters and storage change only once a round has been computed.
 
 mod clock;
 mod conversation;
+mod guard;
 mod incoming;
 mod outgoing;
 mod vocabulary;
 
 use conversation::{Conversation, State};
 use fedspan_protocol::message::Refusal;
+use guard::Guard;
 use rand_core::Rng;
 use vocabulary::count;
 
@@ -27,6 +33,7 @@ use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
 
+pub use guard::Protection;
 pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
 
 /// One device: a task, its samples, its storage, its randomness.
@@ -37,12 +44,24 @@ pub struct Session<T, S, P, R> {
     source: S,
     store: P,
     random: R,
+    guard: Guard,
     talk: Conversation,
 }
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// A session, offline. Restores the head from `store`.
-    pub fn new(config: Config, mut task: T, source: S, mut store: P, random: R) -> Self {
+    ///
+    /// `random` spreads reconnects, and with a key makes handshakes unpredictable: it should then be a generator for
+    /// cryptography, seeded by the board's source of entropy. Should its numbers repeat, the numbers of handshakes
+    /// that `store` keeps still make no key come twice.
+    pub fn new(
+        config: Config,
+        protection: Protection,
+        mut task: T,
+        source: S,
+        mut store: P,
+        random: R,
+    ) -> Self {
         let loaded = store.load(task.head_mut());
         if let Ok(Some(loaded)) = loaded {
             task.restore_head(loaded.representation);
@@ -52,7 +71,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if loaded.is_err() {
             count(&mut talk.counters.storage);
         }
-        Self { config, task, source, store, random, talk }
+        let guard = Guard::new(protection);
+        Self { config, task, source, store, random, guard, talk }
     }
 
     /// The task, to predict with. Fitting a head or exchanging the representation through it while an update
@@ -81,9 +101,15 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.talk.counters
     }
 
-    /// Why the server refused this device, if it did. Retrying will not help; the firmware must change.
+    /// Why the server refused this device, if it did. Retrying will not help; the firmware must change. With a key,
+    /// only what the server has sealed counts; other refusals are [`Counters::unsealed`].
     pub fn refusal(&self) -> Option<Refusal> {
         self.talk.refusal
+    }
+
+    /// Frames are not encrypted. A firmware says so when it starts.
+    pub fn is_plaintext(&self) -> bool {
+        self.guard.is_plaintext()
     }
 
     /// How the session behaves.
@@ -110,13 +136,19 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// [`Config::transmit_capacity`] bytes. `now` never goes back.
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
         match event {
-            Event::LinkUp => self.talk.link_up(),
+            Event::LinkUp => {
+                self.guard.forget();
+                self.talk.link_up();
+            }
             Event::LinkDown => {
+                self.guard.forget();
                 if self.talk.link_down(now) {
                     self.schedule_attempt(now);
                 }
             }
-            Event::Message(bytes) => self.message(now, bytes),
+            Event::Message(bytes) if self.guard.is_plaintext() => self.message(now, bytes),
+            Event::Message(bytes) => self.unsealed(now, bytes),
+            Event::Sealed(frame) => self.sealed(now, frame),
             Event::Sample(x, target) => self.sample(x, target),
             Event::Tick => {
                 if self.talk.tick(now) {

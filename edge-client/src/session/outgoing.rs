@@ -2,7 +2,6 @@
 
 use core::ops::Range;
 
-use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Chunk, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
@@ -45,11 +44,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 body = rest;
             }
         };
-        let encoded = encode(&message, body, fill, out).ok();
+        let encoded = self.guard.encode(&message, body, fill, out).ok();
         if !finite {
             // It does not leave; the next frame says so.
             self.talk.decline_round(self.talk.round, DeclineReason::UpdateNonFinite);
             return 0;
+        }
+        if encoded.is_some() && matches!(message, ToServer::Update(_) | ToServer::Chunk(_)) {
+            self.talk.released = self.talk.round.round;
         }
         self.talk.sent(now, encoded)
     }
@@ -57,6 +59,15 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     fn next_frame(&mut self, now: Millis) -> Option<(ToServer, Part)> {
         if self.talk.close || self.talk.state != (State::Greeting { said: false }) {
             return self.talk.next_frame(now);
+        }
+        if core::mem::take(&mut self.talk.anew) {
+            self.guard.forget();
+        }
+        if self.guard.prepare(&mut self.store, &mut self.random).is_err() {
+            // Without a number that is sure to be new there is no handshake; perhaps the storage works later.
+            count(&mut self.talk.counters.storage);
+            self.talk.close = true;
+            return None;
         }
         let mut capabilities = self.task.capabilities();
         capabilities.frame_limit = self.config.frame_limit;
@@ -74,6 +85,10 @@ impl Conversation {
         let message = match self.state {
             _ if self.close => return None,
             State::Offline | State::Greeting { .. } => return None,
+            _ if self.confirm => {
+                self.confirm = false;
+                ToServer::Alive
+            }
             _ if self.decline.is_some() => ToServer::Decline(self.decline.take()?),
             State::Receiving { ask: true } => {
                 self.state = State::Receiving { ask: false };

@@ -60,7 +60,7 @@ pub enum Sampling {
 }
 
 /// What happened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub enum Event<'a> {
     /// The link to the server stands (again).
     LinkUp,
@@ -68,6 +68,8 @@ pub enum Event<'a> {
     LinkDown,
     /// A checked frame came: the bytes of its message and body.
     Message(&'a [u8]),
+    /// A whole sealed frame came. It is decrypted where it is.
+    Sealed(&'a mut [u8]),
     /// The wake-up time has come, or there is room for another frame.
     Tick,
     /// A sensor delivered a sample (d values) and its target.
@@ -111,6 +113,10 @@ pub struct Counters {
     pub unsent: u32,
     /// Times that a server asked for a new hello: it had restarted behind a link that stayed up.
     pub greeted_again: u32,
+    /// Sealed frames that were replayed, forged, or came where none is expected.
+    pub unopened: u32,
+    /// Messages that were not sealed and should have been.
+    pub unsealed: u32,
     /// Failures of the storage.
     pub storage: u32,
 }

@@ -12,10 +12,17 @@ use sequential_storage::Error;
 use sequential_storage::cache::{Cache, Uncached};
 use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
+use super::copies::{Search, copy};
 use super::{Loaded, Record, Store, StoreError, encoded};
 
-/// There is one record, under one name.
+/// The record's name.
 const KEY: u8 = 0;
+
+/// Bytes that an item takes beside its value in the buffer, at most: its name, and what fills up a word of the flash.
+const FRAMING: usize = 1 + 32;
+
+/// Names of the number of handshakes, which is there twice: should one copy spoil, the other does not fall behind it.
+const HANDSHAKES: [u8; 2] = [1, 2];
 
 /// Why flash cannot be used as it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +78,8 @@ impl core::error::Error for FlashError {}
 pub struct FlashStore<F: NorFlash, const N: usize> {
     map: MapStorage<u8, Blocking<F>, Cache<Uncached, Uncached, Uncached, u8>>,
     buffer: Aligned<N>,
+    /// The largest number of handshakes that is known: erasing must not forget it.
+    handshakes: u64,
     erased: u32,
 }
 
@@ -100,7 +109,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             _ => FlashError::Geometry { page, word },
         })?;
         let map = MapStorage::new(Blocking(flash), config, Cache::new_uncached());
-        Ok(Self { map, buffer: Aligned([0; N]), erased: 0 })
+        Ok(Self { map, buffer: Aligned([0; N]), handshakes: 0, erased: 0 })
     }
 
     /// How often all of it was erased because it could not be used as it was.
@@ -114,37 +123,91 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.map.destroy().0.0
     }
 
-    /// Writes a record and reads it back: bytes that were not erased spoil what is written over them. False
-    /// if that is what happened. An error if the flash does not work or the record does not fit: erasing
-    /// would not help then, and would lose the record that is there.
-    fn write(&mut self, record: &Record<'_>) -> Result<bool, StoreError> {
+    /// Writes an item and reads it back: bytes that were not erased spoil what is written over them. False
+    /// if that is what happened. An error if the flash does not work or the item does not fit: erasing
+    /// would not help then, and would lose what is there.
+    fn write<'v>(
+        &mut self,
+        key: u8,
+        item: &impl Value<'v>,
+        is: impl Fn(&[u8]) -> bool,
+    ) -> Result<bool, StoreError> {
         let buffer = &mut self.buffer.0;
-        match wait(self.map.store_item(buffer, &KEY, &Item(record))) {
+        let length = item.serialize_into(buffer).map_err(|_| StoreError)?;
+        match wait(self.map.store_item(buffer, &key, item)) {
             Ok(()) => {}
             Err(Error::Corrupted { .. } | Error::LogicBug { .. } | Error::FullStorage) => return Ok(false),
+            // Not for this item, but for one that must be moved out of its way: no record of ours is so long.
+            Err(Error::BufferTooSmall(needed)) if needed > length + FRAMING => return Ok(false),
             Err(_) => return Err(StoreError),
         }
-        match wait(self.map.fetch_item::<&[u8]>(buffer, &KEY)) {
-            Ok(found) => Ok(found.is_some_and(|bytes| encoded::is(bytes, record))),
+        match wait(self.map.fetch_item::<&[u8]>(buffer, &key)) {
+            Ok(found) => Ok(found.is_some_and(is)),
             Err(Error::Storage { .. }) => Err(StoreError),
             Err(_) => Ok(false),
         }
     }
 
+    fn write_record(&mut self, record: &Record<'_>) -> Result<bool, StoreError> {
+        self.write(KEY, &Item(record), |bytes| encoded::is(bytes, record))
+    }
+
+    fn write_handshakes(&mut self, numbered: u64) -> Result<bool, StoreError> {
+        let bytes = copy(numbered);
+        let mut all = true;
+        for key in HANDSHAKES {
+            all &= self.write(key, &bytes, |stored| stored == bytes)?;
+        }
+        Ok(all)
+    }
+
+    /// The largest number of all copies in the flash, old ones included, wherever they are: what cannot be read as
+    /// records any more still says how far the numbers went.
+    fn read_handshakes(&mut self) -> Result<u64, StoreError> {
+        let mut search = Search::default();
+        let mut range = self.map.flash_range();
+        let block = &mut self.buffer.0;
+        let most = block.len() - block.len() % F::READ_SIZE.max(1);
+        while !range.is_empty() {
+            let length = most.min(range.len());
+            let bytes = block.get_mut(..length).filter(|bytes| !bytes.is_empty()).ok_or(StoreError)?;
+            self.map.flash().0.read(range.start, bytes).map_err(|_| StoreError)?;
+            bytes.iter().for_each(|byte| search.take(*byte));
+            range.start = range.start.saturating_add(u32::try_from(length).map_err(|_| StoreError)?);
+        }
+        self.handshakes = self.handshakes.max(search.largest.unwrap_or(0));
+        Ok(self.handshakes)
+    }
+
+    /// Erases everything but the number of handshakes, as far as that is known or can still be read.
     fn erase(&mut self) -> Result<(), StoreError> {
         self.erased = self.erased.saturating_add(1);
-        wait(self.map.erase_all()).map_err(|_| StoreError)
+        let handshakes = self.read_handshakes()?;
+        wait(self.map.erase_all()).map_err(|_| StoreError)?;
+        if handshakes > 0 && !self.write_handshakes(handshakes)? {
+            return Err(StoreError);
+        }
+        Ok(())
     }
 }
 
 impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
-        if self.write(record)? {
+        if self.write_record(record)? {
             return Ok(());
         }
         // Something else is in these pages. It took the new record down with it.
         self.erase()?;
-        if self.write(record)? { Ok(()) } else { Err(StoreError) }
+        if self.write_record(record)? { Ok(()) } else { Err(StoreError) }
+    }
+
+    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
+        self.handshakes = self.handshakes.max(numbered);
+        if self.write_handshakes(numbered)? { Ok(()) } else { self.erase() }
+    }
+
+    fn load_handshakes(&mut self) -> Result<u64, StoreError> {
+        self.read_handshakes()
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {

@@ -1,6 +1,8 @@
 //! What survives a reset: one small record a round, written before the update leaves.
 
 #[cfg(feature = "flash")]
+mod copies;
+#[cfg(feature = "flash")]
 mod encoded;
 #[cfg(feature = "flash")]
 mod flash;
@@ -59,9 +61,22 @@ pub trait Store {
     /// # Errors
     /// [`StoreError`] if the storage cannot be read.
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError>;
+
+    /// Writes how many handshakes are numbered for use; durable when this returns. The number only grows.
+    ///
+    /// # Errors
+    /// [`StoreError`]; a device with a key then says nothing.
+    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError>;
+
+    /// The largest number that was written; 0 if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the storage cannot be read.
+    fn load_handshakes(&mut self) -> Result<u64, StoreError>;
 }
 
-/// Forgets everything: for devices without flash, and for simulations.
+/// Forgets everything: for hosts, emulators and simulations. Where there is a key, every handshake after a restart is
+/// as new as the session's randomness is: a board needs storage instead.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStore;
 
@@ -72,5 +87,13 @@ impl Store for NoStore {
 
     fn load(&mut self, _head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
         Ok(None)
+    }
+
+    fn save_handshakes(&mut self, _numbered: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn load_handshakes(&mut self) -> Result<u64, StoreError> {
+        Ok(0)
     }
 }

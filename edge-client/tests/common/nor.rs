@@ -33,6 +33,7 @@ impl Nor {
         Self(Rc::new(RefCell::new(Chip { bytes, erased, written: 0, power: usize::MAX })))
     }
 
+    #[allow(dead_code, reason = "not every test looks at it")]
     pub fn image(&self) -> Vec<u8> {
         self.0.borrow().bytes.clone()
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use fedspan_client::session::{Config, Event, Millis, Progress, Session};
+use fedspan_client::session::{Config, Event, Millis, Progress, Protection, Session};
 use fedspan_client::store::{Loaded, Record, Store, StoreError};
 use fedspan_client::{Linear, SampleSource};
 use fedspan_protocol::assembly::{Assembly, plan};
@@ -57,6 +57,7 @@ pub struct Flash(pub Rc<RefCell<FlashState>>);
 #[derive(Clone, Debug, Default)]
 pub struct FlashState {
     pub record: Option<(Loaded, Vec<f32>)>,
+    pub handshakes: u64,
     pub saves: usize,
     pub fail_save: bool,
     pub fail_load: bool,
@@ -84,6 +85,20 @@ impl Store for Flash {
             loaded
         }))
     }
+
+    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
+        let mut state = self.0.borrow_mut();
+        if state.fail_save {
+            return Err(StoreError);
+        }
+        state.handshakes = numbered;
+        Ok(())
+    }
+
+    fn load_handshakes(&mut self) -> Result<u64, StoreError> {
+        let state = self.0.borrow();
+        if state.fail_load { Err(StoreError) } else { Ok(state.handshakes) }
+    }
 }
 
 pub type Device<S> = Session<Linear<Heap>, S, Flash, ChaCha8Rng>;
@@ -100,7 +115,8 @@ pub struct Bench<S> {
 
 impl<S: SampleSource> Bench<S> {
     pub fn new(config: Config, memory: Heap, source: S, flash: Flash) -> Self {
-        let session = Session::new(config, Linear::new(memory), source, flash, ChaCha8Rng::seed_from_u64(1));
+        let (random, bench) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
+        let session = Session::new(config, bench, Linear::new(memory), source, flash, random);
         let last = Progress { sent: 0, again: false, close: false, wake: 0 };
         let limit = usize::from(config.frame_limit);
         Self { session, limit, now: 1_000, last, out: vec![0xEE; config.transmit_capacity()] }

@@ -134,7 +134,7 @@ pub enum Refusal {
     },
     /// The device cannot do something that the campaign needs.
     Capability(Need),
-    /// The device is not on the allow-list.
+    /// The device is not on the allow-list, or its key is not known or not accepted any more.
     UnknownDevice,
     /// The frame limit is outside of what the protocol allows.
     FrameLimit {
@@ -143,6 +143,10 @@ pub enum Refusal {
         /// Largest.
         most: u16,
     },
+    /// Frames are encrypted here, and the device did not say which key it has.
+    KeyNeeded,
+    /// Frames are not encrypted here (a bench), and the device wants them to be.
+    NoKeysHere,
 }
 
 /// A capability that a campaign needs.

@@ -33,7 +33,7 @@ pub trait Message: Serialize + DeserializeOwned {
 
 impl Message for ToServer {
     fn has_body(&self) -> bool {
-        matches!(self, Self::Update(_) | Self::Chunk(_))
+        matches!(self, Self::Hello(_) | Self::Update(_) | Self::Chunk(_))
     }
 }
 
@@ -70,7 +70,8 @@ pub struct RoundId {
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "one lives on the stack at a time, and boxes need a heap")]
 pub enum ToServer {
-    /// The first message on a connection.
+    /// The first message on a connection. Body: a [`Greeting`](crate::secure::Greeting), or nothing where frames are
+    /// not encrypted.
     Hello(Hello),
     /// The result of a round. Body: the tensors, where they fit the frame.
     Update(Update),

@@ -55,6 +55,30 @@ const ID: RoundId = RoundId { round: 7, stage: 1 };
 const LAST: RoundId = RoundId { round: u32::MAX, stage: u16::MAX };
 const LEAST_SQUARES: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
+/// Device, epoch and key of the provisioning record of the vectors.
+pub const PROVISIONED: (u64, u16, [u8; 32]) = (0x0123_4567_89ab_cdef, 0x0203, {
+    let mut key = [0x40; 32];
+    let mut i = 0;
+    while i < 32 {
+        key[i] += i as u8;
+        i += 1;
+    }
+    key
+});
+
+/// The provisioning record of the vectors, field by field from the table in SPEC.md.
+pub fn provision_record() -> Vec<u8> {
+    let (device, epoch, key) = PROVISIONED;
+    let mut record = b"FSPV".to_vec();
+    record.extend_from_slice(&1u16.to_le_bytes());
+    record.extend_from_slice(&54u16.to_le_bytes());
+    record.extend_from_slice(&device.to_le_bytes());
+    record.extend_from_slice(&epoch.to_le_bytes());
+    record.extend_from_slice(&key);
+    record.extend_from_slice(&super::crc32c(&record).to_le_bytes());
+    record
+}
+
 /// The representation of the vectors: 20 x 2 with orthonormal columns, row-major.
 pub fn representation() -> Vec<f32> {
     let mut b = Random(1).matrix(20, 2);
@@ -320,6 +344,8 @@ fn down() -> Vec<Golden> {
             Refusal::Capability(Need::TotalElements(6280)),
         ),
         ("to_device_refused_device", "Refused: UnknownDevice", Refusal::UnknownDevice),
+        ("to_device_refused_key_needed", "Refused: KeyNeeded", Refusal::KeyNeeded),
+        ("to_device_refused_no_keys_here", "Refused: NoKeysHere", Refusal::NoKeysHere),
         (
             "to_device_refused_frame_limit",
             "Refused: the frame limit must be 128 to 4096",

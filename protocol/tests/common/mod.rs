@@ -1,6 +1,7 @@
 //! What several test files share: framing by other means, a decoder's events, a small random source.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+pub mod exchange;
 pub mod golden;
 pub mod strategies;
 
@@ -56,6 +57,7 @@ pub fn seal(message: &[u8]) -> Vec<u8> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Message(Vec<u8>),
+    Sealed(Vec<u8>),
     Dropped(Dropped),
 }
 
@@ -73,6 +75,7 @@ pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
                 return;
             }
             Fed::Message(m) => sink(Event::Message(m.to_vec())),
+            Fed::Sealed(frame) => sink(Event::Sealed(frame.to_vec())),
             Fed::Dropped(why) => sink(Event::Dropped(why)),
         }
         assert!(read.len() < before, "an event without progress would hang");

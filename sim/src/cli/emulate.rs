@@ -32,6 +32,9 @@ pub struct EmulateOptions {
     /// Board 1 loses its power N times before that, in the same manner
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     power_cuts: u32,
+    /// Frames in the clear, as on a bench; otherwise each board gets a key for this run
+    #[arg(long)]
+    plaintext: bool,
     /// Change a key of the scenario, e.g. algorithm.rounds=20; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
@@ -72,10 +75,14 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
             Link::Pipes => emulate::Link::Pipes,
             Link::Uart => emulate::Link::Uart,
         },
+        plaintext: options.plaintext,
         root,
         firmware: options.firmware.clone(),
         scratch: scratch.path(),
     };
+    if options.plaintext {
+        output::say("emulate: PLAINTEXT, for the bench: frames are neither secret nor authentic");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Stop::Failed(error.to_string()))?;
     let mut progress = Progress::default();

@@ -1,6 +1,7 @@
 //! The command line of `fedspan-sim`. Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command
 //! line or a file is wrong, and nothing was written.
 
+mod byzantine;
 mod compare;
 mod emulate;
 mod execute;
@@ -130,6 +131,14 @@ Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
 
 On the scenario stragglers. sim/STRAGGLERS.md says what is measured. The whole table takes long: see there.")]
     Speedup(speedup::SpeedupOptions),
+    /// Measure what attacks do to a campaign under rules of aggregation
+    #[command(after_help = "Examples:
+  fedspan-sim byzantine --seeds 10
+  fedspan-sim byzantine --grid subspaces --seeds 10 --out poison
+  fedspan-sim byzantine --attacks 'IPM 1.5,ALIE' --fractions 0.2,0.3 --rules 'geometric median'
+
+On the scenario byzantine. aggregator/POISON.md says what is measured.")]
+    Byzantine(byzantine::ByzantineOptions),
     /// Compute what the literature promises, to compare with what is simulated
     #[command(subcommand)]
     Theory(theory::Theory),
@@ -215,6 +224,7 @@ pub fn main() -> ExitCode {
         Some(Command::Choose { threads }) => choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),
+        Some(Command::Byzantine(options)) => byzantine::command(&options),
         Some(Command::Speedup(options)) => speedup::command(&options),
         Some(Command::Live(options)) => live::command(&options),
         Some(Command::Replay(options)) => replay::command(&options),

@@ -155,6 +155,8 @@ pub struct Start<'a> {
     pub image: &'a Path,
     /// The file that plays the flash.
     pub flash: &'a Path,
+    /// The file with its provisioning record; without it frames are in the clear.
+    pub provision: Option<&'a Path>,
     /// The device's identity.
     pub device: u64,
     /// Its link.
@@ -191,9 +193,6 @@ impl Core {
         if let Some(compiler) = setting("FEDSPAN_RUSTC") {
             cargo.env("RUSTC", compiler);
             cargo.env("RUSTC_BOOTSTRAP", setting("FEDSPAN_RUSTC_BOOTSTRAP").unwrap_or_default());
-            if let Some(linker) = setting("FEDSPAN_LINKER") {
-                cargo.env("RUSTFLAGS", format!("-Clinker={linker}"));
-            }
         }
         cargo
             .current_dir(&folder)
@@ -201,6 +200,9 @@ impl Core {
             .env("CARGO_TARGET_DIR", &target)
             .kill_on_drop(true);
         cargo.args(setting("FEDSPAN_BUILD_STD"));
+        if let Some(config) = setting("FEDSPAN_CARGO_CONFIG") {
+            cargo.args(["--config", &config]);
+        }
         if let Some(feature) = self.feature {
             cargo.args(["--no-default-features", "--features", feature]);
         }
@@ -219,8 +221,12 @@ impl Core {
     /// # Errors
     /// What the system says.
     pub fn start(&self, start: &Start<'_>) -> std::io::Result<Child> {
-        let Start { emulator, firmware, image, flash, device, wire, resets, end_after } = start;
-        let mut words = format!("arg=board,arg=device={device},arg=flash={}", flash.display());
+        let Start { emulator, firmware, image, flash, provision, device, wire, resets, end_after } = start;
+        let mut words = format!("arg=board,arg=flash={}", flash.display());
+        words.push_str(&match provision {
+            Some(record) => format!(",arg=provision={}", record.display()),
+            None => format!(",arg=protection=plaintext,arg=device={device}"),
+        });
         let serial = match wire {
             Wire::Uart(port) => vec![
                 "-chardev".to_owned(),

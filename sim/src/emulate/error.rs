@@ -45,6 +45,12 @@ pub enum EmulateError {
         /// Why.
         reason: String,
     },
+    /// No keys.
+    #[error("keys for the boards: {reason}")]
+    Keys {
+        /// Why.
+        reason: String,
+    },
     /// No recording.
     #[error(transparent)]
     Image(#[from] ImageError),

@@ -4,13 +4,14 @@
 mod board;
 mod error;
 mod expected;
+mod keys;
 mod life;
 mod samples;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Shape};
+use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security, Shape};
 use fedspan_aggregator::server::{Server, Status, query};
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
@@ -46,11 +47,13 @@ pub struct Plan<'a> {
     pub core: Core,
     /// How they are connected.
     pub link: Link,
+    /// Frames in the clear, as on a bench. Otherwise each board has a key, made for this fleet.
+    pub plaintext: bool,
     /// The root of the repository, for firmware and emulator.
     pub root: &'a Path,
     /// Firmware that is built already.
     pub firmware: Option<PathBuf>,
-    /// An empty directory for pipes, images, flash and the server's state.
+    /// An empty directory for pipes, images, flash, keys and the server's state.
     pub scratch: &'a Path,
 }
 
@@ -105,7 +108,9 @@ pub async fn run(
             }
         }
     };
-    let mut server = Server::bind(fleet(plan), 1).await?;
+    let security = keys::security(plan);
+    let protection = keys::protection(&security, plan)?;
+    let mut server = Server::bind(fleet(plan, security), 1, protection).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
     let mut boards: Vec<Life> = Vec::new();
@@ -142,8 +147,9 @@ pub async fn run(
                 Wire::Pipes(receive, transmit)
             }
         };
+        let provision = (!plan.plaintext).then(|| keys::file(plan.scratch, device));
         let (core, emulator, firmware) = (plan.core, emulator.clone(), firmware.clone());
-        boards.push(Life { core, emulator, firmware, image, flash, device, client, wire, fate });
+        boards.push(Life { core, emulator, firmware, image, flash, provision, device, client, wire, fate });
     }
     let began = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -240,8 +246,8 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
 }
 
 /// The server's configuration: the scenario's campaign for these boards.
-fn fleet(plan: &Plan<'_>) -> Fleet {
-    let Scenario { seed, model, algorithm, participation, stop, .. } = plan.scenario;
+fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
+    let Scenario { seed, model, algorithm, rule, samples, participation, stop, .. } = plan.scenario;
     let shape = plan.core.firmware.shape();
     Fleet {
         seed: *seed,
@@ -252,21 +258,26 @@ fn fleet(plan: &Plan<'_>) -> Fleet {
         baud: 115_200,
         expected: plan.boards,
         allowed: None,
+        security,
         absence: Duration::from_secs(30),
         shape: Shape { features: shape.features, outputs: shape.outputs },
         model: model.clone(),
         algorithm: algorithm.clone(),
+        rule: *rule,
         participation: *participation,
         stop_change: stop.change,
         rounds: RoundsSection { deadline: None, min_count: 1, over_select: 1.0 },
         limits: Limits {
             connections: plan.boards + 16,
+            per_address: plan.boards + 16,
+            updates: u32::MAX,
             hello: Duration::from_secs(60),
             // A board on pipes stands still while it waits, and sends no signs of life.
             idle: Duration::from_secs(600),
             frame: Duration::from_secs(30),
             repeat: Duration::from_secs(60),
             norm: 1e4,
+            samples: *samples,
         },
     }
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Shape};
-use fedspan_aggregator::server::{ServeError, Server, Status, query};
+use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Security, Shape};
+use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_protocol::message::RoundId;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 pub use again::{Again, AgainError, Timed, again};
 
 use crate::data::Dataset;
-use crate::device::{client_session, converse_over};
+use crate::device::{Identity, client_session, converse_over};
 use crate::fleet::SimSession;
 use crate::run::Times;
 use crate::scenario::Scenario;
@@ -92,6 +92,9 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             "dropouts and slow links are simulated only: leave out fleet.dropout and fleet.bandwidth",
         );
     }
+    if scenario.attack.is_some() {
+        return refuse("attackers are simulated only: leave out [attack]");
+    }
     let clients = dataset.clients.len();
     let long = Duration::from_secs(86_400);
     Ok(Fleet {
@@ -103,21 +106,26 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         baud: 115_200,
         expected: clients,
         allowed: None,
+        security: Security::Plaintext,
         absence: Duration::from_secs(30),
         shape: Shape { features: dataset.features, outputs: dataset.outputs },
         model: scenario.model.clone(),
         algorithm: scenario.algorithm.clone(),
+        rule: scenario.rule,
         participation: scenario.participation,
         stop_change: scenario.stop.change,
         rounds: RoundsSection { deadline: None, min_count: 1, over_select: 1.0 },
         limits: Limits {
             connections: clients + 16,
+            per_address: clients + 16,
+            updates: u32::MAX,
             hello: Duration::from_secs(60),
             // Who sleeps is silent, and is not to be asked again.
             idle: long,
             frame: Duration::from_secs(60),
             repeat: long,
-            norm: f32::MAX,
+            norm: scenario.norm,
+            samples: scenario.samples,
         },
     })
 }
@@ -133,7 +141,7 @@ pub async fn run(
     mut progress: impl FnMut(&serde_json::Value),
 ) -> Result<Status, LiveError> {
     let Plan { scenario, dataset, unit, state } = plan;
-    let server = Server::bind(campaign(scenario, dataset, state)?, 1).await?;
+    let server = Server::bind(campaign(scenario, dataset, state)?, 1, Protection::Plaintext).await?;
     let address = server.address()?.to_string();
     let mut serving = JoinSet::new();
     serving.spawn(server.serve(std::future::pending(), true));
@@ -143,7 +151,11 @@ pub async fn run(
     let communication = scenario.fleet.communication;
     let mut devices = JoinSet::new();
     for client in 0..clients {
-        let Some(session) = client_session(scenario, dataset, client, client as u64, true) else { continue };
+        let Some(session) =
+            client_session(scenario, dataset, client, Identity::plaintext(client as u64), true)
+        else {
+            continue;
+        };
         let (times, unit, address) = (Arc::clone(&times), *unit, address.clone());
         let sleep = move |id: RoundId| {
             let units = times.time(client, id.round) + communication;

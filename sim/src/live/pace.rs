@@ -67,7 +67,7 @@ async fn delay(
             let before = input;
             let message = match decoder.feed(&mut input) {
                 Fed::Message(message) => decode::<ToDevice>(message).ok().map(|(message, _)| message),
-                Fed::NeedMore | Fed::Dropped(_) => None,
+                Fed::NeedMore | Fed::Dropped(_) | Fed::Sealed(_) => None,
             };
             frame.extend_from_slice(before.get(..before.len() - input.len()).unwrap_or_default());
             if frame.last() != Some(&0) {

@@ -30,7 +30,7 @@ pub struct Arrivals {
     /// What every round takes besides.
     communication: f64,
     seed: u64,
-    /// Samples of the client that has most.
+    /// Samples of the client that says that it has most.
     largest: u64,
     due: Vec<Option<Asked>>,
 }
@@ -38,13 +38,15 @@ pub struct Arrivals {
 impl Arrivals {
     /// Nobody has been asked.
     pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64, shape: Shape, times: Times) -> Self {
+        let honest = dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0);
+        let declared = scenario.attack.and_then(|attack| attack.samples).unwrap_or(0);
         Self {
             times,
             link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit(shape))),
             dropout: scenario.fleet.dropout,
             communication: scenario.fleet.communication,
             seed,
-            largest: dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0),
+            largest: honest.max(declared.into()),
             due: Vec::new(),
         }
     }
@@ -100,7 +102,11 @@ impl Arrivals {
             let answers = round.target.saturating_sub(round.participants.len());
             // No fewer than these are enough; whether more are needed shows when they are here.
             let fewest = round.enough.map_or(answers, |enough| {
-                let samples = enough.samples.saturating_sub(round.counted_samples) / self.largest.max(1);
+                let samples = match round.counts_alone() {
+                    true => enough.samples.saturating_sub(round.counted_samples) / self.largest.max(1),
+                    // One answer may make those before it count more.
+                    false => 0,
+                };
                 let others = enough.answers.saturating_sub(round.participants.len());
                 usize::try_from(samples).unwrap_or(usize::MAX).max(others)
             });

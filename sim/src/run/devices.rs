@@ -1,23 +1,38 @@
 //! The devices of a run, as the server sees them: admitted by their hello, each with its connection.
 
+use std::sync::Arc;
+
 use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::engine::Engine;
 use fedspan_client::memory::Shape;
-use fedspan_client::session::Config;
-use fedspan_protocol::message::{Numeric, ToDevice, Welcome};
+use fedspan_client::session::{Config, Protection};
+use fedspan_protocol::message::{Model, Numeric, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
-use crate::data::Client;
-use crate::fleet::{SimDevice, frame_limit, session};
+use crate::data::{Client, Dataset};
+use crate::evaluate;
+use crate::fleet::{SimDevice, foreseeable, frame_limit, session};
+use crate::scenario::Scenario;
+
+/// What a campaign asks of its devices' hellos. Frames are not encrypted: there is no wire that somebody could be on.
+#[must_use]
+pub fn gate(scenario: &Scenario, dataset: &Dataset, engine: &Engine) -> Arc<Gate> {
+    let Shape { features, width, outputs } = evaluate::shape_of(dataset, scenario.model.k);
+    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let model = Model::Linear { features: small(features), width: small(width), outputs: small(outputs) };
+    let requirements = Requirements::new(model, &engine.requests(), None);
+    let welcome = Welcome { campaign: 1, idle_milliseconds: u32::MAX };
+    Arc::new(Gate::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
+}
 
 /// All devices; a device's number is its place.
 pub struct Devices {
     shape: Shape,
     numeric: Numeric,
     seed: u64,
-    /// What the campaign asks of a device's hello.
-    requirements: Requirements,
+    gate: Arc<Gate>,
     all: Vec<SimDevice>,
     /// Bytes up and down when they were last asked for.
     told: (u64, u64),
@@ -25,8 +40,8 @@ pub struct Devices {
 
 impl Devices {
     /// Nobody is connected.
-    pub fn new(shape: Shape, numeric: Numeric, seed: u64, requirements: Requirements) -> Self {
-        Self { shape, numeric, seed, requirements, all: Vec::new(), told: (0, 0) }
+    pub fn new(shape: Shape, numeric: Numeric, seed: u64, gate: Arc<Gate>) -> Self {
+        Self { shape, numeric, seed, gate, all: Vec::new(), told: (0, 0) }
     }
 
     /// Connects a device for each client: hello, admission as on a server, welcome.
@@ -38,17 +53,16 @@ impl Devices {
         for client in clients {
             let id = self.all.len() as u64;
             let config = Config { frame_limit: limit, ..Config::new(id) };
-            let session = session(config, self.shape, self.numeric, client.source(), self.seed);
-            let mut device = SimDevice::connect(session);
+            let (bench, random) = (Protection::Plaintext, foreseeable(self.seed, id));
+            let session = session(config, bench, self.shape, self.numeric, client.source(), random);
+            let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
             for said in device.said.drain(..) {
-                let admitted = match said {
-                    Inbound::Hello(hello) => self.requirements.admit(&hello),
-                    Inbound::Foreign(refusal) => Err(refusal),
+                match said {
+                    Inbound::Hello(_) => {}
+                    Inbound::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
                     _ => return Err(RunError::Silent),
-                };
-                admitted.map_err(|refusal| RunError::Refused { client: id, refusal })?;
+                }
             }
-            device.connection.send(ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: u32::MAX }));
             device.pump();
             device.connection.forget_traffic();
             self.all.push(device);

@@ -148,7 +148,8 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         final_head: scenario.algorithm.final_head,
         deadline: None,
         min_count: 1,
-        norm_bound: f32::MAX,
+        norm_bound: scenario.norm,
+        samples: scenario.samples,
         absence: 0,
         // Who has dropped out is there again for the next round.
         patience: (scenario.fleet.dropout > 0.0).then_some(0),
@@ -160,6 +161,7 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         shape,
         &scenario.model,
         &scenario.algorithm,
+        scenario.rule,
         scenario.participation,
         1.0,
         seed,
@@ -252,6 +254,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         fit_bytes: (0, 0),
         newcomer_bytes: (0, 0),
         seconds: began.elapsed().as_secs_f64(),
+        attacks: 0,
         interrupted: false,
     };
     outcome.check_figures()?;

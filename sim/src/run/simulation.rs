@@ -6,17 +6,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::Inbound;
 use fedspan_aggregator::engine::{
     Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase, RoundRecord,
 };
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_client::memory::Shape;
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Model, ToDevice};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, ToDevice};
 
 use super::arrivals::{Arrivals, Asked};
-use super::devices::Devices;
+use super::attack::Attackers;
+use super::devices::{Devices, gate};
 use super::prepare::engine;
 use super::recorded::Recording;
 use super::times::Times;
@@ -42,6 +42,8 @@ pub struct Simulation<'a> {
     devices: Devices,
     /// What each device was asked and has not been heard on.
     arrivals: Arrivals,
+    /// Who lies, and the data of the others.
+    attackers: Option<(Attackers, Dataset)>,
     /// Where times come from the journal of a server instead: its clock, and its restarts.
     recording: Option<Recording<'a>>,
     /// The last device in this round that could not answer, for another reason than that it had dropped out, and how
@@ -70,14 +72,8 @@ impl<'a> Simulation<'a> {
     ) -> Self {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
         let engine = engine(scenario, dataset, seed, given.clone());
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let model = Model::Linear {
-            features: small(shape.features),
-            width: small(shape.width),
-            outputs: small(shape.outputs),
-        };
-        let requirements =
-            Requirements::new(model, &engine.requests(), None).with_numeric(scenario.algorithm.numeric);
+        let gate = gate(scenario, dataset, &engine);
+        let attackers = scenario.attack.map(|attack| Attackers::of(attack, dataset.clients.len(), seed));
         Self {
             scenario,
             dataset,
@@ -85,8 +81,12 @@ impl<'a> Simulation<'a> {
             given,
             shape,
             engine,
-            devices: Devices::new(shape, scenario.algorithm.numeric, seed, requirements),
+            devices: Devices::new(shape, scenario.algorithm.numeric, seed, gate),
             arrivals: Arrivals::new(scenario, dataset, seed, shape, times),
+            attackers: attackers.map(|attackers| {
+                let honest = attackers.honest(dataset);
+                (attackers, honest)
+            }),
             recording: None,
             refused: None,
             barren: 0,
@@ -157,6 +157,7 @@ impl<'a> Simulation<'a> {
             fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),
             newcomer_bytes: (all.0 - fitted.0, all.1 - fitted.1),
             seconds: self.seconds,
+            attacks: self.attackers.as_ref().map_or(0, |(attackers, _)| attackers.replaced()),
             interrupted: self.interrupted,
         };
         outcome.check_figures()?;
@@ -232,6 +233,9 @@ impl<'a> Simulation<'a> {
             }
         }
         self.pump();
+        if let Some((attackers, _)) = &mut self.attackers {
+            attackers.corrupt(&mut self.devices, &arrivals, self.engine.open_round());
+        }
         let silent = arrivals.is_empty();
         for (index, asked) in arrivals {
             self.time = asked.at.max(self.time);
@@ -432,17 +436,18 @@ impl<'a> Simulation<'a> {
 
     /// The figures after a round, all of them numbers.
     fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
+        let dataset = self.attackers.as_ref().map_or(self.dataset, |(_, honest)| honest);
         if self.wanted == Wanted::Distance {
-            let scores = evaluate::distance(self.dataset, self.engine.representation());
+            let scores = evaluate::distance(dataset, self.engine.representation());
             check_finite(&scores, round)?;
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
         let (head, numeric) = (algorithm.final_head, algorithm.numeric);
         let (mut scores, clients) =
-            evaluate::representation(self.dataset, self.engine.representation(), head, numeric);
+            evaluate::representation(dataset, self.engine.representation(), head, numeric);
         if let Some(w) = self.engine.shared_head() {
-            let shared = evaluate::shared(&self.dataset.clients, self.engine.representation(), w);
+            let shared = evaluate::shared(&dataset.clients, self.engine.representation(), w);
             scores.accuracy_global = shared.accuracy;
             scores.loss = shared.loss;
             scores.test_mse = shared.test_mse.or(scores.test_mse);

@@ -159,7 +159,7 @@ impl Adaptive {
 
     /// Takes the next answer.
     pub fn counted(&mut self, answer: &Answer<'_>) {
-        self.round.samples += f64::from(answer.samples);
+        self.round.samples = answer.samples as f64;
         self.arrived(self.round.answers, answer.after as f64);
         self.round.answers += 1;
         let (d, k) = answer.model.shape();

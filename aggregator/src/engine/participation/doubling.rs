@@ -233,7 +233,7 @@ impl Participation for Doubling {
     fn counted(&mut self, answer: &Answer<'_>) {
         let round = &mut self.round;
         round.answers += 1;
-        round.samples = round.samples.saturating_add(answer.samples.into());
+        round.samples = answer.samples;
         if round.answers <= self.first {
             round.first = round.samples;
         }

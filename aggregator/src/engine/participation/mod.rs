@@ -44,8 +44,8 @@ pub struct Enough {
 pub struct Answer<'a> {
     /// Time since the round was opened.
     pub after: Millis,
-    /// Samples that it was computed from, as the device says.
-    pub samples: u32,
+    /// Samples of this and of all answers before it in the round, as the devices say and as far as that counts.
+    pub samples: u64,
     /// What was uploaded.
     pub tensors: &'a [Tensor],
     /// The model that the round began with, in the shape of the first tensor; of a representation, d x k.

@@ -2,7 +2,7 @@
 
 use embedded_io::ErrorKind;
 use fedspan_client::link::{Buffers, run};
-use fedspan_client::session::Config;
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::{SampleSource, Session, Task};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -22,16 +22,19 @@ const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-/// Makes a session with what the record remembers. Its random numbers spread reconnects in time and need not
-/// be secret.
+/// Makes a session of a device with its number and protection, with what the record remembers.
+///
+/// Its random numbers are the same after every start: an emulated board has no source of entropy. What keeps its
+/// handshakes apart are their numbers, which are in flash, as on a board whose entropy cannot be trusted.
 pub fn session<T: Task, S: SampleSource, const N: usize>(
     settings: &Settings,
+    (device, protection): (u64, Protection),
     task: T,
     source: S,
 ) -> BoardSession<T, S, N> {
-    let config = Config { device: settings.device, ..CONFIG };
-    let random = ChaCha8Rng::seed_from_u64(settings.device);
-    Session::new(config, task, source, Storage::open(settings), random)
+    let config = Config { device, ..CONFIG };
+    let random = ChaCha8Rng::seed_from_u64(device);
+    Session::new(config, protection, task, source, Storage::open(settings, device), random)
 }
 
 /// Connects, as often as it takes, and returns when the final head is fitted. Exits if the server refuses
@@ -71,7 +74,7 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
         if gone && matches!(settings.link, LinkSettings::Pipes { .. }) {
             fault::exit(fault::WRONG, &"the other end of the pipes is gone");
         }
-        eprintln!("device {}: connection lost, reconnecting", settings.device);
+        eprintln!("device {}: connection lost, reconnecting", session.config().device);
         while board.now() < closed.retry_at {
             board.wait(closed.retry_at);
         }

@@ -13,6 +13,7 @@ use semihosting::{eprintln, println, process};
 
 use crate::board::Board;
 use crate::campaign::{BoardSession, session, take_part};
+use crate::identity::identify;
 use crate::link::Traffic;
 use crate::nor::WORD;
 use crate::once::Once;
@@ -39,6 +40,7 @@ const COMMAND_LINE: usize = 512;
 /// A wearer of a smartwatch, whose recording is in flash. `room` keeps features, as many as fit.
 pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEATURES]]) -> ! {
     let settings = settings();
+    let identity = identify(&settings.identity);
     let recording = match Recording::parse(board.recording()) {
         Ok(recording) if usize::from(recording.header().classes) <= WATCH_CLASSES => recording,
         Ok(recording) => fault::exit(
@@ -54,12 +56,12 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
     let room = if settings.cached { room } else { Default::default() };
     let source = Wearer::new(recording, room);
     if settings.cached && !source.is_cached() {
-        eprintln!("device {}: no room for {wanted} windows, features are computed anew", settings.device);
+        eprintln!("no room for {wanted} windows, features are computed anew");
     }
     let windows = source.windows();
     let Some(memory) = WATCH_MEMORY.take() else { fault::exit(fault::FAULT, &"started twice") };
     let model = Linear::new(memory);
-    let mut session = session::<_, _, WATCH_RECORD>(&settings, model, source);
+    let mut session = session::<_, _, WATCH_RECORD>(&settings, identity, model, source);
     let traffic = take_part(board, &settings, &mut session);
 
     let (mut x, mut out) = ([0.0; FEATURES], [0.0; WATCH_CLASSES]);
@@ -76,12 +78,13 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
     let accuracy = (u64::from(right) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
     let (whole, decimals) = (accuracy / 10_000, accuracy % 10_000);
     let score = format_args!("\"right\":{right},\"accuracy\":{whole}.{decimals:04}");
-    finish(board, &session, &Report { settings: &settings, stack, traffic, trained: windows, tested, score })
+    finish(board, &session, &Report { stack, traffic, trained: windows, tested, score })
 }
 
 /// A device whose samples are a table in flash, for the board with the least memory.
 pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
     let settings = settings();
+    let identity = identify(&settings.identity);
     let table = match Table::parse(board.recording()) {
         Ok(table) => table,
         Err(problem) => nothing_there(board, "table of samples", problem),
@@ -96,7 +99,7 @@ pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
     };
     let (training, mut test) = (part(Part::Training), part(Part::Test));
     let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
-    let mut session = session::<_, _, SMALL_RECORD>(&settings, model, training);
+    let mut session = session::<_, _, SMALL_RECORD>(&settings, identity, model, training);
     let traffic = take_part(board, &settings, &mut session);
 
     let (mut tested, mut squares) = (0u32, 0.0f32);
@@ -123,7 +126,7 @@ pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
     let (whole, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
     let score = format_args!("\"squared_error\":{whole}.{decimals:06}");
     let trained = table.rows(Part::Training);
-    finish(board, &session, &Report { settings: &settings, stack, traffic, trained, tested, score })
+    finish(board, &session, &Report { stack, traffic, trained, tested, score })
 }
 
 fn nothing_there<B: Board>(board: &B, what: &str, problem: Problem) -> ! {
@@ -146,7 +149,6 @@ fn settings() -> Settings {
 
 /// What a finished client reports beside its session.
 struct Report<'a> {
-    settings: &'a Settings,
     stack: Painted,
     traffic: Traffic,
     trained: usize,
@@ -160,7 +162,7 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
     session: &BoardSession<Linear<M>, S, N>,
     report: &Report<'_>,
 ) -> ! {
-    let Report { settings, stack, traffic, trained, tested, score } = report;
+    let Report { stack, traffic, trained, tested, score } = report;
     let counters = session.counters();
     let model = session.task();
     let (storage, erased) = (session.store().counters, session.store().erased());
@@ -169,10 +171,10 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
     println!(
         "{{\"device\":{},\"board\":\"{}\",\"core\":\"{}\",{score},\"trained\":{trained},\"tested\":{tested},\
          \"round\":{},\"counted\":{},\"late\":{},\"rejected\":{},\"declined\":{},\"asked_again\":{},\
-         \"storage\":{},\"resets\":{},\"restored\":{},\"unusable\":{},\"erased\":{erased},\"saved\":{},\
+         \"storage\":{},\"sealed\":{},\"unopened\":{},\"unsealed\":{},\"resets\":{},\"restored\":{},\"unusable\":{},\"erased\":{erased},\"saved\":{},\
          \"lost\":{},\"up\":{},\"down\":{},\"milliseconds\":{},\"static\":{statics},\"stack\":{stack},\
          \"representation\":\"{:08x}\",\"head\":\"{:08x}\"}}",
-        settings.device,
+        session.config().device,
         B::NAME,
         B::CORE,
         session.last_round(),
@@ -182,6 +184,9 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
         counters.declined,
         counters.asked_again,
         counters.storage,
+        !session.is_plaintext(),
+        counters.unopened,
+        counters.unsealed,
         kept::resets(),
         storage.restored,
         storage.unusable,

@@ -7,8 +7,10 @@
 //! | [`settings`] | the words of the semihosting command line |
 //! | [`link`], `pipes`, [`ring`] | the byte stream to the server: a serial line, or two named pipes |
 //! | [`nor`], `flash`, `storage`, `kept` | the record in a flash that is a file of the host; what RAM keeps over a reset |
+//! | `identity` | who the device is: its provisioning record, a file of the host |
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
+//! | `sealing` | what encryption costs: instructions, stack |
 //! | [`lengths`] | that products of integers are right at any length |
 //! | [`once`] | static memory that is handed out once |
 //! | `register`, `systick`, `fault` | the few lines that touch hardware |
@@ -37,6 +39,8 @@ pub mod fault;
 #[cfg(target_os = "none")]
 pub mod flash;
 #[cfg(target_os = "none")]
+pub mod identity;
+#[cfg(target_os = "none")]
 pub mod kept;
 #[cfg(target_os = "none")]
 pub mod measure;
@@ -44,6 +48,8 @@ pub mod measure;
 pub mod pipes;
 #[cfg(target_os = "none")]
 pub mod register;
+#[cfg(target_os = "none")]
+pub mod sealing;
 #[cfg(target_os = "none")]
 pub mod stack;
 #[cfg(target_os = "none")]

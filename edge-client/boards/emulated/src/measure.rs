@@ -48,7 +48,8 @@ pub fn update<B: Board + Meter, A: Memory>(
 fn asked() -> Option<(&'static Problem<D, M>, u32)> {
     let words = semihosting::experimental::env::args::<256>().ok()?;
     let value = |key: &str| {
-        let mut found = (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
+        let mut found =
+            (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
         found.next()
     };
     let problem = match value("problem")? {

@@ -3,12 +3,14 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | `device=7` | the device's identity, unique in the fleet; required |
+//! | `provision=PATH` | the host's file with the provisioning record: who the device is, and its key; required |
+//! | `protection=plaintext` | instead: frames in the clear, for the bench |
+//! | `device=7` | the device's identity there, unique in the fleet |
 //! | `link=uart` | the serial line (without this word, too) |
 //! | `link=pipes` | two named pipes, with `receive=PATH` and `transmit=PATH` as the firmware sees them |
 //! | `samples=cached` | features are computed once and kept in RAM where they fit (without this word, too) |
 //! | `samples=streamed` | features are computed from raw samples on every pass |
-//! | `flash=PATH` | the host's file that plays the flash with the record of a round, 8 KiB; made if it is not there. Without it nothing survives a reset |
+//! | `flash=PATH` | the host's file that plays the flash with the record of a round, 8 KiB; made if it is not there. Required with a key, since handshakes are numbered there; without it nothing survives a reset |
 //! | `resets=N` | the board resets itself N times: after the first message since its start, in either direction, then after two, up to N |
 //! | `end-after=N` | the emulator ends with code 3 after N messages, as if the power had gone |
 //!
@@ -54,11 +56,21 @@ pub enum LinkSettings {
     },
 }
 
+/// Who the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "there is one, and no heap to put it on")]
+pub enum Identity {
+    /// What the provisioning record in this file says.
+    Provision(Name),
+    /// This device, without a key.
+    Plaintext(u64),
+}
+
 /// All settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The device's identity.
-    pub device: u64,
+    /// Who the device is.
+    pub identity: Identity,
     /// How the server is reached.
     pub link: LinkSettings,
     /// Features are kept in RAM.
@@ -92,8 +104,13 @@ pub enum Mistake<'a> {
     },
     /// A required key is not there.
     Missing(&'static str),
-    /// A pipe is named and `link=pipes` is not said.
-    Unused(&'static str),
+    /// A key that means nothing without another word.
+    Unused {
+        /// The key.
+        key: &'static str,
+        /// The other word.
+        only: &'static str,
+    },
 }
 
 impl fmt::Display for Mistake<'_> {
@@ -101,13 +118,13 @@ impl fmt::Display for Mistake<'_> {
         match *self {
             Self::NotAPair(word) => write!(f, "'{word}' is not key=value"),
             Self::Key(key) => {
-                let known = "device, link, receive, transmit, samples, flash, resets, end-after";
+                let known = "provision, protection, device, link, receive, transmit, samples, flash, resets, end-after";
                 write!(f, "no key '{key}'; there are {known}")
             }
             Self::Twice(key) => write!(f, "'{key}' is given twice"),
             Self::Value { key, found, allowed } => write!(f, "{key}={found}: {allowed}"),
             Self::Missing(key) => write!(f, "'{key}' is missing: give arg={key}=... in -semihosting-config"),
-            Self::Unused(key) => write!(f, "'{key}' is only for link=pipes"),
+            Self::Unused { key, only } => write!(f, "'{key}' is only for {only}"),
         }
     }
 }
@@ -120,11 +137,14 @@ impl Settings {
     /// # Errors
     /// The first [`Mistake`].
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Mistake<'a>> {
-        let (mut device, mut link, mut receive, mut transmit, mut samples) = (None, None, None, None, None);
+        let (mut provision, mut protection, mut device) = (None, None, None);
+        let (mut link, mut receive, mut transmit, mut samples) = (None, None, None, None);
         let (mut flash, mut resets, mut end_after) = (None, None, None);
         for word in words.into_iter().skip(1).filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').ok_or(Mistake::NotAPair(word))?;
             let place = match key {
+                "provision" => &mut provision,
+                "protection" => &mut protection,
                 "device" => &mut device,
                 "link" => &mut link,
                 "receive" => &mut receive,
@@ -139,14 +159,12 @@ impl Settings {
                 return Err(Mistake::Twice(key));
             }
         }
-        let found = device.ok_or(Mistake::Missing("device"))?;
-        let allowed = "a number from 0 to 18446744073709551615";
-        let device = found.parse().map_err(|_| Mistake::Value { key: "device", found, allowed })?;
+        let identity = identity(protection, provision, device)?;
         let link = match link {
             None | Some("uart") => match (receive, transmit) {
                 (None, None) => LinkSettings::Uart,
-                (Some(_), _) => return Err(Mistake::Unused("receive")),
-                (None, Some(_)) => return Err(Mistake::Unused("transmit")),
+                (Some(_), _) => return Err(Mistake::Unused { key: "receive", only: "link=pipes" }),
+                (None, Some(_)) => return Err(Mistake::Unused { key: "transmit", only: "link=pipes" }),
             },
             Some("pipes") => LinkSettings::Pipes {
                 receive: pipe("receive", receive)?,
@@ -164,9 +182,38 @@ impl Settings {
             }
         };
         let flash = flash.map(|found| name("flash", found)).transpose()?;
+        if flash.is_none() && matches!(identity, Identity::Provision(_)) {
+            return Err(Mistake::Missing("flash"));
+        }
         let resets = resets.map_or(Ok(0), |found| count("resets", found))?;
         let end_after = end_after.map(|found| count("end-after", found)).transpose()?;
-        Ok(Self { device, link, cached, flash, resets, end_after })
+        Ok(Self { identity, link, cached, flash, resets, end_after })
+    }
+}
+
+fn identity<'a>(
+    protection: Option<&'a str>,
+    provision: Option<&'a str>,
+    device: Option<&'a str>,
+) -> Result<Identity, Mistake<'a>> {
+    match (protection, provision, device) {
+        (None | Some("key"), _, Some(_)) => {
+            Err(Mistake::Unused { key: "device", only: "protection=plaintext" })
+        }
+        (None | Some("key"), record, None) => {
+            let found = record.ok_or(Mistake::Missing("provision"))?;
+            Ok(Identity::Provision(name("provision", found)?))
+        }
+        (Some("plaintext"), Some(_), _) => Err(Mistake::Unused { key: "provision", only: "protection=key" }),
+        (Some("plaintext"), None, device) => {
+            let found = device.ok_or(Mistake::Missing("device"))?;
+            let allowed = "a number from 0 to 18446744073709551615";
+            let device = found.parse().map_err(|_| Mistake::Value { key: "device", found, allowed })?;
+            Ok(Identity::Plaintext(device))
+        }
+        (Some(found), ..) => {
+            Err(Mistake::Value { key: "protection", found, allowed: "'key' or 'plaintext'" })
+        }
     }
 }
 
@@ -194,13 +241,21 @@ mod tests {
 
     #[test]
     fn words_become_settings() -> Result<(), Mistake<'static>> {
-        let plain = parse("client device=7")?;
-        let (link, flash) = (LinkSettings::Uart, None);
-        assert_eq!(plain, Settings { device: 7, link, cached: true, flash, resets: 0, end_after: None });
-        let kept = parse("client device=7 flash=/a/flash resets=3 end-after=4")?;
+        let plain = parse("client protection=plaintext device=7")?;
+        let (identity, link, flash) = (Identity::Plaintext(7), LinkSettings::Uart, None);
+        assert_eq!(plain, Settings { identity, link, cached: true, flash, resets: 0, end_after: None });
+        let kept = parse("client provision=/a/record flash=/a/flash resets=3 end-after=4")?;
+        assert_eq!(
+            kept,
+            parse("client protection=key provision=/a/record flash=/a/flash resets=3 end-after=4")?
+        );
+        let Identity::Provision(record) = kept.identity else { return Err(Mistake::Missing("provision")) };
+        assert_eq!(record.as_c_str(), c"/a/record");
         assert_eq!(kept.flash.as_ref().map(Name::as_c_str), Some(c"/a/flash"));
         assert_eq!((kept.resets, kept.end_after), (3, Some(4)));
-        let piped = parse("client samples=streamed device=8 link=pipes receive=/a/in transmit=/a/out")?;
+        let piped = parse(
+            "client samples=streamed device=8 protection=plaintext link=pipes receive=/a/in transmit=/a/out",
+        )?;
         let LinkSettings::Pipes { receive, transmit } = piped.link else {
             return Err(Mistake::Missing("link"));
         };
@@ -211,26 +266,33 @@ mod tests {
 
     #[test]
     fn every_mistake_is_named() {
-        let long = format!("client device=1 link=pipes transmit=b receive={}", "x".repeat(NAME));
+        let long = format!("bench device=1 link=pipes transmit=b receive={}", "x".repeat(NAME));
         for (line, message) in [
-            ("client", "'device' is missing"),
+            ("client", "'provision' is missing"),
+            ("client provision=a", "'flash' is missing"),
+            ("client provision= flash=b", "provision=: the name of a file"),
+            ("client provision=a flash=b device=7", "'device' is only for protection=plaintext"),
+            ("client protection=none", "protection=none: 'key' or 'plaintext'"),
+            ("client protection=plaintext", "'device' is missing"),
+            ("client protection=plaintext device=1 provision=a", "'provision' is only for protection=key"),
             ("client device", "'device' is not key=value"),
-            ("client device=-1", "device=-1: a number from 0"),
+            ("bench device=-1", "device=-1: a number from 0"),
             ("client device=1 device=2", "'device' is given twice"),
-            ("client device=1 colour=red", "no key 'colour'; there are device, link"),
-            ("client device=1 link=usb", "link=usb: 'uart' or 'pipes'"),
-            ("client device=1 link=pipes", "'receive' is missing"),
-            ("client device=1 link=pipes receive=a", "'transmit' is missing"),
-            ("client device=1 link=pipes receive= transmit=b", "receive=: the name of a file"),
-            ("client device=1 receive=a", "'receive' is only for link=pipes"),
-            ("client device=1 samples=some", "samples=some: 'cached' or 'streamed'"),
-            ("client device=1 flash=", "flash=: the name of a file"),
-            ("client device=1 resets=0", "resets=0: a number from 1"),
-            ("client device=1 resets=-1", "resets=-1: a number from 1"),
-            ("client device=1 end-after=4294967296", "end-after=4294967296: a number from 1"),
+            ("client device=1 colour=red", "no key 'colour'; there are provision, protection, device"),
+            ("bench device=1 link=usb", "link=usb: 'uart' or 'pipes'"),
+            ("bench device=1 link=pipes", "'receive' is missing"),
+            ("bench device=1 link=pipes receive=a", "'transmit' is missing"),
+            ("bench device=1 link=pipes receive= transmit=b", "receive=: the name of a file"),
+            ("bench device=1 receive=a", "'receive' is only for link=pipes"),
+            ("bench device=1 samples=some", "samples=some: 'cached' or 'streamed'"),
+            ("bench device=1 flash=", "flash=: the name of a file"),
+            ("bench device=1 resets=0", "resets=0: a number from 1"),
+            ("bench device=1 resets=-1", "resets=-1: a number from 1"),
+            ("bench device=1 end-after=4294967296", "end-after=4294967296: a number from 1"),
             (long.as_str(), "the name of a file or pipe, 1 to 159 bytes"),
         ] {
-            let text = parse(line).map_or_else(|mistake| mistake.to_string(), |_| String::new());
+            let line = line.replace("bench ", "client protection=plaintext ");
+            let text = parse(&line).map_or_else(|mistake| mistake.to_string(), |_| String::new());
             assert!(text.contains(message), "{line}: '{text}' does not say '{message}'");
         }
     }

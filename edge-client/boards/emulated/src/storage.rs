@@ -38,7 +38,7 @@ pub struct StorageCounters {
 
 impl<const N: usize> Storage<N> {
     /// Opens what the settings name; exits if that cannot be used.
-    pub fn open(settings: &Settings) -> Self {
+    pub fn open(settings: &Settings, device: u64) -> Self {
         let mut blank = true;
         let flash = settings.flash.as_ref().map(|name| {
             let unusable = |problem: &dyn fmt::Display| -> ! {
@@ -51,7 +51,7 @@ impl<const N: usize> Storage<N> {
             FlashStore::new(nor, 0..SIZE as u32).unwrap_or_else(|problem| unusable(&problem))
         });
         let tell = settings.resets > 0 || settings.end_after.is_some();
-        Self { flash, device: settings.device, tell, blank, counters: StorageCounters::default() }
+        Self { flash, device, tell, blank, counters: StorageCounters::default() }
     }
 
     /// How often all of the flash was erased because it could not be used as it was.
@@ -69,6 +69,14 @@ impl<const N: usize> Store for Storage<N> {
             println!("{{\"device\":{},\"saved\":{}}}", self.device, Told(record));
         }
         Ok(())
+    }
+
+    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
+        self.flash.as_mut().map_or(Ok(()), |flash| flash.save_handshakes(numbered))
+    }
+
+    fn load_handshakes(&mut self) -> Result<u64, StoreError> {
+        self.flash.as_mut().map_or(Ok(0), FlashStore::load_handshakes)
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {

@@ -2,13 +2,13 @@
 
 #![no_std]
 
-use core::ops::Range;
 use core::panic::PanicInfo;
 
 use esp_hal::efuse;
 use esp_hal::peripherals::{ADC1, RNG};
 use esp_hal::rng::{Trng, TrngSource};
 use esp_hal::system::software_reset;
+use fedspan_firmware::client::Places;
 use fedspan_firmware::unique::{SEED, fold};
 
 // What the second stage of the boot loader looks for.
@@ -33,10 +33,10 @@ pub fn seed(generator: RNG<'_>, converter: ADC1<'_>) -> Option<[u8; SEED]> {
     Some(seed)
 }
 
-/// The sectors of the record, see partitions.csv.
+/// The sectors of the records, see partitions.csv.
 #[must_use]
-pub fn record() -> Range<u32> {
-    0x3f_e000..0x40_0000
+pub fn places() -> Places {
+    Places { provision: 0x3f_d000, record: 0x3f_e000..0x40_0000 }
 }
 
 /// Starts anew: nobody is there to look at a device that has stopped, and what a round has left is in flash.

@@ -8,6 +8,7 @@ use core::convert::Infallible;
 use core::panic::PanicInfo;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write};
+use fedspan_client::secure::Key;
 use rand_core::TryRng;
 
 /// Features and width.
@@ -27,6 +28,8 @@ const M: usize = 32;
 
 /// Where samples and targets are, one after the other.
 const SAMPLES: usize = 0x0008_0000;
+/// Where the device's key is.
+const KEY: usize = 0x000c_0000;
 /// Registers: data, state, where predictions go, milliseconds since the start.
 const REGISTERS: usize = 0x4000_4000;
 
@@ -82,6 +85,13 @@ pub fn samples() -> (&'static [f32], &'static [f32]) {
     let start = core::ptr::with_exposed_provenance::<f32>(SAMPLES);
     // SAFETY: flash that is set aside for this.
     unsafe { (core::slice::from_raw_parts(start, M * D), core::slice::from_raw_parts(start.add(M * D), M)) }
+}
+
+/// The device's key.
+#[must_use]
+pub fn key() -> Key {
+    // SAFETY: flash that is set aside for this.
+    Key::new(0, unsafe { core::ptr::with_exposed_provenance::<[u8; 32]>(KEY).read() })
 }
 
 /// A serial line without interrupts.

@@ -2,7 +2,6 @@
 
 #![no_std]
 
-use core::ops::Range;
 use core::panic::PanicInfo;
 
 use cortex_m::peripheral::SCB;
@@ -11,6 +10,7 @@ use embassy_nrf::config::{Config, HfclkSource, LfclkSource};
 use embassy_nrf::mode::Blocking;
 use embassy_nrf::rng::Rng;
 use embassy_nrf::{Peripherals, bind_interrupts, buffered_uarte, pac, peripherals, uarte};
+use fedspan_firmware::client::Places;
 use fedspan_firmware::unique::{SEED, fold};
 
 bind_interrupts!(
@@ -51,15 +51,19 @@ pub fn seed(mut generator: Rng<'_, Blocking>) -> [u8; SEED] {
     seed
 }
 
-/// The pages of the record, see memory.x.
+/// The pages of the records, see memory.x.
 #[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits here")]
-pub fn record() -> Range<u32> {
-    (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32
+pub fn places() -> Places {
+    Places {
+        provision: (&raw const _provision_start).addr() as u32,
+        record: (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32,
+    }
 }
 
 // Their addresses are what the linker says; nothing is read from them.
 unsafe extern "C" {
+    static _provision_start: u8;
     static _record_start: u8;
     static _record_end: u8;
 }

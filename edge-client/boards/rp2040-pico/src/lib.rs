@@ -4,7 +4,6 @@
 
 mod usb;
 
-use core::ops::Range;
 use core::panic::PanicInfo;
 
 use cortex_m::peripheral::SCB;
@@ -13,6 +12,7 @@ use embassy_rp::clocks::RoscRng;
 use embassy_rp::flash::{Blocking, Error, Flash};
 use embassy_rp::peripherals::{FLASH, USB};
 use embassy_rp::{bind_interrupts, usb as driver};
+use fedspan_firmware::client::Places;
 use fedspan_firmware::unique::{SEED, condense, fold};
 
 pub use usb::{Buffers, Serial, open};
@@ -44,15 +44,19 @@ pub fn seed() -> [u8; SEED] {
     condense(RoscRng::next_u8)
 }
 
-/// The sectors of the record, counted from the start of flash; see memory.x.
+/// The sectors of the records, counted from the start of flash; see memory.x.
 #[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits here")]
-pub fn record() -> Range<u32> {
-    (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32
+pub fn places() -> Places {
+    Places {
+        provision: (&raw const _provision_start).addr() as u32,
+        record: (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32,
+    }
 }
 
 // Their addresses are what the linker says; nothing is read from them.
 unsafe extern "C" {
+    static _provision_start: u8;
     static _record_start: u8;
     static _record_end: u8;
 }

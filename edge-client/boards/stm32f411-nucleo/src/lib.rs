@@ -2,7 +2,6 @@
 
 #![no_std]
 
-use core::ops::Range;
 use core::panic::PanicInfo;
 
 use cortex_m::peripheral::SCB;
@@ -11,6 +10,7 @@ use embassy_stm32::adc::{Adc, SampleTime};
 use embassy_stm32::peripherals::{ADC1, USART2};
 use embassy_stm32::rcc::{APBPrescaler, Pll, PllMul, PllPDiv, PllPreDiv, PllSource, Sysclk};
 use embassy_stm32::{Config, Peri, Peripherals, bind_interrupts, uid, usart};
+use fedspan_firmware::client::Places;
 use fedspan_firmware::unique::{SEED, condense, fold};
 
 bind_interrupts!(
@@ -69,15 +69,19 @@ pub fn seed(converter: Peri<'_, ADC1>) -> [u8; SEED] {
     })
 }
 
-/// The sectors of the record, counted from the start of flash; see memory.x.
+/// The sectors of the records, counted from the start of flash; see memory.x.
 #[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits here")]
-pub fn record() -> Range<u32> {
-    (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32
+pub fn places() -> Places {
+    Places {
+        provision: (&raw const _provision_start).addr() as u32,
+        record: (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32,
+    }
 }
 
 // Their addresses are what the linker says; nothing is read from them.
 unsafe extern "C" {
+    static _provision_start: u8;
     static _record_start: u8;
     static _record_end: u8;
 }

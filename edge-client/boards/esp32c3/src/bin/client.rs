@@ -8,7 +8,7 @@ use esp_hal::clock::CpuClock;
 use esp_hal::timer::timg::TimerGroup;
 use esp_hal::usb::usb_serial_jtag::UsbSerialJtag;
 use esp_storage::FlashStorage;
-use fedspan_esp32c3::{device, record, seed};
+use fedspan_esp32c3::{device, places, seed};
 use fedspan_firmware::client::Client;
 
 #[esp_rtos::main]
@@ -19,8 +19,7 @@ async fn main(_spawner: Spawner) {
     let mut serial = UsbSerialJtag::new(chip.USB_DEVICE).into_async();
     let Some(seed) = seed(chip.RNG, chip.ADC1) else { return };
     let flash = FlashStorage::new(chip.FLASH);
-    // An error would be a chip with less flash than partitions.csv says: without record the device stays away.
-    let Ok(mut client) = Client::new(device(), seed, flash, record()) else { return };
+    let mut client = Client::new(flash, places(), device(), seed);
     loop {
         client.take_part(&mut serial).await;
     }

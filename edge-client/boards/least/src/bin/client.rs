@@ -11,10 +11,10 @@ use fedspan_client::Workspace;
 use fedspan_client::link::{Buffers, run};
 #[cfg(feature = "i16")]
 use fedspan_client::memory::FixedWorkspace as Workspace;
-use fedspan_client::session::Config;
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Linear, Recording, Session};
-use least::{D, K, Line, Steps, clock, samples, tell};
+use least::{D, K, Line, Steps, clock, key, samples, tell};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
@@ -49,7 +49,14 @@ fn main() -> ! {
     let samples = Recording::regression(x, y, D, 1);
     // SAFETY: nobody else has this place.
     let Everything { client, workspace, receive, transmit } = unsafe { &mut *PLACE.0.get() };
-    let client = client.write(Session::new(CONFIG, Linear::new(workspace), samples, NoStore, Steps(1)));
+    let client = client.write(Session::new(
+        CONFIG,
+        Protection::Key(key()),
+        Linear::new(workspace),
+        samples,
+        NoStore,
+        Steps(1),
+    ));
     loop {
         let buffers = Buffers { receive, transmit };
         let closed = run(client, &mut Line, buffers, clock, |_| {});

@@ -8,7 +8,7 @@ use embassy_nrf::buffered_uarte::BufferedUarte;
 use embassy_nrf::nvmc::Nvmc;
 use embassy_nrf::rng::Rng;
 use fedspan_firmware::client::{Client, FRAME};
-use nrf52840_dk::{Interrupts, device, line, record, seed, start};
+use nrf52840_dk::{Interrupts, device, line, places, seed, start};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
@@ -29,8 +29,7 @@ async fn main(_spawner: Spawner) {
         &mut sending,
     );
     let seed = seed(Rng::new_blocking(chip.RNG));
-    // An error would be one of memory.x: without pages for the record the device stays away.
-    let Ok(mut client) = Client::new(device(), seed, Nvmc::new(chip.NVMC), record()) else { return };
+    let mut client = Client::new(Nvmc::new(chip.NVMC), places(), device(), seed);
     loop {
         client.take_part(&mut serial).await;
     }

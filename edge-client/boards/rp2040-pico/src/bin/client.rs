@@ -6,7 +6,7 @@
 use embassy_executor::Spawner;
 use embassy_futures::join::join;
 use fedspan_firmware::client::Client;
-use rp2040_pico::{BoardFlash, Buffers, device, open, record, seed};
+use rp2040_pico::{BoardFlash, Buffers, device, open, places, seed};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
@@ -16,8 +16,7 @@ async fn main(_spawner: Spawner) {
     let Ok(device) = device(&mut flash) else { return };
     let mut buffers = Buffers::new(device);
     let (mut controller, mut serial) = open(chip.USB, &mut buffers);
-    // An error would be one of memory.x: without sectors for the record the device stays away.
-    let Ok(mut client) = Client::new(device, seed(), flash, record()) else { return };
+    let mut client = Client::new(flash, places(), device, seed());
     let work = async {
         loop {
             serial.opened().await;

@@ -1,0 +1,136 @@
+//! What of a round's updates an algorithm keeps, and what it makes of them when the round closes.
+
+use std::collections::BTreeMap;
+
+use super::{
+    FixedPointMean, Rule, SampleCap, Weighted, geometric_median, projector_geometric_median, projector_mean,
+    trimmed_mean,
+};
+use crate::algorithm::{Tensor, Weighting};
+use crate::engine::DeviceId;
+use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal};
+
+/// The updates of a round under a rule: a running sum for the mean, all of them for the others (4 bytes a value and
+/// device, 8 more while the round closes).
+#[derive(Clone, Debug)]
+pub struct RoundAggregate {
+    rule: Rule,
+    weighting: Weighting,
+    kept: Kept,
+}
+
+#[derive(Clone, Debug)]
+enum Kept {
+    Sum(FixedPointMean),
+    /// Samples and values, in order of devices.
+    All(BTreeMap<DeviceId, (u32, Vec<f32>)>),
+}
+
+impl RoundAggregate {
+    /// Nothing yet, for updates of `length` values in all their tensors.
+    #[must_use]
+    pub fn new(rule: Rule, weighting: Weighting, length: usize) -> Self {
+        let kept = match rule {
+            Rule::Mean => Kept::Sum(FixedPointMean::new(length)),
+            _ => Kept::All(BTreeMap::new()),
+        };
+        Self { rule, weighting, kept }
+    }
+
+    /// The rule.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+
+    /// Adds a device's update, its tensors one after the other. `samples` are bounded already by what any
+    /// device may declare.
+    pub fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+        match (&mut self.kept, tensors) {
+            (Kept::Sum(mean), [update]) => mean.absorb(self.weighting.weight(samples), &update.values),
+            (Kept::Sum(mean), _) => mean.absorb(self.weighting.weight(samples), &joined(tensors)),
+            (Kept::All(all), _) => {
+                all.insert(device, (samples, joined(tensors)));
+            }
+        }
+    }
+
+    /// Whether an update can be used at all: a rule for subspaces needs one of full rank.
+    #[must_use]
+    pub fn admits(&self, tensors: &[Tensor]) -> bool {
+        match tensors {
+            [update] if self.rule.is_for_subspaces() => {
+                basis(update.rows, update.cols, &update.values).is_ok()
+            }
+            _ => true,
+        }
+    }
+
+    /// What the rule makes of the numbers absorbed, and forgets them; `None` if there were none. `center` is the
+    /// point that updates are steps from (zero where it is shorter): a model that was sent, or nothing for gradients.
+    pub fn numbers(&mut self, center: &[f64]) -> Option<Vec<f64>> {
+        match &mut self.kept {
+            Kept::Sum(mean) => {
+                let value = mean.value();
+                mean.reset();
+                value
+            }
+            Kept::All(all) => {
+                let all = std::mem::take(all);
+                let weights = weights(self.weighting, &all);
+                let updates: Vec<Weighted<'_>> = all
+                    .values()
+                    .zip(weights)
+                    .map(|((_, values), weight)| Weighted { weight, values })
+                    .collect();
+                let absorbed = !updates.is_empty();
+                absorbed.then(|| match self.rule {
+                    Rule::TrimmedMean { trim } => trimmed_mean(&updates, trim),
+                    _ => geometric_median(&updates, center),
+                })
+            }
+        }
+    }
+
+    /// What a rule for subspaces makes of the bases absorbed, and forgets them; `None` if there were none.
+    /// `reference` (d x k) is the basis that the result is nearest to.
+    ///
+    /// # Errors
+    /// [`RankDeficient`] if they span fewer than k directions.
+    pub fn subspace(&mut self, reference: &Matrix) -> Result<Option<Matrix>, RankDeficient> {
+        let Kept::All(all) = &mut self.kept else { return Ok(None) };
+        let all = std::mem::take(all);
+        let weights = weights(self.weighting, &all);
+        let (d, k) = reference.shape();
+        // What has no full rank was not admitted.
+        let bases: Vec<(f64, Matrix)> = all
+            .values()
+            .zip(weights)
+            .filter_map(|((_, values), weight)| Some((weight, orthonormal(&from_f32(d, k, values)).ok()?)))
+            .collect();
+        if bases.is_empty() {
+            return Ok(None);
+        }
+        let space = match self.rule {
+            Rule::ProjectorMean => projector_mean(&bases, reference)?,
+            _ => projector_geometric_median(&bases, reference)?,
+        };
+        Ok(Some(space))
+    }
+}
+
+fn joined(tensors: &[Tensor]) -> Vec<f32> {
+    tensors.iter().flat_map(|tensor| tensor.values.iter().copied()).collect()
+}
+
+fn basis(rows: u16, cols: u16, values: &[f32]) -> Result<Matrix, RankDeficient> {
+    orthonormal(&from_f32(rows.into(), cols.into(), values))
+}
+
+/// Weights in order of devices, each bounded by what the others declare.
+fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (u32, Vec<f32>)>) -> Vec<f64> {
+    let mut declared: Vec<u32> = all.values().map(|(samples, _)| *samples).collect();
+    declared.sort_unstable();
+    let bound = SampleCap { most: u32::MAX, relative: true }.bound(&declared);
+    all.values().map(|(samples, _)| f64::from(weighting.weight((*samples).min(bound)))).collect()
+}

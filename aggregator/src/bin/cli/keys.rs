@@ -1,0 +1,344 @@
+//! `keys`: through the server that runs, so that it takes effect at once, or on the file.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand, ValueEnum};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::keys::{
+    Answer, Cost, FileError, KeyStore, KeyStoreError, Listed, Range, Request, State, Which, create_private,
+    parse_keys, ranges,
+};
+use fedspan_aggregator::server::query;
+use fedspan_protocol::secure::{PROVISION, Provision};
+use getrandom::SysRng;
+use zeroize::Zeroizing;
+
+use super::unlock::Sources;
+
+/// How long a command waits for another one that is writing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Options of `keys`.
+#[derive(Args)]
+pub struct KeysOptions {
+    /// The same configuration that `serve` is given.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// A file that holds the key store's passphrase, readable by its owner alone; also FEDSPAN_PASSPHRASE_FILE. Not
+    /// needed while a server runs, nor with `key_file` in [devices].
+    #[arg(long, value_name = "FILE", global = true)]
+    passphrase_file: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Devices are numbers, or ranges: 7, 1..64 (64 included).
+#[derive(Subcommand)]
+enum Command {
+    /// Give devices their first keys; the first time, make the key store.
+    Add {
+        /// Numbers or ranges: 7, 1..64 (64 included).
+        #[arg(required = true, value_name = "DEVICE")]
+        devices: Vec<Range>,
+        /// Also give new keys to devices that were revoked.
+        #[arg(long)]
+        again: bool,
+    },
+    /// List devices, their epochs and states; never keys.
+    List {
+        /// A table, or one line of JSON.
+        #[arg(long, value_enum, default_value_t = Format::Human)]
+        format: Format,
+    },
+    /// Withdraw devices' keys; a running server takes no further frame from them.
+    Revoke {
+        /// Numbers or ranges: 7, 1..64 (64 included).
+        #[arg(required = true, value_name = "DEVICE")]
+        devices: Vec<Range>,
+    },
+    /// Give devices new keys; the old ones are accepted until a round closes.
+    Rotate(Selection),
+    /// Write devices' newest keys to a file or, to be flashed, one record a device.
+    #[command(after_help = "Examples:\n  \
+        fedspan-aggregator keys --config fleet.toml export 1..64 -o fleet.keys    for a host that plays them\n  \
+        fedspan-aggregator keys --config fleet.toml export 1..64 --flash records  records/device-1.bin and so on\n  \
+        fedspan-aggregator keys --config fleet.toml export 7 -o device-7.bin      one record")]
+    Export {
+        #[command(flatten)]
+        selection: Selection,
+        /// A new file: lines `device epoch key`, or one provisioning record if its name ends in .bin; `-` prints the
+        /// lines.
+        #[arg(short, long, value_name = "FILE", required_unless_present = "flash")]
+        output: Option<PathBuf>,
+        /// A directory for provisioning records, device-7.bin and so on.
+        #[arg(long, value_name = "DIR", conflicts_with = "output")]
+        flash: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+struct Selection {
+    /// Numbers or ranges: 7, 1..64 (64 included).
+    #[arg(value_name = "DEVICE", required_unless_present = "all")]
+    devices: Vec<Range>,
+    /// Every device that is not revoked.
+    #[arg(long, conflicts_with = "devices")]
+    all: bool,
+}
+
+impl Selection {
+    fn which(&self) -> Which {
+        if self.all { Which::All } else { Which::These(self.devices.clone()) }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// For people.
+    Human,
+    /// For programs.
+    Json,
+}
+
+/// Why a command ends, with its exit code.
+pub enum Stop {
+    /// It could not be done: 1.
+    Failed(String),
+    /// The command line or a file is wrong: 2.
+    Wrong(String),
+    /// Standard output is gone or full.
+    Output(std::io::Error),
+}
+
+fn failed(error: impl ToString) -> Stop {
+    Stop::Failed(error.to_string())
+}
+
+/// Runs `keys` for a fleet.
+///
+/// # Errors
+/// [`Stop`].
+pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, Stop> {
+    let request = match &options.command {
+        Command::Add { devices, again } => Request::Add { devices: devices.clone(), again: *again },
+        Command::List { .. } => Request::List,
+        Command::Revoke { devices } => Request::Revoke(devices.clone()),
+        Command::Rotate(selection) => Request::Rotate(selection.which()),
+        Command::Export { selection, output, .. } => {
+            // Before anything secret is read.
+            if let Some(output) = output.as_ref().filter(|output| output.symlink_metadata().is_ok()) {
+                return Err(failed(FileError::Exists { path: output.clone() }));
+            }
+            Request::Export(selection.which())
+        }
+    };
+    let answer = match ask(&request, options, fleet).await? {
+        Answer::Error(message) => return Err(Stop::Failed(message)),
+        answer => answer,
+    };
+    let said = match (&options.command, answer) {
+        (Command::List { format: Format::Json }, Answer::Listed(rows)) => {
+            serde_json::json!({ "keys": rows }).to_string() + "\n"
+        }
+        (Command::List { .. }, Answer::Listed(rows)) => table(&rows),
+        (Command::Export { output, flash, .. }, Answer::Exported(text)) => {
+            export(output.as_deref(), flash.as_deref(), &text)?
+        }
+        (command, Answer::Changed(rows)) => changed(command, &rows),
+        _ => return Err(failed("the server's answer is not one to this request")),
+    };
+    say(&said)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(text: &str) -> Result<(), Stop> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Stop::Output)
+}
+
+/// Asks the server, or the file if no server has it. Who holds the lock is a server that has just started, or a
+/// command that is about to end.
+async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<Answer, Stop> {
+    let (path, key_file) = fleet.security.store(&fleet.state);
+    let sources = Sources { passphrase_file: options.passphrase_file.clone(), key_file };
+    let mut unlock = None;
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = ask_server(request, &fleet.state).await? {
+            return Ok(answer);
+        }
+        let derivation = KeyStore::derivation(&path).map_err(failed)?;
+        if derivation.is_none() && !matches!(request, Request::Add { .. }) {
+            return Err(failed(KeyStoreError::Missing { path }));
+        }
+        // Nobody is asked for it twice.
+        let unlock = match &unlock {
+            Some(unlock) => unlock,
+            None => unlock.insert(sources.unlock(&path, derivation).map_err(Stop::Wrong)?),
+        };
+        let opened = match derivation {
+            Some(_) => KeyStore::open(&path, unlock, SysRng),
+            None => KeyStore::create(&path, unlock, Cost::RECOMMENDED, SysRng),
+        };
+        match opened {
+            Ok(mut store) => return store.perform(request, now()).map_err(failed),
+            // Another command has made it in the meantime, or holds it.
+            Err(KeyStoreError::Locked { .. }) if began.elapsed() < PATIENCE => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) if derivation.is_none() && path.exists() && began.elapsed() < PATIENCE => {
+                tracing::debug!(%error, "made by another command");
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+/// `None` if no server runs, or it has no keys.
+async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, Stop> {
+    let request = serde_json::to_string(request).map_err(failed)?;
+    let mut lines = Vec::new();
+    let keep = |line: &str| {
+        lines.push(Zeroizing::new(line.to_owned()));
+        Ok(())
+    };
+    let asked = query(state, &format!("keys {request}"), keep).await;
+    if asked.map_err(|error| failed(format!("{}: {error}", state.display())))?.is_none() {
+        return Ok(None);
+    }
+    let line =
+        lines.first().ok_or_else(|| failed("the server closed the control socket without an answer"))?;
+    match serde_json::from_str(line) {
+        Ok(Answer::NoStore) => Ok(None),
+        Ok(answer) => Ok(Some(answer)),
+        Err(_) => Err(failed("the server's answer is not one that this version knows")),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn changed(command: &Command, rows: &[Listed]) -> String {
+    let (done, then) = match command {
+        Command::Add { .. } => ("added", "export writes their keys"),
+        Command::Revoke { .. } => ("revoked", "no frame of theirs is taken any more"),
+        _ => ("rotated", "the old keys are accepted until a round closes; export writes the new ones"),
+    };
+    let plural = if rows.len() == 1 { "device" } else { "devices" };
+    let which = ranges(rows.iter().map(|row| row.device));
+    format!("{done} {} {plural}: {which} ({then})\n", rows.len())
+}
+
+fn table(rows: &[Listed]) -> String {
+    let mut text = format!(
+        "{:>20} {:>6} {:<9} {:<20} {:<20} {}\n",
+        "device", "epoch", "state", "created", "rotated", "revoked"
+    );
+    for row in rows {
+        let state = match row.state {
+            State::Active => "active",
+            State::Rotating => "rotating",
+            State::Revoked => "revoked",
+        };
+        let at = |time: Option<u64>| time.map_or("-".to_owned(), utc);
+        let Listed { device, epoch, created, rotated, revoked, .. } = *row;
+        let (created, rotated, revoked) = (utc(created), at(rotated), at(revoked));
+        text += &format!("{device:>20} {epoch:>6} {state:<9} {created:<20} {rotated:<20} {revoked}\n",);
+    }
+    text
+}
+
+/// RFC 3339, from seconds since 1970; days to dates as in H. Hinnant's "chrono-compatible low-level date algorithms".
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Counted from 1 March of the year 0, in eras of 400 years.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Writes keys, and says what was written.
+fn export(output: Option<&Path>, flash: Option<&Path>, text: &str) -> Result<String, Stop> {
+    let keys = parse_keys(text).map_err(|_| failed("the server's answer holds no keys"))?;
+    let records = keys.into_iter().map(|(device, key)| Provision { device, key });
+    if let Some(directory) = flash {
+        let in_directory = |error| failed(format!("{}: {error}", directory.display()));
+        std::fs::create_dir_all(directory).map_err(in_directory)?;
+        let path = |device| directory.join(format!("device-{device}.bin"));
+        let records: Vec<Provision> = records.collect();
+        // All or none, as far as one can know.
+        if let Some(there) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok()) {
+            return Err(failed(FileError::Exists { path: there }));
+        }
+        records.iter().try_for_each(|record| write_record(&path(record.device), record))?;
+        let (count, which) = (records.len(), ranges(records.iter().map(|record| record.device)));
+        return Ok(format!(
+            "{}: {count} records of {PROVISION} bytes, devices {which}\n",
+            directory.display()
+        ));
+    }
+    let output = output.unwrap_or(Path::new("-"));
+    if output == Path::new("-") {
+        say(text)?;
+        return Ok(String::new());
+    }
+    let mut records: Vec<Provision> = records.collect();
+    let name = output.display();
+    if output.extension().is_some_and(|extension| extension == "bin") {
+        return match (records.pop(), records.len()) {
+            (Some(record), 0) => {
+                write_record(output, &record)?;
+                Ok(format!("{name}: the record of device {}, {PROVISION} bytes\n", record.device))
+            }
+            (_, more) => {
+                Err(Stop::Wrong(format!("{name}: a record is one device's, not {}'s; see --flash", more + 1)))
+            }
+        };
+    }
+    create_private(output, text.as_bytes()).map_err(failed)?;
+    let which = ranges(records.iter().map(|record| record.device));
+    Ok(format!("{name}: {} keys, devices {which}\n", records.len()))
+}
+
+fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
+    let mut bytes = Zeroizing::new([0; PROVISION]);
+    record.write(bytes.as_mut_slice()).map_err(failed)?;
+    create_private(path, bytes.as_slice()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        // From `date -u -d @N +%FT%TZ`.
+        for (seconds, said) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_709_210_096, "2024-02-29T12:34:56Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+            (253_402_300_799, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(utc(seconds), said);
+        }
+        // No second that a file may hold is an overflow.
+        assert!(utc(u64::MAX).ends_with('Z'));
+    }
+}

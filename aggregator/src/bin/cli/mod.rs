@@ -1,0 +1,4 @@
+//! Commands that are longer than a few lines.
+
+pub mod keys;
+pub mod unlock;

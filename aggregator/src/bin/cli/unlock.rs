@@ -1,0 +1,71 @@
+//! Where the passphrase or the key file of a key store comes from: never the command line, where every user of the
+//! machine could read it.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use fedspan_aggregator::keys::{Derivation, Unlock};
+use zeroize::Zeroizing;
+
+/// Names a file with the passphrase.
+pub const VARIABLE: &str = "FEDSPAN_PASSPHRASE_FILE";
+
+/// What was said about it: `--passphrase-file`, and the configuration's `key_file`.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// `--passphrase-file`.
+    pub passphrase_file: Option<PathBuf>,
+    /// `[devices] key_file`.
+    pub key_file: Option<PathBuf>,
+}
+
+impl Sources {
+    /// What opens the store at `path`, which wants `derivation`, or is to be made.
+    ///
+    /// # Errors
+    /// A message that says what is missing or wrong.
+    pub fn unlock(&self, path: &Path, derivation: Option<Derivation>) -> Result<Unlock, String> {
+        let by_key_file = match derivation {
+            Some(derivation) => derivation == Derivation::KeyFile,
+            None => self.key_file.is_some(),
+        };
+        match (&self.key_file, by_key_file) {
+            (Some(file), true) => Unlock::from_key_file(file).map_err(|error| error.to_string()),
+            (None, true) => {
+                Err(format!("{}: it opens with a key file: set key_file in [devices]", path.display()))
+            }
+            (Some(file), false) => Err(format!(
+                "{}: it opens with a passphrase, but [devices] sets key_file = {:?}",
+                path.display(),
+                file.display().to_string()
+            )),
+            (None, false) => self.passphrase(path, derivation.is_none()),
+        }
+    }
+
+    fn passphrase(&self, path: &Path, new: bool) -> Result<Unlock, String> {
+        let variable = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from);
+        if let Some(file) = self.passphrase_file.clone().or(variable) {
+            return Unlock::from_passphrase_file(&file).map_err(|error| error.to_string());
+        }
+        if !std::io::stdin().is_terminal() {
+            return Err(format!(
+                "{}: no passphrase: give --passphrase-file FILE, set {VARIABLE}, or run this on a terminal; a key \
+                 file would be set as key_file in [devices]",
+                path.display()
+            ));
+        }
+        let ask = |prompt: &str| {
+            let words = rpassword::prompt_password(prompt).map(Zeroizing::new);
+            words.map_err(|error| format!("no passphrase: {error}"))
+        };
+        let words = match new {
+            true => ask(&format!("New passphrase for {}: ", path.display()))?,
+            false => ask(&format!("Passphrase of {}: ", path.display()))?,
+        };
+        if new && *ask("The same again: ")? != *words {
+            return Err("the two passphrases differ".to_owned());
+        }
+        Unlock::passphrase(&words).map_err(|error| error.to_string())
+    }
+}

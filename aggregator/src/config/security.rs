@@ -1,0 +1,94 @@
+//! How a fleet's devices prove who they are: keys, or nothing on a bench.
+
+use std::path::{Path, PathBuf};
+
+use super::reader::Section;
+use super::source::Problem;
+
+/// Name of the key store in the state directory.
+const STORE: &str = "keys";
+
+/// `[listen] plaintext`, or `[devices] keys` and `key_file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Security {
+    /// Nobody proves anything, and everybody on the way can read and change it: for a bench.
+    Plaintext,
+    /// Every frame is sealed with a device's key.
+    Keys {
+        /// The key store.
+        store: PathBuf,
+        /// What opens it; a passphrase without one.
+        key_file: Option<PathBuf>,
+    },
+}
+
+impl Security {
+    /// Where the keys are: in plaintext, where they would be.
+    #[must_use]
+    pub fn store(&self, state: &Path) -> (PathBuf, Option<PathBuf>) {
+        match self {
+            Self::Plaintext => (state.join(STORE), None),
+            Self::Keys { store, key_file } => (store.clone(), key_file.clone()),
+        }
+    }
+
+    /// Whether a server can start: it must not, without keys, unless it was told to.
+    ///
+    /// # Errors
+    /// A message with the two ways out.
+    pub fn check_store(&self) -> Result<(), String> {
+        match self {
+            Self::Keys { store, .. } if !store.exists() => Err(format!(
+                "{}: no key store, so that no device could join. Either make one, `fedspan-aggregator keys add \
+                 DEVICE...` with the same --config; or let anybody in who can reach the port, for a bench: \
+                 `plaintext = true` in [listen]",
+                store.display()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads `plaintext` of `[listen]`.
+pub(super) fn read_plaintext(listen: &Section<'_>) -> Result<Option<bool>, Problem> {
+    let plaintext = listen.boolean("plaintext", false)?;
+    Ok(listen.has("plaintext").then_some(plaintext))
+}
+
+/// Reads `keys` and `key_file` of `[devices]`.
+pub(super) fn read_key_files(devices: &Section<'_>) -> Result<(Option<PathBuf>, Option<PathBuf>), Problem> {
+    let read = |key: &str, allowed: &str| -> Result<Option<PathBuf>, Problem> {
+        match devices.optional_string(key, allowed)? {
+            Some(path) if path.is_empty() => {
+                Err(devices.problem(key, format!("found \"\", allowed: {allowed}")))
+            }
+            path => Ok(path.map(PathBuf::from)),
+        }
+    };
+    Ok((
+        read("keys", "a file: the key store, made by `keys add`")?,
+        read("key_file", "a file of 32 random bytes that opens the key store")?,
+    ))
+}
+
+/// Puts the two sections together.
+pub(super) fn decide(
+    listen: &Section<'_>,
+    plaintext: Option<bool>,
+    (store, key_file): (Option<PathBuf>, Option<PathBuf>),
+    state: &Path,
+) -> Result<Security, Problem> {
+    let asked = match (&store, &key_file) {
+        (Some(_), _) => Some("keys"),
+        (None, Some(_)) => Some("key_file"),
+        (None, None) => None,
+    };
+    match (plaintext, asked) {
+        (Some(true), Some(key)) => Err(listen.problem(
+            "plaintext",
+            format!("found true, but devices.{key} asks for keys: take one of the two out"),
+        )),
+        (Some(true), None) => Ok(Security::Plaintext),
+        _ => Ok(Security::Keys { store: store.unwrap_or_else(|| state.join(STORE)), key_file }),
+    }
+}

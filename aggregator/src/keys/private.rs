@@ -1,0 +1,189 @@
+//! Files that only their owner may read: checked when they are read, made so from the first moment.
+
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+/// Nobody but the owner.
+const MODE: u32 = 0o600;
+
+/// A file of secrets cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The system refused.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The file is there, and would be overwritten.
+    #[error("{}: it exists; move it away or choose another name", path.display())]
+    Exists {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Others than the owner have rights.
+    #[error("{0}: others may use it (mode {mode:04o}), and it holds secrets: chmod 600 {0}", path.display())]
+    Exposed {
+        /// Which file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file is somebody else's.
+    #[error("{0}: it belongs to user {owner}, and this is user {user}: chown {user} {0}", path.display())]
+    Foreign {
+        /// Which file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who wants to read it.
+        user: u32,
+    },
+    /// Not a file.
+    #[error("{}: not a regular file", path.display())]
+    NotRegular {
+        /// What.
+        path: PathBuf,
+    },
+    /// More than such a file may hold.
+    #[error("{}: longer than {most} bytes, the most there may be", path.display())]
+    TooLong {
+        /// Which file.
+        path: PathBuf,
+        /// The most.
+        most: usize,
+    },
+}
+
+/// Who runs this program: whose rights count when it opens a file.
+pub(crate) fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Reads a file; `None` if there is none. Symbolic links are not followed: they would be replaced.
+pub(super) fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>>, FileError> {
+    match std::fs::symlink_metadata(path) {
+        // Before it is opened: that would wait for a pipe's other end.
+        Ok(about) if !about.is_file() => Err(FileError::NotRegular { path: path.into() }),
+        Ok(_) => {
+            let mut file = File::open(path).map_err(|error| io(path, error))?;
+            let about = file.metadata().map_err(|error| io(path, error))?;
+            check(path, &about)?;
+            contents(path, &mut file, &about, most).map(Some)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io(path, error)),
+    }
+}
+
+/// Reads a passphrase or a key: from a file, or from a pipe, which nobody else can open.
+pub(super) fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    let mut file = File::open(path).map_err(|error| io(path, error))?;
+    let about = file.metadata().map_err(|error| io(path, error))?;
+    if !about.file_type().is_fifo() {
+        check(path, &about)?;
+    }
+    contents(path, &mut file, &about, most)
+}
+
+fn check(path: &Path, about: &Metadata) -> Result<(), FileError> {
+    let (path, mode, owner, user) = (path.to_owned(), about.mode() & 0o7777, about.uid(), user());
+    if !about.is_file() {
+        Err(FileError::NotRegular { path })
+    } else if owner != user {
+        Err(FileError::Foreign { path, owner, user })
+    } else if mode & 0o077 != 0 {
+        Err(FileError::Exposed { path, mode })
+    } else {
+        Ok(())
+    }
+}
+
+fn contents(
+    path: &Path,
+    file: &mut File,
+    about: &Metadata,
+    most: usize,
+) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    // Room for all of it from the start: a vector that grows leaves secrets behind.
+    let expected = usize::try_from(about.len()).unwrap_or(usize::MAX);
+    let room = if about.is_file() { expected.min(most) } else { most.min(1 << 16) };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room + 1));
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(limit).read_to_end(&mut bytes).map_err(|error| io(path, error))?;
+    if bytes.len() > most { Err(FileError::TooLong { path: path.into(), most }) } else { Ok(bytes) }
+}
+
+/// A new file, which nobody else could have read at any moment; durable when this returns. An error leaves none.
+///
+/// # Errors
+/// [`FileError::Exists`] if something is there already, whatever it is; [`FileError::Io`].
+pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file = match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(FileError::Exists { path: path.into() });
+        }
+        Err(error) => return Err(io(path, error)),
+    };
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let durable = written.map_err(|error| io(path, error)).and_then(|()| sync_directory(path));
+    durable.inspect_err(|_| drop(std::fs::remove_file(path)))
+}
+
+/// Replaces a file, or makes it; a crash leaves the old one or the new one. The caller holds its [`lock`].
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let partial = beside(path, ".partial");
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial, error)),
+        _ => {}
+    }
+    create_private(&partial, bytes)?;
+    std::fs::rename(&partial, path).map_err(|error| io(path, error))?;
+    sync_directory(path)
+}
+
+/// The lock of a file that is replaced: a file beside it. `None` if somebody else holds it.
+pub(super) fn lock(path: &Path) -> Result<Option<File>, FileError> {
+    let path = beside(path, ".lock");
+    let open = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(&path);
+    let lock = open.map_err(|error| io(&path, error))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(io(&path, error)),
+    }
+}
+
+/// The directory of a file, for its owner alone if it has to be made.
+pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
+    let directory = parent(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| io(directory, error))
+}
+
+/// A rename must survive, too.
+fn sync_directory(path: &Path) -> Result<(), FileError> {
+    let directory = parent(path);
+    File::open(directory).and_then(|d| d.sync_all()).map_err(|error| io(directory, error))
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn io(path: &Path, error: std::io::Error) -> FileError {
+    FileError::Io { path: path.to_owned(), error }
+}

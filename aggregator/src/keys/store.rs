@@ -1,0 +1,305 @@
+//! The key store of a server: the table, its file, and the lock that keeps two writers apart.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use zeroize::Zeroizing;
+
+use super::damage::Damage;
+use super::file::{self, Envelope, FILE_MAX};
+use super::lines;
+use super::private::{self, FileError};
+use super::request::{Answer, Request};
+use super::unlock::{Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
+use super::{Entropy, KeyError, KeyTable, Keys};
+use crate::engine::DeviceId;
+
+/// A key store cannot be used, or does not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyStoreError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The operation was refused; nothing was changed.
+    #[error(transparent)]
+    Refused(#[from] KeyError),
+    /// There is no key store yet.
+    #[error("{}: no key store; `keys add` makes one", path.display())]
+    Missing {
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// A server or another command holds it.
+    #[error("{}: a server or another command is using this key store", path.display())]
+    Locked {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The bytes cannot be opened.
+    #[error("{}: {damage}", path.display())]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with them.
+        damage: Damage,
+    },
+    /// It opens with a passphrase and was given a key file, or the other way round.
+    #[error("{}: it opens with a {}", path.display(), if *.passphrase { "passphrase, not with a key file" } else { "key file, not with a passphrase" })]
+    OtherKind {
+        /// Which.
+        path: PathBuf,
+        /// Whether it wants a passphrase.
+        passphrase: bool,
+    },
+    /// A new store is to have a passphrase that is too short.
+    #[error("a passphrase of {bytes} bytes, a new key store wants {PASSPHRASE_MIN} or more")]
+    ShortPassphrase {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Keys are withdrawn, but only as long as this program runs: the file could not be written.
+    #[error("withdrawn, but not written, so that they would be accepted again after a restart: {error}")]
+    Unwritten {
+        /// What stood in the way.
+        error: Box<KeyStoreError>,
+    },
+}
+
+/// An open key store. What [`Self::keys`] gives away sees every change at once.
+pub struct KeyStore {
+    path: PathBuf,
+    secret: Secret,
+    keys: Keys,
+    entropy: Box<dyn Entropy>,
+    /// Keys were withdrawn that the file still has.
+    unwritten: bool,
+    /// Held as long as the store is open.
+    _lock: File,
+}
+
+impl KeyStore {
+    /// How the store at `path` is opened; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`KeyStoreError::File`], [`Damaged`](KeyStoreError::Damaged).
+    pub fn derivation(path: &Path) -> Result<Option<Derivation>, KeyStoreError> {
+        let Some(bytes) = private::read(path, FILE_MAX)? else { return Ok(None) };
+        let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
+        Ok(Some(envelope.derivation))
+    }
+
+    /// Opens the store at `path` for this program alone. New keys, salts and nonces come from `entropy`.
+    ///
+    /// # Errors
+    /// [`KeyStoreError`]: [`Missing`](KeyStoreError::Missing), [`Locked`](KeyStoreError::Locked),
+    /// [`OtherKind`](KeyStoreError::OtherKind), [`Damaged`](KeyStoreError::Damaged), which includes a wrong
+    /// passphrase, and [`File`](KeyStoreError::File), which includes one that others can read.
+    pub fn open(
+        path: &Path,
+        unlock: &Unlock,
+        entropy: impl Entropy + 'static,
+    ) -> Result<Self, KeyStoreError> {
+        let missing = || KeyStoreError::Missing { path: path.to_owned() };
+        // First: a lock is not left beside nothing.
+        if private::read(path, FILE_MAX)?.is_none() {
+            return Err(missing());
+        }
+        let lock = locked(path)?;
+        let bytes = private::read(path, FILE_MAX)?.ok_or_else(missing)?;
+        let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
+        let Some(secret) = Secret::derive(unlock, envelope.derivation, envelope.salt) else {
+            let passphrase = matches!(envelope.derivation, Derivation::Argon2id(_));
+            return Err(KeyStoreError::OtherKind { path: path.to_owned(), passphrase });
+        };
+        let keys = Keys::new(envelope.open(&secret).map_err(damaged(path))?);
+        let path = path.to_owned();
+        Ok(Self { path, secret, keys, entropy: Box::new(entropy), unwritten: false, _lock: lock })
+    }
+
+    /// Makes an empty store at `path`, and its directory. `cost` is what one guess at a passphrase shall take.
+    ///
+    /// # Errors
+    /// [`KeyStoreError`]: [`FileError::Exists`], [`Locked`](KeyStoreError::Locked),
+    /// [`ShortPassphrase`](KeyStoreError::ShortPassphrase), and whatever stands in the way of a file.
+    pub fn create(
+        path: &Path,
+        unlock: &Unlock,
+        cost: Cost,
+        mut entropy: impl Entropy + 'static,
+    ) -> Result<Self, KeyStoreError> {
+        match unlock {
+            Unlock::Passphrase(words) if words.len() < PASSPHRASE_MIN => {
+                return Err(KeyStoreError::ShortPassphrase { bytes: words.len() });
+            }
+            _ => {}
+        }
+        private::make_directory(path)?;
+        let lock = locked(path)?;
+        if path.symlink_metadata().is_ok() {
+            return Err(FileError::Exists { path: path.to_owned() }.into());
+        }
+        let secret = Secret::fresh(unlock, cost, &mut entropy)?;
+        let (path, entropy) = (path.to_owned(), Box::new(entropy));
+        let mut store = Self { path, secret, keys: Keys::default(), entropy, unwritten: false, _lock: lock };
+        store.write(&KeyTable::new())?;
+        Ok(store)
+    }
+
+    /// The keys, for connections.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        self.keys.clone()
+    }
+
+    /// [`KeyTable::add`], durable when this returns.
+    ///
+    /// # Errors
+    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then.
+    pub fn add(&mut self, devices: &[DeviceId], again: bool, now: u64) -> Result<(), KeyStoreError> {
+        let mut table = self.keys.read(KeyTable::clone);
+        table.add(devices, again, now, &mut *self.entropy)?;
+        self.adopt(table)
+    }
+
+    /// [`KeyTable::rotate`], durable when this returns.
+    ///
+    /// # Errors
+    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then.
+    pub fn rotate(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
+        let mut table = self.keys.read(KeyTable::clone);
+        table.rotate(devices, now, &mut *self.entropy)?;
+        self.adopt(table)
+    }
+
+    /// [`KeyTable::revoke`]: connections take no further frame under these keys from here on, whatever becomes of
+    /// the file.
+    ///
+    /// # Errors
+    /// [`KeyStoreError::Refused`]; [`Unwritten`](KeyStoreError::Unwritten) if the keys are withdrawn but the file
+    /// still has them. The next operation writes it again.
+    pub fn revoke(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
+        self.keys.change(|table| table.revoke(devices, now))?;
+        self.withdrawn()
+    }
+
+    /// A round has closed: [`KeyTable::round_closed`], and the file says so when this returns. Says how many keys
+    /// were withdrawn; without any, the file is left alone.
+    ///
+    /// # Errors
+    /// [`KeyStoreError::Unwritten`], as for [`Self::revoke`].
+    pub fn round_closed(&mut self) -> Result<usize, KeyStoreError> {
+        let count = self.keys.round_closed();
+        if count > 0 || self.unwritten {
+            self.withdrawn()?;
+        }
+        Ok(count)
+    }
+
+    /// Does what the command line or the control socket asks for.
+    ///
+    /// # Errors
+    /// [`KeyStoreError`], as the operation.
+    pub fn perform(&mut self, request: &Request, now: u64) -> Result<Answer, KeyStoreError> {
+        let devices = self.keys.read(|table| request.devices(table))?;
+        match request {
+            Request::Add { again, .. } => self.add(&devices, *again, now)?,
+            Request::Rotate(_) => self.rotate(&devices, now)?,
+            Request::Revoke(_) => self.revoke(&devices, now)?,
+            Request::List => return Ok(Answer::Listed(self.keys.read(|table| table.list().collect()))),
+            Request::Export(_) => {
+                let keys = self.keys.read(|table| table.export(&devices))?;
+                return Ok(Answer::Exported(lines::write(keys.iter().map(|key| (key.device(), key.key())))));
+            }
+        }
+        let rows = |table: &KeyTable| devices.iter().filter_map(|device| table.get(*device)).collect();
+        Ok(Answer::Changed(self.keys.read(rows)))
+    }
+
+    /// The file first: a key that is not written is not given away.
+    fn adopt(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
+        self.write(&table)?;
+        self.keys.change(|current| *current = table);
+        Ok(())
+    }
+
+    /// The file follows what has happened already.
+    fn withdrawn(&mut self) -> Result<(), KeyStoreError> {
+        self.unwritten = true;
+        let table = self.keys.read(KeyTable::clone);
+        self.write(&table).map_err(|error| KeyStoreError::Unwritten { error: Box::new(error) })
+    }
+
+    fn write(&mut self, table: &KeyTable) -> Result<(), KeyStoreError> {
+        let mut nonce = [0; 24];
+        self.entropy.fill(&mut nonce)?;
+        let bytes = file::seal(table, &self.secret, nonce).map_err(damaged(&self.path))?;
+        private::replace(&self.path, &bytes)?;
+        self.unwritten = false;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for KeyStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let devices = self.keys.read(KeyTable::len);
+        f.debug_struct("KeyStore")
+            .field("path", &self.path)
+            .field("devices", &devices)
+            .finish_non_exhaustive()
+    }
+}
+
+fn damaged(path: &Path) -> impl Fn(Damage) -> KeyStoreError {
+    move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
+}
+
+fn locked(path: &Path) -> Result<File, KeyStoreError> {
+    private::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
+}
+
+/// A store that a server's parts share: the control socket changes it, the end of every round too.
+#[derive(Clone, Debug)]
+pub struct KeyDesk {
+    keys: Keys,
+    store: Arc<Mutex<KeyStore>>,
+}
+
+impl KeyDesk {
+    /// Shares a store.
+    #[must_use]
+    pub fn new(store: KeyStore) -> Self {
+        Self { keys: store.keys(), store: Arc::new(Mutex::new(store)) }
+    }
+
+    /// The keys, for connections.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        self.keys.clone()
+    }
+
+    /// [`KeyStore::round_closed`]. Without a rotation that ends it costs a look at the table; with one it waits for
+    /// the disk.
+    ///
+    /// # Errors
+    /// As [`KeyStore::round_closed`]; the campaign can go on.
+    pub fn round_closed(&self) -> Result<usize, KeyStoreError> {
+        self.with(KeyStore::round_closed)
+    }
+
+    /// Answers one request of the control socket, a line of JSON, with another. Waits for the disk.
+    #[must_use]
+    pub fn answer(&self, request: &str, now: u64) -> Zeroizing<String> {
+        let answer = match serde_json::from_str::<Request>(request) {
+            Ok(request) => self.with(|store| store.perform(&request, now)).map_err(|e| e.to_string()),
+            Err(error) => Err(format!("malformed request: {error}")),
+        };
+        answer.unwrap_or_else(Answer::Error).to_line()
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut KeyStore) -> T) -> T {
+        // Memory and file agree between operations, or the store knows that they do not.
+        act(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,221 @@
+//! What opens a key store: a passphrase or a key file, and the secret that follows from it.
+
+use std::fmt;
+use std::path::Path;
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use zeroize::Zeroizing;
+
+use super::private::{self, FileError};
+use super::{Entropy, KeyError, hex};
+
+/// Bytes of a key file's key.
+const KEY_FILE: usize = 32;
+
+/// Longest file that is read as a key file: hex, and the end of a line.
+const KEY_FILE_MAX: usize = 2 * KEY_FILE + 2;
+
+/// Longest passphrase, in bytes.
+const PASSPHRASE_MAX: usize = 1024;
+
+/// Shortest passphrase that a new key store takes, in bytes (NIST SP 800-63B asks for 8 characters).
+pub const PASSPHRASE_MIN: usize = 8;
+
+pub(super) const SALT: usize = 16;
+
+/// What opens a key store.
+pub enum Unlock {
+    /// Words, from which Argon2id makes a key.
+    Passphrase(Zeroizing<Vec<u8>>),
+    /// A key.
+    KeyFile(Zeroizing<[u8; KEY_FILE]>),
+}
+
+impl Unlock {
+    /// A passphrase. The end of its line is not part of it.
+    ///
+    /// # Errors
+    /// [`UnlockError`] if it is empty or too long.
+    pub fn passphrase(words: &str) -> Result<Self, UnlockError> {
+        let words = words.strip_suffix('\n').map_or(words, |line| line.strip_suffix('\r').unwrap_or(line));
+        match words.len() {
+            1..=PASSPHRASE_MAX => Ok(Self::Passphrase(Zeroizing::new(words.as_bytes().to_vec()))),
+            bytes => Err(UnlockError::Passphrase { bytes }),
+        }
+    }
+
+    /// A file that holds a passphrase and is readable by its owner alone. Pipes will do.
+    ///
+    /// # Errors
+    /// [`UnlockError`] if it cannot be read, others can read it, or it holds no passphrase.
+    pub fn from_passphrase_file(path: &Path) -> Result<Self, UnlockError> {
+        let bytes = private::read_secret(path, PASSPHRASE_MAX + 2)?;
+        let words = std::str::from_utf8(&bytes).map_err(|_| UnlockError::NotText { path: path.into() })?;
+        Self::passphrase(words)
+    }
+
+    /// A file that holds 32 bytes, or 64 hexadecimal digits, and is readable by its owner alone. Pipes will do.
+    ///
+    /// # Errors
+    /// [`UnlockError`] if it cannot be read, others can read it, or it holds something else.
+    pub fn from_key_file(path: &Path) -> Result<Self, UnlockError> {
+        let bytes = private::read_secret(path, KEY_FILE_MAX)?;
+        let raw: Result<[u8; KEY_FILE], _> = bytes.as_slice().try_into();
+        let text = || std::str::from_utf8(&bytes).ok().map(str::trim_ascii_end).and_then(hex::decode);
+        let key = raw.ok().map(Zeroizing::new).or_else(text);
+        key.map(Self::KeyFile).ok_or_else(|| UnlockError::KeyFile { path: path.into(), bytes: bytes.len() })
+    }
+}
+
+impl fmt::Debug for Unlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Passphrase(_) => "Passphrase(secret)",
+            Self::KeyFile(_) => "KeyFile(secret)",
+        })
+    }
+}
+
+/// There is nothing that could open a key store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnlockError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The passphrase is empty or too long.
+    #[error("a passphrase of {bytes} bytes, allowed: 1 to {PASSPHRASE_MAX}")]
+    Passphrase {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The passphrase is no UTF-8.
+    #[error("{}: a passphrase is one line of text", path.display())]
+    NotText {
+        /// Which file.
+        path: std::path::PathBuf,
+    },
+    /// The file is no key file.
+    #[error(
+        "{}: {bytes} bytes, and a key file holds {KEY_FILE} random bytes or {} hexadecimal digits",
+        path.display(), 2 * KEY_FILE
+    )]
+    KeyFile {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Bytes in it, as far as they were read.
+        bytes: usize,
+    },
+}
+
+/// What Argon2id takes for one guess at a passphrase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    memory: u32,
+    passes: u32,
+    lanes: u32,
+}
+
+impl Cost {
+    /// The second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
+    pub const RECOMMENDED: Self = Self { memory: 1 << 16, passes: 3, lanes: 4 };
+
+    /// KiB of memory, passes over it, lanes; `None` where Argon2 does not take them, or where opening would take
+    /// more than 1 GiB, or more time than twice over that: the header of a file that somebody else has written is
+    /// read before anything is known to be true.
+    #[must_use]
+    pub fn new(memory: u32, passes: u32, lanes: u32) -> Option<Self> {
+        let work = u64::from(memory) * u64::from(passes);
+        let fits = memory <= 1 << 20 && work <= 1 << 21 && passes >= 1 && (1..=16).contains(&lanes);
+        (fits && memory >= 8 * lanes).then_some(Self { memory, passes, lanes })
+    }
+
+    /// KiB.
+    #[must_use]
+    pub fn memory(self) -> u32 {
+        self.memory
+    }
+
+    /// Passes over the memory.
+    #[must_use]
+    pub fn passes(self) -> u32 {
+        self.passes
+    }
+
+    /// Lanes.
+    #[must_use]
+    pub fn lanes(self) -> u32 {
+        self.lanes
+    }
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::RECOMMENDED
+    }
+}
+
+/// How the key of a store follows from what opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Derivation {
+    /// It is the key file's.
+    KeyFile,
+    /// By Argon2id from a passphrase.
+    Argon2id(Cost),
+}
+
+/// The key of one store, and how it was made. Overwritten when it is dropped.
+pub(super) struct Secret {
+    derivation: Derivation,
+    salt: [u8; SALT],
+    key: Zeroizing<[u8; KEY_FILE]>,
+}
+
+impl Secret {
+    /// For a new store: a passphrase gets a new salt.
+    pub(super) fn fresh(unlock: &Unlock, cost: Cost, entropy: &mut dyn Entropy) -> Result<Self, KeyError> {
+        let mut salt = [0; SALT];
+        let derivation = match unlock {
+            Unlock::Passphrase(_) => {
+                entropy.fill(&mut salt)?;
+                Derivation::Argon2id(cost)
+            }
+            Unlock::KeyFile(_) => Derivation::KeyFile,
+        };
+        Self::derive(unlock, derivation, salt).ok_or(KeyError::NoEntropy)
+    }
+
+    /// For a store that is there; `None` if it takes the other kind.
+    pub(super) fn derive(unlock: &Unlock, derivation: Derivation, salt: [u8; SALT]) -> Option<Self> {
+        let key = match (unlock, derivation) {
+            (Unlock::KeyFile(key), Derivation::KeyFile) => key.clone(),
+            (Unlock::Passphrase(words), Derivation::Argon2id(cost)) => {
+                let params = Params::new(cost.memory(), cost.passes(), cost.lanes(), Some(KEY_FILE)).ok()?;
+                let mut key = Zeroizing::new([0; KEY_FILE]);
+                let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+                argon2.hash_password_into(words, &salt, key.as_mut_slice()).ok()?;
+                key
+            }
+            _ => return None,
+        };
+        Some(Self { derivation, salt, key })
+    }
+
+    pub(super) fn derivation(&self) -> Derivation {
+        self.derivation
+    }
+
+    pub(super) fn salt(&self) -> &[u8; SALT] {
+        &self.salt
+    }
+
+    pub(super) fn key(&self) -> &[u8; KEY_FILE] {
+        &self.key
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({:?})", self.derivation)
+    }
+}

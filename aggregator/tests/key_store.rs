@@ -1,0 +1,525 @@
+//! The key store's file: what it says, who may read it, and everything that can be wrong with it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use chacha20poly1305::aead::{AeadInOut, KeyInit};
+use fedspan_aggregator::keys::{
+    Cost, Damage, Derivation, FileError, KeyStore, KeyStoreError, LinesError, Listed, Mistake, State, Unlock,
+    UnlockError, read_keys,
+};
+use fedspan_protocol::frame::crc32c;
+use proptest::prelude::*;
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+use tempfile::TempDir;
+use zeroize::Zeroizing;
+
+const NOW: u64 = 1_700_000_000;
+const SECRET: [u8; 32] = [0x5e; 32];
+const HEADER: usize = 68;
+const ROW: usize = 99;
+
+fn entropy(seed: u64) -> ChaCha20Rng {
+    ChaCha20Rng::seed_from_u64(seed)
+}
+
+fn key_file() -> Unlock {
+    Unlock::KeyFile(Zeroizing::new(SECRET))
+}
+
+/// One guess takes no time.
+fn cheap() -> Cost {
+    Cost::new(64, 1, 1).unwrap()
+}
+
+/// A store with a device of every state: 3 active, 5 rotating, 7 revoked, 9 added again.
+fn filled(path: &Path, unlock: &Unlock) -> KeyStore {
+    let mut store = KeyStore::create(path, unlock, cheap(), entropy(1)).unwrap();
+    store.add(&[3, 5, 7, 9], false, NOW).unwrap();
+    store.rotate(&[5], NOW + 1).unwrap();
+    store.revoke(&[7, 9], NOW + 2).unwrap();
+    store.add(&[9], true, NOW + 3).unwrap();
+    store
+}
+
+struct Store {
+    directory: TempDir,
+    path: PathBuf,
+}
+
+impl Store {
+    /// Made by [`filled`], and closed.
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys");
+        drop(filled(&path, &key_file()));
+        Self { directory, path }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        std::fs::read(&self.path).unwrap()
+    }
+
+    fn open(&self) -> Result<KeyStore, KeyStoreError> {
+        KeyStore::open(&self.path, &key_file(), entropy(2))
+    }
+
+    /// What is wrong with these bytes.
+    fn damage(&self, bytes: &[u8]) -> Damage {
+        // A new file: to overwrite one takes the file system much longer.
+        std::fs::remove_file(&self.path).unwrap();
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600).open(&self.path).unwrap().write_all(bytes).unwrap();
+        match self.open() {
+            Err(KeyStoreError::Damaged { damage, .. }) => damage,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The same bytes with a checksum that matches: what somebody does on purpose.
+fn forged(mut bytes: Vec<u8>) -> Vec<u8> {
+    let end = bytes.len() - 4;
+    let check = crc32c(&bytes[..end]).to_le_bytes();
+    bytes[end..].copy_from_slice(&check);
+    bytes
+}
+
+fn listed(store: &KeyStore) -> Vec<Listed> {
+    store.keys().read(|table| table.list().collect())
+}
+
+fn secrets(store: &KeyStore) -> Vec<(u64, u16, [u8; 32])> {
+    let keys = store.keys();
+    let all = (0..20).flat_map(|device| (0..4).map(move |epoch| (device, epoch)));
+    all.filter_map(|(device, epoch)| {
+        keys.lookup(device, epoch).map(|key| (device, epoch, *key.key().expose()))
+    })
+    .collect()
+}
+
+#[test]
+fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state/keys");
+    let store = filled(&path, &key_file());
+    let (rows, keys) = (listed(&store), secrets(&store));
+    assert_eq!(keys.iter().map(|key| (key.0, key.1)).collect::<Vec<_>>(), [(3, 0), (5, 0), (5, 1), (9, 1)]);
+    assert_eq!(
+        rows.iter().map(|row| row.state).collect::<Vec<_>>(),
+        [State::Active, State::Rotating, State::Revoked, State::Active]
+    );
+    drop(store);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), HEADER + 4 * ROW + 16 + 4);
+    for (_, _, key) in &keys {
+        assert!(!bytes.windows(8).any(|window| window == &key[..8]));
+    }
+    let mut store = KeyStore::open(&path, &key_file(), entropy(2)).unwrap();
+    assert_eq!((listed(&store), secrets(&store)), (rows, keys));
+    // The grace of the rotation outlives the restart, and ends for good.
+    assert_eq!(store.round_closed().unwrap(), 1);
+    drop(store);
+    let store = KeyStore::open(&path, &key_file(), entropy(3)).unwrap();
+    assert_eq!(
+        secrets(&store).iter().map(|key| (key.0, key.1)).collect::<Vec<_>>(),
+        [(3, 0), (5, 1), (9, 1)]
+    );
+    assert!(!format!("{store:?} {:?}", key_file()).contains("94"));
+}
+
+/// The tables in KEYS.md, and the RustCrypto crate: a reader that shares no code with the one under test.
+#[test]
+fn the_file_is_what_its_description_says() {
+    let store = Store::new();
+    let bytes = store.bytes();
+    assert_eq!(bytes[..12], *b"FEDSPKEY\x01\0\0\0");
+    assert_eq!(bytes[12..40], [0; 28], "no cost and no salt with a key file");
+    assert_eq!(bytes[64..68], (4 * ROW as u32).to_le_bytes());
+    assert_eq!(forged(bytes.clone()), bytes);
+    let cipher = chacha20poly1305::XChaCha20Poly1305::new(&SECRET.into());
+    let nonce: [u8; 24] = bytes[40..64].try_into().unwrap();
+    let (mut rows, tag) = (bytes[68..68 + 4 * ROW].to_vec(), &bytes[68 + 4 * ROW..bytes.len() - 4]);
+    let tag: [u8; 16] = tag.try_into().unwrap();
+    cipher
+        .decrypt_inout_detached(&nonce.into(), &bytes[..68], rows.as_mut_slice().into(), &tag.into())
+        .unwrap();
+    let opened = store.open().unwrap();
+    let key = |device, epoch| *opened.keys().lookup(device, epoch).unwrap().key().expose();
+    let row = |device: u64, epoch: u16, accepted: u8, times: [u64; 3], keys: [[u8; 32]; 2]| {
+        let mut row = device.to_le_bytes().to_vec();
+        row.extend_from_slice(&epoch.to_le_bytes());
+        row.push(accepted);
+        times.iter().for_each(|time| row.extend_from_slice(&time.to_le_bytes()));
+        keys.iter().for_each(|key| row.extend_from_slice(key));
+        row
+    };
+    let (none, never) = ([0; 32], u64::MAX);
+    let expected = [
+        row(3, 0, 1, [NOW, never, never], [key(3, 0), none]),
+        row(5, 1, 2, [NOW, NOW + 1, never], [key(5, 1), key(5, 0)]),
+        row(7, 0, 0, [NOW, never, NOW + 2], [none, none]),
+        row(9, 1, 1, [NOW, NOW + 3, never], [key(9, 1), none]),
+    ];
+    assert_eq!(rows, expected.concat());
+}
+
+/// A file of version 1 as it was first written: it opens for ever, or is refused by its version.
+/// `FEDSPAN_REGENERATE_KEYS=1` writes it anew.
+#[test]
+fn a_store_of_version_1_opens() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys");
+    if std::env::var_os("FEDSPAN_REGENERATE_KEYS").is_some_and(|value| value == "1") {
+        drop(filled(&path, &Unlock::passphrase("correct horse").unwrap()));
+        std::fs::copy(path, Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/keys-version-1.bin"))
+            .unwrap();
+        return;
+    }
+    std::fs::write(&path, include_bytes!("data/keys-version-1.bin")).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(KeyStore::derivation(&path).unwrap(), Some(Derivation::Argon2id(cheap())));
+    let unlock = Unlock::passphrase("correct horse").unwrap();
+    let store = KeyStore::open(&path, &unlock, entropy(9)).unwrap();
+    let again = tempfile::tempdir().unwrap();
+    let path = again.path().join("keys");
+    let same = filled(&path, &unlock);
+    assert_eq!((listed(&store), secrets(&store)), (listed(&same), secrets(&same)));
+    // The same randomness makes the same bytes.
+    assert_eq!(std::fs::read(&path).unwrap(), include_bytes!("data/keys-version-1.bin"));
+}
+
+#[test]
+fn every_write_has_a_nonce_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys");
+    let mut store = filled(&path, &Unlock::passphrase("correct horse").unwrap());
+    let mut seen = std::collections::BTreeSet::new();
+    for device in 100..120 {
+        store.add(&[device], false, NOW).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(seen.insert(bytes[40..64].to_vec()), "a nonce twice");
+    }
+    let other = directory.path().join("other");
+    drop(
+        KeyStore::create(&other, &Unlock::passphrase("correct horse").unwrap(), cheap(), entropy(8)).unwrap(),
+    );
+    assert_ne!(std::fs::read(&path).unwrap()[24..40], std::fs::read(&other).unwrap()[24..40], "a salt twice");
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let store = Store::new();
+    let bytes = store.bytes();
+    for got in 0..bytes.len() {
+        let damage = store.damage(&bytes[..got]);
+        match got {
+            0..HEADER => assert_eq!(damage, Damage::Truncated { needed: HEADER + 20, got }),
+            _ => assert_eq!(damage, Damage::Truncated { needed: bytes.len(), got }),
+        }
+    }
+    let long = [&bytes[..], &[0, 0]].concat();
+    assert_eq!(store.damage(&long), Damage::Trailing { extra: 2 });
+}
+
+/// By accident, the checksum says so; on purpose, the tag.
+#[test]
+fn every_flip_of_every_bit_is_an_error() {
+    let store = Store::new();
+    let bytes = store.bytes();
+    for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << bit;
+        let by_accident = store.damage(&flipped);
+        match at {
+            0..8 => assert_eq!(by_accident, Damage::NotKeys),
+            8..10 => assert!(matches!(by_accident, Damage::Version { known: 1, .. })),
+            64..HEADER => assert!(!matches!(by_accident, Damage::Secret { .. })),
+            _ => assert!(matches!(by_accident, Damage::Corrupted { .. }), "{at}: {by_accident}"),
+        }
+        if at >= bytes.len() - 4 {
+            // Forging the checksum mends it.
+            continue;
+        }
+        let on_purpose = store.damage(&forged(flipped));
+        match at {
+            0..10 | 64..HEADER => {}
+            10..40 => assert!(matches!(on_purpose, Damage::Derivation { .. }), "{at}: {on_purpose}"),
+            _ => assert_eq!(on_purpose, Damage::Secret { passphrase: false }, "{at}"),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_are_an_error(begin in 0..=68usize, tail in prop::collection::vec(any::<u8>(), 0..800)) {
+        thread_local!(static STORE: (Store, Vec<u8>) = {
+            let store = Store::new();
+            let bytes = store.bytes();
+            (store, bytes)
+        });
+        // As far as `begin` it is a key store.
+        STORE.with(|(store, bytes)| _ = store.damage(&[&bytes[..begin], &tail].concat()));
+    }
+}
+
+/// Only a program with the secret can write these: a later one with a mistake, an earlier one with another idea.
+#[test]
+fn rows_that_verify_and_make_no_sense_are_refused() {
+    let store = Store::new();
+    let row = |device: u64, epoch: u16, accepted: u8, revoked: u64, keys: [u8; 2]| {
+        let mut row = device.to_le_bytes().to_vec();
+        row.extend_from_slice(&epoch.to_le_bytes());
+        row.push(accepted);
+        [NOW, u64::MAX, revoked].iter().for_each(|time| row.extend_from_slice(&time.to_le_bytes()));
+        keys.iter().for_each(|key| row.extend_from_slice(&[*key; 32]));
+        row
+    };
+    let never = u64::MAX;
+    let sealed = |rows: &[Vec<u8>]| {
+        let (mut file, mut rows) = (store.bytes()[..64].to_vec(), rows.concat());
+        file.extend_from_slice(&u32::try_from(rows.len()).unwrap().to_le_bytes());
+        let nonce: [u8; 24] = file[40..64].try_into().unwrap();
+        let cipher = chacha20poly1305::XChaCha20Poly1305::new(&SECRET.into());
+        let tag = cipher.encrypt_inout_detached(&nonce.into(), &file, rows.as_mut_slice().into()).unwrap();
+        forged([&file[..], &rows, &tag, &[0; 4]].concat())
+    };
+    let good = || row(3, 1, 1, never, [1, 0]);
+    for (bad, what) in [
+        (row(3, 1, 1, never, [1, 0]), "the same device again"),
+        (row(2, 1, 1, never, [1, 0]), "an earlier device"),
+        (row(4, 1, 3, never, [1, 1]), "three keys"),
+        (row(4, 1, 0, never, [0, 0]), "no key, and not revoked"),
+        (row(4, 1, 0, NOW, [1, 0]), "revoked, with a key"),
+        (row(4, 1, 0, NOW, [0, 1]), "revoked, with an old key"),
+        (row(4, 1, 1, NOW, [1, 0]), "active, and revoked"),
+        (row(4, 1, 1, never, [1, 1]), "active, with an old key"),
+        (row(4, 1, 2, NOW, [1, 1]), "rotating, and revoked"),
+        (row(4, 0, 2, never, [1, 1]), "rotating to the first epoch"),
+    ] {
+        assert_eq!(store.damage(&sealed(&[good(), bad])), Damage::Row { row: 1 }, "{what}");
+    }
+    let fine = [good(), row(4, 1, 2, never, [1, 1]), row(5, 0, 0, NOW, [0, 0])];
+    std::fs::write(&store.path, sealed(&fine)).unwrap();
+    assert_eq!(listed(&store.open().unwrap()).len(), 3);
+}
+
+#[test]
+fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys");
+    let unlock = Unlock::passphrase("correct horse").unwrap();
+    drop(filled(&path, &unlock));
+    let bytes = std::fs::read(&path).unwrap();
+    for (memory, passes, lanes) in [
+        (u32::MAX, 1, 1),
+        ((1 << 20) + 1, 1, 1),
+        (1 << 20, 3, 4),
+        (64, u32::MAX, 1),
+        (64, 1, 17),
+        (64, 1, u32::MAX),
+        (64, 0, 1),
+        (64, 1, 0),
+        (7, 1, 1),
+        (0, 0, 0),
+    ] {
+        assert_eq!(Cost::new(memory, passes, lanes), None);
+        let mut hostile = bytes.clone();
+        for (at, value) in [(12, memory), (16, passes), (20, lanes)] {
+            hostile[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+        }
+        std::fs::write(&path, forged(hostile)).unwrap();
+        let error = KeyStore::open(&path, &unlock, entropy(2)).unwrap_err();
+        let refused = Damage::Derivation { kind: 1, memory, passes, lanes };
+        assert!(matches!(error, KeyStoreError::Damaged { damage, .. } if damage == refused), "{error}");
+    }
+    // A length that would be terabytes is none that rows have, or more than is there.
+    let mut hostile = bytes;
+    hostile[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
+    std::fs::write(&path, forged(hostile)).unwrap();
+    assert!(KeyStore::open(&path, &unlock, entropy(2)).is_err());
+    assert!(Cost::new(1 << 20, 2, 4).is_some());
+    assert_eq!(Cost::new(1 << 16, 3, 4), Some(Cost::RECOMMENDED));
+}
+
+#[test]
+fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (words, file) = (directory.path().join("words"), directory.path().join("file"));
+    let passphrase = |text: &str| Unlock::passphrase(text).unwrap();
+    drop(filled(&words, &passphrase("correct horse")));
+    drop(filled(&file, &key_file()));
+    let error =
+        |path: &Path, unlock: &Unlock| KeyStore::open(path, unlock, entropy(2)).unwrap_err().to_string();
+    assert!(error(&words, &passphrase("correct house")).contains("the passphrase is wrong, or"));
+    let other = Unlock::KeyFile(Zeroizing::new([0x5f; 32]));
+    assert!(error(&file, &other).contains("the key file is wrong, or"));
+    assert!(error(&words, &key_file()).ends_with("it opens with a passphrase, not with a key file"));
+    assert!(error(&file, &passphrase("x")).ends_with("it opens with a key file, not with a passphrase"));
+    // The end of the line is not part of it.
+    for words_again in ["correct horse\n", "correct horse\r\n"] {
+        KeyStore::open(&words, &passphrase(words_again), entropy(2)).unwrap();
+    }
+    let short = KeyStore::create(&directory.path().join("new"), &passphrase("1234567"), cheap(), entropy(1));
+    assert!(matches!(short, Err(KeyStoreError::ShortPassphrase { bytes: 7 })));
+    assert!(matches!(Unlock::passphrase("\n"), Err(UnlockError::Passphrase { bytes: 0 })));
+    assert!(matches!(Unlock::passphrase(&"x".repeat(1025)), Err(UnlockError::Passphrase { bytes: 1025 })));
+}
+
+#[test]
+fn a_store_that_others_can_read_is_refused_with_what_to_do() {
+    let store = Store::new();
+    assert_eq!(std::fs::metadata(&store.path).unwrap().mode() & 0o7777, 0o600);
+    for mode in [0o640, 0o604, 0o620, 0o610, 0o644, 0o666, 0o777] {
+        std::fs::set_permissions(&store.path, Permissions::from_mode(mode)).unwrap();
+        let error = store.open().unwrap_err();
+        assert!(
+            matches!(error, KeyStoreError::File(FileError::Exposed { mode: found, .. }) if found == mode)
+        );
+        assert!(error.to_string().ends_with(&format!("chmod 600 {}", store.path.display())), "{error}");
+    }
+    for mode in [0o600, 0o400, 0o700] {
+        std::fs::set_permissions(&store.path, Permissions::from_mode(mode)).unwrap();
+        store.open().unwrap();
+    }
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&store.path, Some(65_534), None).is_ok() {
+        let error = store.open().unwrap_err();
+        assert!(matches!(error, KeyStoreError::File(FileError::Foreign { owner: 65_534, .. })), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_refused_without_waiting_for_it() {
+    let store = Store::new();
+    let link = store.directory.path().join("link");
+    std::os::unix::fs::symlink(&store.path, &link).unwrap();
+    let fifo = store.directory.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [&link, &fifo, &store.directory.path().to_owned()] {
+        let error = KeyStore::open(path, &key_file(), entropy(2)).unwrap_err();
+        assert!(matches!(error, KeyStoreError::File(FileError::NotRegular { .. })), "{error}");
+    }
+    let missing = KeyStore::open(&store.directory.path().join("none"), &key_file(), entropy(2)).unwrap_err();
+    assert!(matches!(missing, KeyStoreError::Missing { .. }), "{missing}");
+    let exists = KeyStore::create(&store.path, &key_file(), cheap(), entropy(2)).unwrap_err();
+    assert!(matches!(exists, KeyStoreError::File(FileError::Exists { .. })), "{exists}");
+}
+
+#[test]
+fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
+    let store = Store::new();
+    let first = store.open().unwrap();
+    assert!(matches!(store.open().unwrap_err(), KeyStoreError::Locked { .. }));
+    drop(first);
+    std::fs::write(store.directory.path().join("keys.partial"), "half a fi").unwrap();
+    let mut second = store.open().unwrap();
+    second.add(&[100], false, NOW).unwrap();
+    drop(second);
+    assert!(store.open().unwrap().keys().lookup(100, 0).is_some());
+    let left: Vec<_> =
+        std::fs::read_dir(store.directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "the store and its lock: {left:?}");
+}
+
+/// The disk is full: nothing is given that is not kept, and what is withdrawn stays withdrawn.
+#[test]
+fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
+    let store = Store::new();
+    let mut open = store.open().unwrap();
+    let before = (listed(&open), store.bytes());
+    let obstacle = store.directory.path().join("keys.partial");
+    std::fs::create_dir(&obstacle).unwrap();
+    assert!(matches!(open.add(&[50], false, NOW), Err(KeyStoreError::File(_))));
+    assert!(matches!(open.rotate(&[3], NOW), Err(KeyStoreError::File(_))));
+    assert_eq!((listed(&open), store.bytes()), before);
+    let held = open.keys().lookup(3, 0).unwrap();
+    let error = open.revoke(&[3], NOW).unwrap_err();
+    assert!(matches!(error, KeyStoreError::Unwritten { .. }), "{error}");
+    assert!(!held.is_accepted() && open.keys().lookup(3, 0).is_none());
+    assert_eq!(store.bytes(), before.1);
+    let old = open.keys().lookup(5, 0).unwrap();
+    assert!(matches!(open.round_closed(), Err(KeyStoreError::Unwritten { .. })));
+    assert!(!old.is_accepted());
+    // The next round finds the disk well again, and makes up for it.
+    std::fs::remove_dir(&obstacle).unwrap();
+    assert_eq!(open.round_closed().unwrap(), 0);
+    drop(open);
+    let again = store.open().unwrap();
+    assert!(again.keys().lookup(3, 0).is_none() && again.keys().lookup(5, 0).is_none());
+}
+
+#[test]
+fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
+    let store = Store::new();
+    let mut open = store.open().unwrap();
+    assert_eq!(open.round_closed().unwrap(), 1);
+    let after = store.bytes();
+    assert_eq!(open.round_closed().unwrap(), 0);
+    assert_eq!(store.bytes(), after);
+}
+
+#[test]
+fn key_files_and_passphrase_files_are_read_and_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let hex = "5e".repeat(32);
+    for (name, bytes) in [
+        ("raw", &SECRET[..]),
+        ("hex", hex.as_bytes()),
+        ("line", format!("{}\r\n", hex.to_uppercase()).as_bytes()),
+    ] {
+        let Unlock::KeyFile(key) = Unlock::from_key_file(&write(name, bytes)).unwrap() else { panic!() };
+        assert_eq!(*key, SECRET, "{name}");
+    }
+    let long = [b'5'; 65];
+    for bytes in [&SECRET[..31], &[&SECRET[..], &[0]].concat(), b"", &hex.as_bytes()[..63], &long] {
+        let error = Unlock::from_key_file(&write("wrong", bytes)).unwrap_err();
+        assert!(
+            matches!(error, UnlockError::KeyFile { bytes: found, .. } if found == bytes.len()),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("5e5e"));
+    }
+    assert!(matches!(
+        Unlock::from_key_file(&write("wrong", &[b'5'; 67])),
+        Err(UnlockError::File(FileError::TooLong { most: 66, .. }))
+    ));
+    let Unlock::Passphrase(words) =
+        Unlock::from_passphrase_file(&write("words", "grüße \n".as_bytes())).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(*words, "grüße ".as_bytes());
+    assert!(matches!(
+        Unlock::from_passphrase_file(&write("latin", b"gr\xfc\xdfe")),
+        Err(UnlockError::NotText { .. })
+    ));
+    let open = write("open", &SECRET);
+    std::fs::set_permissions(&open, Permissions::from_mode(0o644)).unwrap();
+    for error in [Unlock::from_key_file(&open).unwrap_err(), Unlock::from_passphrase_file(&open).unwrap_err()]
+    {
+        assert!(matches!(error, UnlockError::File(FileError::Exposed { mode: 0o644, .. })), "{error}");
+    }
+    assert!(matches!(
+        Unlock::from_key_file(directory.path()),
+        Err(UnlockError::File(FileError::NotRegular { .. } | FileError::Foreign { .. }))
+    ));
+    // What `keys export` writes is read under the same rules.
+    let lines = write("lines", format!("7 2 {hex}\n").as_bytes());
+    assert_eq!(read_keys(&lines).unwrap()[&7].epoch(), 2);
+    std::fs::set_permissions(&lines, Permissions::from_mode(0o640)).unwrap();
+    assert!(matches!(read_keys(&lines), Err(LinesError::File(FileError::Exposed { .. }))));
+    let error = read_keys(&write("lines2", b"7 2\n")).unwrap_err();
+    assert!(matches!(error, LinesError::Line { line: 1, mistake: Mistake::Fields, .. }), "{error}");
+    assert!(matches!(read_keys(&directory.path().join("none")), Err(LinesError::Missing { .. })));
+}

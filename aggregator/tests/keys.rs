@@ -1,0 +1,265 @@
+//! The key table against a model; its handle, while connections hold keys.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fedspan_aggregator::keys::{
+    AcceptedKey, Entropy, KeyError, KeyTable, Keys, Mistake, Refusal, State, parse_keys,
+};
+use fedspan_protocol::secure::Key;
+use proptest::prelude::*;
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+
+const NOW: u64 = 1_700_000_000;
+
+fn entropy(seed: u64) -> ChaCha20Rng {
+    ChaCha20Rng::seed_from_u64(seed)
+}
+
+/// A source that has failed.
+struct Dry;
+
+impl Entropy for Dry {
+    fn fill(&mut self, _: &mut [u8]) -> Result<(), KeyError> {
+        Err(KeyError::NoEntropy)
+    }
+}
+
+/// What the rules are, without keys: which epochs each device has had, and which of them count.
+#[derive(Default)]
+struct Model {
+    last: BTreeMap<u64, u16>,
+    current: BTreeMap<u64, u16>,
+    previous: BTreeMap<u64, u16>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(Vec<u64>, bool),
+    Revoke(Vec<u64>),
+    Rotate(Vec<u64>),
+    RoundClosed,
+}
+
+impl Model {
+    /// Whether the step is allowed; it is taken then.
+    fn step(&mut self, step: &Step) -> bool {
+        let (Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices)) = step else {
+            self.previous.clear();
+            return true;
+        };
+        let distinct: BTreeSet<u64> = devices.iter().copied().collect();
+        let fits = !devices.is_empty()
+            && distinct.len() == devices.len()
+            && devices.iter().all(|device| {
+                let (known, current) = (self.last.contains_key(device), self.current.contains_key(device));
+                match step {
+                    Step::Add(_, again) => !current && (!known || *again),
+                    Step::Revoke(_) => current,
+                    _ => current && !self.previous.contains_key(device),
+                }
+            });
+        for device in devices.iter().filter(|_| fits) {
+            let next = self.last.get(device).map_or(0, |last| last + 1);
+            match step {
+                Step::Revoke(_) => {
+                    self.current.remove(device);
+                    self.previous.remove(device);
+                    continue;
+                }
+                Step::Rotate(_) => {
+                    self.previous.insert(*device, self.current[device]);
+                }
+                _ => {}
+            }
+            self.last.insert(*device, next);
+            self.current.insert(*device, next);
+        }
+        fits
+    }
+
+    fn accepts(&self, device: u64, epoch: u16) -> bool {
+        self.current.get(&device) == Some(&epoch) || self.previous.get(&device) == Some(&epoch)
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let devices = || prop::collection::vec(0..4u64, 0..3);
+    let step = prop_oneof![
+        (devices(), any::<bool>()).prop_map(|(devices, again)| Step::Add(devices, again)),
+        devices().prop_map(Step::Revoke),
+        devices().prop_map(Step::Rotate),
+        Just(Step::RoundClosed),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn the_table_does_what_the_model_does(steps in steps()) {
+        let (mut table, mut model) = (KeyTable::new(), Model::default());
+        let mut entropy = entropy(1);
+        // Every key there ever was, as a connection would hold it.
+        let mut held: BTreeMap<(u64, u16), Arc<AcceptedKey>> = BTreeMap::new();
+        for (now, step) in (NOW..).zip(&steps) {
+            let before: Vec<_> = table.list().collect();
+            let done = match step {
+                Step::Add(devices, again) => table.add(devices, *again, now, &mut entropy),
+                Step::Revoke(devices) => table.revoke(devices, now),
+                Step::Rotate(devices) => table.rotate(devices, now, &mut entropy),
+                Step::RoundClosed => {
+                    prop_assert_eq!(table.round_closed(), model.previous.len());
+                    Ok(())
+                }
+            };
+            prop_assert_eq!(done.is_ok(), model.step(step), "{:?}: {:?}", step, done);
+            if done.is_err() {
+                prop_assert_eq!(&before, &table.list().collect::<Vec<_>>());
+            }
+            for device in 0..4 {
+                for epoch in 0..60 {
+                    let found = table.lookup(device, epoch);
+                    prop_assert_eq!(found.is_ok(), model.accepts(device, epoch));
+                    if let Ok(key) = found {
+                        prop_assert_eq!((key.device(), key.epoch()), (device, epoch));
+                        let earlier = held.entry((device, epoch)).or_insert_with(|| key.clone());
+                        prop_assert!(Arc::ptr_eq(earlier, &key), "an epoch has one key, for ever");
+                    }
+                }
+            }
+            for ((device, epoch), key) in &held {
+                prop_assert_eq!(key.is_accepted(), model.accepts(*device, *epoch));
+            }
+            for row in table.list() {
+                let (current, previous) =
+                    (model.current.contains_key(&row.device), model.previous.contains_key(&row.device));
+                let state = if previous { State::Rotating } else if current { State::Active } else { State::Revoked };
+                prop_assert_eq!((row.epoch, row.state), (model.last[&row.device], state));
+                prop_assert_eq!(row.revoked.is_some(), state == State::Revoked);
+                prop_assert_eq!(row.rotated.is_some(), row.epoch > 0);
+            }
+            prop_assert_eq!(table.accepted(), model.current.keys().copied().collect::<Vec<_>>());
+        }
+        let distinct: BTreeSet<[u8; 32]> = held.values().map(|key| *key.key().expose()).collect();
+        prop_assert_eq!(distinct.len(), held.len(), "no key is given twice");
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "[ -~\n#]{0,300}") {
+        let _ = parse_keys(&text);
+    }
+}
+
+#[test]
+fn a_connection_learns_of_a_revocation_before_its_next_frame() {
+    let mut table = KeyTable::new();
+    table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
+    let keys = Keys::new(table.clone());
+    let (seven, eight) = (keys.lookup(7, 0).unwrap(), keys.lookup(8, 0).unwrap());
+    // A clone shares the keys: whoever decides, every connection hears it.
+    table.revoke(&[7], NOW + 1).unwrap();
+    assert!(!seven.is_accepted() && eight.is_accepted());
+    assert_eq!(table.lookup(7, 0).unwrap_err(), Refusal::Revoked);
+    assert_eq!(table.lookup(9, 0).unwrap_err(), Refusal::Unknown);
+    assert_eq!(table.lookup(8, 1).unwrap_err(), Refusal::Epoch { current: 0 });
+    assert_eq!(table.add(&[7], false, NOW, &mut entropy(2)), Err(KeyError::Revoked { device: 7, epoch: 0 }));
+    table.add(&[7], true, NOW + 2, &mut entropy(2)).unwrap();
+    assert!(!seven.is_accepted(), "a key that was withdrawn does not come back");
+    let row = table.get(7).unwrap();
+    assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, State::Active, NOW, None));
+}
+
+/// The grace ends with the first round that closes after the rotation.
+#[test]
+fn a_rotation_accepts_both_keys_until_a_round_closes_and_the_old_one_never_again() {
+    let keys = Keys::default();
+    assert_eq!(keys.round_closed(), 0);
+    let mut table = KeyTable::new();
+    table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
+    table.rotate(&[7], NOW, &mut entropy(2)).unwrap();
+    let keys = Keys::new(table);
+    let (old, new) = (keys.lookup(7, 0).unwrap(), keys.lookup(7, 1).unwrap());
+    assert!(old.is_accepted() && new.is_accepted());
+    assert_eq!(keys.round_closed(), 1);
+    assert!(!old.is_accepted() && new.is_accepted());
+    assert_eq!(keys.find(7, 0).unwrap_err(), Refusal::Epoch { current: 1 });
+    assert_eq!(keys.round_closed(), 0);
+    assert!(new.is_accepted() && keys.lookup(8, 0).is_some());
+}
+
+#[test]
+fn refusals_have_their_numbers_and_change_nothing() {
+    let mut table = KeyTable::new();
+    let mut entropy = entropy(1);
+    table.insert(7, Key::new(u16::MAX - 1, [7; 32]), NOW).unwrap();
+    table.rotate(&[7], NOW, &mut entropy).unwrap();
+    let rotating = KeyError::Rotating { device: 7, epoch: u16::MAX };
+    assert_eq!(table.rotate(&[7], NOW, &mut entropy), Err(rotating));
+    table.round_closed();
+    assert_eq!(table.rotate(&[7], NOW, &mut entropy), Err(KeyError::UsedUp { device: 7 }));
+    let exists = KeyError::Exists { device: 7, epoch: u16::MAX };
+    assert_eq!(table.add(&[6, 7], true, NOW, &mut entropy), Err(exists));
+    assert_eq!(table.insert(7, Key::new(0, [0; 32]), NOW), Err(exists));
+    table.revoke(&[7], NOW).unwrap();
+    assert_eq!(table.add(&[7], true, NOW, &mut entropy), Err(KeyError::UsedUp { device: 7 }));
+    let revoked = KeyError::Revoked { device: 7, epoch: u16::MAX };
+    assert_eq!(table.revoke(&[7], NOW), Err(revoked));
+    assert_eq!(table.insert(7, Key::new(0, [0; 32]), NOW), Err(revoked));
+    assert_eq!(table.export(&[7]).unwrap_err(), revoked);
+    assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::Nobody));
+    assert_eq!(table.add(&[5, 5], false, NOW, &mut entropy), Err(KeyError::Twice { device: 5 }));
+    assert_eq!(table.add(&[5], false, NOW, &mut Dry), Err(KeyError::NoEntropy));
+    assert_eq!(table.export(&[5]).unwrap_err(), KeyError::Unknown { device: 5 });
+    assert_eq!(table.len(), 1);
+}
+
+/// Revoking does not wait for connections, and once it has returned none of them takes a frame.
+#[test]
+fn connections_on_other_threads_see_a_revocation_at_once() {
+    let mut table = KeyTable::new();
+    let devices: Vec<u64> = (0..64).collect();
+    table.add(&devices, false, NOW, &mut entropy(1)).unwrap();
+    let (done, started) = (std::sync::atomic::AtomicBool::new(false), std::sync::Barrier::new(3));
+    let held: Vec<_> = devices.iter().map(|device| table.lookup(*device, 0).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                started.wait();
+                while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                    held.iter().for_each(|key| _ = std::hint::black_box(key.is_accepted()));
+                }
+                assert!(held.iter().all(|key| !key.is_accepted()));
+            });
+        }
+        started.wait();
+        table.revoke(&devices, NOW).unwrap();
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn lines_of_keys_are_read_and_mistakes_told_by_their_line() {
+    let key = "0123456789abcdef".repeat(4);
+    let text = format!("# comment\n\n 7  65535\t{key} \r\n18446744073709551615 0 {}\n", key.to_uppercase());
+    let keys = parse_keys(&text).unwrap();
+    assert_eq!(keys.len(), 2);
+    assert_eq!((keys[&7].epoch(), keys[&7].expose()[..3].to_vec()), (u16::MAX, vec![0x01, 0x23, 0x45]));
+    assert_eq!(keys[&u64::MAX].expose(), keys[&7].expose());
+    for (line, mistake) in [
+        ("7 0".to_owned(), Mistake::Fields),
+        (format!("7 0 {key} more"), Mistake::Fields),
+        (format!("-1 0 {key}"), Mistake::Device),
+        (format!("18446744073709551616 0 {key}"), Mistake::Device),
+        (format!("7 65536 {key}"), Mistake::Epoch),
+        (format!("7 0 {}", &key[1..]), Mistake::Key),
+        (format!("7 0 {key}0"), Mistake::Key),
+        (format!("7 0 g{}", &key[1..]), Mistake::Key),
+        (format!("7 0 +{}", &key[1..]), Mistake::Key),
+        (format!("1 0 {key}"), Mistake::Twice),
+    ] {
+        let text = format!("# title\n1 0 {key}\n{line}\n");
+        assert_eq!(parse_keys(&text).unwrap_err(), (3, mistake), "{line}");
+    }
+}

@@ -1,0 +1,382 @@
+//! `keys` as its users run it: on the file, and through the control socket of a server that runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::keys::{Cost, KeyStore, Keys, Unlock, parse_keys, read_keys};
+use fedspan_aggregator::server::{Protection, Server, query};
+use fedspan_protocol::secure::{Key, Provision};
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CAMPAIGN: &str = "[data]\nd = 8\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n\
+    [listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n";
+
+/// A fleet whose key store opens with a key file.
+fn fleet() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let text = format!("state = \"state\"\n{CAMPAIGN}key_file = \"key\"\n");
+    std::fs::write(directory.path().join("fleet.toml"), text).unwrap();
+    std::fs::write(directory.path().join("key"), [0x5e; 32]).unwrap();
+    std::fs::set_permissions(directory.path().join("key"), Permissions::from_mode(0o600)).unwrap();
+    directory
+}
+
+fn keys(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+    command.current_dir(directory).args(["keys", "--config", "fleet.toml"]).args(arguments);
+    command.stdin(Stdio::null()).env_remove("FEDSPAN_PASSPHRASE_FILE");
+    command
+}
+
+/// Exit code, standard output, standard error.
+fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
+    said(&keys(directory, arguments).output().unwrap())
+}
+
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn done(directory: &Path, arguments: &[&str]) -> String {
+    let (code, out, err) = run(directory, arguments);
+    assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}: {out}");
+    out
+}
+
+fn exported(directory: &Path, arguments: &[&str]) -> BTreeMap<u64, Key> {
+    parse_keys(&done(directory, arguments)).unwrap()
+}
+
+#[test]
+fn the_life_of_a_key() {
+    let directory = fleet();
+    let at = directory.path();
+    assert_eq!(done(at, &["add", "1..3", "7"]), "added 4 devices: 1..3, 7 (export writes their keys)\n");
+    let first = exported(at, &["export", "--all", "-o", "-"]);
+    assert_eq!(first.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 7]);
+    assert!(done(at, &["rotate", "2"]).starts_with("rotated 1 device: 2 (the old keys are accepted until"));
+    assert!(done(at, &["revoke", "7", "3"]).starts_with("revoked 2 devices: 3, 7 ("));
+    assert!(done(at, &["add", "--again", "7", "8"]).starts_with("added 2 devices: 7..8 ("));
+    let second = exported(at, &["export", "--all", "-o", "-"]);
+    assert_eq!(
+        second.iter().map(|(d, k)| (*d, k.epoch())).collect::<Vec<_>>(),
+        [(1, 0), (2, 1), (7, 1), (8, 0)]
+    );
+    assert_eq!(first[&1], second[&1]);
+    assert_ne!(first[&7].expose(), second[&7].expose());
+
+    let json = done(at, &["list", "--format", "json"]);
+    assert_eq!(json.lines().count(), 1);
+    let list: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let states: Vec<_> =
+        list["keys"].as_array().unwrap().iter().map(|row| row["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["active", "rotating", "revoked", "active", "active"]);
+    let table = done(at, &["list"]);
+    assert_eq!(table.lines().count(), 6);
+    for (_, key) in first.iter().chain(&second) {
+        let hex: String = key.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!table.contains(&hex[..8]) && !json.contains(&hex[..8]), "a list shows no keys");
+    }
+    assert_eq!(std::fs::metadata(at.join("state/keys")).unwrap().mode() & 0o7777, 0o600);
+    assert_eq!(std::fs::metadata(at.join("state")).unwrap().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn exports_are_for_their_owner_and_never_overwrite() {
+    let directory = fleet();
+    let at = directory.path();
+    done(at, &["add", "5..7"]);
+    let mut open = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
+    let line = format!(
+        "umask 0; {program} keys --config fleet.toml export 5..7 -o fleet.keys && \
+         {program} keys --config fleet.toml export 5 6 --flash records"
+    );
+    let (code, out, err) = said(&open.current_dir(at).args(["-c", &line]).output().unwrap());
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(out, "fleet.keys: 3 keys, devices 5..7\nrecords: 2 records of 54 bytes, devices 5..6\n");
+    let text = read_keys(&at.join("fleet.keys")).unwrap();
+    done(at, &["export", "7", "-o", "device-7.bin"]);
+    for (device, file) in [(5, "records/device-5.bin"), (6, "records/device-6.bin"), (7, "device-7.bin")] {
+        let record = Provision::read(&std::fs::read(at.join(file)).unwrap()).unwrap();
+        assert_eq!((record.device, &record.key), (device, &text[&device]));
+    }
+    for file in ["fleet.keys", "records/device-5.bin", "device-7.bin"] {
+        assert_eq!(std::fs::metadata(at.join(file)).unwrap().mode() & 0o7777, 0o600, "{file}");
+    }
+    for arguments in [
+        &["export", "5", "-o", "fleet.keys"][..],
+        &["export", "5", "-o", "fleet.toml"],
+        &["export", "5", "-o", "/dev/null"],
+        &["export", "5", "7", "--flash", "records"],
+    ] {
+        let (code, out, err) = run(at, arguments);
+        assert_eq!((code, out.as_str()), (1, ""), "{arguments:?}");
+        assert!(err.ends_with("it exists; move it away or choose another name\n"), "{err}");
+    }
+    assert!(!at.join("records/device-7.bin").exists());
+    let (code, _, err) = run(at, &["export", "5..7", "-o", "three.bin"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("a record is one device's, not 3's"), "{err}");
+    assert!(!at.join("three.bin").exists());
+}
+
+#[test]
+fn mistakes_have_their_exit_codes_and_messages() {
+    let directory = fleet();
+    let at = directory.path();
+    let fails = |code: i32, arguments: &[&str], message: &str| {
+        let (found, out, err) = run(at, arguments);
+        assert_eq!((found, out.as_str()), (code, ""), "{arguments:?}: {err}");
+        assert!(err.contains(message), "{arguments:?}: {err}");
+    };
+    fails(1, &["list"], "state/keys: no key store; `keys add` makes one");
+    assert!(!at.join("state").exists(), "a command that fails leaves nothing behind");
+    done(at, &["add", "1..2"]);
+    fails(1, &["add", "2..3"], "device 2 has a key already, epoch 0; rotate gives it a new one");
+    fails(1, &["revoke", "1", "3"], "device 3 has no key");
+    fails(1, &["rotate", "1", "1..2"], "device 1 is named twice");
+    done(at, &["revoke", "1"]);
+    fails(1, &["revoke", "1"], "device 1 was revoked, its last key was epoch 0");
+    fails(1, &["add", "1"], "add --again gives it a new key");
+    fails(1, &["export", "1", "-o", "-"], "device 1 was revoked");
+    fails(2, &["add", "5..3"], "ends before it begins");
+    fails(2, &["add", "0..18446744073709551615"], "more than 1048576 devices");
+    fails(2, &["add", "seven"], "neither a device number nor a range");
+    fails(2, &["add"], "DEVICE");
+    fails(2, &["export", "2"], "--output");
+    fails(2, &["export", "--all", "2", "-o", "-"], "cannot be used with");
+    fails(2, &[], "Usage");
+    let no_config =
+        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(["keys", "list"]).output().unwrap();
+    assert_eq!(said(&no_config).0, 2);
+    std::fs::write(at.join("key"), [1; 32]).unwrap();
+    fails(1, &["list"], "the key file is wrong, or somebody has changed the file on purpose");
+    std::fs::set_permissions(at.join("key"), Permissions::from_mode(0o640)).unwrap();
+    fails(2, &["list"], "chmod 600 key");
+    std::fs::set_permissions(at.join("state/keys"), Permissions::from_mode(0o644)).unwrap();
+    fails(1, &["list"], "chmod 600 state/keys");
+}
+
+#[test]
+fn a_passphrase_comes_from_a_file_or_a_terminal_and_never_from_the_command_line() {
+    let directory = fleet();
+    let at = directory.path();
+    std::fs::write(at.join("fleet.toml"), format!("state = \"state\"\n{CAMPAIGN}")).unwrap();
+    let write = |name: &str, words: &str| {
+        std::fs::write(at.join(name), words).unwrap();
+        std::fs::set_permissions(at.join(name), Permissions::from_mode(0o600)).unwrap();
+    };
+    write("words", "correct horse battery\n");
+    write("other", "correct house battery\n");
+    let (code, _, err) = run(at, &["add", "1"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("no passphrase: give --passphrase-file FILE, set FEDSPAN_PASSPHRASE_FILE"), "{err}");
+    assert!(done(at, &["add", "1", "--passphrase-file", "words"]).starts_with("added 1 device: 1"));
+    let output = keys(at, &["list"]).env("FEDSPAN_PASSPHRASE_FILE", "words").output().unwrap();
+    assert_eq!(said(&output).0, 0);
+    let (code, _, err) = run(at, &["list", "--passphrase-file", "other"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("the passphrase is wrong, or"), "{err}");
+    std::fs::write(at.join("fleet.toml"), format!("state = \"state\"\n{CAMPAIGN}key_file = \"key\"\n"))
+        .unwrap();
+    let (code, _, err) = run(at, &["list"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("it opens with a passphrase, but [devices] sets key_file"), "{err}");
+}
+
+/// Each of them reads, changes, writes: none may undo another's change. The first ones race to make the store.
+#[test]
+fn commands_at_the_same_time_lose_nothing() {
+    let directory = fleet();
+    let at = directory.path();
+    let start = |device: u64| {
+        let mut command = keys(at, &["add", &device.to_string()]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running: Vec<_> = (1..=12).map(start).collect();
+    for command in running {
+        let (code, _, err) = said(&command.wait_with_output().unwrap());
+        assert_eq!(code, 0, "{err}");
+    }
+    let keys = exported(at, &["export", "--all", "-o", "-"]);
+    assert_eq!(keys.keys().copied().collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
+}
+
+/// Runs `test` while a server with a key store runs on the fleet's state.
+async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(Keys) -> T) -> T {
+    let text = format!("state = {:?}\n{CAMPAIGN}", at.join("state").display().to_string());
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    let unlock = Unlock::from_key_file(&at.join("key")).unwrap();
+    let (path, entropy) = (at.join("state/keys"), ChaCha20Rng::seed_from_u64(1));
+    let store = match path.exists() {
+        true => KeyStore::open(&path, &unlock, entropy).unwrap(),
+        false => KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy).unwrap(),
+    };
+    let keys = store.keys();
+    let protection = Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2)));
+    let server = Server::bind(fleet, 1, protection).await.unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server.serve(async move { _ = stopped.await }, false));
+    // Bound before the first await of `serve` that takes time.
+    while !at.join("state/control.sock").exists() {
+        tokio::task::yield_now().await;
+    }
+    let result = test(keys).await;
+    stop.send(()).unwrap();
+    serving.await.unwrap().unwrap();
+    result
+}
+
+async fn through(at: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = keys(at, arguments);
+    said(&tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_a_running_server_commands_take_effect_at_once_and_need_no_secret() {
+    let directory = fleet();
+    let at = directory.path();
+    while_serving(at, async |live| {
+        // The server has read it; nobody else needs it.
+        std::fs::rename(at.join("key"), at.join("key.away")).unwrap();
+        let (code, out, err) = through(at, &["add", "1..3"]).await;
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        let (one, two) = (live.lookup(1, 0).unwrap(), live.lookup(2, 0).unwrap());
+        assert_eq!(through(at, &["revoke", "1"]).await.0, 0);
+        assert!(!one.is_accepted() && two.is_accepted());
+        assert_eq!(through(at, &["rotate", "2"]).await.0, 0);
+        assert!(two.is_accepted() && live.lookup(2, 1).is_some());
+        let (code, _, err) = through(at, &["revoke", "1"]).await;
+        assert_eq!((code, err.contains("device 1 was revoked")), (1, true), "{err}");
+        let (_, out, _) = through(at, &["export", "--all", "-o", "-"]).await;
+        let exported = parse_keys(&out).unwrap();
+        assert_eq!(exported[&2], *live.lookup(2, 1).unwrap().key());
+        let (_, out, _) = through(at, &["list", "--format", "json"]).await;
+        assert!(out.contains("\"state\":\"rotating\""), "{out}");
+        // Eight at once: the server takes them one after the other.
+        let adds: Vec<_> = (10..18u64)
+            .map(|device| {
+                let mut command = keys(at, &["add", &device.to_string()]);
+                tokio::task::spawn_blocking(move || command.output().unwrap())
+            })
+            .collect();
+        for add in adds {
+            assert_eq!(said(&add.await.unwrap()).0, 0);
+        }
+        assert!((10..18).all(|device| live.lookup(device, 0).is_some()));
+        std::fs::rename(at.join("key.away"), at.join("key")).unwrap();
+    })
+    .await;
+    // It was written, too.
+    let list = done(at, &["list"]);
+    assert!(list.lines().count() == 12 && list.contains("rotating") && list.contains("revoked"), "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_none_are_answered_with_an_error() {
+    let directory = fleet();
+    let at = directory.path();
+    while_serving(at, async |live| {
+        let state = at.join("state");
+        let ask = async |request: &[u8]| {
+            let mut stream = tokio::net::UnixStream::connect(state.join("control.sock")).await.unwrap();
+            // It may close before it has read all of it.
+            let _ = stream.write_all(request).await;
+            let _ = stream.shutdown().await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            String::from_utf8(answer).unwrap()
+        };
+        for (request, message) in [
+            ("keys \n".to_owned(), "malformed request"),
+            ("keys {}\n".to_owned(), "malformed request"),
+            ("keys {\"add\":{\"devices\":[[1,2]]}}\n".to_owned(), "missing field `again`"),
+            ("keys {\"add\":{\"devices\":[[1,2]],\"again\":false,\"x\":1}}\n".to_owned(), "unknown field"),
+            ("keys {\"revoke\":[[1,-2]]}\n".to_owned(), "malformed request"),
+            ("keys {\"revoke\":[[0,18446744073709551615]]}\n".to_owned(), "at most 1048576 may"),
+            ("keys {\"revoke\":[]}\n".to_owned(), "no device"),
+            ("key\n".to_owned(), "unknown request"),
+            // Whole as far as it goes, but the end of its line has not come.
+            (
+                "keys {\"add\":{\"devices\":[[1,2]],\"again\":false}}".to_owned(),
+                "one line of at most 65536 bytes",
+            ),
+            (format!("keys {{\"revoke\":[{}[1,1]]}}\n", "[1,1],".repeat(11_000)), "one line of at most"),
+        ] {
+            let answer = ask(request.as_bytes()).await;
+            let line: serde_json::Value = serde_json::from_str(&answer).expect(&answer);
+            assert!(line["error"].as_str().unwrap().contains(message), "{answer}");
+        }
+        assert!(live.read(|table| table.is_empty()));
+        // It goes on.
+        let mut lines = Vec::new();
+        let keep = |line: &str| {
+            lines.push(line.to_owned());
+            Ok(())
+        };
+        query(&state, "keys {\"add\":{\"devices\":[[1,1]],\"again\":false}}", keep).await.unwrap().unwrap();
+        assert!(lines[0].contains("\"changed\"") && live.lookup(1, 0).is_some(), "{lines:?}");
+    })
+    .await;
+}
+
+/// The socket's permissions keep others out; so does the server, should they ever fail.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_user_gets_no_answer() {
+    let directory = fleet();
+    let at = directory.path();
+    while_serving(at, async |live| {
+        for (path, mode) in
+            [(at.to_owned(), 0o755), (at.join("state"), 0o755), (at.join("state/control.sock"), 0o666)]
+        {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        let mut command = keys(at, &["add", "1"]);
+        std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+        // Only root can be somebody else.
+        let Ok(output) = tokio::task::spawn_blocking(move || command.output()).await.unwrap() else { return };
+        let (code, out, err) = said(&output);
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("this server answers user 0 only"), "{err}");
+        assert!(live.read(|table| table.is_empty()));
+        assert_eq!(through(at, &["add", "1"]).await.0, 0);
+    })
+    .await;
+}
+
+/// Until `serve` speaks the encrypted wire, and in plaintext, a server has no keys: the file has.
+#[test]
+fn with_a_server_that_has_no_keys_the_file_is_changed() {
+    let directory = fleet();
+    let at = directory.path();
+    let text = format!("state = \"state\"\n{}", CAMPAIGN.replace("[listen]", "[listen]\nplaintext = true"));
+    std::fs::write(at.join("fleet.toml"), text).unwrap();
+    std::fs::write(at.join("words"), "correct horse battery").unwrap();
+    std::fs::set_permissions(at.join("words"), Permissions::from_mode(0o600)).unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
+        .current_dir(at)
+        .args(["serve", "--config", "fleet.toml"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !at.join("state/control.sock").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(server.try_wait().unwrap().is_none(), "it serves");
+    }
+    let added = run(at, &["add", "1", "--passphrase-file", "words"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(added.0, 0, "{}", added.2);
+    assert!(at.join("state/keys").exists());
+}

@@ -1,0 +1,160 @@
+//! What one peer may take of a server, over TCP: places, updates, bytes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{frame, hello, messages};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
+use fedspan_protocol::message::{AckOutcome, Rejection, RoundId, ToDevice, ToServer, Update};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Running {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    end: JoinHandle<Result<Status, ServeError>>,
+}
+
+async fn serve(state: &Path, limits: &str) -> Running {
+    let text = format!(
+        "seed = 5\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n[data]\nd = 6\n[model]\nk = 2\n\
+         [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n[rounds]\ndeadline = 0\n[limits]\n{limits}",
+        state.display().to_string()
+    );
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    let server = Server::bind(fleet, 1, Protection::Plaintext).await.unwrap();
+    let address = server.address().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async {
+        let _ = stopped.await;
+    };
+    Running { address, stop, end: tokio::spawn(server.serve(shutdown, false)) }
+}
+
+impl Running {
+    async fn stop(self) -> Status {
+        let _ = self.stop.send(());
+        self.end.await.unwrap().unwrap()
+    }
+}
+
+/// A device that does what it likes.
+struct Peer {
+    stream: TcpStream,
+    heard: Vec<u8>,
+}
+
+impl Peer {
+    async fn join(address: SocketAddr, device: u64) -> Self {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&frame(&ToServer::Hello(hello(device, (6, 2, 1), 256)), &[])).await.unwrap();
+        Self { stream, heard: Vec::new() }
+    }
+
+    /// Reads until `wanted` is among what was heard, or the server closes; all messages so far.
+    async fn hear(&mut self, wanted: impl Fn(&ToDevice) -> bool) -> Vec<ToDevice> {
+        let listen = async {
+            loop {
+                let whole = self.heard.iter().rposition(|byte| *byte == 0).map_or(0, |end| end + 1);
+                let all = messages(&self.heard[..whole]);
+                let all: Vec<ToDevice> = all.into_iter().map(|(message, _)| message).collect();
+                let mut buffer = [0; 4096];
+                if all.iter().any(&wanted) {
+                    return all;
+                }
+                match self.stream.read(&mut buffer).await {
+                    Ok(n @ 1..) => self.heard.extend_from_slice(&buffer[..n]),
+                    _ => return all,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, listen).await.expect("an answer, or the end")
+    }
+
+    async fn round(&mut self) -> RoundId {
+        let all = self.hear(|message| matches!(message, ToDevice::RoundOpen(_))).await;
+        let open = all.iter().rev().find_map(|message| match message {
+            ToDevice::RoundOpen(open) => Some(open.id),
+            _ => None,
+        });
+        open.expect("a round")
+    }
+
+    async fn end(&mut self) -> Vec<ToDevice> {
+        self.hear(|_| false).await
+    }
+}
+
+/// An update that is rejected, as often as it comes.
+fn rejected(id: RoundId, value: f32) -> Vec<u8> {
+    let tensors = std::iter::once(TensorDescriptor::inline(Role::Gradient, Encoding::F32, 6, 2)).collect();
+    let body: Vec<u8> = std::iter::repeat_n(value.to_le_bytes(), 12).flatten().collect();
+    frame(&ToServer::Update(Update { id, samples: 1, skipped: 0, tensors }), &body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_sends_update_after_update_is_cut_off_on_any_connection() {
+    let state = tempfile::tempdir().unwrap();
+    let server = serve(state.path(), "updates = 5\n").await;
+    let mut honest = Peer::join(server.address, 0).await;
+    let mut flood = Peer::join(server.address, 1).await;
+    let id = flood.round().await;
+    for _ in 0..40 {
+        // It is cut off in the middle of it.
+        let _ = flood.stream.write_all(&rejected(id, f32::NAN)).await;
+    }
+    let told = flood.end().await;
+    let told = told.iter().filter(|message| match message {
+        ToDevice::Ack(ack) => ack.outcome == AckOutcome::Rejected(Rejection::NonFinite),
+        _ => false,
+    });
+    assert!(told.count() <= 5);
+    // It comes back, which does not help it.
+    let mut again = Peer::join(server.address, 1).await;
+    again.stream.write_all(&rejected(id, 0.0)).await.unwrap();
+    assert!(!again.end().await.iter().any(|message| matches!(message, ToDevice::Ack(_))));
+    // Who is honest counts.
+    let id = honest.round().await;
+    honest.stream.write_all(&rejected(id, 0.0)).await.unwrap();
+    let told = honest.hear(|message| matches!(message, ToDevice::Ack(_))).await;
+    let counted =
+        |message: &ToDevice| matches!(message, ToDevice::Ack(ack) if ack.outcome == AckOutcome::Counted);
+    assert!(told.iter().any(counted), "{told:?}");
+    let status = server.stop().await;
+    assert_eq!((status.updates.counted, status.updates.rejected()), (1, 5));
+    assert_eq!((status.connections.over_quota, status.round), (2, 1), "the round closed with who is honest");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_has_its_places_and_no_more() {
+    let state = tempfile::tempdir().unwrap();
+    let server = serve(state.path(), "per_address = 2\n").await;
+    let mut first = Peer::join(server.address, 0).await;
+    let _second = Peer::join(server.address, 1).await;
+    first.round().await;
+    let told = Peer::join(server.address, 2).await.end().await;
+    assert!(matches!(told.as_slice(), [ToDevice::RetryAfter { .. }]), "{told:?}");
+    drop(first);
+    // Its place is free once the server has missed it.
+    let free = async {
+        loop {
+            let mut peer = Peer::join(server.address, 3).await;
+            let told = peer.hear(|message| matches!(message, ToDevice::Welcome(_))).await;
+            if told.iter().any(|message| matches!(message, ToDevice::Welcome(_))) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, free).await.expect("a place");
+    assert!(server.stop().await.connections.turned_away >= 1);
+}

@@ -1,0 +1,294 @@
+//! What a connection takes of memory, whatever a device sends that has a key, or has none.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{random, tensors};
+use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::algorithm::Request;
+use fedspan_aggregator::connection::{Connection, Gate, Inbound};
+use fedspan_aggregator::engine::Opening;
+use fedspan_aggregator::keys::{Entropy, KeyError, KeyTable, Keys};
+use fedspan_protocol::assembly::plan;
+use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, Descriptors, HeadSolve, Hello, Message, Missing, RoundId, Task, ToDevice,
+    ToServer, Update, Upload, Welcome,
+};
+use fedspan_protocol::secure::{Channel, Greeting, Key, answer_nonce, encode_hello};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+
+const ROUND: RoundId = RoundId { round: 7, stage: 0 };
+
+struct Same;
+
+impl Entropy for Same {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
+        bytes.fill(7);
+        Ok(())
+    }
+}
+
+fn key(device: u64) -> Key {
+    Key::new(0, [device as u8; 32])
+}
+
+fn hello(device: u64, limit: u16) -> Hello {
+    common::hello(device, (64, 4, 1), limit)
+}
+
+fn request() -> Request {
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    let sends = [TensorDescriptor::inline(Role::Representation, Encoding::F32, 64, 4)];
+    Request {
+        task: Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding: Encoding::F32 },
+        tensors: tensors(&sends, &mut random(1), 1.0),
+        encoding: Encoding::F32,
+        expects: vec![TensorDescriptor::inline(Role::Gradient, Encoding::F32, 64, 4)],
+    }
+}
+
+fn gate() -> Arc<Gate> {
+    let mut table = KeyTable::new();
+    for device in [1, 2] {
+        table.insert(device, key(device), 0).unwrap();
+    }
+    let model = hello(1, 256).capabilities.model;
+    let welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
+    Arc::new(Gate::encrypted(
+        Requirements::new(model, &[request()], None),
+        welcome,
+        Keys::new(table),
+        Box::new(Same),
+    ))
+}
+
+/// What a device may do that has keys and no manners.
+#[derive(Clone, Debug)]
+enum Step {
+    Hello {
+        device: u64,
+        handshake: u64,
+        limit: u16,
+        often: usize,
+    },
+    Update {
+        rows: u16,
+        chunked: bool,
+        often: usize,
+    },
+    Chunk {
+        offset: u32,
+        often: usize,
+    },
+    Missing {
+        chunks: u16,
+        often: usize,
+    },
+    Alive {
+        often: usize,
+    },
+    Clear {
+        often: usize,
+    },
+    Noise(Vec<u8>),
+    /// The host opens a round, acknowledges, closes; or the socket takes what waits.
+    Open,
+    Acknowledge,
+    Close,
+    Drain,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let often = 1usize..80;
+    let limits = prop::sample::select(vec![128u16, 256, 1280, 4096]);
+    prop_oneof![
+        3 => (1u64..4, 0u64..30, limits, often.clone())
+            .prop_map(|(device, handshake, limit, often)| Step::Hello { device, handshake, limit, often }),
+        2 => (1u16..300, any::<bool>(), often.clone())
+            .prop_map(|(rows, chunked, often)| Step::Update { rows, chunked, often }),
+        2 => (0u32..300, often.clone()).prop_map(|(offset, often)| Step::Chunk { offset, often }),
+        2 => (0u16..40, often.clone()).prop_map(|(chunks, often)| Step::Missing { chunks, often }),
+        1 => often.clone().prop_map(|often| Step::Alive { often }),
+        1 => often.prop_map(|often| Step::Clear { often }),
+        2 => prop::collection::vec(any::<u8>(), 0..3000).prop_map(Step::Noise),
+        2 => Just(Step::Open),
+        1 => Just(Step::Acknowledge),
+        1 => Just(Step::Close),
+        3 => Just(Step::Drain),
+    ]
+}
+
+struct World {
+    connection: Connection,
+    opening: Arc<Opening>,
+    /// The device's side, once it has been answered.
+    channel: Option<Channel>,
+    greeted: Option<(u64, [u8; 32])>,
+    updates: usize,
+}
+
+impl World {
+    fn new() -> Self {
+        let opening = Arc::new(Opening::new(ROUND, request()).unwrap());
+        Self { connection: Connection::new(gate()), opening, channel: None, greeted: None, updates: 0 }
+    }
+
+    fn check(&self) {
+        let (memory, most) = (self.connection.memory(), self.connection.memory_max());
+        assert!(memory <= most, "{memory} of {most} bytes");
+        let update = self.connection.update_memory();
+        assert!(update <= 64 * 4 * 4 + 4 * 64, "an update of {update} bytes");
+    }
+
+    /// In one heap, as far as the host lets it.
+    fn hear(&mut self, bytes: &[u8]) {
+        let mut input = bytes;
+        while let Some(said) = self.connection.hear(&mut input) {
+            self.check();
+            self.updates += usize::from(matches!(said, Inbound::Update(_)));
+        }
+        self.check();
+    }
+
+    /// Takes what waits, and gives the device the answer to its hello if that is among it.
+    fn drain(&mut self) {
+        let mut bytes = Vec::new();
+        while self.connection.next_frame(&mut bytes) {
+            self.check();
+        }
+        let (mut decoder, mut input) = (Decoder::new(vec![0; 4096]), bytes.as_slice());
+        loop {
+            match decoder.feed(&mut input) {
+                Fed::NeedMore => break,
+                Fed::Sealed(frame) => {
+                    if let (Some(nonce), Some((device, seen))) = (answer_nonce(frame), &self.greeted) {
+                        let mut channel = Channel::device(&key(*device), seen, &nonce);
+                        if channel.open(frame).is_ok() {
+                            self.channel = Some(channel);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn seal<M: Message>(&mut self, message: &M, body: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; 8192];
+        let fill = |place: &mut [u8]| place.copy_from_slice(body);
+        let sent = match &mut self.channel {
+            Some(channel) => channel.seal(message, body.len(), fill, &mut out).unwrap(),
+            None => encode(message, body.len(), fill, &mut out).unwrap(),
+        };
+        out.truncate(sent);
+        out
+    }
+
+    fn say(&mut self, message: &ToServer, body: &[u8], often: usize) {
+        let frames: Vec<u8> = (0..often).flat_map(|_| self.seal(message, body)).collect();
+        self.hear(&frames);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Hello { device, handshake, limit, often } => {
+                let greeting = Greeting { epoch: 0, handshake, nonce: [3; 16] };
+                let mut out = vec![0; 300];
+                let (sent, seen) = encode_hello(hello(device, limit), &greeting, &mut out).unwrap();
+                self.greeted = Some((device, seen));
+                self.hear(&out[..sent].repeat(often));
+            }
+            Step::Update { rows, chunked, often } => {
+                let mut all: Descriptors =
+                    [TensorDescriptor::inline(Role::Gradient, Encoding::F32, rows, 4)].into_iter().collect();
+                if chunked {
+                    // As many as there is room for.
+                    let rest = [TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1, 1); 3];
+                    all.extend(rest);
+                    if plan(&mut all, 128).is_err() {
+                        return;
+                    }
+                }
+                let len: usize = all.iter().map(|tensor| 4 * tensor.elements()).sum();
+                let head = ToServer::Update(Update { id: ROUND, samples: 1, skipped: 0, tensors: all });
+                let body = vec![0; if chunked { 0 } else { len }];
+                self.say(&head, &body, often);
+            }
+            Step::Chunk { offset, often } => {
+                self.say(&ToServer::Chunk(Chunk { id: ROUND, tensor: 0, offset }), &[0; 64], often);
+            }
+            Step::Missing { chunks, often } => {
+                let chunks = (0..chunks.min(16)).collect();
+                self.say(&ToServer::Missing(Missing { id: ROUND, tensor: 0, chunks }), &[], often);
+            }
+            Step::Alive { often } => self.say(&ToServer::Alive, &[], often),
+            Step::Clear { often } => {
+                let mut out = vec![0; 64];
+                let sent = encode(&ToServer::Alive, 0, |_| {}, &mut out).unwrap();
+                self.hear(&out[..sent].repeat(often));
+            }
+            Step::Noise(bytes) => self.hear(&bytes),
+            // The host says the next thing when this one is sent.
+            Step::Open => {
+                self.connection.open(&self.opening);
+                self.check();
+                self.drain();
+            }
+            Step::Acknowledge => {
+                self.connection.send(ToDevice::Ack(Ack { id: ROUND, outcome: AckOutcome::Counted }));
+                self.check();
+                self.drain();
+            }
+            Step::Close => {
+                self.connection.close_round(ROUND);
+                self.check();
+                self.drain();
+            }
+            Step::Drain => self.drain(),
+        }
+        self.check();
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_makes_a_connection_grow_over_its_bound(steps in prop::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+        }
+        // What it took for a while it gives back.
+        world.drain();
+        let rest = world.connection.memory();
+        prop_assert!(rest + 8 * 64 <= world.connection.memory_max(), "{rest}");
+    }
+}
+
+/// The property above is about something: a device gets through, and fills its outbox.
+#[test]
+fn a_device_with_a_key_comes_to_its_bound_and_back() {
+    let mut world = World::new();
+    world.step(Step::Hello { device: 1, handshake: 1, limit: 128, often: 1 });
+    world.drain();
+    world.step(Step::Alive { often: 1 });
+    world.step(Step::Open);
+    let before = world.connection.memory();
+    world.step(Step::Missing { chunks: 16, often: 80 });
+    assert!(world.connection.memory() > before, "questions wait");
+    world.drain();
+    assert!(world.connection.memory() <= before, "{} > {before}", world.connection.memory());
+    world.step(Step::Update { rows: 64, chunked: false, often: 3 });
+    assert_eq!(world.updates, 0, "1 KiB does not fit its frames");
+    world.step(Step::Hello { device: 1, handshake: 2, limit: 1280, often: 1 });
+    world.drain();
+    world.step(Step::Alive { often: 1 });
+    world.step(Step::Open);
+    world.step(Step::Update { rows: 64, chunked: false, often: 3 });
+    assert_eq!(world.updates, 3);
+    world.step(Step::Update { rows: 30, chunked: true, often: 1 });
+    assert!(world.connection.update_memory() > 30 * 4 * 4);
+}

@@ -1,0 +1,14 @@
+//! Prints what encryption costs on this core, see `fedspan_emulated::sealing`. Runs under `-icount shift=0`.
+
+#![no_std]
+#![no_main]
+
+use fedspan_emulated::sealing;
+use qemu_riscv::Virt;
+use riscv_rt::entry;
+
+#[entry]
+fn main() -> ! {
+    sealing::sealing(&Virt::counting());
+    semihosting::process::exit(0)
+}

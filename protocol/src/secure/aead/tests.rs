@@ -1,0 +1,95 @@
+//! The composition against Wycheproof's vectors, valid and invalid, and against the crate that composes the same.
+
+extern crate std;
+
+use std::vec::Vec;
+
+use chacha20poly1305::aead::inout::InOutBuf;
+use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
+use proptest::prelude::*;
+
+use super::{KEY, NONCE, TAG, decrypt, encrypt, nonce};
+
+const VECTORS: &str = include_str!("../../../tests/data/chacha20_poly1305.txt");
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits = hex.trim_start_matches('-').as_bytes();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+#[test]
+fn wycheproof_chacha20_poly1305() {
+    let (mut valid, mut invalid, mut nonces) = (0, 0, 0);
+    for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [number, result, key, nonce, head, text, secret, tag] = fields.try_into().unwrap();
+        let [key, nonce, head, text, secret, tag] = [key, nonce, head, text, secret, tag].map(bytes);
+        let Ok(nonce) = <[u8; NONCE]>::try_from(nonce) else {
+            // Nonces of another length cannot be expressed.
+            assert_eq!(result, "invalid", "{number}");
+            nonces += 1;
+            continue;
+        };
+        let key: [u8; KEY] = key.try_into().unwrap();
+        let tag: [u8; TAG] = tag.try_into().unwrap();
+        let mut buffer = secret.clone();
+        let opened = decrypt(&key, &nonce, &head, &mut buffer, &tag);
+        let mut sealed = text.clone();
+        let made = encrypt(&key, &nonce, &head, &mut sealed).unwrap();
+        if result == "valid" {
+            valid += 1;
+            assert!(opened && buffer == text, "{number}");
+            assert!(sealed == secret && made == tag, "{number}");
+        } else {
+            invalid += 1;
+            assert!(!opened && buffer == secret, "{number}: what is forged is not decrypted");
+            assert!(sealed != secret || made != tag, "{number}");
+        }
+    }
+    std::println!("ChaCha20-Poly1305: {valid} valid, {invalid} invalid, {nonces} nonces of another length");
+    assert_eq!((valid, invalid, nonces), (256, 60, 9));
+}
+
+#[test]
+fn a_nonce_is_four_zeros_and_the_counter() {
+    assert_eq!(nonce(0), [0; NONCE]);
+    assert_eq!(nonce(0x0807_0605_0403_0201), [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(nonce(u64::MAX), [0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_composition_is_that_of_the_crate(
+        key: [u8; KEY],
+        counter: u64,
+        head in prop::collection::vec(any::<u8>(), 0..80),
+        text in prop::collection::vec(any::<u8>(), 0..600),
+        flip: prop::sample::Index,
+    ) {
+        let nonce = nonce(counter);
+        let oracle = ChaCha20Poly1305::new(&key.into());
+        let mut expected = text.clone();
+        let expected_tag = oracle
+            .encrypt_inout_detached(&nonce.into(), &head, InOutBuf::from(expected.as_mut_slice()))
+            .unwrap();
+        let mut own = text.clone();
+        let tag = encrypt(&key, &nonce, &head, &mut own).unwrap();
+        prop_assert_eq!(&own, &expected);
+        prop_assert_eq!(&tag[..], &expected_tag[..]);
+
+        // One flipped bit of head, secret or tag, and nothing is decrypted.
+        let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), own.clone(), tag);
+        let bits = 8 * (head.len() + own.len() + TAG);
+        let bit = flip.index(bits);
+        let all = bent_head.iter_mut().chain(&mut bent).chain(&mut bent_tag);
+        *all.into_iter().nth(bit / 8).unwrap() ^= 1 << (bit % 8);
+        let before = bent.clone();
+        prop_assert!(!decrypt(&key, &nonce, &bent_head, &mut bent, &bent_tag));
+        prop_assert_eq!(bent, before);
+
+        prop_assert!(decrypt(&key, &nonce, &head, &mut own, &tag));
+        prop_assert_eq!(own, text);
+    }
+}

@@ -1,0 +1,42 @@
+//! From the shared key and a handshake to the keys of the two directions.
+
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zeroize::Zeroize;
+
+use super::{KEY, Key, NONCE};
+
+/// Names what the keys are for, and the version of all this.
+const CONTEXT: &[u8] = b"fedspan 1";
+
+/// The keys of a connection.
+pub struct Keys {
+    /// From the device to the server.
+    pub up: [u8; KEY],
+    /// From the server to the device.
+    pub down: [u8; KEY],
+}
+
+impl Keys {
+    /// `HKDF-Expand(HKDF-Extract(salt: transcript, key), "fedspan 1" | nonce, 64)`, up before down.
+    #[cfg_attr(target_os = "none", inline(never))]
+    pub fn derive(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
+        let mut keys = Self { up: [0; KEY], down: [0; KEY] };
+        let mut okm = [0; 2 * KEY];
+        // Fails for more than 255 blocks, of which these are two.
+        let _ = Hkdf::<Sha256>::new(Some(transcript), key.expose())
+            .expand_multi_info(&[CONTEXT, nonce], &mut okm);
+        let (up, down) = okm.split_at(KEY);
+        keys.up.copy_from_slice(up);
+        keys.down.copy_from_slice(down);
+        okm.zeroize();
+        keys
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.up.zeroize();
+        self.down.zeroize();
+    }
+}

@@ -1,0 +1,146 @@
+//! One exchange under a key, from hello to acknowledgement, with nonces that are given: the sealed vectors.
+
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{Message, ToServer};
+use fedspan_protocol::secure::{Channel, Greeting, Key, encode_hello};
+
+use hkdf::Hkdf;
+use sha2::{Digest, Sha256};
+
+use super::golden::{self, Golden};
+
+/// `00 01 02 .. 1f`, as SPEC.md has it.
+pub fn key() -> Key {
+    Key::new(0, std::array::from_fn(|i| i as u8))
+}
+
+/// The device's part: fields that cannot be exchanged without showing.
+pub fn greeting() -> Greeting {
+    Greeting { epoch: 0, handshake: 0x0102_0304_0506_0708, nonce: std::array::from_fn(|i| 0xA0 + i as u8) }
+}
+
+/// The server's nonce. A zero byte, so that COBS has something to do.
+pub fn nonce() -> [u8; 16] {
+    std::array::from_fn(|i| 0x10 * i as u8)
+}
+
+/// A frame of the exchange, as it travels.
+#[derive(Clone, Debug)]
+pub struct Sealed {
+    pub name: &'static str,
+    pub meaning: &'static str,
+    /// What is in it: message and body.
+    pub payload: Vec<u8>,
+    pub wire: Vec<u8>,
+}
+
+fn find(name: &str) -> Golden {
+    golden::all().into_iter().find(|golden| golden.name == name).unwrap()
+}
+
+/// Seals one message and its body.
+pub fn seal(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u8> {
+    let mut wire = vec![0xAA; wire_capacity(4096)];
+    let sent = channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut wire).unwrap();
+    wire.truncate(sent);
+    wire
+}
+
+/// Both ends right after the handshake, and its two frames: hello and answer.
+pub fn shake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
+    let golden::Message::Up(ToServer::Hello(hello)) = find("to_server_hello").message else { panic!() };
+    let golden::Message::Down(welcome) = find("to_device_welcome").message else { panic!() };
+    let (mut said, mut answer) = (vec![0; 256], vec![0; 256]);
+    let (sent, transcript) = encode_hello(hello, &greeting(), &mut said).unwrap();
+    said.truncate(sent);
+    let device = Channel::device(&key(), &transcript, &nonce());
+    let mut server = Channel::server(&key(), &transcript, &nonce());
+    let sent = server.seal_answer(&nonce(), &welcome, &mut answer).unwrap();
+    answer.truncate(sent);
+    (device, server, said, answer)
+}
+
+/// Transcript, up and down of the exchange, by the crates of the primitives and the text of SPEC.md alone.
+pub fn secrets() -> [[u8; 32]; 3] {
+    let mut said = find("to_server_hello").payload();
+    said.extend_from_slice(&greeting().to_bytes());
+    let transcript: [u8; 32] = Sha256::digest(&said).into();
+    let expand = Hkdf::<Sha256>::new(Some(&transcript), &std::array::from_fn::<u8, 32, _>(|i| i as u8));
+    let mut both = [0; 64];
+    expand.expand(&[b"fedspan 1".as_slice(), &nonce()].concat(), &mut both).unwrap();
+    [transcript, both[..32].try_into().unwrap(), both[32..].try_into().unwrap()]
+}
+
+/// The vectors, in the order in which they travel; the last one was tampered with.
+pub fn all() -> Vec<Sealed> {
+    let (mut device, mut server, hello, answer) = shake();
+    let mut said = find("to_server_hello").payload();
+    said.extend_from_slice(&greeting().to_bytes());
+    let mut all = vec![
+        Sealed {
+            name: "sealed_hello",
+            meaning: "a frame of section 12: Hello as in to_server_hello, with a greeting: epoch 0, \
+                      handshake 0x0102030405060708, nonce a0 a1 .. af",
+            payload: said,
+            wire: hello,
+        },
+        Sealed {
+            name: "sealed_answer",
+            meaning: "a frame of section 12: the answer to it, Welcome as in to_device_welcome, nonce 00 10 20 .. f0",
+            payload: find("to_device_welcome").payload(),
+            wire: answer,
+        },
+    ];
+    for (name, meaning, plain) in [
+        (
+            "sealed_alive",
+            "a frame of section 12: Alive, the device's frame 0, with which it confirms",
+            "to_server_alive",
+        ),
+        (
+            "sealed_round_open",
+            "a frame of section 12: the message and body of to_device_round_open_f32, the server's frame 1",
+            "to_device_round_open_f32",
+        ),
+        (
+            "sealed_update",
+            "a frame of section 12: the message and body of to_server_update_gradient_f32, the device's frame 1",
+            "to_server_update_gradient_f32",
+        ),
+        (
+            "sealed_ack",
+            "a frame of section 12: the message of to_device_ack_counted, the server's frame 2",
+            "to_device_ack_counted",
+        ),
+    ] {
+        let golden = find(plain);
+        let wire = match &golden.message {
+            golden::Message::Up(message) => seal(&mut device, message, &golden.body),
+            golden::Message::Down(message) => seal(&mut server, message, &golden.body),
+        };
+        all.push(Sealed { name, meaning, payload: golden.payload(), wire });
+    }
+    all.push(forged());
+    all
+}
+
+/// The acknowledgement with one bit changed in what is encrypted: Counted would become Duplicate.
+fn forged() -> Sealed {
+    let (_, mut server, ..) = shake();
+    let golden = find("to_device_ack_counted");
+    let golden::Message::Down(message) = &golden.message else { panic!() };
+    let before = find("to_device_round_open_f32");
+    let golden::Message::Down(open) = &before.message else { panic!() };
+    seal(&mut server, open, &before.body);
+    let wire = seal(&mut server, message, &[]);
+    let mut plain = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
+    // Header and counter, then tag, round and stage of Ack; after those its outcome.
+    plain[1 + 8 + 3] ^= 1;
+    Sealed {
+        name: "sealed_forged",
+        meaning: "a frame of section 12, with one bit changed: sealed_ack whose outcome would be Duplicate. \
+                  It must not open",
+        payload: Vec::new(),
+        wire: super::stuff(&plain),
+    }
+}

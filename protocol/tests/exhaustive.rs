@@ -1,0 +1,234 @@
+//! Where a domain is small enough, all of it: varints, headers, short streams, descriptors on a grid of edges, every
+//! frame limit. These stand where a model checker is not to be had.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{Event, events, head, plain, stuff};
+use fedspan_protocol::Error;
+use fedspan_protocol::assembly::{Assembly, plan};
+use fedspan_protocol::frame::{Dropped, HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
+use fedspan_protocol::limits::{
+    CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, cobs_overhead, wire_capacity,
+};
+use fedspan_protocol::message::{Descriptors, RoundId, ToDevice, Welcome, decode};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+
+/// A varint of at most `bits` bits as SPEC.md defines it: seven bits a byte, the lowest first, the top bit says that more
+/// follows. The number and what is left, or `None` if the bytes end early, go on too long, or the number is too large.
+fn varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
+    let mut value = 0u128;
+    for (index, byte) in bytes.iter().enumerate().take(bits.div_ceil(7) as usize) {
+        value |= u128::from(byte & 0x7F) << (7 * index);
+        if byte & 0x80 == 0 {
+            let value = u64::try_from(value).ok()?;
+            return (u128::from(value) < 1 << bits).then_some((value, &bytes[index + 1..]));
+        }
+    }
+    None
+}
+
+/// What a message of one tag and one number should decode to.
+fn expected(bytes: &[u8], bits: u32) -> Result<u64, Error> {
+    match varint(bytes, bits) {
+        Some((value, [])) => Ok(value),
+        Some((_, rest)) => Err(Error::TrailingBytes { count: rest.len() }),
+        None => Err(Error::Malformed),
+    }
+}
+
+fn retry(bytes: &[u8]) -> Result<u64, Error> {
+    match decode::<ToDevice>(bytes)? {
+        (ToDevice::RetryAfter { milliseconds }, _) => Ok(milliseconds.into()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn stage(bytes: &[u8]) -> Result<u64, Error> {
+    match decode::<ToDevice>(bytes)? {
+        (ToDevice::RoundClosed(RoundId { round: 1, stage }), _) => Ok(stage.into()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every sequence of up to three bytes as a `u32` and as a `u16`: 2 x 16,843,009.
+#[test]
+fn all_varints_of_up_to_three_bytes() {
+    let tag = |message: &ToDevice| head(message)[0];
+    let retry_tag = tag(&ToDevice::RetryAfter { milliseconds: 0 });
+    let closed_tag = tag(&ToDevice::RoundClosed(RoundId::default()));
+    for length in 0..=3u32 {
+        for bits in 0..1u32 << (8 * length) {
+            let [a, b, c, _] = bits.to_le_bytes();
+            let number = &[a, b, c][..length as usize];
+            let bytes = [retry_tag, a, b, c];
+            let end = 1 + length as usize;
+            assert_eq!(retry(&bytes[..end]), expected(number, 32), "{number:x?}");
+            let message = [closed_tag, 1, a, b, c];
+            assert_eq!(stage(&message[..end + 1]), expected(number, 16), "{number:x?}");
+        }
+    }
+}
+
+/// Every length at which a number of 16, 32 or 64 bits can end, with every value of its last byte.
+#[test]
+fn varints_at_the_end_of_their_length() {
+    let welcome_tag = head(&ToDevice::Welcome(Welcome { campaign: 0, idle_milliseconds: 0 }))[0];
+    let retry_tag = head(&ToDevice::RetryAfter { milliseconds: 0 })[0];
+    for filler in [0x80, 0x81, 0xFF] {
+        for length in 1..=12 {
+            for last in 0..=u8::MAX {
+                let mut number = vec![filler; length];
+                number[length - 1] = last;
+                let short = [&[retry_tag][..], &number].concat();
+                assert_eq!(retry(&short), expected(&number, 32), "{number:x?}");
+                // A number of 64 bits, and one of 32 after it.
+                let two = [&number[..], &[0]].concat();
+                let long = [&[welcome_tag][..], &two].concat();
+                let fields = varint(&two, 64)
+                    .and_then(|(campaign, rest)| varint(rest, 32).map(|(idle, rest)| (campaign, idle, rest)));
+                let expected = match fields {
+                    Some((campaign, idle, [])) => {
+                        let idle_milliseconds = u32::try_from(idle).unwrap();
+                        Ok(ToDevice::Welcome(Welcome { campaign, idle_milliseconds }))
+                    }
+                    Some((_, _, rest)) => Err(Error::TrailingBytes { count: rest.len() }),
+                    None => Err(Error::Malformed),
+                };
+                assert_eq!(decode(&long).map(|(message, _)| message), expected, "{number:x?}");
+            }
+        }
+    }
+}
+
+/// Every first byte of a frame whose check is right: only the header of CRC-32C makes it a message, and only those of
+/// sealed frames have it handed on as it is.
+#[test]
+fn all_headers() {
+    let sealed = plain(&[7, 1, 0]);
+    for header in 0..=u8::MAX {
+        let mut frame = sealed.clone();
+        frame[0] = header;
+        let end = frame.len() - 4;
+        let check = common::crc32c(&frame[..end]).to_le_bytes();
+        frame[end..].copy_from_slice(&check);
+        let (read, counters) = events(64, &stuff(&frame), &[64]);
+        assert_eq!(read.len(), 1);
+        let message = read[0] == Event::Message(vec![7, 1, 0]);
+        assert_eq!(message, header == HEADER_CRC32C, "{header:#x}: {read:?}");
+        let sealed = read[0] == Event::Sealed(frame);
+        assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER), "{header:#x}: {read:?}");
+        assert_eq!((counters.accepted, counters.sealed), (u32::from(message), u32::from(sealed)));
+        let dropped = matches!(read[0], Event::Dropped(Dropped::Header(other)) if other == header);
+        assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{read:?}");
+    }
+}
+
+/// Every stream of up to three bytes, and of up to nine symbols at which a COBS decoder changes its mind: no message, and
+/// one drop for each sequence between delimiters.
+#[test]
+fn all_short_streams() {
+    let check = |stream: &[u8]| {
+        let sequences = stream.split(|byte| *byte == 0).rev().skip(1).filter(|s| !s.is_empty()).count();
+        let (read, counters) = events(4, stream, &[2]);
+        assert_eq!(read.len(), sequences, "{stream:x?}");
+        assert!(read.iter().all(|event| matches!(event, Event::Dropped(_))), "{stream:x?}: {read:?}");
+        let dropped = counters.oversize + counters.framing + counters.check + counters.header;
+        assert_eq!((counters.accepted, dropped as usize), (0, sequences));
+    };
+    for length in 1..=2u32 {
+        for bits in 0..1u32 << (8 * length) {
+            check(&bits.to_le_bytes()[..length as usize]);
+        }
+    }
+    let symbols = [0u8, 1, 2, 3, 0xFF];
+    for length in 3..=9u32 {
+        for mut number in 0..5u32.pow(length) {
+            let stream: Vec<u8> = (0..length)
+                .map(|_| {
+                    let symbol = symbols[number as usize % 5];
+                    number /= 5;
+                    symbol
+                })
+                .collect();
+            check(&stream);
+        }
+    }
+}
+
+/// Every combination of sides, chunk lengths and encodings at the edges: a descriptor that is accepted has at most
+/// [`CHUNKS_MAX`] chunks, which tile its elements and fit a frame.
+#[test]
+fn descriptors_at_all_edges() {
+    let sides = [
+        0u16, 1, 2, 3, 31, 32, 33, 63, 64, 127, 128, 255, 256, 257, 511, 512, 1023, 1024, 2047, 2048, 4095,
+        4096, 8192, 32_767, 32_768, 65_534, 65_535,
+    ];
+    let (mut accepted, mut refused) = (0, 0);
+    for encoding in ENCODINGS {
+        for rows in sides {
+            for cols in sides {
+                for chunk in sides {
+                    let tensor = TensorDescriptor { role: Role::Gradient, encoding, rows, cols, chunk };
+                    let tensors: Descriptors = std::iter::once(tensor).collect();
+                    let valid = tensor.validate();
+                    assert_eq!(Assembly::new(&tensors).is_ok(), valid.is_ok());
+                    if valid.is_err() {
+                        refused += 1;
+                        continue;
+                    }
+                    accepted += 1;
+                    let mut next = 0;
+                    for index in 0..tensor.chunks() {
+                        let range = tensor.chunk_range(index).unwrap();
+                        assert_eq!(range.start, next);
+                        assert!(encoding.byte_len(range.len()) <= FRAME_LIMIT_MAX);
+                        next = range.end;
+                    }
+                    assert!(tensor.chunks() <= CHUNKS_MAX, "{tensor:?}");
+                    let whole = if chunk == 0 { 0 } else { tensor.elements() };
+                    assert_eq!(next, whole, "{tensor:?}");
+                    assert!(chunk != 0 || tensor.byte_len() <= FRAME_LIMIT_MAX);
+                }
+            }
+        }
+    }
+    println!("{accepted} descriptors accepted, {refused} refused");
+    assert!(accepted > 1000 && refused > 1000);
+}
+
+/// Every frame limit that a hello can name.
+#[test]
+fn all_frame_limits() {
+    let shapes = [(1u16, 1u16), (20, 2), (64, 4), (128, 8), (784, 10), (65_535, 1)];
+    for limit in 0..=usize::from(u16::MAX) {
+        assert_eq!(wire_capacity(limit), limit + cobs_overhead(limit));
+        assert!(limit == 0 || wire_capacity(limit) > wire_capacity(limit - 1));
+        for encoding in ENCODINGS {
+            let elements = encoding.chunk_elements(limit);
+            assert!(elements == 0 || CHUNK_OVERHEAD + encoding.byte_len(elements) <= limit, "{limit}");
+            assert!(elements.is_multiple_of(encoding.granularity()));
+            assert!(limit < FRAME_LIMIT_MIN || elements > 0);
+        }
+        // Planning takes longer; below the largest limit all of them, above it some.
+        if limit > FRAME_LIMIT_MAX && !limit.is_multiple_of(97) {
+            continue;
+        }
+        for (rows, cols) in shapes {
+            for encoding in ENCODINGS {
+                let tensor = TensorDescriptor::inline(Role::Representation, encoding, rows, cols);
+                let mut tensors: Descriptors = std::iter::once(tensor).collect();
+                if plan(&mut tensors, limit).is_err() {
+                    continue;
+                }
+                let longest = match usize::from(tensors[0].chunk) {
+                    0 => tensor.byte_len(),
+                    chunk => encoding.byte_len(chunk.min(tensor.elements())),
+                };
+                assert!(CHUNK_OVERHEAD + longest <= limit, "{tensors:?} in {limit}");
+            }
+        }
+    }
+}

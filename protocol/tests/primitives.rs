@@ -1,0 +1,70 @@
+//! The hash functions under the key schedule against NIST's and Wycheproof's vectors, valid and invalid, and RFC 5869.
+//! (ChaCha20-Poly1305, which is composed here, is tested where it is composed.)
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use hkdf::hmac::{Hmac, KeyInit, Mac};
+use hkdf::{Hkdf, HkdfExtract};
+use sha2::{Digest, Sha256};
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits = hex.trim_start_matches('-').as_bytes();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// The fields of each line.
+fn tests<const N: usize>(file: &str) -> Vec<[&str; N]> {
+    let lines = file.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap()).collect()
+}
+
+#[test]
+fn nist_sha256() {
+    let tests = tests(include_str!("data/sha256.txt"));
+    for [number, text, digest] in &tests {
+        let text = bytes(text);
+        assert_eq!(Sha256::digest(&text).to_vec(), bytes(digest), "{number}");
+        // In two pieces, as a transcript may come.
+        let (first, second) = text.split_at(text.len() / 3);
+        assert_eq!(Sha256::new().chain_update(first).chain_update(second).finalize().to_vec(), bytes(digest));
+    }
+    println!("SHA-256: {} valid", tests.len());
+    assert_eq!(tests.len(), 65);
+}
+
+#[test]
+fn wycheproof_hmac_sha256() {
+    let (mut valid, mut invalid) = (0, 0);
+    for [number, result, key, text, tag] in tests(include_str!("data/hmac_sha256.txt")) {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&bytes(key)).unwrap();
+        mac.update(&bytes(text));
+        let accepted = mac.verify_truncated_left(&bytes(tag)).is_ok();
+        assert_eq!(accepted, result == "valid", "{number}");
+        *if accepted { &mut valid } else { &mut invalid } += 1;
+    }
+    println!("HMAC-SHA256: {valid} valid, {invalid} invalid");
+    assert_eq!((valid, invalid), (66, 108));
+}
+
+#[test]
+fn wycheproof_hkdf_sha256() {
+    let (mut valid, mut invalid) = (0, 0);
+    for [number, result, key, salt, info, length, output] in tests(include_str!("data/hkdf_sha256.txt")) {
+        let mut okm = vec![0; length.parse().unwrap()];
+        let expanded = Hkdf::<Sha256>::new(Some(&bytes(salt)), &bytes(key)).expand(&bytes(info), &mut okm);
+        // What is invalid is longer than 255 blocks.
+        assert_eq!(expanded.is_ok(), result == "valid", "{number}");
+        *if expanded.is_ok() { &mut valid } else { &mut invalid } += 1;
+        if expanded.is_ok() {
+            assert_eq!(okm, bytes(output), "{number}");
+            // As the key schedule calls it: the info in pieces.
+            let (first, second) = (&bytes(info)[..info.len() / 4], &bytes(info)[info.len() / 4..]);
+            let mut extract = HkdfExtract::<Sha256>::new(Some(&bytes(salt)));
+            extract.input_ikm(&bytes(key));
+            okm.fill(0);
+            extract.finalize().1.expand_multi_info(&[first, second], &mut okm).unwrap();
+            assert_eq!(okm, bytes(output), "{number}");
+        }
+    }
+    println!("HKDF-SHA256: {valid} valid, {invalid} invalid");
+    assert_eq!((valid, invalid), (83, 3));
+}

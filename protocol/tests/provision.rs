@@ -1,0 +1,166 @@
+//! The provisioning record: the golden bytes, and nothing else, are read.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::path::Path;
+
+use common::crc32c;
+use common::golden::{PROVISIONED, provision_record};
+use fedspan_protocol::secure::{Key, PROVISION, PROVISION_MAX, PROVISION_VERSION, Provision, ProvisionError};
+use proptest::prelude::*;
+
+fn golden() -> Provision {
+    let (device, epoch, key) = PROVISIONED;
+    Provision { device, key: Key::new(epoch, key) }
+}
+
+/// A record with entries, and a correct length and check, written by nothing but the table in SPEC.md.
+fn with_entries(entries: &[u8]) -> Vec<u8> {
+    let mut record = provision_record();
+    record.truncate(PROVISION - 4);
+    record.extend_from_slice(entries);
+    let length = u16::try_from(record.len() + 4).unwrap();
+    record[6..8].copy_from_slice(&length.to_le_bytes());
+    record.extend_from_slice(&crc32c(&record).to_le_bytes());
+    record
+}
+
+#[test]
+fn what_is_written_is_the_golden_record_and_reads_back() {
+    let mut page = [0xff; 4096];
+    assert_eq!(golden().write(&mut page), Ok(PROVISION));
+    assert_eq!(page[..PROVISION], provision_record());
+    assert!(page[PROVISION..].iter().all(|byte| *byte == 0xff), "nothing else is touched");
+    assert_eq!(Provision::read(&page), Ok(golden()));
+    assert_eq!(Provision::read(&page[..PROVISION]), Ok(golden()));
+    assert!(format!("{:?}", golden()).contains("bytes: secret"), "the key is not printed");
+}
+
+#[test]
+fn a_buffer_that_is_too_short_is_not_written() {
+    for got in 0..PROVISION {
+        let mut out = vec![0xff; got];
+        assert_eq!(golden().write(&mut out), Err(ProvisionError::Truncated { needed: PROVISION, got }));
+        assert!(out.iter().all(|byte| *byte == 0xff));
+    }
+}
+
+#[test]
+fn every_truncation_is_an_error_with_its_numbers() {
+    for record in [provision_record(), with_entries(&[0x80, 3, 1, 2, 3, 0xff, 0])] {
+        for got in 0..record.len() {
+            let error = Provision::read(&record[..got]).unwrap_err();
+            let needed = if got < 8 { PROVISION } else { record.len() };
+            assert_eq!(error, ProvisionError::Truncated { needed, got });
+        }
+        // On a page, a record that was cut off is followed by erased flash.
+        for end in 0..record.len() {
+            let mut page = record[..end].to_vec();
+            page.resize(PROVISION_MAX, 0xff);
+            if page[..record.len()] != record {
+                assert!(Provision::read(&page).is_err(), "cut after {end} bytes");
+            }
+        }
+    }
+}
+
+/// Every other value of every byte, every pair of bits within 64.
+#[test]
+fn every_flip_is_an_error() {
+    for record in [provision_record(), with_entries(&[0x80, 3, 1, 2, 3])] {
+        let read = |flip: &dyn Fn(&mut [u8])| {
+            let mut page = record.clone();
+            page.resize(PROVISION_MAX, 0xff);
+            flip(&mut page);
+            Provision::read(&page)
+        };
+        for at in 0..record.len() {
+            for change in 1..=255 {
+                assert!(read(&|page| page[at] ^= change).is_err(), "byte {at} changed by {change:#04x}");
+            }
+        }
+        let bits = record.len() * 8;
+        for first in 0..bits {
+            for second in first + 1..bits.min(first + 65) {
+                let flipped = read(&|page| {
+                    page[first / 8] ^= 1 << (first % 8);
+                    page[second / 8] ^= 1 << (second % 8);
+                });
+                assert!(flipped.is_err(), "bits {first} and {second}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_mistake_has_its_error() {
+    let with = |at: usize, bytes: &[u8]| {
+        let mut record = provision_record();
+        record[at..at + bytes.len()].copy_from_slice(bytes);
+        Provision::read(&record).unwrap_err()
+    };
+    assert_eq!(Provision::read(&[0xff; 4096]), Err(ProvisionError::Erased));
+    assert_eq!(Provision::read(&[0; 64]), Err(ProvisionError::Magic { found: [0; 4] }));
+    assert_eq!(with(4, &[2, 0]), ProvisionError::Version { found: PROVISION_VERSION + 1 });
+    assert_eq!(with(6, &[53, 0]), ProvisionError::Length { found: 53 });
+    assert_eq!(with(6, &[1, 2]), ProvisionError::Length { found: 513 });
+    assert_eq!(with(6, &[55, 0]), ProvisionError::Truncated { needed: 55, got: 54 });
+    assert!(matches!(with(20, &[0]), ProvisionError::Check { .. }));
+}
+
+#[test]
+fn entries_that_may_be_skipped_are_and_others_are_refused() {
+    for skipped in [&[][..], &[0x80, 0], &[0x80, 1, 9, 0x81, 2, 9, 9], &[0xff, 1, 7]] {
+        assert_eq!(Provision::read(&with_entries(skipped)), Ok(golden()), "{skipped:?}");
+    }
+    for (entries, error) in [
+        (&[0x00, 0][..], ProvisionError::UnknownEntry { tag: 0 }),
+        (&[0x7f, 1, 7], ProvisionError::UnknownEntry { tag: 0x7f }),
+        (&[0x80, 0, 0x7f, 0], ProvisionError::Entry { offset: 52 }),
+        (&[0x80, 0, 0x80, 0], ProvisionError::Entry { offset: 52 }),
+        (&[0x80], ProvisionError::Entry { offset: 50 }),
+        (&[0x80, 1], ProvisionError::Entry { offset: 50 }),
+        (&[0x80, 0, 0x81, 255, 1, 2], ProvisionError::Entry { offset: 52 }),
+    ] {
+        assert_eq!(Provision::read(&with_entries(entries)), Err(error), "{entries:?}");
+    }
+    let longest = [&[0x80, 255][..], &[1; 255], &[0x81, 199], &[2; 199]].concat();
+    assert_eq!(with_entries(&longest[..457]).len(), 511);
+    let fits = [&[0x80, 255][..], &[1; 255], &[0x81, 199], &[2; 199]].concat();
+    assert_eq!(with_entries(&fits).len(), PROVISION_MAX);
+    assert_eq!(Provision::read(&with_entries(&fits)), Ok(golden()));
+}
+
+proptest! {
+    #[test]
+    fn any_device_and_key_come_back(device: u64, epoch: u16, key: [u8; 32]) {
+        let provision = Provision { device, key: Key::new(epoch, key) };
+        let mut bytes = [0; PROVISION];
+        provision.write(&mut bytes).unwrap();
+        prop_assert_eq!(Provision::read(&bytes), Ok(provision));
+    }
+
+    #[test]
+    fn random_bytes_are_an_error(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        prop_assert!(Provision::read(&bytes).is_err());
+    }
+
+    /// Whatever the entries are, reading ends, and a record that is read says what it said without them.
+    #[test]
+    fn random_entries_are_read_or_refused(entries in prop::collection::vec(any::<u8>(), 0..=458)) {
+        if let Ok(read) = Provision::read(&with_entries(&entries)) {
+            prop_assert_eq!(read, golden());
+        }
+    }
+}
+
+/// The bytes in SPEC.md are those of the record.
+#[test]
+fn the_specification_shows_the_record() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap();
+    let block = text.split("```provision\n").nth(1).unwrap().split("```").next().unwrap();
+    let hex = block.lines().flat_map(|line| line.split(';').next().unwrap().split_whitespace());
+    let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    assert_eq!(bytes, provision_record());
+}

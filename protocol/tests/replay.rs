@@ -1,0 +1,141 @@
+//! No frame is accepted twice, in whatever order frames come: the window against the set of all that was accepted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::HashSet;
+
+use common::exchange::{seal, shake};
+use common::{Event, Random, events};
+use fedspan_protocol::message::ToServer;
+use fedspan_protocol::secure::{Unopened, WINDOW, Window};
+
+/// Counters in an order that no network would bring: forwards, backwards, again, at the edges, far away.
+fn next(random: &mut Random, largest: u64, sent: &[u64]) -> u64 {
+    let near = random.next() % 70;
+    match random.below(16) {
+        0..=4 => largest.saturating_add(1),
+        5..=6 => largest.saturating_sub(near),
+        7..=8 => sent.get(random.below(sent.len().max(1))).copied().unwrap_or(0),
+        9 => largest,
+        10 => largest.saturating_sub(WINDOW - 1),
+        11 => largest.saturating_sub(WINDOW),
+        12 => largest.saturating_sub(WINDOW + 1),
+        13 => largest.saturating_add(near),
+        14 if random.below(40) > 0 => largest.saturating_add(1 + near / 32),
+        14 => [random.next(), u64::MAX, u64::MAX - 1, u64::MAX - WINDOW, 0][random.below(5)],
+        _ => largest.saturating_add(WINDOW - 2 + random.next() % 5),
+    }
+}
+
+/// The rule in words of SPEC.md: not accepted before, not 64 or more behind the largest, never 2^64 - 1.
+#[test]
+fn ten_million_reorderings_and_no_replay() {
+    const STEPS: usize = 10_000_000;
+    const RUN: usize = 1_000;
+    let mut random = Random(5);
+    let (mut accepted, mut refused, mut replays, mut ends) = (0u64, 0u64, 0u64, 0u64);
+    for run in 0..STEPS / RUN {
+        let mut window = Window::default();
+        let (mut seen, mut sent) = (HashSet::new(), Vec::new());
+        let mut largest = match run % 4 {
+            0 => 0,
+            1 => u64::MAX - random.next() % 3_000,
+            2 => random.next() >> random.below(64),
+            _ => random.next() % 200,
+        };
+        let mut any = false;
+        for _ in 0..RUN {
+            let counter = next(&mut random, largest, &sent);
+            sent.push(counter);
+            let may = counter != u64::MAX
+                && !seen.contains(&counter)
+                && (!any || counter > largest || largest - counter < WINDOW);
+            let before = window;
+            assert_eq!(window.admits(counter), may, "{counter} after {largest}");
+            assert_eq!(window, before);
+            if random.below(10) == 0 {
+                // Forged: nothing is accepted.
+                continue;
+            }
+            window.accept(counter);
+            if may {
+                replays += u64::from(!seen.insert(counter));
+                accepted += 1;
+                ends += u64::from(counter == u64::MAX - 1);
+                largest = if any { largest.max(counter) } else { counter };
+                any = true;
+            } else {
+                assert_eq!(window, before, "a counter that is not admitted changes nothing");
+                refused += 1;
+            }
+        }
+    }
+    println!(
+        "{STEPS} steps: {accepted} accepted, {refused} refused, {replays} replays accepted, {ends} at the end"
+    );
+    assert_eq!(replays, 0);
+    assert!(accepted > 3_000_000 && refused > 3_000_000 && ends > 100);
+}
+
+/// The same through sealed frames: of a stream that is shuffled, repeated and damaged, each frame opens at most once,
+/// and all that come in time do.
+#[test]
+fn sealed_frames_open_once_whatever_their_order() {
+    let mut random = Random(6);
+    let (mut opened, mut replayed, mut forged) = (0u32, 0u32, 0u32);
+    for _ in 0..40 {
+        let (mut device, mut server, ..) = shake();
+        let frames: Vec<Vec<u8>> = (0..1_500)
+            .map(|_| {
+                let wire = seal(&mut device, &ToServer::Alive, &[]);
+                let (mut events, _) = events(128, &wire, &[usize::MAX]);
+                let Some(Event::Sealed(frame)) = events.pop() else { panic!() };
+                frame
+            })
+            .collect();
+        let mut seen = HashSet::new();
+        let mut largest = 0usize;
+        let mut any = false;
+        for _ in 0..3_000 {
+            let at = match random.below(4) {
+                0 => largest + 1 + random.below(2),
+                1 => random.below(largest + 1),
+                2 => (largest + 3).saturating_sub(random.below(12)),
+                _ => (largest + 1).saturating_sub(random.below(80)),
+            };
+            let Some(frame) = frames.get(at) else { continue };
+            let mut frame = frame.clone();
+            let in_time = !seen.contains(&at) && (!any || at > largest || largest - at < WINDOW as usize);
+            if random.below(4) == 0 {
+                // Any bit behind the header and before the end.
+                let bit = 8 + random.below(8 * frame.len() - 8);
+                frame[bit / 8] ^= 1 << (bit % 8);
+                let before = format!("{server:?}");
+                let why = server.open(&mut frame).unwrap_err();
+                assert!(matches!(why, Unopened::Forged | Unopened::Replayed));
+                assert_eq!(format!("{server:?}"), before, "a forged frame moved a counter");
+                assert!(frame.iter().all(|byte| *byte == 0), "not zeroed");
+                forged += 1;
+                continue;
+            }
+            match server.open(&mut frame) {
+                Ok(message) => {
+                    assert!(in_time);
+                    assert_eq!(message, [5], "Alive");
+                    assert!(seen.insert(at), "accepted twice");
+                    largest = largest.max(at);
+                    any = true;
+                    opened += 1;
+                }
+                Err(why) => {
+                    assert_eq!((why, in_time), (Unopened::Replayed, false));
+                    assert!(frame.iter().all(|byte| *byte == 0), "not zeroed");
+                    replayed += 1;
+                }
+            }
+        }
+    }
+    println!("sealed: {opened} opened, {replayed} replayed, {forged} forged and dropped");
+    assert!(opened > 20_000 && replayed > 20_000 && forged > 10_000);
+}

@@ -1,0 +1,313 @@
+//! Damaged, spliced and hidden sealed frames are nothing: every flipped bit, pair and burst of the sealed vectors, and
+//! frames in the tails of oversized ones. What does open is what was sealed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::exchange::{self, Sealed, seal, shake};
+use common::{Event, Random, feed};
+use fedspan_protocol::frame::Decoder;
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{ToServer, decode};
+use fedspan_protocol::secure::{Channel, GREETING, Greeting, NONCE, Unopened, answer_nonce, transcript};
+
+const SENTINEL: &[u8] = b"sentinel";
+
+/// The sealed frames of the exchange, without the forged one.
+fn frames() -> impl Iterator<Item = Sealed> {
+    exchange::all().into_iter().filter(|frame| frame.name != "sealed_forged")
+}
+
+/// Who opens it, as he is before the exchange's first frame.
+fn receiver(name: &str) -> Channel {
+    let (device, server, ..) = shake();
+    if matches!(name, "sealed_alive" | "sealed_update") { server } else { device }
+}
+
+#[test]
+fn both_ends_open_the_exchange() {
+    let all = exchange::all();
+    let (mut device, mut server, ..) = shake();
+    // The forged one first: it has the counter of the acknowledgement.
+    let order = [
+        "sealed_answer",
+        "sealed_alive",
+        "sealed_round_open",
+        "sealed_update",
+        "sealed_forged",
+        "sealed_ack",
+    ];
+    for name in order {
+        let sealed = all.iter().find(|sealed| sealed.name == name).unwrap();
+        let mut frame = cobs::decode_vec(&sealed.wire[..sealed.wire.len() - 1]).unwrap();
+        let end = if matches!(name, "sealed_alive" | "sealed_update") { &mut server } else { &mut device };
+        let before = format!("{end:?}");
+        match end.open(&mut frame) {
+            Ok(message) => assert_eq!(message, sealed.payload, "{name}"),
+            Err(why) => {
+                assert_eq!((name, why), ("sealed_forged", Unopened::Forged));
+                assert_eq!(format!("{end:?}"), before);
+                assert!(frame.iter().all(|byte| *byte == 0));
+                continue;
+            }
+        }
+        let mut again = cobs::decode_vec(&sealed.wire[..sealed.wire.len() - 1]).unwrap();
+        assert_eq!(end.open(&mut again), Err(Unopened::Replayed), "{name}");
+        assert!(again.iter().all(|byte| *byte == 0));
+    }
+    assert!(!format!("{device:?} {:?}", exchange::key()).contains("1f"), "keys are not printed");
+}
+
+/// The greeting is the hello's body, and both sides hash the same bytes.
+#[test]
+fn a_hello_holds_its_greeting() {
+    let hello = frames().find(|frame| frame.name == "sealed_hello").unwrap();
+    let (message, body) = decode::<ToServer>(&hello.payload).unwrap();
+    assert!(matches!(message, ToServer::Hello(_)));
+    assert_eq!(Greeting::read(body), Some(exchange::greeting()));
+    assert_eq!(transcript(&hello.payload), exchange::secrets()[0]);
+    for length in (0..2 * GREETING).filter(|length| *length != GREETING) {
+        assert_eq!(Greeting::read(&vec![0; length]), None);
+    }
+}
+
+/// One frame on a bench where damage is done to it.
+struct Bench {
+    name: &'static str,
+    payload: Vec<u8>,
+    stream: Vec<u8>,
+    frame: usize,
+    receiver: Channel,
+    decoder: Decoder<[u8; 1024]>,
+    tried: u64,
+    /// Damage that COBS undid: the same frame once more.
+    opened: u64,
+}
+
+impl Bench {
+    fn all() -> impl Iterator<Item = Self> {
+        frames().map(|Sealed { name, payload, wire, .. }| Self {
+            name,
+            payload,
+            stream: [&wire[..], &[0], &common::seal(SENTINEL)].concat(),
+            frame: wire.len(),
+            receiver: receiver(name),
+            decoder: Decoder::new([0; 1024]),
+            tried: 0,
+            opened: 0,
+        })
+    }
+
+    fn bits(&self) -> usize {
+        self.frame * 8
+    }
+
+    fn flip(&mut self, bit: usize) {
+        self.stream[bit / 8] ^= 1 << (bit % 8);
+    }
+
+    /// The stream as it is now yields the sentinel, and before it at most what was sealed.
+    fn check(&mut self) {
+        let (mut sentinels, mut opened, name) = (0, false, self.name);
+        let (channel, payload) = (&mut self.receiver, &self.payload);
+        self.tried += 1;
+        feed(&mut self.decoder, &self.stream, |event| match event {
+            Event::Message(message) if message == SENTINEL => sentinels += 1,
+            // Hello is in the clear, and its message is all there is to it.
+            Event::Message(message) => {
+                assert!(name == "sealed_hello" && message == *payload, "{name} became another message");
+                opened = true;
+            }
+            Event::Sealed(mut frame) => match channel.open(&mut frame) {
+                Ok(message) => {
+                    assert!(message == *payload, "{name} opened to another message");
+                    opened = true;
+                }
+                Err(_) => assert!(frame.iter().all(|byte| *byte == 0), "not zeroed"),
+            },
+            Event::Dropped(_) => {}
+        });
+        assert_eq!(sentinels, 1, "{name}: no resync");
+        if opened {
+            self.opened += 1;
+            self.receiver = receiver(name);
+        }
+    }
+}
+
+#[test]
+fn undamaged_frames_open() {
+    for mut bench in Bench::all() {
+        bench.check();
+        assert_eq!(bench.opened, 1, "{}", bench.name);
+    }
+}
+
+#[test]
+fn no_flipped_bit_and_no_pair_within_64_bits_opens() {
+    for mut bench in Bench::all() {
+        for first in 0..bench.bits() {
+            bench.flip(first);
+            bench.check();
+            for second in first + 1..(first + 64).min(bench.bits()) {
+                bench.flip(second);
+                bench.check();
+                bench.flip(second);
+            }
+            bench.flip(first);
+        }
+        println!("{}: {} flips and pairs, {} of them undone by COBS", bench.name, bench.tried, bench.opened);
+    }
+}
+
+/// All bursts of up to 9 bits at every place; of the longer ones three patterns at every place.
+#[test]
+fn no_burst_up_to_32_bits_opens() {
+    let mut random = Random(1);
+    for mut bench in Bench::all() {
+        let clean = bench.stream.clone();
+        for first in 0..bench.bits() {
+            for length in 1..=32.min(bench.bits() - first) {
+                let inner = length.saturating_sub(2);
+                let patterns = if length <= 9 { 1u64 << inner } else { 3 };
+                for pattern in 0..patterns {
+                    let middle = if length <= 9 { pattern } else { random.next() };
+                    bench.flip(first);
+                    for bit in (0..inner).filter(|bit| middle >> bit & 1 == 1) {
+                        bench.flip(first + 1 + bit);
+                    }
+                    if length > 1 {
+                        bench.flip(first + length - 1);
+                    }
+                    bench.check();
+                    bench.stream.copy_from_slice(&clean);
+                }
+            }
+        }
+        println!("{}: {} bursts, {} of them undone by COBS", bench.name, bench.tried, bench.opened);
+    }
+}
+
+/// The head of one frame and the tail of another, both sealed with the same key.
+#[test]
+fn no_splice_of_two_sealed_frames_opens() {
+    let all: Vec<Sealed> = frames().collect();
+    let mut random = Random(2);
+    let mut tried = 0u32;
+    for a in &all {
+        for b in &all {
+            let mut cuts: Vec<(usize, usize)> = (1..a.wire.len().min(b.wire.len())).map(|i| (i, i)).collect();
+            cuts.extend((1..a.wire.len().min(b.wire.len())).map(|i| (a.wire.len() - i, b.wire.len() - i)));
+            cuts.extend((0..300).map(|_| (1 + random.below(a.wire.len() - 1), random.below(b.wire.len()))));
+            for (i, j) in cuts {
+                let spliced = [&a.wire[..i], &b.wire[j..]].concat();
+                if spliced == a.wire || spliced == b.wire {
+                    continue;
+                }
+                tried += 1;
+                let mut ends = [receiver("sealed_alive"), receiver("sealed_ack")];
+                feed(&mut Decoder::new([0; 1024]), &spliced, |event| match event {
+                    Event::Sealed(frame) => {
+                        let opened = ends.iter_mut().any(|end| end.open(&mut frame.clone()).is_ok());
+                        assert!(!opened, "{}[..{i}] {}[{j}..]", a.name, b.name);
+                    }
+                    Event::Message(_) => panic!("{}[..{i}] {}[{j}..]", a.name, b.name),
+                    Event::Dropped(_) => {}
+                });
+            }
+        }
+    }
+    println!("{tried} splices");
+}
+
+/// The tail of an oversized frame holds a whole sealed one, without the delimiter before it: every length of the
+/// filler, every chunk size of the reads. Behind the next delimiter all is well.
+#[test]
+fn nothing_sealed_hides_in_the_tail_of_an_oversized_frame() {
+    const LIMIT: usize = 64;
+    let mut tried = 0u32;
+    for kind in 0..3u8 {
+        let (mut device, ..) = shake();
+        let hidden = seal(&mut device, &ToServer::Alive, &[]);
+        let after = seal(&mut device, &ToServer::Alive, &[]);
+        for filler in LIMIT..3 * LIMIT {
+            let mut stream = match kind {
+                // Blocks of one byte, each a zero; one long block that covers the filler; noise.
+                0 => vec![1; filler],
+                1 => [vec![0xff], vec![0x11; filler - 1]].concat(),
+                _ => {
+                    let mut random = Random(filler as u64);
+                    (0..filler).map(|_| 1 + random.below(255) as u8).collect()
+                }
+            };
+            stream.extend_from_slice(&hidden);
+            stream.extend_from_slice(&after);
+            for read in 1..=2 * LIMIT {
+                tried += 1;
+                let (_, mut server, ..) = shake();
+                let mut decoder = Decoder::new([0; LIMIT]);
+                let (mut opened, mut dropped) = (0, 0);
+                for part in stream.chunks(read) {
+                    feed(&mut decoder, part, |event| match event {
+                        Event::Sealed(mut frame) => opened += u32::from(server.open(&mut frame).is_ok()),
+                        Event::Dropped(_) => dropped += 1,
+                        Event::Message(_) => panic!("kind {kind}, {filler} bytes before, reads of {read}"),
+                    });
+                }
+                assert_eq!((opened, dropped), (1, 1), "kind {kind}, {filler} bytes before, reads of {read}");
+            }
+        }
+    }
+    println!("{tried} streams, 0 hidden frames accepted");
+}
+
+/// What has the wrong length or header is not tried; it is zeroed like anything else.
+#[test]
+fn short_frames_and_other_headers_are_shapeless() {
+    let (mut device, mut server, _, answer) = shake();
+    let mut plain = cobs::decode_vec(&answer[..answer.len() - 1]).unwrap();
+    assert_eq!(answer_nonce(&plain), Some(exchange::nonce()));
+    for length in 0..1 + NONCE + 16 {
+        let mut frame = plain[..length].to_vec();
+        assert_eq!(device.open(&mut frame), Err(Unopened::Shapeless), "{length}");
+        assert!(frame.iter().all(|byte| *byte == 0));
+    }
+    let wire = seal(&mut device, &ToServer::Alive, &[]);
+    for header in (0..=255u8).filter(|header| !matches!(header, 0x11 | 0x12)) {
+        let mut frame = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
+        frame[0] = header;
+        assert_eq!(server.open(&mut frame), Err(Unopened::Shapeless), "{header}");
+    }
+    // The answer reflected to who sent it, and once more to who got it.
+    assert_eq!(server.open(&mut plain.clone()), Err(Unopened::Forged));
+    assert!(device.open(&mut plain.clone()).is_ok());
+    assert_eq!(device.open(&mut plain), Err(Unopened::Replayed));
+    // An empty message can be sealed by nobody here, but its frame has a length that is possible.
+    assert_eq!(server.open(&mut [0x11; 1 + 8 + 16]), Err(Unopened::Forged));
+}
+
+/// A sealed frame takes 21 bytes more than one with a checksum, and its buffer is as exact.
+#[test]
+fn a_sealed_frame_fits_the_buffer_that_the_limits_promise() {
+    let mut random = Random(3);
+    for body in (0..40).chain(220..300).chain([1000, 4000]) {
+        let (mut device, mut server, ..) = shake();
+        let body: Vec<u8> = (0..body).map(|_| random.next() as u8).collect();
+        let plain = 1 + 8 + 1 + body.len() + 16;
+        let mut exact = vec![0; wire_capacity(plain)];
+        let fill = |place: &mut [u8]| place.copy_from_slice(&body);
+        let sent = device.seal(&ToServer::Alive, body.len(), fill, &mut exact).unwrap();
+        let mut frame = cobs::decode_vec(&exact[..sent - 1]).unwrap();
+        assert_eq!(frame.len(), plain);
+        assert_eq!(server.open(&mut frame).unwrap(), [&[5][..], &body].concat());
+        let fill = |place: &mut [u8]| place.copy_from_slice(&body);
+        let short = exact.len() - 1;
+        assert!(device.seal(&ToServer::Alive, body.len(), fill, &mut exact[..short]).is_err());
+        // It was encrypted all the same: its counter is used up, and the next frame has another.
+        let fill = |place: &mut [u8]| place.copy_from_slice(&body);
+        let sent = device.seal(&ToServer::Alive, body.len(), fill, &mut exact).unwrap();
+        let mut frame = cobs::decode_vec(&exact[..sent - 1]).unwrap();
+        assert_eq!(frame[1..9], 2u64.to_le_bytes());
+        assert!(server.open(&mut frame).is_ok());
+    }
+}

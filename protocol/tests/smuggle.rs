@@ -1,0 +1,131 @@
+//! No frame hides in another: not in the tail of an oversized one, not behind a delimiter that was lost, doubled
+//! or cut off, however the stream is cut into reads. For every kind of frame that a decoder accepts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{Event, Random, feed, golden, seal};
+use fedspan_protocol::frame::Decoder;
+
+/// Frame limits that are searched exhaustively.
+const LIMITS: [usize; 2] = [64, 128];
+
+/// A kind of frame: how a message becomes one.
+struct Kind {
+    name: &'static str,
+    seal: fn(&[u8]) -> Vec<u8>,
+}
+
+const KINDS: [Kind; 1] = [Kind { name: "CRC-32C", seal }];
+
+const HIDDEN: &[u8] = &[6, 7, 1];
+const SENTINEL: &[u8] = b"sentinel";
+
+/// What is in front of the hidden frame, none of it zero: one COBS block after the other, a block that swallows what
+/// follows, one that ends just before it, and bytes of any kind.
+fn fillers(offset: usize) -> impl Iterator<Item = Vec<u8>> {
+    let mut random = Random(offset as u64);
+    let code = u8::try_from(offset).unwrap_or(0xFF);
+    let noise: Vec<u8> = (0..offset).map(|_| 1 + random.below(255) as u8).collect();
+    let mut ends_before = vec![0x02; offset];
+    ends_before[0] = code;
+    let mut valid = seal(&vec![1; offset.saturating_sub(6)]);
+    // A whole frame without its delimiter, as long as the offset.
+    valid.truncate(offset);
+    valid.resize(offset, 0x03);
+    [vec![0x01; offset], vec![0x02; offset], vec![0xFF; offset], ends_before, noise, valid].into_iter()
+}
+
+/// The messages of a stream that comes in reads of one length, and how many frames were dropped.
+fn messages(limit: usize, stream: &[u8], read: usize) -> (Vec<Vec<u8>>, u32) {
+    let (mut decoder, mut messages, mut dropped) = (Decoder::new(vec![0; limit]), Vec::new(), 0);
+    for part in stream.chunks(read) {
+        feed(&mut decoder, part, |event| match event {
+            Event::Message(message) => messages.push(message),
+            Event::Sealed(_) => panic!("nothing here is sealed"),
+            Event::Dropped(_) => dropped += 1,
+        });
+    }
+    (messages, dropped)
+}
+
+/// The tail of an oversized frame holds a whole valid one, without the delimiter before it: every offset and every
+/// length of a read up to twice the limit.
+#[test]
+fn nothing_hides_in_the_tail_of_an_oversized_frame() {
+    let mut streams = 0;
+    for Kind { name, seal } in KINDS {
+        for limit in LIMITS {
+            for offset in 1..=2 * limit {
+                for filler in fillers(offset) {
+                    let stream = [&filler[..], &seal(HIDDEN), &seal(SENTINEL)].concat();
+                    for read in 1..=2 * limit {
+                        let (messages, dropped) = messages(limit, &stream, read);
+                        assert_eq!(messages, [SENTINEL], "{name}: {limit}, offset {offset}, reads of {read}");
+                        assert_eq!(dropped, 1, "one frame, one drop");
+                        streams += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{streams} streams, 0 hidden frames accepted");
+}
+
+/// After an oversized frame only a delimiter begins a new one: a frame whose delimiter was lost is gone, doubled
+/// delimiters are nothing, and what comes after is read.
+#[test]
+fn lost_doubled_and_empty_delimiters_after_an_oversized_frame() {
+    for Kind { name, seal } in KINDS {
+        let limit = 64;
+        let hidden = seal(HIDDEN);
+        for offset in limit - 16..=2 * limit {
+            for filler in fillers(offset) {
+                for zeros in 1..4 {
+                    let gap = vec![0; zeros];
+                    let cut = &hidden[..hidden.len() - 1];
+                    // The hidden frame's own delimiter is lost; it is cut anywhere; empty frames all around.
+                    let lost = [&gap, &filler[..], cut, &filler, &gap, &seal(SENTINEL)].concat();
+                    let tails = (0..hidden.len() - 1)
+                        .map(|at| [&filler[..], &hidden[at..], &gap, &seal(SENTINEL), &gap].concat());
+                    for stream in tails.chain([lost]) {
+                        for read in [1, 2, 7, limit - 1, limit, limit + 1, 2 * limit] {
+                            let (messages, _) = messages(limit, &stream, read);
+                            assert_eq!(messages, [SENTINEL], "{name}: offset {offset}, reads of {read}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two frames of which the first has lost its delimiter: neither is read, for any two golden messages, at every cut of
+/// the stream into two reads.
+#[test]
+fn frames_that_run_together_are_no_frame() {
+    let goldens = golden::all();
+    for Kind { name, seal } in KINDS {
+        for a in &goldens {
+            for b in &goldens {
+                let (mut stream, second) = (seal(&a.payload()), seal(&b.payload()));
+                stream.pop();
+                stream.extend(second);
+                stream.extend(seal(SENTINEL));
+                // Every cut for short ones, some for all.
+                let step = (stream.len() / 24).max(1);
+                for at in (1..stream.len()).step_by(step) {
+                    let (mut decoder, mut read) = (Decoder::new([0; 2048]), Vec::new());
+                    for part in [&stream[..at], &stream[at..]] {
+                        feed(&mut decoder, part, |event| {
+                            if let Event::Message(message) = event {
+                                read.push(message);
+                            }
+                        });
+                    }
+                    assert_eq!(read, [SENTINEL], "{name}: {} and {}, cut at {at}", a.name, b.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The Byzantine grid in small, with the thresholds that `aggregator/POISON.md` promises; and attackers as such.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::sync::atomic::AtomicBool;
+
+use fedspan_sim::byzantine::{Choice, GRIDS, Grid, Row, Settings, markdown, measure};
+use fedspan_sim::demo::Progress;
+use fedspan_sim::run::{Outcome, Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+struct Silent;
+
+impl Progress for Silent {
+    fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
+}
+
+fn named(known: &[Choice], name: &str) -> Choice {
+    known.iter().find(|choice| choice.name == name).copied().unwrap()
+}
+
+fn settings(grid: Grid, rules: &[&str], fractions: &[f64]) -> Settings {
+    Settings {
+        grid,
+        attacks: grid.attacks.to_vec(),
+        rules: rules.iter().map(|rule| named(grid.rules, rule)).collect(),
+        fractions: fractions.to_vec(),
+        changes: Vec::new(),
+        seed: 6,
+        seeds: 3,
+        threads: 2,
+    }
+}
+
+fn measured(settings: &Settings) -> Vec<Row> {
+    measure(settings, &GO_ON, &Silent).unwrap().unwrap()
+}
+
+fn outcome(changes: &[&str], seed: u64) -> Outcome {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    let text = Scenario::built_in("byzantine").unwrap();
+    run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut Unwatched).unwrap()
+}
+
+/// The recommended rule, every attack of the grid, every seed.
+#[test]
+fn the_geometric_median_withstands_a_fifth() {
+    let rows = measured(&settings(GRIDS[0], &["geometric median"], &[0.05, 0.1, 0.2]));
+    assert_eq!(rows.len(), 1 + 3 * GRIDS[0].attacks.len());
+    for row in &rows {
+        let cell = &row.cells[0];
+        assert_eq!(cell.distances.len(), 3);
+        assert!(cell.worst() <= 0.05, "{} by {}: {:?}", row.attack, row.fraction, cell.distances);
+        let bad_numbers = ["NaN", "Inf", "scale 1e6"].contains(&row.attack);
+        assert_eq!(cell.rejected, if bad_numbers { cell.attacks } else { 0 }, "{}", row.attack);
+        assert_eq!(cell.attacks > 0, row.attack != "none");
+        assert_eq!(cell.capped > 0, row.attack.contains("1e9"));
+    }
+    assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
+}
+
+/// The attacks are attacks: some of them take everything from the mean.
+#[test]
+fn the_mean_does_not() {
+    let all = settings(GRIDS[0], &["mean"], &[0.2]);
+    let attacks = all.attacks.iter().filter(|attack| attack.name.starts_with("sign")).copied().collect();
+    for row in measured(&Settings { attacks, ..all }).iter().skip(1) {
+        assert!(row.cells[0].median() > 0.5, "{}: {:?}", row.attack, row.cells[0].distances);
+    }
+}
+
+#[test]
+fn the_projector_median_withstands_an_orthogonal_plane_of_nearly_half() {
+    let all = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
+    let attacks = vec![named(GRIDS[1].attacks, "orthogonal plane")];
+    let rows = measured(&Settings { attacks, ..all });
+    let clean = rows[0].cells[0].median();
+    for row in &rows[1..] {
+        assert!(row.cells[0].median() <= 1.6 * clean, "{}: {:?}", row.fraction, row.cells[0].distances);
+    }
+    assert!(
+        rows[2].cells[1].median() > 0.5,
+        "as numbers nearly half do win: {:?}",
+        rows[2].cells[1].distances
+    );
+}
+
+#[test]
+fn threads_change_nothing_and_the_table_has_a_row_for_each_cell() {
+    let small = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
+    let one = measured(&Settings { threads: 1, ..small.clone() });
+    assert_eq!(one, measured(&Settings { threads: 3, ..small }));
+    assert_eq!(markdown(&one).lines().count(), 2 + one.len());
+}
+
+/// Rules stand behind every policy: stages that double, by devices or by samples, and a start by moments.
+#[test]
+fn it_holds_under_doubling_participation_too() {
+    for policy in [
+        "participation={ policy = \"doubling\", n0 = 10 }",
+        "participation={ policy = \"doubling\", n0 = 10, by = \"samples\" }",
+        "participation={ policy = \"fraction\", r = 0.5 }",
+    ] {
+        let changes =
+            [policy, "fleet.speed=exponential-dynamic", "attack.fraction=0.1", "attack.samples=1000000000"];
+        let more = ["algorithm.weighting=samples", "model.init=moments"];
+        let one = outcome(&[&changes[..], &more].concat(), 6);
+        assert!(one.scores.distance.unwrap() <= 0.05, "{policy}: {:?}", one.scores);
+        assert!(one.counters.capped_samples > 0 && one.counters.capped_to_median > 0, "{:?}", one.counters);
+    }
+}
+
+/// Figures are of those who do not lie.
+#[test]
+fn attackers_are_no_clients_that_are_scored() {
+    let one = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
+    assert_eq!(one.clients.len(), 32);
+    assert_eq!(one.rounds.last().unwrap().participants.len(), 40);
+    let none = outcome(&["attack={}", "algorithm.rounds=3"], 6);
+    assert_eq!((none.clients.len(), none.attacks), (40, 0));
+}
+
+#[test]
+fn attacks_that_cannot_be_are_refused() {
+    let said = |changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let text = Scenario::built_in("byzantine").unwrap();
+        Scenario::parse("byzantine", text, &changes).unwrap_err().to_string()
+    };
+    let plane = said(&["attack={ kind = \"orthogonal-plane\" }"]);
+    assert!(plane.contains("sent in place of a representation"), "{plane}");
+    let strong = said(&["attack.kind=mimic"]);
+    assert!(strong.contains("attack.strength: found 1.5, which this kind has no use for"), "{strong}");
+    let half = said(&["attack.fraction=0.5"]);
+    assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
+    let nothing = said(&["attack={}", "algorithm.name=pooled"]);
+    assert!(
+        nothing.contains("aggregation.rule: found \"geometric-median\", \"pooled\" uploads nothing"),
+        "{nothing}"
+    );
+    let alone = said(&["aggregation={}", "algorithm.name=local-only"]);
+    assert!(alone.contains("\"local-only\" sends nothing that could be attacked"), "{alone}");
+}

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: fedspan_hostile::seed_fuzzer("to_device"), |data: &[u8]| {
+    fedspan_hostile::to_device(data);
+});

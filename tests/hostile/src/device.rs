@@ -1,0 +1,110 @@
+//! The device's session under a script of events: links that come and go, time that passes, samples, resets,
+//! messages that are honest, damaged, or noise.
+
+mod bench;
+mod messages;
+mod server;
+
+use fedspan_client::memory::{FixedWorkspace, StreamingWorkspace, Workspace};
+
+use crate::Work;
+use crate::script::Script;
+use bench::Bench;
+
+/// `d`, `k` of the model: its representation needs chunks at the smallest frame limit and none at 4096.
+const D: usize = 20;
+const K: usize = 3;
+
+/// A byte of settings, then events, until the script ends. Some settings give the device a key; what an honest server
+/// says is then sealed.
+pub fn device_session(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let settings = script.byte();
+    match settings % 3 {
+        0 => events(script, Bench::new(settings, Workspace::<D, K>::new)),
+        1 => events(script, Bench::new(settings, StreamingWorkspace::<D, K>::new)),
+        _ => events(script, Bench::new(settings, FixedWorkspace::<D, K>::new)),
+    }
+}
+
+fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>) -> Work {
+    let honest = messages::all();
+    let kinds = if bench.server.is_some() { 20 } else { 12 };
+    while let Some(kind) = script.next() {
+        match kind % kinds {
+            0 => bench.link_up(),
+            1 => bench.link_down(),
+            2 => {
+                let milliseconds = script.word();
+                bench.pass(milliseconds.into());
+            }
+            3 => bench.wake(),
+            4 => {
+                let length = script.index();
+                bench.message(script.take(length));
+            }
+            5..=7 => {
+                let index = usize::from(script.word());
+                bench.say(&honest[index % honest.len()]);
+            }
+            8 => {
+                let mut message = honest[usize::from(script.word()) % honest.len()].clone();
+                script.damage(&mut message);
+                bench.say(&message);
+            }
+            9 => bench.sample(script.byte()),
+            // A whole round at once, inline or in chunks.
+            10 => {
+                for message in messages::round(script.index()) {
+                    bench.say(message);
+                }
+            }
+            11 => bench.reset(),
+            kind => bench.keyed(kind, &mut script),
+        }
+    }
+    bench.finish()
+}
+
+/// Rounds as an honest server opens them, in every setting; then what a hostile one might do.
+pub fn seeds() -> Vec<Vec<u8>> {
+    const WELCOME: [u8; 4] = [0, 5, 0, 0];
+    let mut seeds = Vec::new();
+    for settings in 0..12u8 {
+        let samples: Vec<u8> = std::iter::repeat_n([9, 0], 5).flatten().collect();
+        for round in 0..messages::ROUNDS as u8 {
+            let open = [10, round];
+            let mut seed = vec![settings];
+            seed.extend(WELCOME);
+            seed.extend(open);
+            seed.extend(&samples);
+            // The link breaks, and the same round is opened again; then a reset, and again.
+            seed.extend([3, 1]);
+            seed.extend(WELCOME);
+            seed.extend(open);
+            seed.extend([11]);
+            seed.extend(WELCOME);
+            seed.extend(open);
+            seed.extend([10, round.wrapping_add(1), 3, 3]);
+            seeds.push(seed);
+        }
+    }
+    // With a key: the answer twice, a round, replays and frames of other connections, plaintext; then all over again.
+    for settings in [48, 49, 50, 55, 193, 198, 240, 243].into_iter() {
+        for round in 0..messages::ROUNDS as u8 {
+            let handshake = [0, 12, 0, 13, 0, 14, 5, 0, 17, round, 2, 3];
+            let mut seed = vec![settings];
+            seed.extend(handshake);
+            seed.extend([
+                10, round, 9, 0, 9, 0, 9, 0, 9, 0, 9, 0, 13, 3, 15, 7, 7, 0, 18, 4, 0, 5, 7, 0, 13, 1, 3,
+            ]);
+            seed.extend([1]);
+            seed.extend(handshake);
+            seed.extend([10, round, 13, 9, 16, 6, 0, 1, 2, 4, 19, 3, 17, 11]);
+            seed.extend(handshake);
+            seed.extend([10, round, 14, 6, 0, 12, 1, 10, round, 3, 3]);
+            seeds.push(seed);
+        }
+    }
+    seeds
+}

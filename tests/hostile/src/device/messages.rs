@@ -1,0 +1,120 @@
+//! What an honest server says to the device of the script, of several rounds and campaigns.
+
+use std::sync::OnceLock;
+
+use fedspan_protocol::assembly::plan;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, Descriptors, Fault, HeadSolve, Missing, Refusal, Rejection, RoundId, RoundOpen,
+    Task, ToDevice, Upload, Welcome,
+};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::{D, K};
+use crate::Random;
+use crate::honest::payload;
+
+/// Rounds that [`round`] knows.
+pub const ROUNDS: usize = 32;
+
+/// Every message, the welcome first.
+pub fn all() -> &'static [Vec<u8>] {
+    static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let mut all = small();
+        all.extend((0..ROUNDS).flat_map(round).cloned());
+        all
+    })
+}
+
+/// The messages that open round `index`.
+pub fn round(index: usize) -> &'static [Vec<u8>] {
+    static ROUND: OnceLock<Vec<Vec<Vec<u8>>>> = OnceLock::new();
+    let rounds = ROUND.get_or_init(|| (0..ROUNDS).map(opening).collect());
+    &rounds[index % ROUNDS]
+}
+
+fn small() -> Vec<Vec<u8>> {
+    let welcome = |campaign| ToDevice::Welcome(Welcome { campaign, idle_milliseconds: 5_000 });
+    let mut all = vec![
+        welcome(3),
+        welcome(4),
+        ToDevice::Refused(Refusal::UnknownDevice),
+        ToDevice::RetryAfter { milliseconds: 100 },
+        ToDevice::RetryAfter { milliseconds: u32::MAX },
+        ToDevice::Fault(Fault::Malformed),
+        ToDevice::Fault(Fault::Greet),
+    ];
+    for round in 1..=3 {
+        let id = RoundId { round, stage: 0 };
+        let rejected = AckOutcome::Rejected(Rejection::NormOverBound { norm: 2.0, bound: 1.0 });
+        for outcome in [AckOutcome::Counted, AckOutcome::Duplicate, AckOutcome::Late, rejected] {
+            all.push(ToDevice::Ack(Ack { id, outcome }));
+        }
+        all.push(ToDevice::RoundClosed(id));
+        for chunks in [vec![0], vec![1, 2, 3], vec![2, 200, 3]] {
+            let chunks = chunks.into_iter().collect();
+            all.push(ToDevice::Missing(Missing { id, tensor: 0, chunks }));
+        }
+    }
+    all.iter().map(|message| payload(message, &[])).collect()
+}
+
+/// Rounds 1 and 2, and round 1 a second time with other numbers; every task; inline and in chunks.
+fn opening(index: usize) -> Vec<Vec<u8>> {
+    let encoding = [Encoding::F32, Encoding::I8][index / 4 % 2];
+    let (exact, gradient) =
+        (HeadSolve::LeastSquares { ridge: 0.0 }, HeadSolve::Gradient { steps: 3, step_size: 0.1 });
+    let fed_rep = |head, upload| Task::FedRep { step_size: 0.1, head, upload, encoding };
+    let task = match index / 8 {
+        0 => fed_rep(exact, Upload::Gradient),
+        1 if index.is_multiple_of(2) => fed_rep(gradient, Upload::Representation),
+        1 => Task::FitHead { head: exact },
+        2 => Task::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 2, encoding },
+        _ if index.is_multiple_of(2) => Task::PowerStart,
+        _ => Task::MomentRows { first: 1, count: 2 },
+    };
+    let (round, seed) = [(1, 1), (2, 2), (1, 3), (2, 2)][index % 4];
+    let mut representation: Vec<f32> = {
+        let mut random = Random(seed);
+        (0..D * K).map(|_| random.unit()).collect()
+    };
+    orthonormalise(&mut representation, K).expect("random columns are independent");
+    let matrix =
+        |role| (TensorDescriptor::inline(role, encoding, D as u16, K as u16), representation.clone());
+    let head = (TensorDescriptor::inline(Role::SharedHead, encoding, K as u16, 1), vec![0.5; K]);
+    let tensors = match task {
+        Task::FedAvg { .. } => vec![matrix(Role::Representation), head],
+        Task::PowerStart => vec![matrix(Role::Subspace)],
+        Task::MomentRows { .. } => vec![],
+        _ => vec![matrix(Role::Representation)],
+    };
+    messages(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
+}
+
+fn messages(id: RoundId, task: Task, tensors: &[(TensorDescriptor, Vec<f32>)], limit: usize) -> Vec<Vec<u8>> {
+    let mut descriptors: Descriptors = tensors.iter().map(|(descriptor, _)| *descriptor).collect();
+    plan(&mut descriptors, limit).expect("fits");
+    let bytes: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|(descriptor, values)| {
+            let mut bytes = vec![0; descriptor.byte_len()];
+            descriptor.encoding.encode(values, &mut bytes).expect("finite");
+            bytes
+        })
+        .collect();
+    let inline = descriptors.iter().all(|descriptor| descriptor.chunk == 0);
+    let open = RoundOpen { id, task, tensors: descriptors.clone() };
+    let body = if inline { bytes.concat() } else { Vec::new() };
+    let mut messages = vec![payload(&ToDevice::RoundOpen(open), &body)];
+    for (tensor, (descriptor, bytes)) in descriptors.iter().zip(&bytes).enumerate() {
+        for index in 0..descriptor.chunks() {
+            let range = descriptor.chunk_range(index).expect("a chunk below the count");
+            let first = descriptor.encoding.byte_len(range.start);
+            let body = &bytes[first..first + descriptor.encoding.byte_len(range.len())];
+            let chunk = Chunk { id, tensor: tensor as u8, offset: range.start as u32 };
+            messages.push(payload(&ToDevice::Chunk(chunk), body));
+        }
+    }
+    messages
+}

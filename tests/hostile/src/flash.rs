@@ -1,0 +1,135 @@
+//! The record in flash that may hold anything, in pages that may stop working: it is read or not, and the next
+//! record is kept or refused, in a bounded number of operations.
+
+use std::sync::OnceLock;
+
+use fedspan_client::store::{FlashStore, Loaded, Record, Store, StoreError, record_len};
+
+use crate::Work;
+use crate::chip::{Chip, PAGE, WORD};
+use crate::script::Script;
+
+const K: usize = 4;
+/// A head of 4 x 1, in whole words.
+const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+
+/// How often every word may be looked at in one load or save. A page that is full of foreign records is emptied one record
+/// at a time, and each is looked for in all pages: no more often than a page has records of eight bytes and a word.
+const PASSES: usize = 8 + PAGE / (8 + WORD);
+
+type Flash = FlashStore<Chip, BYTES>;
+
+fn store(chip: &Chip) -> Flash {
+    let end = chip.0.borrow().bytes.len() as u32;
+    FlashStore::new(chip.clone(), 0..end).expect("whole pages")
+}
+
+fn record(round: u32) -> (Loaded, [f32; K]) {
+    (Loaded { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
+}
+
+/// Two bytes of settings (pages and what is in them at first, when the power goes), then pieces of an image:
+/// where, how long, and the bytes.
+pub fn flash_image(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let settings = script.byte();
+    let power = match script.byte() {
+        0 => usize::MAX,
+        words => usize::from(words) * 4,
+    };
+    let pages = 2 + usize::from(settings % 3);
+    let image = images()[pages - 2][usize::from(settings / 3 % 4)].clone();
+    let mut bench = Bench { chip: Chip::new(image), work: Work { frames: 1, ..Work::default() } };
+    let full = [usize::MAX, power][usize::from(settings / 12 % 2)];
+    while let Some(low) = script.next() {
+        let at = usize::from(u16::from_le_bytes([low, script.byte()]));
+        let length = script.index();
+        let mut chip = bench.chip.0.borrow_mut();
+        let (first, size) = (at % chip.bytes.len(), chip.bytes.len());
+        for (offset, byte) in script.take(length).iter().enumerate() {
+            chip.bytes[(first + offset) % size] = *byte;
+        }
+    }
+    bench.chip.0.borrow_mut().power = full;
+    let found = bench.load();
+    bench.work.refused = u64::from(matches!(found, Ok(None)));
+    // Whatever was there: while the power lasts, what is saved is there after a reset.
+    for round in 100..104 {
+        if bench.save(round).is_ok() {
+            bench.chip.0.borrow_mut().power = usize::MAX;
+            assert_eq!(bench.load(), Ok(Some(record(round))));
+        }
+    }
+    // And once it is back.
+    bench.chip.0.borrow_mut().power = usize::MAX;
+    bench.save(200).expect("sound flash");
+    assert_eq!(bench.load(), Ok(Some(record(200))));
+    bench.work
+}
+
+/// For two, three and four pages: erased, all zero, a few records of this firmware of which the last is no number, and
+/// records in all pages.
+fn images() -> &'static [[Vec<u8>; 4]; 3] {
+    static IMAGES: OnceLock<[[Vec<u8>; 4]; 3]> = OnceLock::new();
+    IMAGES.get_or_init(|| {
+        [2, 3, 4].map(|pages| {
+            let saved = |rounds| {
+                let chip = Chip::new(vec![0xFF; pages * PAGE]);
+                let mut bench = Bench { chip, work: Work::default() };
+                (0..rounds).for_each(|round| bench.save(round).expect("sound flash"));
+                bench.chip.0.take().bytes
+            };
+            // A record of something that is no number can be written, and must not come back.
+            let chip = Chip::new(saved(3));
+            let record =
+                Record { campaign: 3, round: 9, representation: 0, head: &[1.0, f32::NAN, 0.0, 0.0] };
+            store(&chip).save(&record).expect("sound flash");
+            [vec![0xFF; pages * PAGE], vec![0; pages * PAGE], chip.0.take().bytes, saved(40)]
+        })
+    })
+}
+
+struct Bench {
+    chip: Chip,
+    work: Work,
+}
+
+impl Bench {
+    /// After a reset each time, since nothing is kept in RAM.
+    fn load(&mut self) -> Result<Option<(Loaded, [f32; K])>, StoreError> {
+        let mut head = [7.0; K];
+        let loaded = self.count(|store| store.load(&mut head));
+        match loaded {
+            Ok(Some(_)) => assert!(head.iter().all(|value| value.is_finite())),
+            _ => assert_eq!(head, [7.0; K], "nothing is there, so nothing is written"),
+        }
+        loaded.map(|loaded| loaded.map(|loaded| (loaded, head)))
+    }
+
+    fn save(&mut self, round: u32) -> Result<(), StoreError> {
+        let (Loaded { campaign, round, representation }, head) = record(round);
+        self.count(|store| store.save(&Record { campaign, round, representation, head: &head }))
+    }
+
+    fn count<T>(&mut self, work: impl FnOnce(&mut Flash) -> T) -> T {
+        let before = self.chip.operations();
+        let result = work(&mut store(&self.chip));
+        let operations = self.chip.operations() - before;
+        let words = self.chip.0.borrow().bytes.len() / WORD;
+        assert!(operations <= (PASSES * words) as u64, "{operations} operations on {words} words");
+        self.work.steps += operations;
+        result
+    }
+}
+
+/// Images of every kind, with noise in the pages' headers and in a record.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for settings in 0..24u8 {
+        for (power, at) in [(0, 0u16), (0, 4), (3, 30), (20, 512), (200, 508)] {
+            let [low, high] = at.to_le_bytes();
+            seeds.push(vec![settings, power, low, high, 6, 1, 0x80, 0xFF, 0, 0x7F, 0xFE]);
+        }
+    }
+    seeds
+}

@@ -1,0 +1,48 @@
+//! What honest peers say: the golden frames, and how a message becomes bytes.
+
+use std::path::Path;
+
+use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::Message;
+
+use crate::reference;
+
+/// All golden frames, by name, without their names' ends. Empty where the sources are not there.
+fn golden() -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../protocol/vectors");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(name) = name.strip_suffix(".bin").filter(|name| name.starts_with("to_")) {
+            all.push((name.to_owned(), std::fs::read(entry.path()).unwrap_or_default()));
+        }
+    }
+    all.sort();
+    all
+}
+
+pub fn golden_frames() -> Vec<Vec<u8>> {
+    golden().into_iter().map(|(_, frame)| frame).collect()
+}
+
+/// The messages in the golden frames whose name starts like this.
+pub fn golden_messages_of(direction: &str) -> Vec<Vec<u8>> {
+    let of = golden().into_iter().filter(|(name, _)| name.starts_with(direction));
+    of.filter_map(|(_, frame)| reference::open(&frame[..frame.len() - 1], usize::MAX)).collect()
+}
+
+pub fn golden_messages() -> Vec<Vec<u8>> {
+    golden_messages_of("to_")
+}
+
+/// The bytes of a message and its body, as a receiver sees them behind the frame.
+pub fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
+    let mut wire = vec![0; wire_capacity(body.len() + 400)];
+    let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut wire).unwrap();
+    let mut decoder = Decoder::new(vec![0; body.len() + 400]);
+    match decoder.feed(&mut &wire[..n]) {
+        Fed::Message(bytes) => bytes.to_vec(),
+        other => panic!("what was encoded is {other:?}"),
+    }
+}

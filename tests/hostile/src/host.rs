@@ -1,0 +1,350 @@
+//! The host's connection under a script: a round opens and closes while a device says things that are honest,
+//! damaged, or noise, in reads of any length.
+
+mod messages;
+mod peer;
+
+use std::sync::Arc;
+
+use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX};
+use fedspan_aggregator::engine::{Opening, Update};
+use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX};
+use fedspan_protocol::message::{Fault, Hello, ToDevice, decode};
+use fedspan_protocol::tensor::TensorDescriptor;
+
+use crate::script::Script;
+use crate::stream::counted;
+use crate::{Work, reference};
+use messages::{WELCOME, messages, openings, requirements};
+use peer::Peer;
+
+/// Messages that one script may send without naming each: a short input is a short run.
+const AT_ONCE: usize = 512;
+const AT_ONCE_SEALED: usize = 128;
+
+/// Two bytes of settings (the kind of connection, the length of a read), then events. The settings' second bit asks for
+/// keys: the honest device then seals what it says.
+pub fn host_connection(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let settings = script.byte();
+    let mut bench = Bench::new(settings, script.index());
+    let honest = messages();
+    let (kinds, mut at_once) = if bench.peer.is_some() { (24, AT_ONCE_SEALED) } else { (16, AT_ONCE) };
+    while let Some(kind) = script.next() {
+        match kind % kinds {
+            0 => {
+                let length = script.index();
+                bench.hear(script.take(length));
+            }
+            1..=6 => bench.say(&honest[usize::from(script.word()) % honest.len()]),
+            // Damaged behind a sound check, or a sound seal.
+            7 | 8 => {
+                let mut message = honest[usize::from(script.word()) % honest.len()].clone();
+                script.damage(&mut message);
+                bench.say(&message);
+            }
+            // Damaged on the line.
+            9 => {
+                let mut frame = bench.frame(&honest[usize::from(script.word()) % honest.len()]);
+                script.damage(&mut frame);
+                bench.hear(&frame);
+            }
+            10 => bench.open(script.index()),
+            11 => bench.close(script.index()),
+            12 => bench.ask(script.byte()),
+            13 => bench.send(script.index()),
+            14 => {
+                let bytes = std::mem::take(&mut bench.unread);
+                bench.deliver(&bytes);
+            }
+            // A whole update at once.
+            15 => {
+                let (from, count) = (script.index(), script.index().min(at_once));
+                at_once -= count;
+                for message in honest.iter().cycle().skip(from).take(count) {
+                    bench.say(message);
+                }
+            }
+            kind => bench.keyed(kind, &mut script),
+        }
+    }
+    bench.finish()
+}
+
+struct Bench {
+    connection: Connection,
+    /// The honest device, where there are keys.
+    peer: Option<Peer>,
+    /// Bytes that wait for the next read, and how many make one.
+    unread: Vec<u8>,
+    read: usize,
+    /// All bytes that were delivered.
+    stream: Vec<u8>,
+    open: Option<Arc<Opening>>,
+    greeted: bool,
+    /// The host has refused the device and closes the connection.
+    ended: bool,
+    limit: usize,
+    /// Messages that the host itself has queued.
+    own: usize,
+    faults: u32,
+    work: Work,
+}
+
+impl Bench {
+    fn new(settings: u8, read: usize) -> Self {
+        let lasting = settings % 2 == 1;
+        let peer = (settings / 2 % 2 == 1).then(Peer::default);
+        let gate = Arc::new(match &peer {
+            Some(peer) => Gate::encrypted(requirements(), WELCOME, peer.keys(), peer.entropy()),
+            None => Gate::plaintext(requirements(), WELCOME),
+        });
+        Self {
+            connection: if lasting { Connection::lasting(gate) } else { Connection::new(gate) },
+            peer,
+            unread: Vec::new(),
+            read: if read == 0 { usize::MAX } else { read },
+            stream: Vec::new(),
+            open: None,
+            greeted: false,
+            ended: false,
+            limit: HELLO_FRAME_MAX,
+            own: usize::from(lasting),
+            faults: 0,
+            work: Work::default(),
+        }
+    }
+
+    /// The frame of any message bytes, as the honest device makes it.
+    fn frame(&mut self, message: &[u8]) -> Vec<u8> {
+        match &mut self.peer {
+            Some(peer) => peer.seal(message),
+            None => reference::seal(message),
+        }
+    }
+
+    fn say(&mut self, message: &[u8]) {
+        let frame = self.frame(message);
+        self.hear(&frame);
+    }
+
+    /// What only happens where there are keys.
+    fn keyed(&mut self, kind: u8, script: &mut Script<'_>) {
+        let honest = messages();
+        let Some(peer) = &mut self.peer else { return };
+        let frame = match kind {
+            // A new handshake: device, frame limit; and once more the last one.
+            16 => peer.hello(script.byte()),
+            17 => peer.earlier(0),
+            18 => peer.earlier(script.index()),
+            // It is on its way for longer.
+            19 => {
+                peer.seal(&honest[usize::from(script.word()) % honest.len()]);
+                return;
+            }
+            20 => reference::seal(&honest[usize::from(script.word()) % honest.len()]),
+            21 => peer.elsewhere(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
+            22 => return peer.turn_to(script.index()),
+            _ => return peer.revoke(script.byte()),
+        };
+        self.hear(&frame);
+    }
+
+    /// Gathers bytes into reads of the script's length.
+    fn hear(&mut self, bytes: &[u8]) {
+        self.unread.extend_from_slice(bytes);
+        while self.unread.len() >= self.read {
+            let rest = self.unread.split_off(self.read);
+            let read = std::mem::replace(&mut self.unread, rest);
+            self.deliver(&read);
+        }
+        if self.read == usize::MAX {
+            let read = std::mem::take(&mut self.unread);
+            self.deliver(&read);
+        }
+    }
+
+    fn deliver(&mut self, bytes: &[u8]) {
+        if self.ended {
+            return;
+        }
+        self.stream.extend_from_slice(bytes);
+        let (mut said, before) = (Vec::new(), self.connection.traffic());
+        self.connection.receive(bytes, &mut said);
+        self.work.steps += 1;
+        if let Some(peer) = &mut self.peer {
+            peer.judge(bytes, &before, &self.connection.traffic(), &said);
+        }
+        for inbound in said {
+            match inbound {
+                Inbound::Hello(hello) => self.greet(&hello),
+                Inbound::Stranger => {
+                    assert!(self.greeted);
+                    self.faults += 1;
+                }
+                Inbound::Fault(_) => self.faults += 1,
+                Inbound::Refused(_) => self.ended = true,
+                Inbound::Revoked => {
+                    assert!(self.peer.is_some());
+                    self.ended = true;
+                }
+                Inbound::Update(update) => {
+                    assert!(self.greeted);
+                    self.update(&update);
+                }
+                Inbound::Unread(_) | Inbound::Decline(_) | Inbound::Alive => assert!(self.greeted),
+            }
+        }
+        // Not more faults than are counted. The host's own messages come on top of the bound.
+        assert_eq!(self.connection.traffic().faults, self.faults);
+        assert!(self.connection.pending() <= OUTBOX_MAX + self.own + 1, "{}", self.connection.pending());
+    }
+
+    fn greet(&mut self, hello: &Hello) {
+        self.greeted = true;
+        self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
+        self.own += 1;
+    }
+
+    /// Only what was asked for has been given memory.
+    fn update(&mut self, update: &Update) {
+        let opening = self.open.as_ref().expect("an update where no round was ever open");
+        assert_eq!(update.id, opening.id);
+        let asked: usize = opening.request.expects.iter().map(TensorDescriptor::elements).sum();
+        let came: usize = update.tensors.iter().map(|tensor| tensor.values.len()).sum();
+        assert!(came <= asked, "{came} numbers where {asked} were asked for");
+        assert_eq!(update.tensors.len(), update.descriptors.len());
+        for (tensor, descriptor) in update.tensors.iter().zip(&update.descriptors) {
+            assert_eq!(tensor.values.len(), descriptor.elements());
+        }
+    }
+
+    fn open(&mut self, index: usize) {
+        // The host opens rounds on devices that it knows.
+        if self.greeted && !self.ended {
+            let openings = openings();
+            let opening = &openings[index % openings.len()];
+            self.connection.open(opening);
+            self.open = Some(Arc::clone(opening));
+            self.own += 2;
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        // Nor does it tell anybody else that they are over.
+        if !self.greeted || self.ended {
+            return;
+        }
+        let openings = openings();
+        self.connection.close_round(openings[index % openings.len()].id);
+        self.own += 1;
+    }
+
+    fn ask(&mut self, how: u8) {
+        match how % 2 {
+            0 => self.connection.ask_missing(),
+            _ => self.connection.open_again(),
+        }
+        self.own += 2;
+    }
+
+    /// The device reads some frames: each is one message, and fits its limit.
+    fn send(&mut self, frames: usize) {
+        let mut decoder = Decoder::new(vec![0; self.limit]);
+        for _ in 0..frames {
+            let mut frame = Vec::new();
+            if !self.connection.next_frame(&mut frame) {
+                break;
+            }
+            self.work.steps += 1;
+            let mut input = frame.as_slice();
+            match (decoder.feed(&mut input), &mut self.peer) {
+                (Fed::Message(bytes), peer) => {
+                    let (message, _) = decode::<ToDevice>(bytes).expect("a message");
+                    assert!(peer.is_none() || is_public(&message), "in the clear: {message:?}");
+                }
+                (Fed::Sealed(bytes), Some(peer)) => peer.hear(bytes),
+                (other, _) => panic!("{other:?} from {frame:x?}"),
+            }
+            assert!(input.is_empty(), "more than a frame");
+        }
+        assert_eq!(self.connection.traffic().unsent, 0);
+    }
+
+    /// Every delimited sequence of the stream was counted, as a frame or as a drop.
+    fn finish(mut self) -> Work {
+        let bytes = std::mem::take(&mut self.unread);
+        self.deliver(&bytes);
+        self.send(usize::MAX);
+        assert_eq!(self.connection.pending(), 0);
+        let traffic = self.connection.traffic();
+        let [accepted, sealed, dropped] = counted(traffic.frames);
+        let sequences = reference::sequences(&self.stream).count() as u64;
+        let [replayed, forged, unsealed] =
+            [traffic.replayed, traffic.forged, traffic.unsealed].map(u64::from);
+        let known = match self.peer {
+            None => {
+                assert_eq!((sealed, 0), (forged, replayed + unsealed));
+                accepted + sealed + dropped
+            }
+            Some(_) => {
+                assert!(sealed == accepted + replayed + forged || self.ended, "{traffic:?}");
+                sealed + dropped + unsealed
+            }
+        };
+        // A hello that is answered is not counted where there are keys.
+        let answered = if self.peer.is_some() { hellos(&self.stream) } else { 0 };
+        assert!(known <= sequences, "{known} counted of {sequences}");
+        // What came in the same read as the last straw is not looked at.
+        assert!(known + answered >= sequences || self.ended, "{known} counted of {sequences}: {traffic:?}");
+        self.work.frames = sequences;
+        self.work.refused = dropped + replayed + forged + unsealed;
+        self.work.refused += u64::from(traffic.faults) + u64::from(traffic.stale) + u64::from(self.ended);
+        self.work
+    }
+}
+
+/// What a host may say to somebody who has proved nothing (SPEC.md, section 12).
+fn is_public(message: &ToDevice) -> bool {
+    matches!(message, ToDevice::Refused(_) | ToDevice::RetryAfter { .. } | ToDevice::Fault(Fault::Greet))
+}
+
+/// Hellos in a stream, whole or not.
+fn hellos(stream: &[u8]) -> u64 {
+    let messages = reference::sequences(stream).filter_map(|sequence| reference::open(sequence, usize::MAX));
+    messages.filter(|message| message.first() == Some(&0)).count() as u64
+}
+
+/// A hello, a round, and all that answers it, in reads of several lengths.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for settings in 0..2u8 {
+        for read in [0, 1, 7, 200] {
+            for device in 0..4u8 {
+                for round in 0..4u8 {
+                    seeds.push(vec![
+                        settings, read, 1, device, 0, 14, 13, 9, 10, round, 13, 3, 15, 4, 30, 14, 12, 0, 15,
+                        34, 40, 12, 1, 11, round, 1, 0, 0, 14, 13, 200,
+                    ]);
+                }
+            }
+        }
+    }
+    // With keys: a handshake, a confirmation, the same; replays, other connections, other handshakes; a revocation.
+    for settings in 2..4u8 {
+        for read in [0, 1, 7, 200] {
+            for device in 0..8u8 {
+                for round in 0..4u8 {
+                    seeds.push(vec![
+                        settings, read, 1, 4, 0, 16, device, 17, 14, 13, 9, 1, 44, 0, 14, 10, round, 13, 3,
+                        15, 4, 30, 14, 12, 0, 18, 3, 19, 5, 0, 15, 34, 40, 20, 4, 0, 21, 1, 9, 0, 18, 5, 16,
+                        0, 14, 13, 9, 1, 44, 0, 10, round, 13, 200, 15, 4, 70, 9, 5, 0, 1, 9, 0, 22, 0, 1, 5,
+                        0, 18, 0, 11, round, 23, device, 1, 5, 0, 14, 13, 200,
+                    ]);
+                }
+            }
+        }
+    }
+    seeds
+}

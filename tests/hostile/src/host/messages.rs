@@ -1,0 +1,121 @@
+//! The campaign of the script: its rounds, and what honest devices say in them.
+
+use std::sync::{Arc, OnceLock};
+
+use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::algorithm::{Request, Tensor};
+use fedspan_aggregator::engine::Opening;
+use fedspan_protocol::assembly::plan;
+use fedspan_protocol::message::{
+    Capabilities, Chunk, Decline, DeclineReason, Descriptors, HeadSolve, Hello, Missing, Model, Numeric,
+    RoundId, Task, ToServer, Update as UpdateHead, Upload, Welcome,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use crate::Random;
+use crate::honest::payload;
+
+const D: u16 = 20;
+const K: u16 = 3;
+
+const MODEL: Model = Model::Linear { features: D, width: K, outputs: 1 };
+
+pub const WELCOME: Welcome = Welcome { campaign: 3, idle_milliseconds: 5_000 };
+
+/// What the rounds ask of a device. Not everybody may join.
+pub fn requirements() -> Requirements {
+    let requests: Vec<Request> = openings().iter().map(|opening| opening.request.clone()).collect();
+    Requirements::new(MODEL, &requests, Some(vec![7, 8]))
+}
+
+/// Rounds 1 and 2, with one and two tensors each way.
+pub fn openings() -> &'static [Arc<Opening>] {
+    static OPENINGS: OnceLock<Vec<Arc<Opening>>> = OnceLock::new();
+    OPENINGS.get_or_init(|| (0..4).map(opening).collect())
+}
+
+fn opening(index: u32) -> Arc<Opening> {
+    let encoding = [Encoding::F32, Encoding::I8][index as usize % 2];
+    let descriptor = |role| TensorDescriptor::inline(role, encoding, D, K);
+    let mut expects = vec![descriptor(Role::Gradient)];
+    if index >= 2 {
+        expects.push(TensorDescriptor::inline(Role::SharedHead, encoding, K, 1));
+    }
+    let mut random = Random(index.into());
+    let values = (0..D * K).map(|_| random.unit()).collect();
+    let tensor = Tensor { role: Role::Representation, rows: D, cols: K, values };
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    let task = Task::FedRep { step_size: 0.1, head, upload: Upload::Gradient, encoding };
+    let request = Request { task, tensors: vec![tensor], encoding, expects };
+    let id = RoundId { round: 1 + index / 2, stage: 0 };
+    Arc::new(Opening::new(id, request).expect("finite"))
+}
+
+/// Hellos of several devices and frame limits first, then updates for every round, whole and in chunks.
+pub fn messages() -> &'static [Vec<u8>] {
+    static MESSAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    MESSAGES.get_or_init(|| {
+        let mut all: Vec<Vec<u8>> = [(7, 128), (7, 4096), (8, 256), (7, 0)]
+            .map(|(device, limit)| payload(&ToServer::Hello(hello(device, limit)), &[]))
+            .into();
+        for opening in openings() {
+            for limit in [128, 4096] {
+                all.extend(update(opening, limit));
+            }
+            let id = opening.id;
+            let decline = Decline { id, reason: DeclineReason::NoSamples };
+            all.push(payload(&ToServer::Decline(decline), &[]));
+            for chunks in [vec![0], vec![0, 1, 2], vec![1, 200]] {
+                let chunks = chunks.into_iter().collect();
+                all.push(payload(&ToServer::Missing(Missing { id, tensor: 0, chunks }), &[]));
+            }
+        }
+        all.push(payload(&ToServer::Alive, &[]));
+        all
+    })
+}
+
+pub fn hello(device: u64, frame_limit: u16) -> Hello {
+    let elements = u32::from(D) * u32::from(K);
+    let capabilities = Capabilities {
+        frame_limit,
+        model: MODEL,
+        tasks: 0b1111,
+        roles: 0xff,
+        encodings: 0b111,
+        numeric: Numeric::F32,
+        tensors: 2,
+        tensor_elements: elements,
+        total_elements: elements + u32::from(K),
+    };
+    Hello::new(device, capabilities)
+}
+
+fn update(opening: &Opening, limit: usize) -> Vec<Vec<u8>> {
+    let mut tensors: Descriptors = opening.request.expects.iter().copied().collect();
+    plan(&mut tensors, limit).expect("fits");
+    let mut random = Random(limit as u64);
+    let bytes: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|tensor| {
+            let values: Vec<f32> = (0..tensor.elements()).map(|_| random.unit()).collect();
+            let mut bytes = vec![0; tensor.byte_len()];
+            tensor.encoding.encode(&values, &mut bytes).expect("finite");
+            bytes
+        })
+        .collect();
+    let inline = tensors.iter().all(|tensor| tensor.chunk == 0);
+    let head = UpdateHead { id: opening.id, samples: 5, skipped: 0, tensors: tensors.clone() };
+    let body = if inline { bytes.concat() } else { Vec::new() };
+    let mut messages = vec![payload(&ToServer::Update(head), &body)];
+    for (index, (tensor, bytes)) in tensors.iter().zip(&bytes).enumerate() {
+        for number in 0..tensor.chunks() {
+            let range = tensor.chunk_range(number).expect("a chunk below the count");
+            let first = tensor.encoding.byte_len(range.start);
+            let body = &bytes[first..first + tensor.encoding.byte_len(range.len())];
+            let chunk = Chunk { id: opening.id, tensor: index as u8, offset: range.start as u32 };
+            messages.push(payload(&ToServer::Chunk(chunk), body));
+        }
+    }
+    messages
+}

@@ -1,0 +1,95 @@
+//! What the parts that read foreign bytes must do with any bytes: one *body* a surface, a plain function that
+//! panics where a law is broken. The same bodies are run by the fuzzer (`tests/fuzz`), by the tests of this
+//! crate (seeds, corpus, seeded mutations) and by the program `hostile`, a hundred million frames at a time.
+//!
+//! The laws: nothing panics; what is accepted is a message that encodes to itself; every frame is counted,
+//! accepted or dropped; buffers and queues keep their bounds; the work for an input is bounded by its
+//! length, in steps that are counted, not in time.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a body fails by panicking")]
+
+pub mod bulk;
+mod chip;
+mod device;
+mod flash;
+mod honest;
+mod host;
+mod message;
+pub mod mutate;
+mod random;
+pub mod reference;
+mod script;
+mod sealed;
+mod secrets;
+mod stream;
+mod tensors;
+
+use std::path::Path;
+
+pub use device::device_session;
+pub use flash::flash_image;
+pub use host::host_connection;
+pub use message::{to_device, to_server};
+pub use random::Random;
+pub use sealed::sealed;
+pub use secrets::{key_lines, provision};
+pub use stream::{accumulator, frame};
+
+/// What a body has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Frames, messages or images that were handed in.
+    pub frames: u64,
+    /// Those of them that were dropped, malformed or out of place.
+    pub refused: u64,
+    /// Calls into the code under test, or of the code under test into its flash.
+    pub steps: u64,
+}
+
+/// One surface.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name: of the fuzz target and of its corpus.
+    pub name: &'static str,
+    /// Runs one input. Panics where a law is broken.
+    pub body: fn(&[u8]) -> Work,
+    /// Inputs that reach far: what honest peers say.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+impl Target {
+    /// Writes the seeds as files.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write_seeds(&self, folder: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        for (index, seed) in (self.seeds)().iter().enumerate() {
+            std::fs::write(folder.join(format!("seed-{index:04}")), seed)?;
+        }
+        Ok(())
+    }
+}
+
+/// For a fuzzer that starts: writes the seeds of a target into the folder that `FEDSPAN_FUZZ_SEEDS` names, if it does.
+pub fn seed_fuzzer(name: &str) {
+    let folder = std::env::var_os("FEDSPAN_FUZZ_SEEDS");
+    if let (Some(folder), Some(target)) = (folder, TARGETS.iter().find(|target| target.name == name)) {
+        target.write_seeds(Path::new(&folder)).expect("the seeds' folder");
+    }
+}
+
+/// All surfaces.
+pub const TARGETS: [Target; 10] = [
+    Target { name: "frame", body: frame, seeds: stream::frame_seeds },
+    Target { name: "accumulator", body: accumulator, seeds: stream::accumulator_seeds },
+    Target { name: "to_server", body: to_server, seeds: message::to_server_seeds },
+    Target { name: "to_device", body: to_device, seeds: message::to_device_seeds },
+    Target { name: "device_session", body: device_session, seeds: device::seeds },
+    Target { name: "host_connection", body: host_connection, seeds: host::seeds },
+    Target { name: "flash_image", body: flash_image, seeds: flash::seeds },
+    Target { name: "sealed", body: sealed, seeds: sealed::seeds },
+    Target { name: "provision", body: provision, seeds: secrets::provision_seeds },
+    Target { name: "key_lines", body: key_lines, seeds: secrets::key_lines_seeds },
+];

@@ -1,0 +1,81 @@
+//! Inputs by the million without a fuzzer: seeds with damage, and noise.
+
+use crate::Random;
+
+/// Longest input that is made.
+pub const LENGTH_MAX: usize = 2048;
+
+/// Bytes at which something changes: varints, COBS codes, delimiters.
+const EDGES: [u8; 10] = [0, 1, 2, 4, 0x10, 0x11, 0x7F, 0x80, 0xFE, 0xFF];
+
+/// Writes the next input: noise, or a seed with one to four kinds of damage.
+pub fn next(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
+    out.clear();
+    if seeds.is_empty() || random.below(16) == 0 {
+        let length = random.below(300);
+        out.extend((0..length).map(|_| random.byte()));
+        return;
+    }
+    out.extend_from_slice(&seeds[random.below(seeds.len())]);
+    for _ in 0..=random.below(4) {
+        damage(random, seeds, out);
+    }
+    out.truncate(LENGTH_MAX);
+}
+
+fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
+    let at = random.below(out.len() + 1);
+    let end = (at + 1 + random.below(16)).min(out.len());
+    match random.below(9) {
+        0 | 1 => {
+            if let Some(byte) = out.get_mut(at) {
+                *byte ^= 1 << random.below(8);
+            }
+        }
+        2 => {
+            if let Some(byte) = out.get_mut(at) {
+                *byte = random.byte();
+            }
+        }
+        3 => {
+            if let Some(byte) = out.get_mut(at) {
+                *byte = EDGES[random.below(EDGES.len())];
+            }
+        }
+        4 => drop(out.drain(at..end)),
+        5 => {
+            let noise: Vec<u8> = (0..1 + random.below(8)).map(|_| random.byte()).collect();
+            out.splice(at..at, noise);
+        }
+        6 => {
+            let again = out[at..end].to_vec();
+            out.splice(at..at, again);
+        }
+        7 => {
+            // The head of one and the tail of another.
+            let other = &seeds[random.below(seeds.len())];
+            out.truncate(at);
+            out.extend_from_slice(&other[random.below(other.len() + 1)..]);
+        }
+        _ => out.truncate(at),
+    }
+}
+
+/// A shorter input that still fails, by leaving out pieces as long as that helps.
+pub fn shrink(mut input: Vec<u8>, fails: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut piece = input.len() / 2;
+    while piece > 0 {
+        let mut at = 0;
+        while at < input.len() {
+            let mut shorter = input.clone();
+            shorter.drain(at..(at + piece).min(input.len()));
+            if fails(&shorter) {
+                input = shorter;
+            } else {
+                at += piece;
+            }
+        }
+        piece /= 2;
+    }
+    input
+}

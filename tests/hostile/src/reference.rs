@@ -1,0 +1,121 @@
+//! The frame layer a second time, as plainly as `protocol/SPEC.md` states it: a whole sequence between two
+//! delimiters at once, no state. What the streaming decoder says must be what this says.
+
+use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
+
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg());
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// CRC-32C, from its polynomial.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| (crc >> 8) ^ TABLE[(crc as u8 ^ byte) as usize])
+}
+
+/// COBS and the delimiter.
+#[must_use]
+pub fn stuff(plain: &[u8]) -> Vec<u8> {
+    let mut wire = Vec::with_capacity(plain.len() + plain.len() / 254 + 2);
+    let pieces: Vec<&[u8]> = plain.split(|byte| *byte == 0).collect();
+    for (index, piece) in pieces.iter().enumerate() {
+        let last = index + 1 == pieces.len();
+        let mut rest = *piece;
+        while rest.len() > 253 {
+            let (block, tail) = rest.split_at(254);
+            wire.push(255);
+            wire.extend_from_slice(block);
+            rest = tail;
+            if rest.is_empty() && last {
+                // A full block needs no zero after it, so nothing is left to say.
+                wire.push(0);
+                return wire;
+            }
+        }
+        wire.push(rest.len() as u8 + 1);
+        wire.extend_from_slice(rest);
+    }
+    wire.push(0);
+    wire
+}
+
+/// Undoes COBS for what stands between two delimiters; `None` if it is not COBS.
+#[must_use]
+pub fn unstuff(sequence: &[u8]) -> Option<Vec<u8>> {
+    let mut plain = Vec::with_capacity(sequence.len());
+    let mut rest = sequence;
+    while let Some((&code, tail)) = rest.split_first() {
+        let (block, tail) = tail.split_at_checked(usize::from(code).checked_sub(1)?)?;
+        plain.extend_from_slice(block);
+        if code != 255 && !tail.is_empty() {
+            plain.push(0);
+        }
+        rest = tail;
+    }
+    Some(plain)
+}
+
+/// Header, message and check of a frame that CRC-32C protects.
+#[must_use]
+pub fn plain(message: &[u8]) -> Vec<u8> {
+    let mut plain = vec![HEADER_CRC32C];
+    plain.extend_from_slice(message);
+    plain.extend_from_slice(&crc32c(&plain).to_le_bytes());
+    plain
+}
+
+/// The frame of any message bytes.
+#[must_use]
+pub fn seal(message: &[u8]) -> Vec<u8> {
+    stuff(&plain(message))
+}
+
+/// A frame that is not dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Its check is right: the message.
+    Checked(Vec<u8>),
+    /// It says that it is sealed: all of it.
+    Sealed(Vec<u8>),
+}
+
+/// What stands between two delimiters, if it is a frame of at most `limit` bytes.
+#[must_use]
+pub fn read(sequence: &[u8], limit: usize) -> Option<Frame> {
+    let plain = unstuff(sequence).filter(|plain| plain.len() <= limit)?;
+    let (checked, check) = plain.split_last_chunk::<4>()?;
+    match checked.split_first()? {
+        (&HEADER_CRC32C, message) if crc32c(checked).to_le_bytes() == *check => {
+            Some(Frame::Checked(message.to_vec()))
+        }
+        (&(HEADER_SEALED | HEADER_ANSWER), _) => Some(Frame::Sealed(plain)),
+        _ => None,
+    }
+}
+
+/// The message, if it is in a frame that CRC-32C protects.
+#[must_use]
+pub fn open(sequence: &[u8], limit: usize) -> Option<Vec<u8>> {
+    match read(sequence, limit)? {
+        Frame::Checked(message) => Some(message),
+        Frame::Sealed(_) => None,
+    }
+}
+
+/// What stands between the delimiters of a stream, empty sequences and the unfinished end left out.
+pub fn sequences(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let whole = stream.iter().rposition(|byte| *byte == 0).unwrap_or(0);
+    stream[..whole].split(|byte| *byte == 0).filter(|sequence| !sequence.is_empty())
+}

@@ -1,0 +1,51 @@
+//! Bytes as a script: what a body does next is read from its input.
+
+/// Reads numbers and slices from the front of an input. Past the end everything is zero or empty.
+pub struct Script<'a>(&'a [u8]);
+
+impl<'a> Script<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The next byte, or `None` at the end.
+    pub fn next(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        self.next().unwrap_or(0)
+    }
+
+    pub fn index(&mut self) -> usize {
+        self.byte().into()
+    }
+
+    pub fn word(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    /// The next `length` bytes, or what is left.
+    pub fn take(&mut self, length: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    pub fn rest(&mut self) -> &'a [u8] {
+        self.take(usize::MAX)
+    }
+
+    /// Changes up to three places of `bytes`: each a position, then what is xored in.
+    pub fn damage(&mut self, bytes: &mut [u8]) {
+        for _ in 0..self.byte() % 4 {
+            let (at, with) = (usize::from(self.word()), self.byte());
+            let length = bytes.len().max(1);
+            if let Some(byte) = bytes.get_mut(at % length) {
+                *byte ^= with;
+            }
+        }
+    }
+}

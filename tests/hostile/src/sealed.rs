@@ -1,0 +1,250 @@
+//! The two ends of an encrypted connection alone: [`sealed`] hands them honest frames in any order, damaged, of others,
+//! and noise; the window of counters is that of a second, plain implementation.
+
+use std::collections::BTreeSet;
+
+use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_SEALED};
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::ToServer;
+use fedspan_protocol::secure::{COUNTER, Channel, Key, NONCE, TAG, Unopened, WINDOW, Window};
+
+use crate::script::Script;
+use crate::{Work, reference};
+
+/// What was accepted, all of it.
+#[derive(Default)]
+struct Model(BTreeSet<u64>);
+
+impl Model {
+    fn admits(&self, counter: u64) -> bool {
+        let behind = self.0.last().is_some_and(|last| last.saturating_sub(counter) >= WINDOW);
+        counter != u64::MAX && !behind && !self.0.contains(&counter)
+    }
+}
+
+/// Frames of one of four senders: the device of this connection, the server of it, and both with other keys.
+struct Frame {
+    sender: usize,
+    counter: u64,
+    plain: Vec<u8>,
+    body: Vec<u8>,
+}
+
+struct Bench {
+    senders: [Channel; 4],
+    receiver: Channel,
+    model: Model,
+    frames: Vec<Frame>,
+    /// Of each sender's next frame.
+    counters: [u64; 4],
+    work: Work,
+}
+
+/// Frames of one script: a short input is a short run.
+const FRAMES: usize = 400;
+
+/// Frames are sealed, then handed in: the script says which, how often, in which order, and what was done to them.
+pub fn sealed(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let key = |byte| Key::new(0, [byte; 32]);
+    let (transcript, nonce) = ([script.byte(); 32], [script.byte(); NONCE]);
+    let other = [!nonce[0]; NONCE];
+    let mut bench = Bench {
+        senders: [
+            Channel::device(&key(1), &transcript, &nonce),
+            Channel::server(&key(1), &transcript, &nonce),
+            Channel::device(&key(2), &transcript, &nonce),
+            Channel::device(&key(1), &transcript, &other),
+        ],
+        receiver: Channel::server(&key(1), &transcript, &nonce),
+        model: Model::default(),
+        frames: Vec::new(),
+        counters: [0; 4],
+        work: Work::default(),
+    };
+    let (mut window, mut model) = (Window::default(), Model::default());
+    while let Some(kind) = script.next() {
+        match kind % 8 {
+            0..=2 => {
+                let length = script.index();
+                bench.seal(usize::from(kind / 8) % 4, script.take(length));
+                if kind % 8 > 0 {
+                    bench.deliver(0, |_| {});
+                }
+            }
+            3 => bench.deliver(script.index(), |_| {}),
+            4 => {
+                let ago = script.index();
+                bench.deliver(ago, |frame| script.damage(frame));
+            }
+            5 => {
+                let header = [HEADER_SEALED, HEADER_ANSWER, kind][usize::from(kind / 8 % 3)];
+                let length = script.index();
+                bench.open(&[&[header], script.take(length)].concat());
+            }
+            // Many at once, so that the window moves.
+            6 => (0..script.byte()).for_each(|_| bench.seal(0, &[])),
+            _ => {
+                let mut number = [0; 8];
+                let length = script.index() % 9;
+                let taken = script.take(length);
+                number[..taken.len()].copy_from_slice(taken);
+                // Near the largest one, or anywhere.
+                let near = model.0.last().map_or(0, |last| last.wrapping_sub(100));
+                let counter = u64::from_le_bytes(number).wrapping_add(if kind >= 128 { near } else { 0 });
+                let (admits, before) = (window.admits(counter), window);
+                assert_eq!(admits, model.admits(counter), "{counter} after {:?}", model.0);
+                assert_eq!(window, before);
+                window.accept(counter);
+                if admits {
+                    model.0.insert(counter);
+                } else {
+                    assert_eq!(window, before, "{counter} changed it");
+                }
+                assert!(!window.admits(counter));
+                bench.work.steps += 1;
+            }
+        }
+    }
+    bench.work
+}
+
+impl Bench {
+    fn seal(&mut self, sender: usize, body: &[u8]) {
+        let counter = self.counters[sender];
+        if self.frames.len() == FRAMES {
+            return;
+        }
+        self.counters[sender] += 1;
+        let mut wire = vec![0; wire_capacity(64 + body.len())];
+        let fill = |place: &mut [u8]| place.copy_from_slice(body);
+        let sent = self.senders[sender].seal(&ToServer::Alive, body.len(), fill, &mut wire).expect("room");
+        let plain = reference::unstuff(&wire[..sent - 1]).expect("a frame");
+        assert_eq!(plain.len(), 1 + COUNTER + 1 + body.len() + TAG);
+        self.frames.push(Frame { sender, counter, plain, body: body.to_vec() });
+    }
+
+    fn deliver(&mut self, ago: usize, damage: impl FnOnce(&mut [u8])) {
+        let frame = self.frames.iter().rev().nth(ago).map(|frame| frame.plain.clone());
+        let mut frame = frame.unwrap_or_default();
+        damage(&mut frame);
+        self.open(&frame);
+    }
+
+    /// What `open` and `try_open` make of a frame, and what is left of its bytes.
+    fn open(&mut self, bytes: &[u8]) {
+        let before = format!("{:?}", self.receiver);
+        let expected = self.expected(bytes);
+        let (mut copy, mut clone) = (bytes.to_vec(), self.receiver.clone());
+        match clone.try_open(&mut copy) {
+            Ok(place) => assert_eq!(Ok(&copy[place]), expected.as_deref()),
+            Err(why) => {
+                assert_eq!(Err(&why), expected.as_deref());
+                assert_eq!(copy, bytes, "changed by a look");
+                assert_eq!(format!("{clone:?}"), before);
+            }
+        }
+        let mut copy = bytes.to_vec();
+        let opened = self.receiver.open(&mut copy).map(<[u8]>::to_vec);
+        assert_eq!(opened, expected);
+        assert_eq!(format!("{:?}", self.receiver), format!("{clone:?}"));
+        if opened.is_err() {
+            assert!(copy.iter().all(|byte| *byte == 0), "not zeros");
+            assert_eq!(format!("{:?}", self.receiver), before);
+        }
+        self.work.frames += 1;
+        self.work.refused += u64::from(opened.is_err());
+        self.work.steps += 2;
+    }
+
+    /// As SPEC.md states it: the shape, the counter, the tag.
+    fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Unopened> {
+        let (head, counter) = match bytes.split_first() {
+            Some((&HEADER_SEALED, rest)) => {
+                let counter = rest.first_chunk().ok_or(Unopened::Shapeless)?;
+                (1 + COUNTER, u64::from_le_bytes(*counter))
+            }
+            Some((&HEADER_ANSWER, _)) => (1 + NONCE, 0),
+            _ => return Err(Unopened::Shapeless),
+        };
+        if bytes.len() < head + TAG {
+            return Err(Unopened::Shapeless);
+        }
+        if !self.model.admits(counter) {
+            return Err(Unopened::Replayed);
+        }
+        let honest = self.frames.iter().find(|frame| frame.sender == 0 && frame.plain == bytes);
+        let frame = honest.ok_or(Unopened::Forged)?;
+        assert_eq!(frame.counter, counter, "a counter that does not grow by one");
+        self.model.0.insert(counter);
+        // The tag of Alive, and what stands where its body would.
+        Ok([&[5], &frame.body[..]].concat())
+    }
+}
+
+/// In order, in any order, twice, damaged, too late; and windows near the ends of the numbers.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for setting in 0..8u8 {
+        let mut seed = vec![setting, 7 * setting];
+        for sender in 0..4u8 {
+            seed.extend([
+                1 + 8 * sender,
+                3,
+                1,
+                2,
+                3,
+                8 * sender,
+                2,
+                0,
+                0,
+                3,
+                0,
+                3,
+                1,
+                3,
+                2,
+                4,
+                0,
+                1,
+                9,
+                0,
+                1,
+            ]);
+        }
+        seed.extend([5, 40]);
+        seed.extend([setting; 40]);
+        seed.extend([6, 70 + setting, 3, 0, 3, 62, 3, 63, 3, 64, 3, 65, 3, 64, 4, 30, 1, setting, 0, 0x80]);
+        seeds.push(seed);
+        let mut seed = vec![setting, 0];
+        for counter in [0u64, 1, 63, 64, 65, 66, 2, 200, 137, 136, u64::MAX - 1, u64::MAX, u64::MAX - 64] {
+            seed.extend([7, 8]);
+            seed.extend(counter.wrapping_add(setting.into()).to_le_bytes());
+            seed.extend([0x87, 1, 99 + setting, 0x87, 1, 36 + setting, 0x87, 1, 37 + setting]);
+        }
+        seeds.push(seed);
+        seeds.push(vec![
+            setting,
+            1,
+            5 + 8 * (setting % 3),
+            30,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            1,
+            2,
+            3,
+            2,
+            1,
+            7,
+            3,
+            0,
+        ]);
+    }
+    seeds
+}

@@ -1,0 +1,182 @@
+//! What keys are read from: the record in a board's flash, and the text of `keys export`.
+
+use std::collections::BTreeMap;
+
+use fedspan_aggregator::keys::{Mistake, parse_keys};
+use fedspan_protocol::secure::{Key, PROVISION, PROVISION_MAX, Provision};
+
+use crate::Work;
+use crate::reference::crc32c;
+use crate::script::Script;
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+/// The record as SPEC.md, section 13, states it: the whole of it at once.
+fn record(bytes: &[u8]) -> Option<(u64, u16, [u8; 32])> {
+    let length = usize::from(u16::from_le_bytes(number(bytes, 6)?));
+    let record = bytes.get(..length).filter(|_| (54..=512).contains(&length))?;
+    let (content, check) = record.split_last_chunk::<4>()?;
+    let sound = content.starts_with(b"FSPV\x01\x00") && crc32c(content).to_le_bytes() == *check;
+    let (mut entries, mut last) = (content.get(50..)?, None);
+    while let Some((&tag, rest)) = entries.split_first() {
+        let (&length, rest) = rest.split_first()?;
+        entries = rest.get(usize::from(length)..)?;
+        if tag < 0x80 || last.is_some_and(|last| last >= tag) {
+            return None;
+        }
+        last = Some(tag);
+    }
+    let fields = (number(bytes, 8)?, number(bytes, 16)?, number(bytes, 18)?);
+    sound.then_some((u64::from_le_bytes(fields.0), u16::from_le_bytes(fields.1), fields.2))
+}
+
+/// A byte of settings (what is made of it), then a record: as it is, with a sound frame around it, or an honest one with
+/// damage that its check may or may not cover.
+pub fn provision(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let settings = script.byte();
+    let mut page = match settings % 4 {
+        0 => script.rest().to_vec(),
+        1 => {
+            let mut page = honest(&mut script);
+            page.extend_from_slice(script.rest());
+            page
+        }
+        2 => {
+            let mut page = honest(&mut script);
+            script.damage(&mut page);
+            page
+        }
+        _ => {
+            // Damage, and then the check: what is behind it is reached.
+            let mut page = honest(&mut script);
+            script.damage(&mut page);
+            let end = page.len() - 4;
+            let check = crc32c(&page[..end]).to_le_bytes();
+            page[end..].copy_from_slice(&check);
+            page
+        }
+    };
+    if settings / 4 % 2 == 1 {
+        page.resize(page.len().max(1024), 0xFF);
+    }
+    let read = Provision::read(&page);
+    let fields = |provision: &Provision| (provision.device, provision.key.epoch(), *provision.key.expose());
+    assert_eq!(read.as_ref().ok().map(fields), record(&page), "{read:?}");
+    match &read {
+        Ok(provision) => {
+            let mut again = [0; PROVISION];
+            assert_eq!(provision.write(&mut again), Ok(PROVISION));
+            assert_eq!(Provision::read(&again).as_ref(), Ok(provision));
+            // Nothing behind the record matters.
+            let length = usize::from(u16::from_le_bytes([page[6], page[7]]));
+            assert!(length <= PROVISION_MAX);
+            assert_eq!(Provision::read(&page[..length]).as_ref(), Ok(provision));
+            assert!(Provision::read(&page[..length - 1]).is_err());
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
+}
+
+/// A record with a device, a key and entries from the script, and a sound check.
+fn honest(script: &mut Script<'_>) -> Vec<u8> {
+    let (device, epoch, key) = (script.word(), script.word(), script.byte());
+    let provision = Provision { device: device.into(), key: Key::new(epoch, [key; 32]) };
+    let mut page = vec![0; PROVISION];
+    provision.write(&mut page).expect("room");
+    page.truncate(PROVISION - 4);
+    let length = script.index();
+    page.extend_from_slice(script.take(length));
+    let length = (page.len() + 4) as u16;
+    page[6..8].copy_from_slice(&length.to_le_bytes());
+    let check = crc32c(&page).to_le_bytes();
+    page.extend(check);
+    page
+}
+
+/// Any text, or honest lines with damage: every key that is read stands there, and no device twice.
+pub fn key_lines(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let settings = script.byte();
+    let mut text = Vec::new();
+    if settings % 2 == 1 {
+        for _ in 0..script.byte() % 8 {
+            text.extend(line(script.byte().into(), script.byte().into(), script.byte()).into_bytes());
+        }
+        script.damage(&mut text);
+    }
+    text.extend_from_slice(script.rest());
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let read = parse_keys(&text);
+    match &read {
+        Ok(keys) => {
+            let content = lines.iter().map(|line| line.trim_ascii());
+            let full = content.filter(|line| !line.is_empty() && !line.starts_with('#')).count();
+            assert_eq!(keys.len(), full);
+            let again: String = keys.iter().map(|(device, key)| hex(*device, key)).collect();
+            assert_eq!(parse_keys(&again).as_ref(), Ok(keys));
+        }
+        Err((number, mistake)) => {
+            let line = lines.get(number - 1).expect("a line that is there");
+            assert!(!line.trim_ascii().is_empty() && !line.trim_ascii().starts_with('#'));
+            // Without it, what is before it is read.
+            let before: String = lines[..number - 1].iter().flat_map(|line| [line, "\n"]).collect();
+            let before = parse_keys(&before).unwrap_or_else(|wrong| panic!("{wrong:?} before {number}"));
+            let alone: Result<BTreeMap<_, _>, _> = parse_keys(line);
+            match mistake {
+                Mistake::Twice => {
+                    let device = alone.expect("a line by itself").into_keys().next();
+                    assert!(device.is_some_and(|device| before.contains_key(&device)));
+                }
+                mistake => assert_eq!(alone, Err((1, *mistake))),
+            }
+        }
+    }
+    Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
+}
+
+fn line(device: u64, epoch: u16, key: u8) -> String {
+    hex(device, &Key::new(epoch, [key; 32]))
+}
+
+fn hex(device: u64, key: &Key) -> String {
+    let digits: String = key.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{device} {} {digits}\n", key.epoch())
+}
+
+pub fn provision_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for settings in 1..8u8 {
+        for entries in
+            [&[][..], &[0x80, 1, 7], &[0x80, 0, 0xFF, 2, 1, 1], &[0x80, 0, 0x80, 0], &[5, 0], &[0x80]]
+        {
+            let length = entries.len() as u8;
+            seeds.push([&[settings, 9, 0, 1, 0, 0x42, length], entries, &[1, 8, 0, 1, 0, 0]].concat());
+            if settings == 4 {
+                // As it is, in an erased page.
+                let honest = [&[9, 0, 1, 0, 0x42, length], entries].concat();
+                seeds.push([&[4][..], &self::honest(&mut Script::new(&honest))].concat());
+            }
+        }
+    }
+    seeds
+}
+
+pub fn key_lines_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for count in 0..8u8 {
+        let devices: Vec<u8> = (0..count).flat_map(|index| [index, count, 0x42]).collect();
+        for damage in [&[0][..], &[1, 3, 0, 1], &[2, 0, 0, 0x20, 70, 0, 0x11]] {
+            seeds.push([&[1, count], &devices[..], damage, b"# a comment\n\n 700 0 "].concat());
+            let text = [b"# fedspan keys 1\n\n", line(count.into(), 0, 7).as_bytes()].concat();
+            seeds.push([&[1, count], &devices[..], damage, &text[..]].concat());
+        }
+        let twice = [line(7, 0, count), "\t".to_owned() + &line(7 + u64::from(count % 2), 1, 1)].concat();
+        seeds.push([&[0][..], twice.as_bytes()].concat());
+    }
+    seeds
+}

@@ -1,0 +1,168 @@
+//! The frame layer: [`frame`] takes a stream as it is, [`accumulator`] the same stream in reads of any length.
+
+use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+
+use crate::reference::Frame;
+use crate::script::Script;
+use crate::{Work, honest, reference};
+
+/// What a decoder has said of a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    /// One for each frame, in order: `None` was dropped.
+    frames: Vec<Option<Frame>>,
+    /// Calls of `feed`.
+    steps: u64,
+}
+
+/// Feeds one read. Each call must use up some input.
+fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8], said: &mut Said) {
+    loop {
+        let before = read.len();
+        said.steps += 1;
+        match decoder.feed(&mut read) {
+            Fed::NeedMore => {
+                assert!(read.is_empty(), "input left although more is wanted");
+                return;
+            }
+            Fed::Message(message) => said.frames.push(Some(Frame::Checked(message.to_vec()))),
+            Fed::Sealed(frame) => said.frames.push(Some(Frame::Sealed(frame.to_vec()))),
+            Fed::Dropped(_) => said.frames.push(None),
+        }
+        assert!(read.len() < before, "an event without progress would hang");
+    }
+}
+
+/// Frames accepted, handed on to be opened, and dropped.
+pub fn counted(counters: FrameCounters) -> [u64; 3] {
+    let FrameCounters { accepted, oversize, framing, check, header, sealed } = counters;
+    let dropped = [oversize, framing, check, header].into_iter().map(u64::from).sum();
+    [accepted.into(), sealed.into(), dropped]
+}
+
+/// A frame limit of any size, from a byte.
+fn limit(byte: u8) -> usize {
+    match byte {
+        0..=251 => byte.into(),
+        252 => 256,
+        253 => 1024,
+        254 => 2048,
+        255 => 4096,
+    }
+}
+
+/// The decoder's events and counters are those of the reference.
+fn agrees(said: &Said, counters: FrameCounters, stream: &[u8], limit: usize) -> Work {
+    let mut expected = reference::sequences(stream).map(|sequence| reference::read(sequence, limit));
+    for frame in &said.frames {
+        assert_eq!(Some(frame), expected.next().as_ref(), "not what the reference says");
+    }
+    assert_eq!(expected.next(), None, "a frame without an event");
+    let [accepted, sealed, dropped] = counted(counters);
+    let (mut own, all) = ([0; 2], said.frames.len() as u64);
+    for frame in said.frames.iter().flatten() {
+        own[usize::from(matches!(frame, Frame::Sealed(_)))] += 1;
+    }
+    assert_eq!(([accepted, sealed], accepted + sealed + dropped), (own, all), "{counters:?}");
+    Work { frames: said.frames.len() as u64, refused: dropped, steps: said.steps }
+}
+
+/// A byte for the frame limit, then a stream.
+pub fn frame(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let limit = limit(script.byte());
+    let stream = script.rest();
+    let (mut decoder, mut said) = (Decoder::new(vec![0; limit]), Said::default());
+    feed(&mut decoder, stream, &mut said);
+    assert!(said.steps <= said.frames.len() as u64 + 1);
+    let unfinished = stream.last().is_some_and(|byte| *byte != 0);
+    assert_eq!(decoder.is_mid_frame(), unfinished);
+    let work = agrees(&said, decoder.counters(), stream, limit);
+    // After any stream the next frame is read.
+    if limit >= 5 + SENTINEL.len() {
+        said.frames.clear();
+        feed(&mut decoder, &[0], &mut said);
+        said.frames.clear();
+        feed(&mut decoder, &reference::seal(SENTINEL), &mut said);
+        assert_eq!(said.frames, [Some(Frame::Checked(SENTINEL.to_vec()))], "no resync");
+    }
+    work
+}
+
+const SENTINEL: &[u8] = b"sentinel";
+
+/// A byte for the frame limit, one for the number of read lengths, these, then pieces of a stream: raw bytes,
+/// frames, frames without their delimiter, delimiters.
+pub fn accumulator(bytes: &[u8]) -> Work {
+    let mut script = Script::new(bytes);
+    let limit = limit(script.byte());
+    let count = script.index();
+    let lengths = script.take(count);
+    let mut stream = Vec::new();
+    while let Some(kind) = script.next() {
+        let length = script.index();
+        match kind % 5 {
+            0 => stream.extend_from_slice(script.take(length)),
+            1 => stream.extend(reference::seal(script.take(length))),
+            2 => {
+                stream.extend(reference::seal(script.take(length)));
+                stream.pop();
+            }
+            3 => stream.resize(stream.len() + length % 4, 0),
+            _ => {
+                let mut frame = reference::seal(script.take(length));
+                script.damage(&mut frame);
+                stream.extend(frame);
+            }
+        }
+    }
+    let (mut decoder, mut whole) = (Decoder::new(vec![0; limit]), Said::default());
+    feed(&mut decoder, &stream, &mut whole);
+    let work = agrees(&whole, decoder.counters(), &stream, limit);
+
+    let (mut decoder, mut parts) = (Decoder::new(vec![0; limit]), Said::default());
+    let (mut rest, mut reads) = (stream.as_slice(), 0);
+    // A read may be empty, too; two in a row are not tried.
+    for length in lengths.iter().map(|length| usize::from(*length)).chain(std::iter::repeat(usize::MAX)) {
+        let (read, tail) = rest.split_at(length.min(rest.len()));
+        feed(&mut decoder, read, &mut parts);
+        reads += 1;
+        rest = tail;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(parts.frames, whole.frames, "reads of other lengths, other frames");
+    assert!(parts.steps <= parts.frames.len() as u64 + reads);
+    agrees(&parts, decoder.counters(), &stream, limit);
+    Work { frames: 2 * work.frames, refused: 2 * work.refused, steps: work.steps + parts.steps }
+}
+
+/// Golden frames, one and several, at limits around their length.
+pub fn frame_seeds() -> Vec<Vec<u8>> {
+    let frames = honest::golden_frames();
+    let mut seeds: Vec<Vec<u8>> = Vec::new();
+    for frame in &frames {
+        let least = frame.len().min(251) as u8;
+        for limit in [255, 252, least, least.saturating_sub(2), least.saturating_sub(3)] {
+            seeds.push([&[limit][..], frame].concat());
+        }
+    }
+    for pair in frames.chunks(4) {
+        seeds.push([&[128][..], &pair.concat()].concat());
+    }
+    seeds
+}
+
+pub fn accumulator_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (index, message) in honest::golden_messages().iter().enumerate() {
+        let length = message.len().min(255);
+        for kind in 0..5u8 {
+            let piece = [&[kind, length as u8][..], &message[..length]].concat();
+            let head = [128u8, 3, 1, 7, index as u8];
+            seeds.push([&head[..], &piece, &[3, 1], &piece].concat());
+        }
+    }
+    seeds
+}

@@ -1,0 +1,68 @@
+//! Laws of descriptors that a peer made up.
+
+use fedspan_protocol::assembly::{Assembly, plan, split_body};
+use fedspan_protocol::limits::{CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX, TENSORS_MAX};
+use fedspan_protocol::message::{Chunk, Descriptors, RoundId};
+use fedspan_protocol::tensor::TensorDescriptor;
+
+const ID: RoundId = RoundId { round: 1, stage: 0 };
+
+/// What every receiver relies on, for descriptors and the body that came with them.
+pub fn laws(tensors: &Descriptors, body: &[u8]) {
+    assert!(tensors.len() <= TENSORS_MAX);
+    tensors.iter().filter(|tensor| tensor.validate().is_ok()).for_each(chunks_tile);
+    if let Ok(assembly) = Assembly::new(tensors) {
+        every_chunk_is_taken_once(assembly);
+    }
+    if let Ok(parts) = split_body(tensors, body) {
+        let taken: Vec<u8> = parts.flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
+        assert_eq!(taken, body, "the parts are the body");
+    }
+    for limit in [0, 64, 128, 256, 1000, FRAME_LIMIT_MAX, usize::from(u16::MAX)] {
+        let mut planned = tensors.clone();
+        if plan(&mut planned, limit).is_ok() {
+            for tensor in planned.iter().filter(|tensor| tensor.chunk > 0) {
+                let longest = usize::from(tensor.chunk).min(tensor.elements());
+                assert!(CHUNK_OVERHEAD + tensor.encoding.byte_len(longest) <= limit, "{tensor:?} in {limit}");
+            }
+        }
+    }
+}
+
+/// The chunks cover all elements, in order, without a gap, each of at most one frame.
+fn chunks_tile(tensor: &TensorDescriptor) {
+    let count = tensor.chunks();
+    assert!(count <= CHUNKS_MAX, "{tensor:?}");
+    let mut next = 0;
+    for index in 0..count {
+        let range = tensor.chunk_range(index).expect("a chunk below the count");
+        assert_eq!(range.start, next, "{tensor:?}");
+        assert!(tensor.encoding.byte_len(range.len()) <= FRAME_LIMIT_MAX);
+        next = range.end;
+    }
+    assert!(count == 0 || next == tensor.elements(), "{tensor:?}");
+    assert_eq!(tensor.chunk_range(count), None, "{tensor:?}");
+}
+
+/// From the last to the first, each taken once; as long as one is missing, some are asked for.
+fn every_chunk_is_taken_once(mut assembly: Assembly) {
+    let tensors = assembly.tensors().to_vec();
+    let all: usize = tensors.iter().map(TensorDescriptor::chunks).sum();
+    assert!(all <= CHUNKS_MAX);
+    for (tensor, descriptor) in tensors.iter().enumerate().rev() {
+        for index in (0..descriptor.chunks()).rev() {
+            if index % 32 == 0 {
+                let missing = assembly.missing(ID).expect("not all is here");
+                assert!(!missing.chunks.is_empty());
+            }
+            let range = descriptor.chunk_range(index).expect("a chunk below the count");
+            let chunk = Chunk { id: ID, tensor: tensor as u8, offset: range.start as u32 };
+            let length = descriptor.encoding.byte_len(range.len());
+            assert!(assembly.accept(&chunk, length + 1).is_err());
+            let place = assembly.accept(&chunk, length).expect("announced").expect("new");
+            assert_eq!((place.tensor, place.elements), (tensor, range));
+            assert_eq!(assembly.accept(&chunk, length), Ok(None));
+        }
+    }
+    assert!(assembly.is_complete() && assembly.missing(ID).is_none());
+}

@@ -1,0 +1,346 @@
+//! `load`: a fleet of devices and a crowd of hostile peers against one server, and what that costs it.
+
+use std::collections::BTreeMap;
+use std::io::{Error, Result};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fedspan_tests::load::{
+    Busy, Choir, Device, Floor, Ground, Hostile, Identity, Kind, Memory, Pace, Plan, ServerProcess, Spread,
+    Taken, memory_of,
+};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+const USAGE: &str = "usage: load [OPTION N]...
+
+Starts fedspan-aggregator with an encrypted key store and a journal, joins devices of shape (64, 4) to it, and prints
+what they cost in memory and how long their updates wait for an acknowledgement: alone, and beside hostile peers. See
+aggregator/LOAD.md.
+
+  --devices N      devices that answer every round (default 10000)
+  --rounds N       rounds alone, and as many beside hostile peers, in turns (default 5)
+  --rate N         updates a second (default 2000)
+  --hostile N      slow writers, and as many peers that send garbage (default 1000)
+  --frame-limit N  longest frame that a device takes; under 1200 updates come in chunks (default 1280)
+  --seed N         of keys and garbage (default 1)
+  --server PATH    the server (default: beside this program)
+  -h, --help       this text
+
+One table on standard output, and the same as one line of JSON.
+exit: 0 every update counted once, 1 not so or something failed, 2 wrong arguments";
+
+/// Connections that are being opened at once.
+const OPENING: usize = 64;
+
+/// How long hostile peers have to be at their worst (frames run into their deadline after 10 s), or to be gone.
+const SETTLE: Duration = Duration::from_secs(11);
+
+struct Options {
+    devices: usize,
+    rounds: usize,
+    rate: u64,
+    hostile: usize,
+    frame_limit: u16,
+    seed: u64,
+    server: PathBuf,
+}
+
+impl Options {
+    /// `None` if help is wanted.
+    fn parse(mut arguments: impl Iterator<Item = String>) -> std::result::Result<Option<Self>, String> {
+        let beside = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut options = Self {
+            devices: 10_000,
+            rounds: 5,
+            rate: 2_000,
+            hostile: 1_000,
+            frame_limit: 1_280,
+            seed: 1,
+            server: beside.with_file_name("fedspan-aggregator"),
+        };
+        while let Some(name) = arguments.next() {
+            if name == "-h" || name == "--help" {
+                return Ok(None);
+            }
+            let text = arguments.next().ok_or_else(|| format!("{name} wants a value"))?;
+            let number = || text.parse::<u64>().map_err(|_| format!("{name} {text}: not a number"));
+            let count =
+                || number().and_then(|n| usize::try_from(n).map_err(|_| format!("{name} {n}: too many")));
+            match name.as_str() {
+                "--devices" => options.devices = count()?,
+                "--rounds" => options.rounds = count()?,
+                "--rate" => options.rate = number()?.max(1),
+                "--hostile" => options.hostile = count()?,
+                "--frame-limit" => {
+                    options.frame_limit = text.parse().map_err(|_| format!("{name} {text}: not a limit"))?;
+                }
+                "--seed" => options.seed = number()?,
+                "--server" => options.server = text.into(),
+                _ => return Err(format!("there is no option {name}")),
+            }
+        }
+        match options.devices {
+            0 | 1 => Err("--devices: at least 2".to_owned()),
+            _ => Ok(Some(options)),
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let connections = self.devices + 4 * self.hostile + 64;
+        Plan {
+            devices: self.devices,
+            traitors: self.hostile,
+            frame_limit: self.frame_limit,
+            seed: self.seed,
+            // A round that waits for the hostile to settle is not sent to everybody again meanwhile.
+            limits: format!("connections = {connections}\nper_address = {connections}\nrepeat = 60.0\n"),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(message) => {
+            eprintln!("load: {message}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("load: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(&options)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("load: not every update counted once");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One round, with what else went on.
+struct Row {
+    name: &'static str,
+    taken: Taken,
+    floor: Spread,
+    own: f64,
+    others: f64,
+    waited: f64,
+}
+
+struct Stage {
+    choir: Choir,
+    floor: Floor,
+    processes: [u32; 2],
+    rows: Vec<Row>,
+}
+
+impl Stage {
+    async fn round(
+        &mut self,
+        name: &'static str,
+        pace: Pace,
+        before_last: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        self.choir.opened().await?;
+        let _ = self.floor.take();
+        let before = Busy::now(&self.processes)?;
+        let taken = self.choir.round(pace, before_last).await?;
+        let (own, others, waited) = Busy::now(&self.processes)?.since(&before);
+        let row = Row { name, taken, floor: self.floor.take(), own, others, waited };
+        let (times, floor) = (&row.taken.times, &row.floor);
+        println!(
+            "{name:<8} {:>7} {:>9.2} {:>9.2} {:>9.2} {:>11.2} {:>11.2} {:>7.0} {:>7.0} {:>9.2}",
+            row.taken.counted,
+            times.quantile(0.5),
+            times.quantile(0.99),
+            times.quantile(1.0),
+            floor.quantile(0.5),
+            floor.quantile(0.99),
+            100.0 * own,
+            100.0 * others,
+            waited
+        );
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Median over the rounds of a name, and the least and the largest.
+    fn over(&self, name: &str, what: impl Fn(&Row) -> f64) -> [f64; 3] {
+        let mut all: Vec<f64> = self.rows.iter().filter(|row| row.name == name).map(what).collect();
+        all.sort_by(f64::total_cmp);
+        let at = |index: usize| all.get(index).copied().unwrap_or(f64::NAN);
+        let middle = all.len().saturating_sub(1);
+        [(at(middle / 2) + at(middle.div_ceil(2))) / 2.0, at(0), at(middle)]
+    }
+}
+
+async fn join(choir: &Choir, server: &ServerProcess, identities: &[(usize, Identity)]) -> Result<()> {
+    let mut joining = JoinSet::new();
+    let mut waiting = identities.iter().cloned();
+    loop {
+        while joining.len() < OPENING
+            && let Some((index, identity)) = waiting.next()
+        {
+            let address = server.address;
+            joining.spawn(async move { (index, Device::join(address, None, identity, 0).await) });
+        }
+        let Some(joined) = joining.join_next().await else { return Ok(()) };
+        let (index, device) = joined.map_err(Error::other)?;
+        choir.join(index, device?);
+    }
+}
+
+async fn run(options: &Options) -> Result<bool> {
+    let directory = std::env::temp_dir().join(format!("fedspan-load-{}", std::process::id()));
+    std::fs::create_dir(&directory)?;
+    let (fleet, mut identities) = options.plan().prepare(&directory)?;
+    let traitors = identities.split_off(options.devices);
+    let server = ServerProcess::start(&options.server, &directory, &fleet)?;
+    let processes = [server.id(), std::process::id()];
+    let memory = || memory_of(server.id());
+    let base = memory()?;
+
+    let mut stage =
+        Stage { choir: Choir::new(options.devices), floor: Floor::start()?, processes, rows: Vec::new() };
+    let all: Vec<(usize, Identity)> = identities.into_iter().enumerate().collect();
+    let (last, most) = all.split_last().ok_or_else(|| Error::other("no devices"))?;
+    let began = Instant::now();
+    join(&stage.choir, &server, most).await?;
+    let joining = began.elapsed();
+    // The last frame of a handshake may still be on its way.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let welcomed = memory()?;
+    join(&stage.choir, &server, std::slice::from_ref(last)).await?;
+    stage.choir.opened().await?;
+    let opened = memory()?;
+
+    println!(
+        "round    counted   p50/ms    p99/ms    max/ms  echo-p50/ms echo-p99/ms  own/% others/%  waited/s"
+    );
+    #[allow(clippy::cast_precision_loss)]
+    let step = Duration::from_secs_f64(1.0 / options.rate as f64);
+    let (paced, herd) =
+        (Pace { step, hold: Duration::ZERO }, Pace { step: Duration::ZERO, hold: Duration::ZERO });
+    let mut full = Memory::default();
+    let held = Pace { hold: Duration::from_secs(1), ..paced };
+    stage
+        .round("first", held, || {
+            full = memory()?;
+            Ok(())
+        })
+        .await?;
+    stage.round("herd", herd, || Ok(())).await?;
+
+    let (switch, _) = watch::channel(false);
+    let made = let_loose(options, &server, &traitors, &switch);
+    for _ in 0..options.rounds {
+        stage.round("alone", paced, || Ok(())).await?;
+        switch.send_replace(true);
+        tokio::time::sleep(SETTLE).await;
+        stage.round("beside", paced, || Ok(())).await?;
+        switch.send_replace(false);
+        tokio::time::sleep(SETTLE / 3).await;
+    }
+    let end = memory()?;
+    let status = server.status().await?;
+    let made: BTreeMap<String, u64> =
+        made.into_iter().map(|(kind, made)| (kind, made.load(Ordering::Relaxed))).collect();
+
+    #[allow(clippy::cast_precision_loss)]
+    let each = |memory: Memory| (memory.resident as f64 - base.resident as f64) / options.devices as f64;
+    println!(
+        "\nresident bytes of the server, {} before the first connection; for each device beyond that:",
+        base.resident
+    );
+    println!(
+        "  welcomed {:.0}, round open {:.0}, all but one update in {:.0}",
+        each(welcomed),
+        each(opened),
+        each(full)
+    );
+    println!("  at the end {:.0}, at most {:.0}", each(end), each(Memory { resident: end.most, ..end }));
+    let p99 = |name: &str| stage.over(name, |row| row.taken.times.quantile(0.99));
+    let (alone, beside) = (p99("alone"), p99("beside"));
+    println!(
+        "p99 of an acknowledgement, median (least, largest) of {} rounds: alone {:.2} ({:.2}, {:.2}) ms, beside {:.2} ({:.2}, {:.2}) ms",
+        options.rounds, alone[0], alone[1], alone[2], beside[0], beside[1], beside[2]
+    );
+    println!(
+        "handshakes a second: {:.0}; hostile connections: {made:?}",
+        most.len() as f64 / joining.as_secs_f64()
+    );
+
+    let rounds = stage.rows.len();
+    let counted: usize = stage.rows.iter().map(|row| row.taken.counted).sum();
+    let all_counted = counted == options.devices * rounds
+        && status.pointer("/updates/counted").and_then(serde_json::Value::as_u64)
+            == u64::try_from(counted).ok();
+    let over = |name: &str| {
+        let quantile = |share: f64| stage.over(name, |row| row.taken.times.quantile(share));
+        json!({
+            "p50": quantile(0.5), "p99": quantile(0.99), "max": quantile(1.0),
+            "echo_p99": stage.over(name, |row| row.floor.quantile(0.99)),
+            "own": stage.over(name, |row| row.own), "others": stage.over(name, |row| row.others),
+            "waited": stage.over(name, |row| row.waited),
+            "seconds": stage.over(name, |row| row.taken.took.as_secs_f64()),
+        })
+    };
+    let report = json!({
+        "devices": options.devices, "rounds": options.rounds, "rate": options.rate, "hostile": options.hostile,
+        "frame_limit": options.frame_limit, "seed": options.seed, "base": base.resident,
+        "each": {
+            "welcomed": each(welcomed), "open": each(opened), "full": each(full), "end": each(end),
+            "most": each(Memory { resident: end.most, ..end }),
+        },
+        "alone": over("alone"), "beside": over("beside"), "herd": over("herd"),
+        "counted": counted, "all_counted": all_counted, "made": made, "status": status,
+    });
+    println!("{report}");
+    Ok(all_counted)
+}
+
+/// Slow writers and as many peers that send garbage, at rest until the switch is on. Returns how many connections each
+/// kind has made.
+fn let_loose(
+    options: &Options,
+    server: &ServerProcess,
+    traitors: &[Identity],
+    switch: &watch::Sender<bool>,
+) -> Vec<(String, Arc<AtomicU64>)> {
+    let ground = Ground { address: server.address, seed: options.seed };
+    let kinds: Vec<(Kind, Arc<AtomicU64>)> =
+        Kind::SLOW.into_iter().chain(Kind::GARBAGE).map(|kind| (kind, Arc::default())).collect();
+    let (slow, garbage) = kinds.split_at(Kind::SLOW.len());
+    let mut identities = traitors.iter().cloned();
+    for index in 0..options.hostile {
+        for (half, kinds) in [slow, garbage].into_iter().enumerate() {
+            let Some((kind, made)) = kinds.get(index % kinds.len()) else { continue };
+            let identity = if kind.has_key() { identities.next() } else { None };
+            // Ports of one address would run out: a connection that has ended keeps its own for a minute.
+            let from = Some(Ipv4Addr::new(127, 0, 1, u8::try_from(index % 200 + 1).unwrap_or(1)));
+            let index = (2 * index + half) as u64;
+            let hostile = Hostile { kind: *kind, index, from, identity };
+            tokio::spawn(hostile.again_and_again(ground, switch.subscribe(), Arc::clone(made)));
+        }
+    }
+    kinds.into_iter().map(|(kind, made)| (format!("{kind:?}").to_lowercase(), made)).collect()
+}

@@ -1,0 +1,43 @@
+//! The lists of `budgets.toml` and the tables of the README, which are written anew where a change is wanted.
+
+/// The file with another list `name = [..]` in the place of the one it has, or at its end.
+///
+/// # Errors
+/// The list has no end.
+pub fn with_list(file: &str, name: &str, list: &str) -> Result<String, String> {
+    let begin = format!("{name} = [\n");
+    match file.split_once(&begin) {
+        Some((before, rest)) => {
+            let (_, after) = rest.split_once("]\n").ok_or_else(|| format!("{name} has no end"))?;
+            Ok(format!("{before}{begin}{list}]\n{after}"))
+        }
+        None => Ok(format!("{file}{begin}{list}]\n")),
+    }
+}
+
+/// The text with another table between two marks.
+///
+/// # Errors
+/// A mark is missing.
+pub fn with_table(text: &str, begin: &str, end: &str, table: &str) -> Result<String, String> {
+    let missing = |mark: &str| format!("no '{}'", mark.trim());
+    let (before, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
+    let (_, after) = rest.split_once(end).ok_or_else(|| missing(end))?;
+    Ok(format!("{before}{begin}{table}{end}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_put_in_the_place_of_another() {
+        let file = "update = [\n]\nflash = [\n    { old },\n]\nbits = [\n]\n";
+        let new = "update = [\n]\nflash = [\n    { new },\n]\nbits = [\n]\n";
+        assert_eq!(with_list(file, "flash", "    { new },\n").as_deref(), Ok(new));
+        assert_eq!(with_list("a", "b", "c\n").as_deref(), Ok("ab = [\nc\n]\n"));
+        assert!(with_list("flash = [\n", "flash", "").is_err());
+        assert_eq!(with_table("1<2>3", "<", ">", "4").as_deref(), Ok("1<4>3"));
+        assert!(with_table("1<2", "<", ">", "4").is_err());
+    }
+}

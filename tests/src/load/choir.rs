@@ -1,0 +1,168 @@
+//! Devices that answer when they are told to, each at its own moment of a round, and how long they wait for it to be
+//! acknowledged.
+
+use std::collections::BTreeMap;
+use std::io::{Error, Result};
+use std::time::Duration;
+
+use fedspan_protocol::message::{AckOutcome, RoundId, ToDevice};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Device, Spread};
+
+/// When the devices of a round answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Between one device and the next; all at once without.
+    pub step: Duration,
+    /// How much later the last one answers.
+    pub hold: Duration,
+}
+
+/// Until the first of them answers, once all know when.
+const LEAD: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Copy, Debug)]
+struct Go {
+    round: u32,
+    start: Instant,
+    pace: Pace,
+}
+
+#[derive(Debug)]
+enum Report {
+    Opened(u32),
+    Acknowledged(u32, AckOutcome, Duration),
+    Ended(Error),
+}
+
+/// What became of a round's updates.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// From the last byte of an update written to its acknowledgement opened.
+    pub times: Spread,
+    /// Updates that count.
+    pub counted: usize,
+    /// From the first moment to answer to the last acknowledgement.
+    pub took: Duration,
+}
+
+/// All devices that answer.
+#[derive(Debug)]
+pub struct Choir {
+    devices: usize,
+    go: watch::Sender<Option<Go>>,
+    reporter: mpsc::UnboundedSender<Report>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    /// Devices that have heard of a round, by round.
+    opened: BTreeMap<u32, usize>,
+    /// The last round that was answered.
+    round: u32,
+}
+
+impl Choir {
+    /// Nobody, of `devices` that will join.
+    #[must_use]
+    pub fn new(devices: usize) -> Self {
+        let (reporter, reports) = mpsc::unbounded_channel();
+        Self { devices, go: watch::channel(None).0, reporter, reports, opened: BTreeMap::new(), round: 0 }
+    }
+
+    /// Adds a device that has been welcomed; `index` is its place in the order of answers.
+    pub fn join(&self, index: usize, device: Device) {
+        let (go, reporter) = (self.go.subscribe(), self.reporter.clone());
+        let last = index + 1 == self.devices;
+        tokio::spawn(async move {
+            if let Err(error) = play(index, last, device, go, &reporter).await {
+                let _ = reporter.send(Report::Ended(error));
+            }
+        });
+    }
+
+    /// Waits until every device has the round that comes next.
+    ///
+    /// # Errors
+    /// The first device's that has lost its connection.
+    pub async fn opened(&mut self) -> Result<u32> {
+        loop {
+            if let Some((&round, _)) =
+                self.opened.iter().find(|&(&round, &count)| round > self.round && count >= self.devices)
+            {
+                return Ok(round);
+            }
+            match self.reports.recv().await {
+                Some(Report::Opened(round)) => *self.opened.entry(round).or_default() += 1,
+                Some(Report::Ended(error)) => return Err(error),
+                Some(Report::Acknowledged(..)) | None => {}
+            }
+        }
+    }
+
+    /// One round. `before_last` is called when all but one update have been acknowledged.
+    ///
+    /// # Errors
+    /// As [`Self::opened`].
+    pub async fn round(&mut self, pace: Pace, mut before_last: impl FnMut() -> Result<()>) -> Result<Taken> {
+        let round = self.opened().await?;
+        let start = Instant::now() + LEAD;
+        let _ = self.go.send(Some(Go { round, start, pace }));
+        let (mut times, mut counted) = (Vec::with_capacity(self.devices), 0);
+        while times.len() < self.devices {
+            match self.reports.recv().await {
+                Some(Report::Opened(next)) => *self.opened.entry(next).or_default() += 1,
+                Some(Report::Acknowledged(of, outcome, after)) if of == round => {
+                    counted += usize::from(outcome == AckOutcome::Counted);
+                    times.push(after);
+                    if times.len() + 1 == self.devices {
+                        before_last()?;
+                    }
+                }
+                Some(Report::Ended(error)) => return Err(error),
+                Some(Report::Acknowledged(..)) | None => {}
+            }
+        }
+        self.round = round;
+        self.opened.retain(|&known, _| known > round);
+        Ok(Taken { times: Spread::new(times), counted, took: start.elapsed() })
+    }
+}
+
+async fn play(
+    index: usize,
+    last: bool,
+    mut device: Device,
+    mut go: watch::Receiver<Option<Go>>,
+    reports: &mpsc::UnboundedSender<Report>,
+) -> Result<()> {
+    let mut sent: Option<(RoundId, Instant)> = None;
+    loop {
+        match device.hear().await? {
+            ToDevice::RoundOpen(open) if sent.is_none_or(|(id, _)| id != open.id) => {
+                let _ = reports.send(Report::Opened(open.id.round));
+                let moment = moment(&mut go, open.id.round, index, last).await?;
+                sleep_until(moment).await;
+                sent = Some((open.id, device.answer(open.id).await?));
+            }
+            ToDevice::Ack(ack) => {
+                if let Some((_, at)) = sent.filter(|(id, _)| *id == ack.id) {
+                    let _ = reports.send(Report::Acknowledged(ack.id.round, ack.outcome, at.elapsed()));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// When the device with this place answers.
+async fn moment(
+    go: &mut watch::Receiver<Option<Go>>,
+    round: u32,
+    index: usize,
+    last: bool,
+) -> Result<Instant> {
+    let go = go.wait_for(|go| go.is_some_and(|go| go.round >= round)).await;
+    let go = go.ok().and_then(|go| *go).ok_or_else(|| Error::other("nobody conducts"))?;
+    let hold = if last { go.pace.hold } else { Duration::ZERO };
+    Ok(go.start + go.pace.step * u32::try_from(index).unwrap_or(u32::MAX) + hold)
+}

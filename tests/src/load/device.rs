@@ -1,0 +1,204 @@
+//! A device that only speaks: handshake and updates as a real one's, without a model, a store or a clock.
+
+use std::io::{Error, Result};
+use std::net::{IpAddr, SocketAddr};
+
+use fedspan_protocol::assembly::plan;
+use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{
+    Capabilities, Chunk, Descriptors, Hello, Model, Numeric, RoundId, ToDevice, ToServer, Update, decode,
+};
+use fedspan_protocol::secure::{Channel, Greeting, Key, answer_nonce, encode_hello};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::Instant;
+
+use super::fleet::{FEATURES, WIDTH};
+
+/// Bytes that are read at once.
+const READ: usize = 2048;
+
+/// Who a device is, and how it speaks.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Its identity.
+    pub device: u64,
+    /// Its key.
+    pub key: Key,
+    /// The longest frame that it takes, in bytes.
+    pub frame_limit: u16,
+}
+
+impl Identity {
+    /// The hello of the `handshake`th connection. Its nonce is no secret, and the same in every run.
+    ///
+    /// # Errors
+    /// None, short of a bug.
+    pub fn hello(&self, handshake: u64) -> Result<(Vec<u8>, [u8; 32])> {
+        let capabilities = Capabilities {
+            frame_limit: self.frame_limit,
+            model: Model::Linear { features: FEATURES, width: WIDTH, outputs: 1 },
+            tasks: 0b11,
+            roles: Role::Representation.bit() | Role::Gradient.bit(),
+            encodings: Encoding::F32.bit(),
+            numeric: Numeric::F32,
+            tensors: 1,
+            tensor_elements: u32::from(FEATURES) * u32::from(WIDTH),
+            total_elements: u32::from(FEATURES) * u32::from(WIDTH),
+        };
+        let mut nonce = [0; 16];
+        let seed = self.device.to_le_bytes().into_iter().chain(handshake.to_le_bytes());
+        for (place, byte) in nonce.iter_mut().zip(seed) {
+            *place = byte;
+        }
+        let greeting = Greeting { epoch: self.key.epoch(), handshake, nonce };
+        let mut bytes = vec![0; 256];
+        let (sent, seen) = encode_hello(Hello::new(self.device, capabilities), &greeting, &mut bytes)
+            .map_err(Error::other)?;
+        bytes.truncate(sent);
+        Ok((bytes, seen))
+    }
+}
+
+/// A connection from `from`, or from where the system likes.
+///
+/// # Errors
+/// What the system says.
+pub async fn connect(address: SocketAddr, from: Option<IpAddr>) -> Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    if let Some(from) = from {
+        socket.bind(SocketAddr::new(from, 0))?;
+    }
+    let stream = socket.connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A connected device.
+#[derive(Debug)]
+pub struct Device {
+    identity: Identity,
+    transcript: [u8; 32],
+    stream: TcpStream,
+    /// Once the server has answered.
+    channel: Option<Channel>,
+    decoder: Decoder<Vec<u8>>,
+    /// What was read, and how much of it is used up.
+    input: (Vec<u8>, usize),
+}
+
+impl Device {
+    /// Connects and is welcomed.
+    ///
+    /// # Errors
+    /// What the system says; what the server said, if that is no welcome.
+    pub async fn join(
+        address: SocketAddr,
+        from: Option<IpAddr>,
+        identity: Identity,
+        handshake: u64,
+    ) -> Result<Self> {
+        let mut stream = connect(address, from).await?;
+        let (hello, transcript) = identity.hello(handshake)?;
+        stream.write_all(&hello).await?;
+        let decoder = Decoder::new(vec![0; usize::from(identity.frame_limit)]);
+        let input = (Vec::with_capacity(READ), 0);
+        let mut device = Self { identity, transcript, stream, channel: None, decoder, input };
+        match device.hear().await? {
+            ToDevice::Welcome(_) => {}
+            other => return Err(Error::other(format!("{other:?} for a welcome"))),
+        }
+        let alive = device.seal(&ToServer::Alive, &[])?;
+        device.stream.write_all(&alive).await?;
+        Ok(device)
+    }
+
+    /// The next message.
+    ///
+    /// # Errors
+    /// [`std::io::ErrorKind::UnexpectedEof`] when the server closes, and others for what no honest server sends.
+    pub async fn hear(&mut self) -> Result<ToDevice> {
+        loop {
+            let (bytes, used) = &mut self.input;
+            let mut rest = bytes.get(*used..).unwrap_or_default();
+            let fed = self.decoder.feed(&mut rest);
+            *used = bytes.len() - rest.len();
+            match fed {
+                Fed::NeedMore => {
+                    bytes.clear();
+                    *used = 0;
+                    if self.stream.read_buf(bytes).await? == 0 {
+                        return Err(std::io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Fed::Sealed(frame) => {
+                    if self.channel.is_none() {
+                        self.channel = answer_nonce(frame)
+                            .map(|nonce| Channel::device(&self.identity.key, &self.transcript, &nonce));
+                    }
+                    let unopened = || Error::other("a sealed frame that does not open");
+                    let channel = self.channel.as_mut().ok_or_else(unopened)?;
+                    let message = channel.open(frame).map_err(|_| unopened())?;
+                    return decode(message).map(|(message, _)| message).map_err(Error::other);
+                }
+                Fed::Message(message) => {
+                    return decode(message).map(|(message, _)| message).map_err(Error::other);
+                }
+                Fed::Dropped(reason) => return Err(Error::other(format!("a frame with {reason:?}"))),
+            }
+        }
+    }
+
+    /// Answers a round. Returns when the last byte was written.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn answer(&mut self, id: RoundId) -> Result<Instant> {
+        let frames = self.update(id)?;
+        self.stream.write_all(&frames).await?;
+        Ok(Instant::now())
+    }
+
+    /// An update as it travels: whole, or in chunks where the frame limit is small. A device sends the same in every
+    /// round.
+    ///
+    /// # Errors
+    /// None, short of a bug.
+    pub fn update(&mut self, id: RoundId) -> Result<Vec<u8>> {
+        let descriptor = TensorDescriptor::inline(Role::Gradient, Encoding::F32, FEATURES, WIDTH);
+        let mut tensors: Descriptors = [descriptor].into_iter().collect();
+        plan(&mut tensors, usize::from(self.identity.frame_limit)).map_err(Error::other)?;
+        let elements = u64::from(FEATURES) * u64::from(WIDTH);
+        let value = |index: u64| (index.wrapping_mul(31) ^ self.identity.device) % 17;
+        #[allow(clippy::cast_precision_loss)]
+        let bytes: Vec<u8> =
+            (0..elements).flat_map(|index| ((value(index) as f32 - 8.0) * 1e-3).to_le_bytes()).collect();
+        let chunked = tensors.first().cloned().filter(|tensor| tensor.chunk > 0);
+        let head = ToServer::Update(Update { id, samples: 32, skipped: 0, tensors });
+        let Some(tensor) = chunked else { return self.seal(&head, &bytes) };
+        let mut frames = self.seal(&head, &[])?;
+        for index in 0..tensor.chunks() {
+            let range = tensor.chunk_range(index).unwrap_or_default();
+            let offset = u32::try_from(range.start).map_err(Error::other)?;
+            let body = bytes.get(4 * range.start..4 * range.end).unwrap_or_default();
+            frames.extend(self.seal(&ToServer::Chunk(Chunk { id, tensor: 0, offset }), body)?);
+        }
+        Ok(frames)
+    }
+
+    fn seal(&mut self, message: &ToServer, body: &[u8]) -> Result<Vec<u8>> {
+        let mut out = vec![0; wire_capacity(usize::from(self.identity.frame_limit))];
+        let channel = self.channel.as_mut().ok_or_else(|| Error::other("not welcomed yet"))?;
+        let sent = channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut out);
+        out.truncate(sent.map_err(Error::other)?);
+        Ok(out)
+    }
+
+    /// The bare connection.
+    #[must_use]
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+}

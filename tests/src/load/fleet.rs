@@ -1,0 +1,101 @@
+//! What a load is made of: the devices' keys, and the server's configuration.
+
+use std::io::{Error, Result};
+use std::path::{Path, PathBuf};
+
+use fedspan_aggregator::keys::{Cost, Entropy, KeyError, KeyStore, Unlock, create_private};
+use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_aggregator::server::Protection;
+
+use super::Identity;
+
+/// `d` of the load's campaign.
+pub const FEATURES: u16 = 64;
+
+/// `k` of the load's campaign.
+pub const WIDTH: u16 = 4;
+
+/// How many there are, and what they are served with.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Devices that answer.
+    pub devices: usize,
+    /// Devices that have keys and mean no good.
+    pub traitors: usize,
+    /// The longest frame that a device takes, in bytes.
+    pub frame_limit: u16,
+    /// Of keys, and of garbage.
+    pub seed: u64,
+    /// The `[limits]` of the server.
+    pub limits: String,
+}
+
+/// Randomness for keys that are worth nothing.
+struct Seeded(Stream);
+
+impl Entropy for Seeded {
+    fn fill(&mut self, bytes: &mut [u8]) -> std::result::Result<(), KeyError> {
+        for part in bytes.chunks_mut(8) {
+            let bits = self.0.bits().to_le_bytes();
+            for (place, byte) in part.iter_mut().zip(bits) {
+                *place = byte;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Makes a key store and a key file in a directory. Returns the text of the `fleet.toml` that serves them, and who
+    /// has keys: the devices first, then the traitors.
+    ///
+    /// # Errors
+    /// What the system or the key store says.
+    pub fn prepare(&self, directory: &Path) -> Result<(String, Vec<Identity>)> {
+        let state = directory.join("state");
+        let (store, key_file) = (directory.join("keys"), directory.join("key"));
+        let mut entropy = Seeded(stream(self.seed, Purpose::Device, 0));
+        let mut secret = [0; 32];
+        entropy.fill(&mut secret).map_err(Error::other)?;
+        create_private(&key_file, &secret).map_err(Error::other)?;
+        let unlock = Unlock::from_key_file(&key_file).map_err(Error::other)?;
+        let mut keys = KeyStore::create(&store, &unlock, Cost::RECOMMENDED, entropy).map_err(Error::other)?;
+        let all: Vec<u64> = (1..).take(self.devices + self.traitors).collect();
+        keys.add(&all, false, 0).map_err(Error::other)?;
+        let identity = |device: u64| {
+            let known =
+                keys.keys().lookup(device, 0).ok_or_else(|| Error::other("a key that was not added"))?;
+            Ok(Identity { device, key: known.key().clone(), frame_limit: self.frame_limit })
+        };
+        let identities = all.into_iter().map(identity).collect::<Result<_>>()?;
+        Ok((self.fleet(&state, &store, &key_file), identities))
+    }
+
+    /// What serves the fleet of a directory in this process.
+    ///
+    /// # Errors
+    /// What the key store says.
+    pub fn protection(&self, directory: &Path) -> Result<Protection> {
+        let unlock = Unlock::from_key_file(&directory.join("key")).map_err(Error::other)?;
+        let entropy = |index| Seeded(stream(self.seed, Purpose::Device, index));
+        let keys = KeyStore::open(&directory.join("keys"), &unlock, entropy(1)).map_err(Error::other)?;
+        Ok(Protection::Keys(keys, Box::new(entropy(2))))
+    }
+
+    /// The first so many answers are waited for, as traitors join whose never come.
+    fn fleet(&self, state: &Path, store: &Path, key_file: &Path) -> String {
+        let name = |path: &Path| -> String { format!("{:?}", PathBuf::from(path).display().to_string()) };
+        format!(
+            "seed = {}\nstate = {}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = {devices}\nkeys = {}\n\
+             key_file = {}\n[data]\nd = {FEATURES}\n[model]\nk = {WIDTH}\n[algorithm]\nname = \"fedrep\"\n\
+             rounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"first-arrivals\"\nn = {devices}\n\
+             [rounds]\ndeadline = 0\n[limits]\n{}",
+            self.seed,
+            name(state),
+            name(store),
+            name(key_file),
+            self.limits,
+            devices = self.devices,
+        )
+    }
+}

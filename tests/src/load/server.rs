@@ -1,0 +1,81 @@
+//! The server as it is shipped, as a child process.
+
+use std::io::{BufRead, BufReader, Error, Result};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use fedspan_aggregator::server::query;
+
+/// A server in a directory that goes with it.
+#[derive(Debug)]
+pub struct ServerProcess {
+    process: Child,
+    /// Kept open: a server whose output nobody reads may not print.
+    _output: BufReader<ChildStdout>,
+    /// Where it listens.
+    pub address: SocketAddr,
+    directory: PathBuf,
+}
+
+impl ServerProcess {
+    /// Starts `program` with the `fleet.toml` of this text. Its log goes to a file of the directory.
+    ///
+    /// # Errors
+    /// What the system says, or that it does not listen.
+    pub fn start(program: &Path, directory: &Path, fleet: &str) -> Result<Self> {
+        let config = directory.join("fleet.toml");
+        std::fs::write(&config, fleet)?;
+        let log = std::fs::File::create(directory.join("log"))?;
+        let mut process = Command::new(program)
+            .arg("serve")
+            .arg("--config")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| Error::other(format!("{}: {error}", program.display())))?;
+        let output = process.stdout.take().ok_or_else(|| Error::other("no output"))?;
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let address =
+            line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next()?.parse().ok());
+        let Some(address) = address else {
+            let _ = process.kill();
+            let log = std::fs::read_to_string(directory.join("log")).unwrap_or_default();
+            return Err(Error::other(format!("the server does not listen: {line}{log}")));
+        };
+        Ok(Self { process, _output: output, address, directory: directory.to_owned() })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Its status, a line of JSON.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn status(&self) -> Result<serde_json::Value> {
+        let mut answer = String::new();
+        let state = self.directory.join("state");
+        let asked = query(&state, "status", |line| {
+            answer.push_str(line);
+            Ok(())
+        });
+        asked.await?.ok_or_else(|| Error::other("the server does not answer"))?;
+        serde_json::from_str(&answer).map_err(Error::other)
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
