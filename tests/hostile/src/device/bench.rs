@@ -184,7 +184,8 @@ impl<A: Memory> Bench<A> {
         }
         self.work.frames += 1;
         let (copy, before) = (frame.to_vec(), self.state());
-        let due = self.server.as_ref().is_some_and(|server| server.is_due(&copy));
+        // A device that wants its link closed has done with it.
+        let due = !self.close && self.server.as_ref().is_some_and(|server| server.is_due(&copy));
         let (open, campaigns) = (self.session.counters().unopened, self.session.counters().unexpected);
         let progress = self.session.handle(self.now, Event::Sealed(frame), &mut self.out);
         self.work.steps += 1;
