@@ -3,11 +3,14 @@
 #![cfg(feature = "flash")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod common;
 #[path = "common/nor.rs"]
 mod nor;
 
 use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
+use fedspan_protocol::frame::crc32c;
 use nor::{Nor, PAGE, WORD};
+use proptest::prelude::*;
 
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
@@ -112,4 +115,98 @@ fn a_spoilt_byte_never_lowers_the_number() {
     }
     println!("{tried} spoilt bytes, {silent} silent, {lower} lower");
     assert_eq!(lower, 0);
+}
+
+/// A number as it lies in flash.
+fn copy(number: u64) -> Vec<u8> {
+    let mut bytes = [b"FSPH".as_slice(), &number.to_le_bytes()].concat();
+    bytes.extend(crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// What a server chooses of a record (its campaign, its round, what its representation hashes to) reads like a number.
+#[test]
+fn a_server_cannot_write_a_number() {
+    let forged = copy(u64::MAX);
+    let (campaign, rest) = forged.split_first_chunk().unwrap();
+    let (round, representation) = rest.split_first_chunk().unwrap();
+    let record = Record {
+        campaign: u64::from_le_bytes(*campaign),
+        round: u32::from_le_bytes(*round),
+        representation: u32::from_le_bytes(representation.try_into().unwrap()),
+        head: &[0.25, -7.0],
+    };
+    let nor = Nor::new(2);
+    let (mut store, _) = boot(&nor);
+    store.save_handshakes(128).unwrap();
+    store.save(&record).unwrap();
+    assert_eq!(boot(&nor).1, Ok(128));
+    let mut head = [0.0; K];
+    let loaded = self::store(&nor).load(&mut head).unwrap().unwrap();
+    assert_eq!((loaded.campaign, loaded.round), (record.campaign, record.round));
+    assert_eq!((loaded.representation, head.as_slice()), (record.representation, record.head));
+}
+
+proptest! {
+    /// A head that is full of numbers, each hidden in another way: none of them is one.
+    #[test]
+    fn a_head_cannot_pose_as_a_number(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
+        const K: usize = 64;
+        const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+        // The first as it is; all numbers are finite, seen as floats.
+        let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {
+            let mask = if n == 0 { 0 } else { mask & 0x3f };
+            copy(0x3f3f_3f3f_0000_0000).into_iter().map(move |byte| byte ^ mask)
+        });
+        let bytes: Vec<u8> = std::iter::repeat_n(0, shift).chain(hidden).collect();
+        let words = bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap()));
+        let mut head: Vec<f32> = words.map(|value| if value.is_finite() { value } else { 0.0 }).collect();
+        head.resize(K, 1.0);
+        let nor = Nor::new(4);
+        let whole = || FlashStore::<_, BYTES>::new(nor.clone(), 0..4 * PAGE as u32).unwrap();
+        whole().save_handshakes(128).unwrap();
+        whole().save(&Record { campaign: 1, round: 2, representation: 3, head: &head }).unwrap();
+        let mut back = [0.0; K];
+        prop_assert!(whole().load(&mut back).unwrap().is_some());
+        prop_assert_eq!(back.as_slice(), head.as_slice());
+        prop_assert_eq!(whole().load_handshakes(), Ok(128));
+    }
+}
+
+/// Flash that is full of noise is erased, and the power goes after any byte of that, and again: a number that lay
+/// somewhere in it is still there.
+#[test]
+fn erasing_never_loses_the_number() {
+    let mut random = common::Random(1);
+    let (mut erasures, mut readable) = (0, 0);
+    for pages in [2, 2, 3, 4].repeat(10) {
+        let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
+        // No copy is ever written across two pages.
+        let at = random.below(pages) * PAGE + random.below(PAGE - 15);
+        image[at..at + 16].copy_from_slice(&copy(1280));
+        let again = random.below(400);
+        let mut erased = 0;
+        for power in (0..).step_by(7) {
+            let nor = Nor::with(image.clone());
+            let mut whole = false;
+            for power in [power, again, usize::MAX] {
+                nor.0.borrow_mut().power = power;
+                let (mut store, number) = boot(&nor);
+                assert!(number == Ok(1280) || power < usize::MAX && number == Err(StoreError), "{number:?}");
+                whole |= save(&mut store, 1).is_ok() && power < usize::MAX;
+                erased = erased.max(store.erased());
+            }
+            let (mut store, number) = boot(&nor);
+            assert_eq!(number, Ok(1280), "{pages} pages, {at}, {power}, {again}");
+            store.save_handshakes(1408).unwrap();
+            save(&mut store, 2).unwrap();
+            assert_eq!(boot(&nor).1, Ok(1408));
+            if whole && power > again {
+                break;
+            }
+        }
+        erasures += usize::from(erased > 0);
+        readable += usize::from(erased == 0);
+    }
+    assert!(erasures > 10, "{erasures}, and {readable} that could be read as pages");
 }

@@ -19,22 +19,37 @@ pub fn copy(number: u64) -> [u8; COPY] {
     bytes
 }
 
+/// Whether something in these bytes could begin a copy.
+pub fn has_magic(bytes: impl Iterator<Item = u8>) -> bool {
+    let mut window = [0; MAGIC.len()];
+    bytes.into_iter().any(|byte| {
+        push(&mut window, byte);
+        window == MAGIC
+    })
+}
+
+fn push(window: &mut [u8], byte: u8) {
+    window.rotate_left(1);
+    if let Some(last) = window.last_mut() {
+        *last = byte;
+    }
+}
+
 /// Reads flash from one end to the other, byte by byte.
 #[derive(Debug, Default)]
 pub struct Search {
     /// The bytes that were read last, the newest at the end.
     window: [u8; COPY],
-    /// The largest number of all copies so far.
-    pub largest: Option<u64>,
+    read: u32,
+    /// The largest number of all copies so far, and how many bytes were read when the last copy of it ended.
+    pub largest: Option<(u64, u32)>,
 }
 
 impl Search {
     /// The next byte.
     pub fn take(&mut self, byte: u8) {
-        self.window.rotate_left(1);
-        if let Some(last) = self.window.last_mut() {
-            *last = byte;
-        }
+        push(&mut self.window, byte);
+        self.read = self.read.saturating_add(1);
         if !self.window.starts_with(&MAGIC) {
             return;
         }
@@ -43,7 +58,7 @@ impl Search {
         if let Some(number) = number
             && copy(number) == self.window
         {
-            self.largest = self.largest.max(Some(number));
+            self.largest = self.largest.max(Some((number, self.read)));
         }
     }
 }

@@ -3,16 +3,14 @@
 //! goes in the middle of a write.
 
 use core::ops::Range;
-use core::pin::pin;
-use core::task::{Context, Poll, Waker};
 
-use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
-use embedded_storage_async::nor_flash as waiting;
+use embedded_storage::nor_flash::NorFlash;
 use sequential_storage::Error;
 use sequential_storage::cache::{Cache, Uncached};
 use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
-use super::copies::{Search, copy};
+use super::careful::{Aligned, Careful, wait};
+use super::copies::{COPY, copy};
 use super::{Loaded, Record, Store, StoreError, encoded};
 
 /// The record's name.
@@ -76,16 +74,12 @@ impl core::error::Error for FlashError {}
 /// What cannot be read as a record of this model (another firmware's data, random bytes) is erased with the
 /// first write and counted in [`FlashStore::erased`].
 pub struct FlashStore<F: NorFlash, const N: usize> {
-    map: MapStorage<u8, Blocking<F>, Cache<Uncached, Uncached, Uncached, u8>>,
+    map: MapStorage<u8, Careful<F>, Cache<Uncached, Uncached, Uncached, u8>>,
     buffer: Aligned<N>,
     /// The largest number of handshakes that is known: erasing must not forget it.
     handshakes: u64,
     erased: u32,
 }
-
-/// Some flash controllers copy whole words from RAM.
-#[repr(align(8))]
-struct Aligned<const N: usize>([u8; N]);
 
 impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// Takes the pages of `range` (addresses as `F` counts them).
@@ -108,7 +102,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             MapConfigError::RangeTooSmall => short,
             _ => FlashError::Geometry { page, word },
         })?;
-        let map = MapStorage::new(Blocking(flash), config, Cache::new_uncached());
+        let map = MapStorage::new(Careful::new(flash, range), config, Cache::new_uncached());
         Ok(Self { map, buffer: Aligned([0; N]), handshakes: 0, erased: 0 })
     }
 
@@ -120,7 +114,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
 
     /// Gives the flash back.
     pub fn into_flash(self) -> F {
-        self.map.destroy().0.0
+        self.map.destroy().0.flash
     }
 
     /// Writes an item and reads it back: bytes that were not erased spoil what is written over them. False
@@ -137,6 +131,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         match wait(self.map.store_item(buffer, &key, item)) {
             Ok(()) => {}
             Err(Error::Corrupted { .. } | Error::LogicBug { .. } | Error::FullStorage) => return Ok(false),
+            Err(Error::Storage { .. }) if self.map.flash().has_refused() => return Ok(false),
             // Not for this item, but for one that must be moved out of its way: no record of ours is so long.
             Err(Error::BufferTooSmall(needed)) if needed > length + FRAMING => return Ok(false),
             Err(_) => return Err(StoreError),
@@ -161,33 +156,63 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(all)
     }
 
-    /// The largest number of all copies in the flash, old ones included, wherever they are: what cannot be read as
-    /// records any more still says how far the numbers went.
-    fn read_handshakes(&mut self) -> Result<u64, StoreError> {
-        let mut search = Search::default();
-        let mut range = self.map.flash_range();
-        let block = &mut self.buffer.0;
-        let most = block.len() - block.len() % F::READ_SIZE.max(1);
-        while !range.is_empty() {
-            let length = most.min(range.len());
-            let bytes = block.get_mut(..length).filter(|bytes| !bytes.is_empty()).ok_or(StoreError)?;
-            self.map.flash().0.read(range.start, bytes).map_err(|_| StoreError)?;
-            bytes.iter().for_each(|byte| search.take(*byte));
-            range.start = range.start.saturating_add(u32::try_from(length).map_err(|_| StoreError)?);
+    /// Whether both items are there, with this number.
+    fn has_handshakes(&mut self, number: u64) -> Result<bool, StoreError> {
+        let bytes = copy(number);
+        for key in HANDSHAKES {
+            match wait(self.map.fetch_item::<&[u8]>(&mut self.buffer.0, &key)) {
+                Ok(Some(stored)) if stored == bytes => {}
+                Err(Error::Storage { .. }) => return Err(StoreError),
+                _ => return Ok(false),
+            }
         }
-        self.handshakes = self.handshakes.max(search.largest.unwrap_or(0));
-        Ok(self.handshakes)
+        Ok(true)
     }
 
-    /// Erases everything but the number of handshakes, as far as that is known or can still be read.
+    /// The largest number of all copies in the flash, old ones included, wherever they are: what cannot be read as
+    /// records any more still says how far the numbers went. And where the last copy of it ends.
+    fn read_handshakes(&mut self) -> Result<(u64, u32), StoreError> {
+        let range = self.map.flash_range();
+        let (number, end) = self.map.flash().newest(range).map_err(|_| StoreError)?;
+        self.handshakes = self.handshakes.max(number);
+        Ok((self.handshakes, end))
+    }
+
+    /// Erases everything but the number of handshakes, as far as that is known or can still be read. Whenever the power
+    /// goes, a copy of it is in one page or another.
     fn erase(&mut self) -> Result<(), StoreError> {
         self.erased = self.erased.saturating_add(1);
-        let handshakes = self.read_handshakes()?;
-        wait(self.map.erase_all()).map_err(|_| StoreError)?;
+        let (handshakes, end) = self.read_handshakes()?;
+        let Range { start: first, end: last } = self.map.flash_range();
+        let page = u32::try_from(F::ERASE_SIZE).map_err(|_| StoreError)?;
+        let last = last.saturating_sub(page);
+        if handshakes > 0 {
+            // Out of the last page, if the only copy may be there, and into it.
+            if end > last {
+                self.keep(first, handshakes)?;
+            }
+            self.keep(last, handshakes)?;
+        }
+        self.map.flash().flash.erase(first, last).map_err(|_| StoreError)?;
+        // Into the first page.
         if handshakes > 0 && !self.write_handshakes(handshakes)? {
             return Err(StoreError);
         }
-        Ok(())
+        self.map.flash().flash.erase(last, last.saturating_add(page)).map_err(|_| StoreError)
+    }
+
+    /// Erases the page at `first` and leaves the number in the middle of it, where no page has its marks.
+    fn keep(&mut self, first: u32, handshakes: u64) -> Result<(), StoreError> {
+        let length = COPY.next_multiple_of(F::WRITE_SIZE);
+        let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
+        bytes.fill(0xFF);
+        bytes.iter_mut().zip(copy(handshakes)).for_each(|(place, byte)| *place = byte);
+        let middle = F::ERASE_SIZE / 2 / F::WRITE_SIZE * F::WRITE_SIZE;
+        let (page, middle) = (u32::try_from(F::ERASE_SIZE), u32::try_from(middle));
+        let (page, middle) = page.and_then(|page| Ok((page, middle?))).map_err(|_| StoreError)?;
+        let flash = &mut self.map.flash().flash;
+        flash.erase(first, first.saturating_add(page)).map_err(|_| StoreError)?;
+        flash.write(first.saturating_add(middle), bytes).map_err(|_| StoreError)
     }
 }
 
@@ -207,14 +232,19 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
-        self.read_handshakes()
+        let (number, _) = self.read_handshakes()?;
+        // What is found, but not where it belongs, would go with its page.
+        if number > 0 && !self.has_handshakes(number)? {
+            self.save_handshakes(number)?;
+        }
+        Ok(number)
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
         match wait(self.map.fetch_item::<&[u8]>(&mut self.buffer.0, &KEY)) {
             Ok(Some(bytes)) => Ok(encoded::read(bytes, head)),
             Ok(None) => Ok(None),
-            Err(Error::Storage { .. }) => Err(StoreError),
+            Err(Error::Storage { .. }) if !self.map.flash().has_refused() => Err(StoreError),
             // What is there is no record of ours.
             Err(_) => {
                 self.erase()?;
@@ -234,62 +264,5 @@ impl<'a> Value<'a> for Item<'_> {
 
     fn deserialize_from(_buffer: &'a [u8]) -> Result<(Self, usize), SerializationError> {
         Err(SerializationError::InvalidFormat)
-    }
-}
-
-/// Blocking flash for a library that awaits it: every future is ready at once.
-struct Blocking<F>(F);
-
-/// Runs a future of [`Blocking`] flash.
-fn wait<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-    }
-}
-
-impl<F: ErrorType> waiting::ErrorType for Blocking<F> {
-    type Error = Kind;
-}
-
-/// What went wrong in the flash, whatever the driver.
-#[derive(Debug)]
-struct Kind(NorFlashErrorKind);
-
-impl waiting::NorFlashError for Kind {
-    fn kind(&self) -> waiting::NorFlashErrorKind {
-        self.0
-    }
-}
-
-fn kind(error: impl embedded_storage::nor_flash::NorFlashError) -> Kind {
-    Kind(error.kind())
-}
-
-impl<F: ReadNorFlash> waiting::ReadNorFlash for Blocking<F> {
-    const READ_SIZE: usize = F::READ_SIZE;
-
-    async fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Kind> {
-        self.0.read(offset, bytes).map_err(kind)
-    }
-
-    fn capacity(&self) -> usize {
-        self.0.capacity()
-    }
-}
-
-impl<F: NorFlash> waiting::NorFlash for Blocking<F> {
-    const WRITE_SIZE: usize = F::WRITE_SIZE;
-    const ERASE_SIZE: usize = F::ERASE_SIZE;
-
-    async fn erase(&mut self, from: u32, to: u32) -> Result<(), Kind> {
-        self.0.erase(from, to).map_err(kind)
-    }
-
-    async fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Kind> {
-        self.0.write(offset, bytes).map_err(kind)
     }
 }

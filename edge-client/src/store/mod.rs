@@ -1,6 +1,8 @@
 //! What survives a reset: one small record a round, written before the update leaves.
 
 #[cfg(feature = "flash")]
+mod careful;
+#[cfg(feature = "flash")]
 mod copies;
 #[cfg(feature = "flash")]
 mod encoded;
