@@ -209,6 +209,45 @@ proptest! {
         }
     }
 
+    /// As many devices as the trim says, whatever they weigh, send what they like: every coordinate stays among those of
+    /// the others.
+    #[test]
+    fn the_trimmed_mean_withstands_the_heaviest(
+        seed in any::<u64>(), mut samples in proptest::collection::vec(1u32..40, 5..30), lie in -1e6f32..1e6
+    ) {
+        samples.sort_unstable_by(|a, b| b.cmp(a));
+        let liars = samples.len() / 5;
+        samples[..liars].iter_mut().for_each(|samples| *samples = samples.saturating_mul(1 << 25));
+        let mut values = vectors(samples.len(), 3, seed);
+        values[..liars].iter_mut().for_each(|values| values.fill(lie));
+        let mut round = RoundAggregate::new(Rule::TrimmedMean { trim: TRIM }, Weighting::Samples, 3);
+        for (device, (values, samples)) in (0..).zip(values.iter().zip(&samples)) {
+            round.absorb(device, *samples, &[tensor(Role::Gradient, 3, 1, values.clone())]);
+        }
+        for (index, found) in round.numbers(&[]).unwrap().iter().enumerate() {
+            let honest = || values[liars..].iter().map(|values| f64::from(values[index]));
+            let (least, most) = (honest().fold(f64::MAX, f64::min), honest().fold(f64::MIN, f64::max));
+            prop_assert!((least - 1e-9..=most + 1e-9).contains(found), "{found} of {least} to {most}");
+        }
+    }
+
+    /// However unequal devices are, or say they are.
+    #[test]
+    fn the_heaviest_fifth_has_a_quarter_of_the_weight(mut declared in proptest::collection::vec(1u32.., 1..60), shift in 0u32..31) {
+        declared.iter_mut().for_each(|count| *count = (*count >> shift).max(1));
+        declared.sort_unstable();
+        let n = declared.len();
+        let cap = SampleCap { most: u32::MAX, relative: true };
+        let quarter = |bound: u32| {
+            let sum = |counts: &[u32]| counts.iter().map(|count| u64::from((*count).min(bound))).sum::<u64>();
+            4 * sum(&declared[n - n / 5..]) <= sum(&declared)
+        };
+        let (bound, median) = (cap.bound(&declared), declared[(n - 1) / 2]);
+        prop_assert!(bound >= 1 && bound <= median && quarter(bound), "{bound}");
+        // And no tighter than that.
+        prop_assert!(bound == median || !quarter(bound + 1), "{bound}, {median}");
+    }
+
     /// A subspace has no basis of its own: neither has the result.
     #[test]
     fn rules_for_subspaces_do_not_mind_how_a_device_turns_its_basis(seed in any::<u64>(), n in 1usize..8, k in 1usize..4) {
@@ -322,7 +361,7 @@ fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
 }
 
 #[test]
-fn declared_samples_are_bounded_by_the_median_of_the_round() {
+fn declared_samples_are_bounded_by_what_others_declare() {
     let relative = SampleCap { most: 100, relative: true };
     assert_eq!(relative.bound(&[]), 100);
     assert_eq!(relative.bound(&[7]), 7);
@@ -331,6 +370,9 @@ fn declared_samples_are_bounded_by_the_median_of_the_round() {
     assert_eq!(relative.bound(&[1, 40, 40, 40, 40]), 40);
     assert_eq!(relative.total(&[40, 40, 40, 40, 1_000_000_000]), 200);
     assert_eq!(relative.bound(&[200, 300, 400]), 100);
+    // The median is 10; two that lie would have 20 of 64.
+    let unequal = [1, 1, 1, 1, 10, 10, 10, 10, 1_000_000_000, 1_000_000_000];
+    assert_eq!((relative.bound(&unequal), relative.total(&unequal)), (2, 16));
     let absolute = SampleCap { most: 100, relative: false };
     assert_eq!((absolute.bound(&[7]), absolute.total(&[7, 90, 100])), (100, 197));
 }
@@ -354,12 +396,14 @@ fn who_declares_a_billion_samples_counts_as_one() {
 }
 
 #[test]
-fn a_basis_without_full_rank_is_not_admitted_by_a_rule_for_subspaces() {
+fn a_representation_without_full_rank_is_not_admitted() {
     let good = [tensor(Role::Representation, 3, 2, vec![1.0, 0.0, 0.0, 1.0, 0.0, 0.0])];
     let bad = [tensor(Role::Representation, 3, 2, vec![1.0, 2.0, 0.0, 0.0, 0.0, 0.0])];
     let round = |rule| RoundAggregate::new(rule, Weighting::Uniform, 6);
     for rule in RULES {
         assert!(round(rule).admits(&good) && round(rule).admits(&[]));
-        assert_eq!(round(rule).admits(&bad), !rule.is_for_subspaces());
+        assert!(!round(rule).admits(&bad));
+        // What is no representation may well be of lower rank.
+        assert!(round(rule).admits(&bad.clone().map(|tensor| Tensor { role: Role::Gradient, ..tensor })));
     }
 }

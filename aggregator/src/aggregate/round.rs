@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use fedspan_protocol::tensor::Role;
+
 use super::{
     FixedPointMean, Rule, SampleCap, Weighted, geometric_median, projector_geometric_median, projector_mean,
     trimmed_mean,
@@ -55,11 +57,11 @@ impl RoundAggregate {
         }
     }
 
-    /// Whether an update can be used at all: a rule for subspaces needs one of full rank.
+    /// Whether an update can be used at all: a representation needs full rank, as a round may have no other.
     #[must_use]
     pub fn admits(&self, tensors: &[Tensor]) -> bool {
         match tensors {
-            [update] if self.rule.is_for_subspaces() => {
+            [update] if update.role == Role::Representation => {
                 basis(update.rows, update.cols, &update.values).is_ok()
             }
             _ => true,
@@ -78,14 +80,16 @@ impl RoundAggregate {
             Kept::All(all) => {
                 let all = std::mem::take(all);
                 let weights = weights(self.weighting, &all);
+                let heaviest = |part| heaviest(weights.clone(), part);
                 let updates: Vec<Weighted<'_>> = all
                     .values()
-                    .zip(weights)
+                    .zip(weights.iter().copied())
                     .map(|((_, values), weight)| Weighted { weight, values })
                     .collect();
                 let absorbed = !updates.is_empty();
                 absorbed.then(|| match self.rule {
-                    Rule::TrimmedMean { trim } => trimmed_mean(&updates, trim),
+                    // As many devices as it is to withstand may have more of the weight.
+                    Rule::TrimmedMean { trim } => trimmed_mean(&updates, trim.max(heaviest(trim))),
                     _ => geometric_median(&updates, center),
                 })
             }
@@ -125,6 +129,15 @@ fn joined(tensors: &[Tensor]) -> Vec<f32> {
 
 fn basis(rows: u16, cols: u16, values: &[f32]) -> Result<Matrix, RankDeficient> {
     orthonormal(&from_f32(rows.into(), cols.into(), values))
+}
+
+/// What part of the weight the heaviest `part` of the devices has.
+fn heaviest(mut weights: Vec<f64>, part: f64) -> f64 {
+    weights.sort_by(|a, b| b.total_cmp(a));
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down")]
+    let devices = (part * weights.len() as f64) as usize;
+    let total: f64 = weights.iter().sum();
+    weights.iter().take(devices).sum::<f64>() / total.max(f64::MIN_POSITIVE)
 }
 
 /// Weights in order of devices, each bounded by what the others declare.

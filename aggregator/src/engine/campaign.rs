@@ -227,8 +227,8 @@ pub struct Counters {
     pub skipped_samples: u64,
     /// Updates that count with fewer samples than the device declared, as it was more than any device may.
     pub capped_samples: u64,
-    /// Updates that counted with less, as what the device declared was far more than the median of its round.
-    pub capped_to_median: u64,
+    /// Updates that counted with less, as what the device declared was more than its share of the round may be.
+    pub capped_to_others: u64,
 }
 
 impl Counters {

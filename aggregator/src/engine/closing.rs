@@ -41,7 +41,7 @@ impl Engine {
         let target = round.target.min(round.cohort.len());
         let short_of = Some(target).filter(|n| !round.is_reached() && round.participants.len() < *n);
         self.counters.short += u64::from(short_of.is_some());
-        self.counters.capped_to_median += round.capped_to_median() as u64;
+        self.counters.capped_to_others += round.capped_to_others() as u64;
         self.close_on_devices(&round, actions);
         let training = matches!(self.phase, Phase::Train(_));
         let before = training.then(|| (self.algorithm.model().clone(), self.representation().clone()));

@@ -150,7 +150,7 @@ impl OpenRound {
 
     /// Who counts with fewer samples than it says, as others say so much less.
     #[must_use]
-    pub fn capped_to_median(&self) -> usize {
+    pub fn capped_to_others(&self) -> usize {
         let bound = self.cap.bound(&self.declared);
         self.declared.len() - self.declared.partition_point(|count| *count <= bound)
     }

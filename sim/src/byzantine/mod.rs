@@ -277,7 +277,7 @@ fn one(scenario: &Scenario, seed: u64) -> Result<Measured, RunError> {
                 distance: outcome.scores.distance.unwrap_or(f64::NAN),
                 rejected: counters.rejected(),
                 attacks: outcome.attacks,
-                capped: counters.capped_samples + counters.capped_to_median,
+                capped: counters.capped_samples + counters.capped_to_others,
             })
         }
         // The model is lost, which is what the grid is to show.
