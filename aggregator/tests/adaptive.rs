@@ -205,6 +205,22 @@ fn a_device_that_joins_later_does_not_end_the_schedule() {
     }
 }
 
+/// With one answer a round there is no spread between answers: what is learnt stays finite, and can be gone on from.
+#[test]
+fn one_answer_a_round_leaves_a_state_to_go_on_from() {
+    for seed in 0..20 {
+        let mut world = World::new(vec![10], seed);
+        let mut policy = Doubling::new(1, None, Schedule::Adaptive, By::Devices, 1);
+        for round in 1..=60 {
+            world.round(&mut policy, round);
+            let state = policy.state();
+            assert!(state.iter().all(|value| value.is_finite()), "round {round}: {state:?}");
+            let mut resumed = Doubling::new(1, None, Schedule::Adaptive, By::Devices, 1);
+            assert!(resumed.restore(&state));
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

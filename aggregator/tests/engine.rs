@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::campaign::{D, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
+use common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
 use common::model::{Kind, Op, World, op};
 use fedspan_aggregator::algorithm::Request;
 use fedspan_aggregator::config::Fleet;
@@ -516,4 +516,40 @@ fn request_of_f16(value: f32) -> (usize, Request) {
     let mut request = Fleet::parse("f", fleet).unwrap().engine().requests().remove(0);
     request.tensors[0].values[5] = value;
     (5, request)
+}
+
+/// One device, alone in its round, takes the representation away: its first column is what the step takes off.
+#[test]
+fn a_round_that_leaves_no_representation_is_asked_again() {
+    let ruin = |patience| {
+        let setup = Setup { fleet_size: 1, min_count: 1, power: false, fedavg: false, patience, ..plain() };
+        let mut engine = setup.engine();
+        let mut actions = Vec::new();
+        engine.handle(0, Event::Joined(0), &mut actions);
+        let opening = Arc::clone(&engine.open_round().unwrap().opening);
+        let mut update = honest(0, &opening);
+        for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
+            let sent = opening.request.tensors[0].values[index];
+            *value = if index % K == 0 { sent / ETA } else { 0.0 };
+        }
+        actions.clear();
+        engine.handle(1, Event::Update(0, update), &mut actions);
+        (engine, opening.id, actions)
+    };
+    let (mut engine, id, actions) = ruin(Some(5));
+    assert!(
+        matches!(actions[..], [Action::Acknowledge(0, Ack { outcome: AckOutcome::Counted, .. })]),
+        "{actions:?}"
+    );
+    assert_eq!((engine.counters().ruined, engine.wake()), (1, Some(6)));
+    let mut actions = Vec::new();
+    engine.handle(6, Event::Tick, &mut actions);
+    let [Action::Open(0, again)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().opening.request);
+    let update = honest(0, again);
+    engine.handle(7, Event::Update(0, update), &mut actions);
+    assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
+    // Without patience nothing would change.
+    let (_, _, actions) = ruin(None);
+    assert!(matches!(actions[..], [_, Action::Failed(_)]), "{actions:?}");
 }

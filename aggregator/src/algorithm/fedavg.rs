@@ -5,7 +5,7 @@
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::fedrep::{tensor, wide};
+use super::fedrep::{decoded, tensor, wide};
 use super::{Algorithm, Request, Tensor, Weighting};
 use crate::aggregate::{RoundAggregate, Rule};
 use crate::engine::DeviceId;
@@ -67,7 +67,10 @@ impl Algorithm for FedAvg {
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let ((d, k), c) = (self.representation.shape(), self.head.ncols());
-        let held = || self.request().tensors.into_iter().flat_map(|tensor| wide(&tensor.values));
+        let held = || {
+            let Request { tensors, encoding, .. } = self.request();
+            tensors.into_iter().flat_map(move |tensor| wide(&decoded(tensor.values, encoding)))
+        };
         let center = if self.round.rule().keeps_updates() { held().collect() } else { Vec::new() };
         if let Some(model) = self.round.numbers(&center)
             && let Some((b, w)) = model.split_at_checked(d * k)

@@ -53,18 +53,23 @@ impl FedRep {
 
 /// The representation as every device will have it after decoding, with its tensor.
 fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
-    let mut values = to_f32(representation);
-    if encoding != Encoding::F32 {
-        let mut bytes = vec![0; encoding.byte_len(values.len())];
-        // Orthonormal columns are finite and the lengths agree, so neither call can fail; if one did, the
-        // devices' own check of the representation would refuse the round.
-        let _ = encoding.encode(&values, &mut bytes);
-        let _ = encoding.decode(&bytes, &mut values);
-        if encoding == Encoding::I8 {
-            let _ = orthonormalise(&mut values, representation.ncols());
-        }
+    let mut values = decoded(to_f32(representation), encoding);
+    if encoding == Encoding::I8 {
+        let _ = orthonormalise(&mut values, representation.ncols());
     }
     tensor(Role::Representation, representation, values)
+}
+
+/// Values as every device has them after decoding.
+pub(super) fn decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
+    if encoding != Encoding::F32 {
+        let mut bytes = vec![0; encoding.byte_len(values.len())];
+        // The lengths agree, and where a value is not finite no device takes the round: neither call matters if it
+        // fails.
+        let _ = encoding.encode(&values, &mut bytes);
+        let _ = encoding.decode(&bytes, &mut values);
+    }
+    values
 }
 
 pub(super) fn wide(values: &[f32]) -> Vec<f64> {

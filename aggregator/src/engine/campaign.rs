@@ -215,8 +215,10 @@ pub struct Counters {
     pub declined: u64,
     /// Deadlines that were extended for want of answers.
     pub extended: u64,
-    /// Rounds that were repeated because nobody could answer them.
+    /// Rounds that were repeated because nobody could answer them, or they were [ruined](Self::ruined).
     pub repeated: u64,
+    /// Rounds whose updates together left no representation of full width.
+    pub ruined: u64,
     /// Devices that were asked again in a round that they had declined, or that had rejected them.
     pub asked_again: u64,
     /// Devices that were not waited for any more, having been gone for too long.

@@ -50,7 +50,7 @@ impl Engine {
             _ => self.algorithm.finish(),
         };
         if let Err(error) = finished {
-            return self.fail(Failure::Representation { round: id.round, error }, actions);
+            return self.ruined(now, Failure::Representation { round: id.round, error }, actions);
         }
         let phase = self.phase;
         // What is committed after the last round of a start is the algorithm's state already, whether or
@@ -89,6 +89,15 @@ impl Engine {
             ends_training: phase == Phase::Train(self.settings.rounds),
         })));
         self.next_round(now, actions);
+    }
+
+    /// No model can be made of what the round has brought, which is forgotten: other answers may do. Where there is no
+    /// patience, they would be the same.
+    fn ruined(&mut self, now: Millis, failure: Failure, actions: &mut Vec<Action>) {
+        let Some(patience) = self.settings.patience else { return self.fail(failure, actions) };
+        self.counters.ruined += 1;
+        self.step_back();
+        self.retry_at = Some(now.saturating_add(patience));
     }
 
     pub(super) fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {

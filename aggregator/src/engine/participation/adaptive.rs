@@ -325,10 +325,14 @@ impl Filter {
             self.variance = self.distance / elements;
             Matrix::zeros(d, k)
         });
-        let predicted = (a * a * self.variance + noise / elements).max(f64::MIN_POSITIVE);
+        // One answer a round shows no noise; that of rounding to f32 is always there.
+        let rounding = step.norm_squared() * f64::from(f32::EPSILON * f32::EPSILON) / elements;
+        let predicted = (a * a * self.variance + noise / elements).max(rounding).max(f64::MIN_POSITIVE);
         let gain = self.variance * a / predicted;
         let innovation = step - &error * a;
         self.weight -= 0.5 * (elements * libm::log(predicted) + innovation.norm_squared() / predicted);
+        // A state has finite numbers.
+        self.weight = self.weight.max(f64::MIN / 2.0);
         error += innovation * gain - step;
         let error = after.project(error);
         self.variance *= 1.0 - gain * a;
