@@ -112,8 +112,10 @@ fn rules_must_fit_what_is_uploaded() {
     let trim = |line: &str| message("", &format!("[aggregation]\nrule = \"trimmed-mean\"\n{line}"));
     assert!(
         trim("trim = 0.5")
-            .starts_with("fleet.toml:15: aggregation.trim: found 0.5, allowed: a number from 0 to 0.49")
+            .starts_with("fleet.toml:15: aggregation.trim: found 0.5, allowed: a number from 0.05 to 0.49")
     );
+    // That would be the mean under another name.
+    assert!(trim("trim = 0").contains("found 0, allowed: a number from 0.05 to 0.49"));
     let unused = message("", "[aggregation]\nrule = \"mean\"\ntrim = 0.1");
     assert!(unused.starts_with("fleet.toml:15: aggregation.trim: unknown key"), "{unused}");
     let most = message("", "[limits]\nsamples = 0");

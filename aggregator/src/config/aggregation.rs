@@ -22,7 +22,7 @@ pub fn read_aggregation(section: &Section<'_>) -> Result<Rule, Problem> {
     let rule = section.choice("rule", Some("mean"), &rules.map(|rule| (rule.word(), rule)))?;
     let rule = match rule {
         Rule::TrimmedMean { trim } => {
-            Rule::TrimmedMean { trim: section.number("trim", Some(trim), 0.0..=0.49)? }
+            Rule::TrimmedMean { trim: section.number("trim", Some(trim), 0.05..=0.49)? }
         }
         other => other,
     };

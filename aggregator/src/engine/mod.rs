@@ -194,6 +194,7 @@ impl Engine {
         };
         let Some((own, policy)) = state.split_at_checked(target.state().len()) else { return false };
         let policy = if start_goes_on { policy.is_empty() } else { self.participation.restore(policy) };
+        let Some(next) = id.round.checked_add(1) else { return false };
         if !(policy && target.restore(own)) {
             return false;
         }
@@ -201,7 +202,7 @@ impl Engine {
             self.start = None;
         }
         self.absence.set(None);
-        self.last_id = RoundId { round: id.round + 1, ..id };
+        self.last_id = RoundId { round: next, ..id };
         self.phase = match phase {
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
             other => other,

@@ -102,7 +102,8 @@ impl Engine {
             self.hand_over();
         }
         self.phase = next;
-        let round = self.last_id.round + 1;
+        // At the very end devices decline what they have had.
+        let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
                 let cohort =

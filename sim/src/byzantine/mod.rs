@@ -56,6 +56,7 @@ pub const GRIDS: [Grid; 2] = [
             choice("IPM 0.5", &["attack.kind=inner-product", "attack.strength=0.5"]),
             choice("IPM 1.5", &["attack.kind=inner-product", "attack.strength=1.5"]),
             choice("ALIE", &["attack={ kind = \"little-is-enough\" }"]),
+            choice("ALIE, z = 1.5", &["attack.kind=little-is-enough", "attack.strength=1.5"]),
             choice("Gauss x10", &["attack.kind=gaussian", "attack.strength=10"]),
             choice("scale 1e6", &["attack.kind=scale", "attack.strength=1e6"]),
             choice("mimic", &["attack={ kind = \"mimic\" }"]),
@@ -162,10 +163,10 @@ impl Cell {
         }
     }
 
-    /// The worst seed.
+    /// The worst seed; no number is worse than any.
     #[must_use]
     pub fn worst(&self) -> f64 {
-        self.distances.iter().copied().fold(0.0, f64::max)
+        self.distances.iter().copied().max_by(f64::total_cmp).unwrap_or(f64::NAN)
     }
 }
 
