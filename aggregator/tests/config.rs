@@ -131,7 +131,7 @@ fn rules_must_fit_what_is_uploaded() {
     assert!(said.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{said}");
 }
 
-/// Only the mean is warned of, with the rule that fits; a rule is part of what a campaign is.
+/// The mean is warned of, with the rule that fits, and weights that devices choose; a rule is part of what a campaign is.
 #[test]
 fn the_mean_is_warned_of_and_a_rule_makes_another_campaign() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
@@ -143,6 +143,10 @@ fn the_mean_is_warned_of_and_a_rule_makes_another_campaign() {
     assert!(subspaces.advice().unwrap().contains("\"projector-geometric-median\" is recommended"));
     let robust = fleet("[aggregation]\nrule = \"geometric-median\"");
     assert_eq!(robust.advice(), None);
+    let by_samples = BASE.replace("rounds = 4", "rounds = 4\nweighting = \"samples\"");
+    let by_samples = format!("{by_samples}[aggregation]\nrule = \"geometric-median\"");
+    let advice = Fleet::parse("fleet.toml", &by_samples).unwrap().advice().unwrap();
+    assert!(advice.contains("which \"geometric-median\" does not always withstand"), "{advice}");
     assert!(robust.limits.samples.relative && !mean.limits.samples.relative);
     assert!(!mean.fingerprint().contains("aggregation"), "older campaigns have no such line");
     assert!(robust.fingerprint().contains("aggregation.rule = \"geometric-median\"\n"));

@@ -6,6 +6,7 @@ use super::reader::Section;
 use super::sections::{AlgorithmName, AlgorithmSection};
 use super::source::Problem;
 use crate::aggregate::{Rule, SampleCap, TRIM};
+use crate::algorithm::Weighting;
 
 /// Reads `[aggregation]`.
 ///
@@ -73,13 +74,19 @@ pub fn advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
         }
         _ => Rule::GeometricMedian,
     };
-    (rule == Rule::Mean).then(|| {
-        format!(
+    match (rule, algorithm.weighting) {
+        (Rule::Mean, _) => Some(format!(
             "aggregation.rule is \"mean\": one bad device can steer the model; where devices are not all trusted \
              \"{}\" is recommended (aggregator/POISON.md)",
             better.word()
-        )
-    })
+        )),
+        (_, Weighting::Samples) => Some(format!(
+            "algorithm.weighting is \"samples\": a fifth of the devices can have a quarter of the weight by declaring \
+             many, which {:?} does not always withstand; \"uniform\" is safer (aggregator/POISON.md)",
+            rule.word()
+        )),
+        _ => None,
+    }
 }
 
 /// Reads the bounds on an update that scenarios have, too: the largest Frobenius norm, and what declared numbers of

@@ -56,7 +56,7 @@ pub const GRIDS: [Grid; 2] = [
             choice("IPM 0.5", &["attack.kind=inner-product", "attack.strength=0.5"]),
             choice("IPM 1.5", &["attack.kind=inner-product", "attack.strength=1.5"]),
             choice("ALIE", &["attack={ kind = \"little-is-enough\" }"]),
-            choice("ALIE, z = 1.5", &["attack.kind=little-is-enough", "attack.strength=1.5"]),
+            choice("ALIE 1.5", &["attack.kind=little-is-enough", "attack.strength=1.5"]),
             choice("Gauss x10", &["attack.kind=gaussian", "attack.strength=10"]),
             choice("scale 1e6", &["attack.kind=scale", "attack.strength=1e6"]),
             choice("mimic", &["attack={ kind = \"mimic\" }"]),
@@ -64,7 +64,7 @@ pub const GRIDS: [Grid; 2] = [
             choice("Inf", &["attack={ kind = \"infinite\" }"]),
             choice("n_i = 1e9", &["attack={ kind = \"samples\" }", "algorithm.weighting=samples"]),
             choice(
-                "sign x10, n_i = 1e9",
+                "sign x10 and n_i = 1e9",
                 &[
                     "attack.kind=sign-flip",
                     "attack.strength=10",
