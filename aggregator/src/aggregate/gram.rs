@@ -128,13 +128,13 @@ mod tests {
             let vector: Vec<f64> = (0..n).map(|_| random.normal()).collect();
             let times = gram.times(&vector);
             assert_eq!((gram.size(), times.len()), (n, n));
-            for i in 0..n {
+            for (i, found) in times.iter().enumerate() {
                 let row: Vec<f64> = (0..n).map(|j| pair(i, j)).collect();
                 for (j, expected) in row.iter().enumerate() {
                     assert_eq!(gram.at(i, j).to_bits(), expected.to_bits(), "({n}, {d}, {k}) at {i}, {j}");
                 }
                 let sum = row.iter().zip(&vector).fold(0.0, |sum, (value, factor)| sum + value * factor);
-                assert_eq!(times[i].to_bits(), sum.to_bits(), "({n}, {d}, {k}) row {i}");
+                assert_eq!(found.to_bits(), sum.to_bits(), "({n}, {d}, {k}) row {i}");
             }
         }
         assert!(Gram::of(&[]).times(&[]).is_empty());
