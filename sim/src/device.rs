@@ -162,6 +162,7 @@ fn prepare(arguments: &Arguments) -> Result<(Scenario, Dataset, SimSession), Str
         None => std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?,
     };
     let scenario = Scenario::parse(name, &text, &arguments.set).map_err(|problem| problem.to_string())?;
+    scenario.check_honest().map_err(|error| error.to_string())?;
     let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
     let count = dataset.clients.len() + dataset.newcomers.len();
     let identity = identity(arguments)?;

@@ -5,7 +5,7 @@ mod fleet;
 
 use std::path::Path;
 
-pub use attack::{Attack, AttackSection};
+pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
@@ -303,6 +303,14 @@ impl Scenario {
                 })
             }
         }
+    }
+
+    /// Checks that nobody attacks: real devices and boards do as they are built.
+    ///
+    /// # Errors
+    /// [`Attacked`].
+    pub fn check_honest(&self) -> Result<(), Attacked> {
+        if self.attack.is_some() { Err(Attacked { name: self.name.clone() }) } else { Ok(()) }
     }
 
     /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.

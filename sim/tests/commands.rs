@@ -72,6 +72,31 @@ fn emulate_refuses_scenarios_that_its_firmware_is_not_made_for() {
     }
 }
 
+/// A device, a board and a server are what they are: nobody gets a run without attackers who asked for some.
+#[test]
+fn attackers_are_refused_where_they_are_not_simulated() {
+    let here = directory("attackers");
+    let device = ["device", "--connect", "127.0.0.1:9", "--wearer", "1", "--plaintext"];
+    for arguments in [
+        &["live", "byzantine"][..],
+        &["live", "byzantine,attack.kind=none", "linear,attack.kind=mimic", "--set", "model.init=random"],
+        &["emulate", "--core", "m0", "--firmware", "nowhere.elf", "--set", "attack.kind=mimic"],
+        &[&device[..], &["--scenario", "byzantine"]].concat(),
+        &[&device[..], &["--set", "attack.kind=mimic"]].concat(),
+    ] {
+        let output = program(&here, arguments);
+        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
+        for part in ["set attack.kind = \"none\"", "`run`, `compare` or `byzantine`"] {
+            assert!(
+                errors(&output).contains(part),
+                "{arguments:?}: {part:?} is not in {:?}",
+                errors(&output)
+            );
+        }
+    }
+    assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
+}
+
 /// What a run would need is looked at before it runs: nobody loses an hour to a name.
 #[test]
 fn an_output_directory_that_cannot_be_made_is_exit_2_before_anything_ran() {

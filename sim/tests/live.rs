@@ -52,6 +52,12 @@ fn what_a_server_decides_is_kept_and_decided_again() {
     let said = errors(&output);
     assert!(said.contains("waits for 5 of") && said.contains("waits for 4 of"), "{said}");
 
+    // A server has no attackers to decide about again.
+    let output =
+        program(&here, &[&["replay", "stragglers", kept, "--set", "attack.kind=mimic"][..], &SMALL].concat());
+    assert_eq!(code(&output), 2);
+    assert!(errors(&output).contains("set attack.kind = \"none\""), "{}", errors(&output));
+
     // Another scenario, and no journal at all.
     let output = program(&here, &["replay", "stragglers", kept]);
     assert_eq!(code(&output), 2);

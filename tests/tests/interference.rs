@@ -7,12 +7,13 @@ mod common;
 use std::sync::Arc;
 
 use common::{
-    Board, DEVICE, Host, OTHER, Random, WELCOME, converse, gate, joined, keys, opening, plain, plain_open,
-    protected, react, recording, requirements, round, uncobs, unopened,
+    Board, DEVICE, Host, OTHER, WELCOME, converse, gate, joined, keys, opening, plain, plain_open, protected,
+    react, recording, requirements, round, uncobs, unopened,
 };
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::Event;
 use fedspan_client::store::NoStore;
+use fedspan_hostile::Random;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, Hello, Missing, Model,
     Numeric, Refusal, RoundId, ToDevice, ToServer, Update,

@@ -10,11 +10,12 @@ mod nor;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use common::{Board, DEVICE, Host, Random, SECRET, gate, keys, opening, plain, protected, uncobs};
+use common::{Board, DEVICE, Host, SECRET, gate, keys, opening, plain, protected, uncobs};
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::secure::{Channel, GREETING, Key, answer_nonce, transcript};
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, session::Counters};
+use fedspan_hostile::Random;
 use fedspan_protocol::message::{Ack, AckOutcome, Fault, ToDevice};
 use nor::{Nor, PAGE, WORD};
 

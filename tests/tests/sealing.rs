@@ -4,19 +4,15 @@
 #![cfg(feature = "emulation")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod budget;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 
-use fedspan_tests::lists::{with_list, with_table};
-use serde_json::Value;
-use toml_edit::DocumentMut;
+use budget::{CORES, ESTIMATED, List, Place, Rows, core_name, lines, regenerating, tables};
 
-/// Growth that is forgiven: rebuilding elsewhere moves counts by a few instructions.
-const GROWTH: f64 = 1.02;
-
-/// What identifies a measurement.
-const KEYS: [&str; 3] = ["core", "opt_level", "limit"];
+const LIST: List =
+    List { name: "sealing", keys: &["core", "opt_level", "limit"], figures: &FIGURES, numbers: &[] };
 /// What is bounded: bytes on the wire, instructions, bytes of stack, cycles (these for [`ESTIMATED`] at "s").
 const FIGURES: [&str; 15] = [
     "handshake_bytes",
@@ -39,67 +35,7 @@ const FIGURES: [&str; 15] = [
 /// Of the stack, what is there for encryption alone.
 const STACK: [&str; 4] = ["stack_hello", "stack_keys", "stack_seal", "stack_open"];
 
-const CORES: [&str; 6] = ["m4", "m7", "m33", "m3", "m0", "rv32imc"];
-const ESTIMATED: [&str; 4] = ["m4", "m3", "m0", "rv32imc"];
 const LIMITS: [&str; 2] = ["256", "1024"];
-
-type Key = [String; KEYS.len()];
-type Rows = BTreeMap<Key, BTreeMap<String, u64>>;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn read(file: &str) -> String {
-    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
-}
-
-fn measured() -> Rows {
-    let mut rows = Rows::new();
-    for line in read("target/boards/sealed.jsonl").lines() {
-        let line: Value = serde_json::from_str(line).expect("JSON");
-        let word = |name: &str| line[name].as_str().map_or_else(|| line[name].to_string(), str::to_owned);
-        let key = KEYS.map(word);
-        let figures = FIGURES.iter().filter_map(|name| Some(((*name).to_owned(), line[name].as_u64()?)));
-        assert!(rows.insert(key.clone(), figures.collect()).is_none(), "{key:?} twice");
-    }
-    rows
-}
-
-/// A list of tables: of each the words under these names, and its numbers.
-fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
-    let document: DocumentMut = read("tests/budgets.toml").parse().expect("TOML");
-    let tables = document[name].as_array().expect("an array").iter();
-    let words = |table: &toml_edit::Value| {
-        let each = table.as_inline_table().expect("a table").iter().map(|(name, value)| {
-            let word = value.as_str().map_or_else(|| value.to_string().trim().to_owned(), str::to_owned);
-            (name.to_owned(), word)
-        });
-        each.collect()
-    };
-    tables.map(words).collect()
-}
-
-fn budgeted() -> Rows {
-    let row = |table: BTreeMap<String, String>| {
-        let figures = FIGURES
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), table.get(*name)?.parse().expect("a number"))));
-        (KEYS.map(|name| table[name].clone()), figures.collect())
-    };
-    tables("sealing").into_iter().map(row).collect()
-}
-
-/// The list as it is in the file.
-fn list(rows: &Rows) -> String {
-    let mut text = String::new();
-    for (key, figures) in rows {
-        let words = KEYS.iter().zip(key).map(|(name, word)| format!("{name} = {word:?}"));
-        let figures = FIGURES.iter().filter_map(|name| Some(format!("{name} = {}", figures.get(*name)?)));
-        let _ = writeln!(text, "    {{ {} }},", words.chain(figures).collect::<Vec<_>>().join(", "));
-    }
-    text
-}
 
 /// Instructions and cycles of the update at (64, 4, 32), by the normal equations; instructions from the check of
 /// the representation to the gradient.
@@ -121,22 +57,14 @@ fn table(rows: &Rows) -> String {
          1024 | handshake | stack |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for core in CORES {
-        let of = |limit: &str| &rows[&[core, "s", limit].map(str::to_owned)];
+        let of = |limit: &str| &rows[&[core, "s", limit].map(str::to_owned)[..]];
         let thousands = |n: u64| format!("{:.1}", n as f64 / 1e3);
         let sum = |names: [&str; 2], limit| {
             let each = names.map(|name| of(limit).get(name).copied());
             each[0].zip(each[1]).map(|(a, b)| a + b)
         };
-        let name = match core {
-            "m4" => "Cortex-M4F",
-            "m7" => "Cortex-M7",
-            "m33" => "Cortex-M33",
-            "m3" => "Cortex-M3",
-            "m0" => "Cortex-M0",
-            _ => "RV32IMC",
-        };
         let (instructions, cycles) = update(core);
-        let mut cells = vec![name.to_owned(), thousands(instructions)];
+        let mut cells = vec![core_name(core).to_owned(), thousands(instructions)];
         cells.extend(LIMITS.map(|limit| thousands(sum(["seal", "open"], limit).unwrap())));
         cells.push(thousands(of("256")["handshake"]));
         let estimated = [
@@ -153,17 +81,15 @@ fn table(rows: &Rows) -> String {
     text
 }
 
-const README: &str = "edge-client/boards/README.md";
-const BEGIN: &str = "<!-- sealing: written by tests/tests/sealing.rs -->\n";
-const END: &str = "<!-- end of sealing -->\n";
-
-fn regenerating() -> bool {
-    std::env::var_os("FEDSPAN_REGENERATE_BUDGETS").is_some()
-}
+const PLACE: Place = Place {
+    file: "edge-client/boards/README.md",
+    begin: "<!-- sealing: written by tests/tests/sealing.rs -->\n",
+    end: "<!-- end of sealing -->\n",
+};
 
 #[test]
 fn encryption_costs_no_more_than_it_did() {
-    let rows = measured();
+    let rows = LIST.measured(&lines("target/boards/sealed.jsonl"));
     // Each core at two levels, one of them at a third.
     assert_eq!(rows.len(), (CORES.len() * 2 + 1) * LIMITS.len(), "every core, level and limit");
     for (key, figures) in &rows {
@@ -171,32 +97,16 @@ fn encryption_costs_no_more_than_it_did() {
         assert_eq!(figures.len(), FIGURES.len() - if estimated { 0 } else { 3 }, "{key:?} lacks a figure");
     }
     if regenerating() {
-        let new = with_list(&read("tests/budgets.toml"), "sealing", &list(&rows)).expect("a list");
-        std::fs::write(root().join("tests/budgets.toml"), new).expect("written");
-        let new = with_table(&read(README), BEGIN, END, &table(&rows)).expect("its place");
-        std::fs::write(root().join(README), new).expect("written");
-        return;
+        LIST.write(&rows);
+        PLACE.write(&table(&rows));
+    } else {
+        LIST.check(&rows);
     }
-    let budgets = budgeted();
-    let mut over = String::new();
-    for (key, figures) in &rows {
-        let budget = budgets.get(key).unwrap_or_else(|| panic!("{key:?} has no budget"));
-        for (name, &figure) in figures {
-            if figure as f64 > budget[name] as f64 * GROWTH {
-                let _ = writeln!(over, "{} {name}: {figure}, budget {}", key.join(" "), budget[name]);
-            }
-        }
-    }
-    assert!(over.is_empty(), "over budget by more than 2 %:\n{over}");
 }
 
 #[test]
 fn the_readme_shows_the_budgets() {
-    // The other test is about to change them.
-    if !regenerating() {
-        let new = with_table(&read(README), BEGIN, END, &table(&budgeted())).expect("its place");
-        assert!(read(README) == new, "FEDSPAN_REGENERATE_BUDGETS=1 tests/boards writes the table anew");
-    }
+    PLACE.check(|| table(&LIST.budgeted()), "tests/boards");
 }
 
 /// What was promised for a Cortex-M4F: 160 bytes of handshake, 1.5 KB of RAM (248 bytes of it static, of which
@@ -207,7 +117,8 @@ fn the_m4_keeps_to_its_budget() {
     if regenerating() {
         return;
     }
-    for ([core, level, limit], figures) in budgeted() {
+    for (key, figures) in LIST.budgeted() {
+        let [core, level, limit] = &key[..] else { panic!("{key:?}") };
         assert!(figures["handshake_bytes"] <= 160, "{core} {level} {limit}: {figures:?}");
         let stack = STACK.map(|name| figures[name]);
         let most = stack.into_iter().max().unwrap();

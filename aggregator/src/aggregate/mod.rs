@@ -6,6 +6,7 @@
 
 mod cap;
 mod geometric_median;
+mod gram;
 mod mean;
 mod round;
 mod rule;

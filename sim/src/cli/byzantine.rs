@@ -1,16 +1,12 @@
 //! `byzantine`: attacks on a campaign, and rules of aggregation that withstand them.
 
-use std::path::PathBuf;
-use std::time::Instant;
-
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
-use super::speedup::number;
-use super::{Format, Stop, check_out, interrupt, make_out, output, progress, use_threads};
-use crate::byzantine::{self, ByzantineError, Choice, GRIDS, Row, Settings};
-use crate::report::files::{json, write_json, write_text};
+use super::Stop;
+use super::figures::{Figures, FiguresOptions, chosen, number};
+use crate::byzantine::{self, ByzantineError, Choice, GRIDS, Settings};
 
 /// Options of `byzantine`.
 #[derive(Debug, Args)]
@@ -36,15 +32,8 @@ pub struct ByzantineOptions {
     /// How many seeds, counting up
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
-    /// Threads; results do not depend on it [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
-    /// Write table.md and figures.json into this directory
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// What standard output gets: a table, or the text of figures.json
-    #[arg(long, value_enum, default_value_t = Format::Human)]
-    format: Format,
+    #[command(flatten)]
+    figures: FiguresOptions,
 }
 
 /// A list of names, some of which have a comma followed by a space.
@@ -66,74 +55,37 @@ fn fraction(text: &str) -> Result<f64, String> {
     number(text, |value| (0.0..=0.49).contains(&value), "a number from 0 to 0.49")
 }
 
-/// `figures.json`.
+/// What is its own in `figures.json`.
 #[derive(Serialize)]
-struct Figures<'a> {
-    version: &'static str,
-    scenario: &'static str,
+struct Own<'a> {
     grid: &'static str,
     changes: &'a [String],
-    seed: u64,
-    seeds: u32,
-    rows: &'a [Row],
-    timing: Timing,
-}
-
-#[derive(Serialize)]
-struct Timing {
-    wall_s: f64,
 }
 
 /// `fedspan-sim byzantine`.
 pub fn command(options: &ByzantineOptions) -> Result<(), Stop> {
     let settings = settings(options)?;
-    if let Some(out) = &options.out {
-        check_out(out)?;
-        make_out(out)?;
-    }
-    use_threads(options.threads)?;
-    let settings = Settings { threads: rayon::current_num_threads(), ..settings };
-    let stop = interrupt::watch();
-    let progress = progress::Whole::new("byzantine");
-    let began = Instant::now();
-    let rows = byzantine::measure(&settings, &stop, &progress);
-    progress.finish();
+    let own = Own { grid: settings.grid.name, changes: &options.changes };
+    let (rows, timing) = options.figures.measure("byzantine", |threads, stop, progress| {
+        byzantine::measure(&Settings { threads, ..settings }, stop, progress)
+    })?;
     let rows = rows.map_err(|error| match error {
         ByzantineError::Scenario(_) => Stop::Usage(error.to_string()),
         ByzantineError::Run(_) => Stop::Failed(error.to_string()),
     })?;
     let Some(rows) = rows else { return Err(Stop::Failed("interrupted; nothing was finished".to_owned())) };
-    let figures = Figures {
-        version: env!("CARGO_PKG_VERSION"),
-        scenario: byzantine::SCENARIO,
-        grid: settings.grid.name,
-        changes: &settings.changes,
-        seed: settings.seed,
-        seeds: settings.seeds,
-        rows: &rows,
-        timing: Timing { wall_s: began.elapsed().as_secs_f64() },
-    };
-    let table = byzantine::markdown(&rows);
-    if let Some(out) = &options.out {
-        write_text(&out.join("table.md"), &table)?;
-        write_json(&out.join("figures.json"), &figures)?;
-    }
-    match options.format {
-        Format::Human => output::print(&table)?,
-        Format::Json => {
-            output::print(&json(&figures).map_err(|error| Stop::Failed(error.to_string()))?)?;
-        }
-    }
-    output::say(&format!("{} seeds, {:.1} s", settings.seeds, figures.timing.wall_s));
-    Ok(())
+    let (seed, seeds, scenario) = (options.seed, options.seeds, byzantine::SCENARIO);
+    let figures =
+        Figures { version: env!("CARGO_PKG_VERSION"), scenario, seed, seeds, own, rows: &rows, timing };
+    options.figures.show(&byzantine::markdown(&rows), &figures)
 }
 
 fn settings(options: &ByzantineOptions) -> Result<Settings, Stop> {
     let grid = GRIDS.into_iter().find(|grid| grid.name == options.grid).unwrap_or(GRIDS[0]);
     Ok(Settings {
         grid,
-        attacks: chosen("--attacks", options.attacks.as_ref(), grid.attacks)?,
-        rules: chosen("--rules", options.rules.as_ref(), grid.rules)?,
+        attacks: among("--attacks", options.attacks.as_ref(), grid.attacks)?,
+        rules: among("--rules", options.rules.as_ref(), grid.rules)?,
         fractions: if options.fractions.is_empty() {
             grid.fractions.to_vec()
         } else {
@@ -147,12 +99,9 @@ fn settings(options: &ByzantineOptions) -> Result<Settings, Stop> {
 }
 
 /// Those that are asked for, or all.
-fn chosen(option: &str, names: Option<&Names>, known: &[Choice]) -> Result<Vec<Choice>, Stop> {
-    let Some(Names(names)) = names else { return Ok(known.to_vec()) };
-    let find = |name: &String| {
-        let choice = known.iter().find(|choice| choice.name == *name).copied();
-        let all: Vec<String> = known.iter().map(|choice| format!("{:?}", choice.name)).collect();
-        choice.ok_or_else(|| Stop::Usage(format!("{option}: found {name:?}, allowed: {}", all.join(", "))))
-    };
-    names.iter().map(find).collect()
+fn among(option: &str, names: Option<&Names>, known: &[Choice]) -> Result<Vec<Choice>, Stop> {
+    match names {
+        Some(Names(names)) => chosen(option, names, known, |choice| choice.name),
+        None => Ok(known.to_vec()),
+    }
 }

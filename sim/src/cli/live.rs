@@ -256,7 +256,7 @@ fn unfit(scenario: &Scenario, error: &RunError) -> Stop {
 
 fn stop(error: &LiveError) -> Stop {
     match error {
-        LiveError::Scenario(message) => Stop::Usage(message.clone()),
+        LiveError::Scenario(_) | LiveError::Attacked(_) => Stop::Usage(error.to_string()),
         error => Stop::Failed(error.to_string()),
     }
 }

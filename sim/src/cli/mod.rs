@@ -5,6 +5,7 @@ mod byzantine;
 mod compare;
 mod emulate;
 mod execute;
+mod figures;
 mod interrupt;
 mod live;
 mod load;

@@ -8,7 +8,8 @@ use fedspan_aggregator::config::ParticipationSection;
 use fedspan_aggregator::engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages};
 use serde::Serialize;
 
-use super::speedup::{communication, number};
+use super::figures::number;
+use super::speedup::communication;
 use super::{Format, Stop, check_out, interrupt, load, make_out, output};
 use crate::report::files::{json, write_text};
 use crate::report::html::Page;

@@ -6,6 +6,7 @@ use fedspan_aggregator::server::ServeError;
 
 use crate::data::DataError;
 use crate::data::flash::ImageError;
+use crate::scenario::Attacked;
 
 /// A fleet that did not get anywhere.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum EmulateError {
         /// What the firmware is made for.
         wanted: &'static str,
     },
+    /// The scenario has attackers.
+    #[error(transparent)]
+    Attacked(#[from] Attacked),
     /// Samples that do not fit the board's flash.
     #[error("the samples of client {client} take {needed} bytes of flash, the board has {room}")]
     Room {

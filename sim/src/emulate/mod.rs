@@ -94,6 +94,7 @@ pub async fn run(
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
+    plan.scenario.check_honest()?;
     let mut interrupted = std::pin::pin!(interrupted);
     let images = Images::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;

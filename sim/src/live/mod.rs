@@ -22,7 +22,7 @@ use crate::data::Dataset;
 use crate::device::{Identity, client_session, converse_over};
 use crate::fleet::SimSession;
 use crate::run::Times;
-use crate::scenario::Scenario;
+use crate::scenario::{Attacked, Scenario};
 
 /// How long a device that found no server waits before it tries again.
 const RETRY: Duration = Duration::from_millis(20);
@@ -55,6 +55,9 @@ pub enum LiveError {
     /// The scenario cannot be served.
     #[error("{0}")]
     Scenario(String),
+    /// The scenario has attackers.
+    #[error(transparent)]
+    Attacked(#[from] Attacked),
     /// The server ended early.
     #[error(transparent)]
     Server(#[from] ServeError),
@@ -78,7 +81,7 @@ pub enum LiveError {
 /// nothing on loopback comes near.
 ///
 /// # Errors
-/// [`LiveError::Scenario`] if a server cannot run it.
+/// [`LiveError::Scenario`] and [`LiveError::Attacked`] if a server cannot run it.
 pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<Fleet, LiveError> {
     let refuse = |why: &str| Err(LiveError::Scenario(format!("{}: {why}", scenario.name)));
     if !scenario.is_federated() {
@@ -92,9 +95,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             "dropouts and slow links are simulated only: leave out fleet.dropout and fleet.bandwidth",
         );
     }
-    if scenario.attack.is_some() {
-        return refuse("attackers are simulated only: leave out [attack]");
-    }
+    scenario.check_honest()?;
     let clients = dataset.clients.len();
     let long = Duration::from_secs(86_400);
     Ok(Fleet {

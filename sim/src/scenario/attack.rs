@@ -46,6 +46,16 @@ pub enum Attack {
     OrthogonalPlane,
 }
 
+/// Attackers in a scenario whose devices are real.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name}: devices that attack are simulated only: set attack.kind = \"none\", or use `run`, `compare` or `byzantine`"
+)]
+pub struct Attacked {
+    /// The scenario.
+    pub name: String,
+}
+
 /// Reads the section; `None` without an attack.
 ///
 /// # Errors

@@ -19,6 +19,11 @@ impl Random {
         (self.bits() % n.max(1) as u64) as usize
     }
 
+    /// True once in so many times.
+    pub fn once_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
     /// A random byte.
     pub fn byte(&mut self) -> u8 {
         self.bits().to_le_bytes()[7]

@@ -1,0 +1,142 @@
+//! The inner products of all pairs of projectors: `<P_i, P_j> = |U_i^T U_j|^2`, squares of k x k products.
+
+use crate::linalg::Matrix;
+
+/// Devices whose products with one other are summed together, and the columns of that other: a sum alone waits for its
+/// own last addition.
+const LANES: usize = 4;
+const COLUMNS: usize = 4;
+
+/// A symmetric matrix; of what is twice in it only the lower half is kept, row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gram {
+    size: usize,
+    values: Vec<f64>,
+}
+
+impl Gram {
+    /// Of bases that are all d x k. Elements of `U_i^T U_j` are summed in the order of rows, their squares column by
+    /// column: the bits do not depend on how many are summed together.
+    #[must_use]
+    pub fn of(bases: &[(f64, Matrix)]) -> Self {
+        let size = bases.len();
+        let (d, k) = bases.first().map_or((0, 0), |(_, basis)| basis.shape());
+        let mut gram = Self { size, values: vec![0.0; size * (size + 1) / 2] };
+        if d == 0 {
+            return gram;
+        }
+        let nothing = vec![0.0; d];
+        let mut lanes = vec![[0.0; LANES]; d * k];
+        for (group, several) in bases.chunks(LANES).enumerate() {
+            for (lane, (_, basis)) in several.iter().enumerate() {
+                for (place, value) in lanes.iter_mut().zip(basis.iter()) {
+                    place[lane] = *value;
+                }
+            }
+            let first = group * LANES;
+            for (i, (_, basis)) in bases.iter().enumerate().skip(first) {
+                let mut squares = [0.0; LANES];
+                for others in lanes.chunks(d) {
+                    for own in basis.as_slice().chunks(COLUMNS * d) {
+                        // The squares of nothing add nothing.
+                        let mut columns: [&[f64]; COLUMNS] = [&nothing; COLUMNS];
+                        for (place, column) in columns.iter_mut().zip(own.chunks(d)) {
+                            *place = column;
+                        }
+                        for products in products(columns, others) {
+                            for (square, product) in squares.iter_mut().zip(products) {
+                                *square += product * product;
+                            }
+                        }
+                    }
+                }
+                // Of the group's own square only the lower half.
+                let row = &mut gram.values[i * (i + 1) / 2..][..=i];
+                for (place, square) in row.iter_mut().skip(first).zip(squares) {
+                    *place = square;
+                }
+            }
+        }
+        gram
+    }
+
+    /// How many rows.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// One element.
+    #[must_use]
+    pub fn at(&self, i: usize, j: usize) -> f64 {
+        let (row, column) = (i.max(j), i.min(j));
+        self.values[row * (row + 1) / 2 + column]
+    }
+
+    /// The product with a vector; every element is summed in the order of the vector's.
+    #[must_use]
+    pub fn times(&self, vector: &[f64]) -> Vec<f64> {
+        let mut product = vec![0.0; self.size];
+        let mut rest = &self.values[..];
+        for i in 0..self.size {
+            let (row, tail) = rest.split_at(i + 1);
+            rest = tail;
+            // What is above the diagonal comes with the rows below: by then all that is before it has been added.
+            let (done, own) = product.split_at_mut(i);
+            let mut sum = 0.0;
+            for ((value, factor), above) in row.iter().zip(vector).zip(done) {
+                sum += value * factor;
+                *above += value * vector[i];
+            }
+            own[0] = sum + row[i] * vector[i];
+        }
+        product
+    }
+}
+
+/// Of some columns of one basis with a column of each of several others, which are side by side.
+fn products(columns: [&[f64]; COLUMNS], others: &[[f64; LANES]]) -> [[f64; LANES]; COLUMNS] {
+    let mut sums = [[0.0; LANES]; COLUMNS];
+    let [a, b, c, d] = columns;
+    for ((((others, a), b), c), d) in others.iter().zip(a).zip(b).zip(c).zip(d) {
+        for (sums, own) in sums.iter_mut().zip([a, b, c, d]) {
+            for (sum, other) in sums.iter_mut().zip(others) {
+                *sum += own * other;
+            }
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gram;
+    use crate::linalg::{Matrix, product_transposed, random_basis};
+    use crate::random::{Purpose, stream};
+
+    /// One pair after the other, and the whole matrix: the same bits.
+    #[test]
+    fn every_pair_is_the_square_of_its_product_bit_by_bit() {
+        for (n, d, k) in [(1, 1, 1), (3, 7, 2), (9, 20, 3), (13, 64, 4), (8, 30, 5), (6, 33, 9)] {
+            let random = &mut stream(1, Purpose::Start, (n * d * k) as u64);
+            let bases: Vec<(f64, Matrix)> = (0..n).map(|_| (1.0, random_basis(d, k, random))).collect();
+            let gram = Gram::of(&bases);
+            let pair = |i: usize, j: usize| {
+                let product = product_transposed(&bases[i.max(j)].1, &bases[i.min(j)].1);
+                product.iter().fold(0.0, |sum, value| sum + value * value)
+            };
+            let vector: Vec<f64> = (0..n).map(|_| random.normal()).collect();
+            let times = gram.times(&vector);
+            assert_eq!((gram.size(), times.len()), (n, n));
+            for (i, found) in times.iter().enumerate() {
+                let row: Vec<f64> = (0..n).map(|j| pair(i, j)).collect();
+                for (j, expected) in row.iter().enumerate() {
+                    assert_eq!(gram.at(i, j).to_bits(), expected.to_bits(), "({n}, {d}, {k}) at {i}, {j}");
+                }
+                let sum = row.iter().zip(&vector).fold(0.0, |sum, (value, factor)| sum + value * factor);
+                assert_eq!(found.to_bits(), sum.to_bits(), "({n}, {d}, {k}) row {i}");
+            }
+        }
+        assert!(Gram::of(&[]).times(&[]).is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+//! A list of `budgets.toml`: what was measured against what it may be, and the list and a table written anew where
+//! FEDSPAN_REGENERATE_BUDGETS says that a change is wanted.
+#![allow(dead_code, reason = "no test file uses all of it")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use fedspan_tests::lists::{with_list, with_table};
+use serde_json::Value;
+use toml_edit::DocumentMut;
+
+/// Growth that is forgiven: rebuilding elsewhere moves figures a little.
+const GROWTH: f64 = 1.02;
+
+/// Cores by their words.
+pub const CORES: [&str; 6] = ["m4", "m7", "m33", "m3", "m0", "rv32imc"];
+/// Cores of which a manual says what instructions take.
+pub const ESTIMATED: [&str; 4] = ["m4", "m3", "m0", "rv32imc"];
+
+const FILE: &str = "tests/budgets.toml";
+
+/// The words that identify a measurement, in the order of [`List::keys`].
+pub type Key = Vec<String>;
+/// The figures of each, by name.
+pub type Rows = BTreeMap<Key, BTreeMap<String, u64>>;
+
+/// A list.
+pub struct List {
+    /// In the file.
+    pub name: &'static str,
+    /// What identifies a measurement.
+    pub keys: &'static [&'static str],
+    /// What is bounded, where it was measured.
+    pub figures: &'static [&'static str],
+    /// Which keys are written as numbers.
+    pub numbers: &'static [&'static str],
+}
+
+impl List {
+    /// The words that identify a measurement.
+    pub fn key(&self, line: &Value) -> Key {
+        self.keys.iter().map(|name| word(&line[*name])).collect()
+    }
+
+    /// What was measured.
+    pub fn measured(&self, lines: &[Value]) -> Rows {
+        let mut rows = Rows::new();
+        for line in lines {
+            let figure = |name: &&str| Some(((*name).to_owned(), line[*name].as_u64()?));
+            let key = self.key(line);
+            let known = rows.insert(key.clone(), self.figures.iter().filter_map(figure).collect());
+            assert!(known.is_none(), "{key:?} twice");
+        }
+        rows
+    }
+
+    /// What it may be.
+    pub fn budgeted(&self) -> Rows {
+        let row = |table: BTreeMap<String, String>| {
+            let figure =
+                |name: &&str| Some(((*name).to_owned(), table.get(*name)?.parse().expect("a number")));
+            let key = self.keys.iter().map(|name| table[*name].clone()).collect();
+            (key, self.figures.iter().filter_map(figure).collect())
+        };
+        tables(self.name).into_iter().map(row).collect()
+    }
+
+    /// Fails if anything measured is over its budget.
+    pub fn check(&self, rows: &Rows) {
+        let budgets = self.budgeted();
+        let mut over = String::new();
+        for (key, figures) in rows {
+            let budget = budgets.get(key).unwrap_or_else(|| panic!("{key:?} has no budget"));
+            for (name, &figure) in figures {
+                if figure as f64 > budget[name] as f64 * GROWTH {
+                    let _ = writeln!(over, "{} {name}: {figure}, budget {}", key.join(" "), budget[name]);
+                }
+            }
+        }
+        assert!(over.is_empty(), "over budget by more than 2 %:\n{over}");
+    }
+
+    /// Writes what was measured in the place of what it might be.
+    pub fn write(&self, rows: &Rows) {
+        let tables = rows.iter().map(|(key, figures)| {
+            let figure = |name: &&str| Some(format!("{name} = {}", figures.get(*name)?));
+            self.named(self.keys, key).chain(self.figures.iter().filter_map(figure)).collect()
+        });
+        write_list(self.name, tables);
+    }
+
+    /// Assignments of words that identify to their names.
+    pub fn named(&self, names: &[&str], words: &[String]) -> impl Iterator<Item = String> {
+        names.iter().zip(words).map(|(name, word)| match self.numbers.contains(name) {
+            true => format!("{name} = {word}"),
+            false => format!("{name} = {word:?}"),
+        })
+    }
+}
+
+/// Writes a list of tables, each of its assignments.
+pub fn write_list(name: &str, tables: impl Iterator<Item = Vec<String>>) {
+    let text: String = tables.map(|table| format!("    {{ {} }},\n", table.join(", "))).collect();
+    write(FILE, &with_list(&read(FILE), name, &text).expect("a list"));
+}
+
+/// A list of tables: of each the words under its names.
+pub fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
+    let document: DocumentMut = read(FILE).parse().expect("TOML");
+    let tables = document[name].as_array().expect("an array").iter();
+    let words = |table: &toml_edit::Value| {
+        let each = table.as_inline_table().expect("a table").iter().map(|(name, value)| {
+            let word = value.as_str().map_or_else(|| value.to_string().trim().to_owned(), str::to_owned);
+            (name.to_owned(), word)
+        });
+        each.collect()
+    };
+    tables.map(words).collect()
+}
+
+/// The lines of a file of measurements.
+pub fn lines(file: &str) -> Vec<Value> {
+    read(file).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// A word or a number of a measurement.
+pub fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Whether new lists and tables are wanted.
+pub fn regenerating() -> bool {
+    std::env::var_os("FEDSPAN_REGENERATE_BUDGETS").is_some()
+}
+
+/// A table in a file of text, between marks.
+pub struct Place {
+    pub file: &'static str,
+    pub begin: &'static str,
+    pub end: &'static str,
+}
+
+impl Place {
+    /// Writes the table there.
+    pub fn write(&self, table: &str) {
+        write(self.file, &self.with(table));
+    }
+
+    /// Fails if another table is there, unless that is about to change, with all that it is made from.
+    pub fn check(&self, table: impl FnOnce() -> String, program: &str) {
+        if !regenerating() {
+            let shown = read(self.file) == self.with(&table());
+            assert!(shown, "FEDSPAN_REGENERATE_BUDGETS=1 {program} writes the table anew");
+        }
+    }
+
+    fn with(&self, table: &str) -> String {
+        with_table(&read(self.file), self.begin, self.end, table).expect("its place")
+    }
+}
+
+/// A core as tables name it.
+pub fn core_name(word: &str) -> &'static str {
+    match word {
+        "m4" => "Cortex-M4F",
+        "m7" => "Cortex-M7",
+        "m33" => "Cortex-M33",
+        "m3" => "Cortex-M3",
+        "m0" => "Cortex-M0",
+        _ => "RV32IMC",
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn write(file: &str, text: &str) {
+    std::fs::write(root().join(file), text).expect("written");
+}

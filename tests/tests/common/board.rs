@@ -1,0 +1,130 @@
+//! A device with its clock and its buffers.
+
+use std::sync::LazyLock;
+
+use fedspan_client::session::{Config, Millis, Progress, Protection};
+use fedspan_client::store::Store;
+use fedspan_client::{Event, Linear, Recording, Session, Workspace};
+use fedspan_hostile::Random;
+use fedspan_protocol::frame::{Decoder, Fed};
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+
+use super::rounds::D;
+
+static SAMPLES: LazyLock<(Vec<f32>, Vec<f32>)> = LazyLock::new(|| {
+    let mut random = Random(1);
+    let x = (0..20 * usize::from(D)).map(|_| random.unit()).collect();
+    (x, (0..20).map(|_| random.unit()).collect())
+});
+
+pub type Device<P> = Session<Linear<Workspace<20, 2>>, Recording<'static>, P, ChaCha20Rng>;
+
+/// A device, its clock and its buffers.
+pub struct Board<P> {
+    pub session: Device<P>,
+    pub now: Millis,
+    pub last: Progress,
+    decoder: Decoder<Vec<u8>>,
+    out: Vec<u8>,
+}
+
+impl<P: Store> Board<P> {
+    pub fn new(device: u64, protection: Protection, store: P, seed: u64) -> Self {
+        Self::with_limit(device, protection, store, seed, 256)
+    }
+
+    /// A device with another frame limit.
+    pub fn with_limit(device: u64, protection: Protection, store: P, seed: u64, frame_limit: u16) -> Self {
+        let config = Config { frame_limit, ..Config::new(device) };
+        let source = Recording::regression(&SAMPLES.0, &SAMPLES.1, D.into(), 1);
+        let random = ChaCha20Rng::seed_from_u64(seed);
+        let session = Session::new(config, protection, Linear::new(Workspace::new()), source, store, random);
+        Self {
+            session,
+            now: 1_000,
+            last: Progress { sent: 0, again: false, close: false, wake: 0 },
+            decoder: Decoder::new(vec![0; config.frame_limit.into()]),
+            out: vec![0; config.transmit_capacity()],
+        }
+    }
+
+    /// One event and all that follows from it at once: whole frames.
+    pub fn event(&mut self, event: Event<'_>) -> Vec<Vec<u8>> {
+        let (session, out) = (&mut self.session, &mut self.out);
+        handle(session, self.now, event, out, &mut self.last)
+    }
+
+    pub fn link_up(&mut self) -> Vec<Vec<u8>> {
+        self.decoder.reset();
+        self.event(Event::LinkUp)
+    }
+
+    /// The link is lost and there is a new one.
+    pub fn reconnect(&mut self) -> Vec<Vec<u8>> {
+        let silent = self.event(Event::LinkDown);
+        assert!(silent.is_empty());
+        self.link_up()
+    }
+
+    /// Frames and messages that came and were not believed.
+    pub fn drops(&self) -> u32 {
+        let frames = self.decoder.counters();
+        let own = self.session.counters();
+        frames.oversize + frames.framing + frames.check + frames.header + own.unopened + own.unsealed
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, milliseconds: Millis) -> Vec<Vec<u8>> {
+        self.now += milliseconds;
+        self.event(Event::Tick)
+    }
+
+    /// Bytes from the wire.
+    pub fn hear(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut said = Vec::new();
+        let mut input = bytes;
+        let (session, out) = (&mut self.session, &mut self.out);
+        loop {
+            let event = match self.decoder.feed(&mut input) {
+                Fed::NeedMore => return said,
+                Fed::Dropped(_) => continue,
+                Fed::Message(message) => Event::Message(message),
+                Fed::Sealed(frame) => Event::Sealed(frame),
+            };
+            said.extend(handle(session, self.now, event, out, &mut self.last));
+        }
+    }
+
+    /// The server has said welcome: there is nothing else that a device answers at once.
+    pub fn hear_all(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        frames.iter().flat_map(|frame| self.hear(frame)).collect()
+    }
+}
+
+fn handle<P: Store>(
+    session: &mut Device<P>,
+    now: Millis,
+    event: Event<'_>,
+    out: &mut [u8],
+    last: &mut Progress,
+) -> Vec<Vec<u8>> {
+    let mut said = Vec::new();
+    let mut next = Some(event);
+    while let Some(event) = next.take() {
+        let progress = session.handle(now, event, out);
+        if progress.sent > 0 {
+            said.push(out[..progress.sent].to_vec());
+        }
+        if progress.again {
+            next = Some(Event::Tick);
+        }
+        *last = progress;
+        assert!(said.len() < 1000, "it never ends");
+    }
+    said
+}
+
+pub fn unopened<P: Store>(board: &Board<P>) -> u32 {
+    board.session.counters().unopened
+}

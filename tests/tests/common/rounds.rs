@@ -1,0 +1,32 @@
+//! What a server asks for, round by round.
+
+use std::sync::Arc;
+
+use fedspan_aggregator::algorithm::{Request, Tensor};
+use fedspan_aggregator::engine::Opening;
+use fedspan_hostile::Random;
+use fedspan_protocol::message::{HeadSolve, RoundId, Task, Upload};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+pub const D: u16 = 20;
+pub const K: u16 = 2;
+
+/// Asks for a gradient as f32.
+pub fn request(number: u32) -> Request {
+    let mut random = Random(number.into());
+    let mut values: Vec<f32> = (0..D * K).map(|_| random.unit()).collect();
+    orthonormalise(&mut values, usize::from(K)).unwrap();
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    let encoding = Encoding::F32;
+    Request {
+        task: Task::FedRep { step_size: 0.25, head, upload: Upload::Gradient, encoding },
+        tensors: vec![Tensor { role: Role::Representation, rows: D, cols: K, values }],
+        encoding,
+        expects: vec![TensorDescriptor::inline(Role::Gradient, encoding, D, K)],
+    }
+}
+
+pub fn opening(number: u32) -> Arc<Opening> {
+    Arc::new(Opening::new(RoundId { round: number, stage: 0 }, request(number)).unwrap())
+}

@@ -1,0 +1,40 @@
+//! Frames made and taken apart by hand.
+
+use fedspan_aggregator::engine::Opening;
+use fedspan_protocol::frame::encode;
+use fedspan_protocol::message::{Message, RoundOpen, ToDevice};
+use fedspan_protocol::tensor::Encoding;
+
+/// A frame in the clear.
+pub fn plain<M: Message>(message: &M) -> Vec<u8> {
+    let mut out = vec![0; 400];
+    let sent = encode(message, 0, |_| {}, &mut out).unwrap();
+    out.truncate(sent);
+    out
+}
+
+/// A frame in the clear with a body.
+pub fn plain_open(opening: &Opening) -> Vec<u8> {
+    let tensors = opening.request.tensors.iter().map(|t| t.descriptor(Encoding::F32)).collect();
+    let task = opening.request.task;
+    let message = ToDevice::RoundOpen(RoundOpen { id: opening.id, task, tensors });
+    let body: Vec<u8> = opening.encoded.concat();
+    let mut out = vec![0; body.len() + 400];
+    let sent = encode(&message, body.len(), |place| place.copy_from_slice(&body), &mut out).unwrap();
+    out.truncate(sent);
+    out
+}
+
+/// What is left of a frame without COBS.
+pub fn uncobs(frame: &[u8]) -> Vec<u8> {
+    let (mut plain, mut rest) = (Vec::new(), frame.strip_suffix(&[0]).unwrap());
+    while let Some((&code, tail)) = rest.split_first() {
+        let (block, tail) = tail.split_at(usize::from(code) - 1);
+        plain.extend_from_slice(block);
+        if code != 255 && !tail.is_empty() {
+            plain.push(0);
+        }
+        rest = tail;
+    }
+    plain
+}
