@@ -390,6 +390,12 @@ impl Connection {
         self.outbox.push_back(Outgoing::Message(message));
     }
 
+    /// Takes a welcome back that has not been sent: there is no room for the device now.
+    pub fn turn_away(&mut self, milliseconds: u32) {
+        self.outbox.clear();
+        self.send(ToDevice::RetryAfter { milliseconds });
+    }
+
     /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame.
     pub fn open(&mut self, opening: &Arc<Opening>) {
         let encoding = opening.request.encoding;

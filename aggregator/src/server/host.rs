@@ -189,10 +189,9 @@ impl Host {
         self.round_lines.subscribe()
     }
 
-    /// A connection found no place; `told` if it hears so.
-    pub(super) fn turned_away(&mut self, told: bool) {
-        let connections = &mut self.connections;
-        *(if told { &mut connections.turned_away } else { &mut connections.dropped }) += 1;
+    /// A connection was closed as it came.
+    pub(super) fn dropped(&mut self) {
+        self.connections.dropped += 1;
         self.publish();
     }
 
@@ -227,6 +226,11 @@ impl Host {
             }
             (What::Refused(refusal), device) => {
                 tracing::warn!(device, "refused: {refusal}");
+                self.publish();
+                Ok(())
+            }
+            (What::TurnedAway, _) => {
+                self.connections.turned_away += 1;
                 self.publish();
                 Ok(())
             }

@@ -11,11 +11,11 @@ use std::time::Duration;
 use fedspan_protocol::message::{Ack, Decline, Refusal, RoundId, ToDevice};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::addresses::Place;
 use super::mailbox::{Sender, mailbox};
+use super::places::{NoPlace, Place};
 use crate::config::Limits;
 use crate::connection::{Connection, Gate, Inbound, Traffic};
 use crate::engine::{DeviceId, Opening, Update};
@@ -65,6 +65,8 @@ pub(super) enum What {
     HelloAgain,
     /// It may not take part.
     Refused(Refusal),
+    /// It may take part, and there is no place for it.
+    TurnedAway,
     Update(Box<Update>),
     /// An update for a round that is not open there.
     Unread(RoundId),
@@ -81,6 +83,8 @@ pub(super) enum Gone {
     Closed,
     /// No hello in time.
     NoHello,
+    /// It had proved nothing yet, and made room for another.
+    Evicted,
     /// Silent for too long.
     Idle,
     /// A frame took too long, coming or going.
@@ -93,15 +97,6 @@ pub(super) enum Gone {
     Revoked,
     /// It was turned away or replaced, or the server stops.
     Ended,
-}
-
-/// What a new connection gets.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Admission {
-    /// A place.
-    Converse,
-    /// All places are taken: the time to come back.
-    ComeBackLater,
 }
 
 /// From the host to a peer.
@@ -120,7 +115,7 @@ pub(super) struct Surroundings {
     pub inbox: mpsc::Sender<Message>,
 }
 
-/// Serves one connection to its end. Its permit is given back then.
+/// Serves one connection to its end. Its place is free then.
 ///
 /// Not an `async fn`, which would keep its arguments beside what is made of them: there is one of these for every
 /// device.
@@ -129,24 +124,19 @@ pub(super) fn run(
     socket: TcpStream,
     address: SocketAddr,
     around: Surroundings,
-    admission: Admission,
-    permit: (OwnedSemaphorePermit, Option<Place>),
+    place: Place,
 ) -> impl Future<Output = ()> {
     let _ = socket.set_nodelay(true);
-    let mut peer = Peer::new(id, socket, around, false);
+    let mut peer = Peer::new(id, socket, around, Some(place));
     async move {
-        let gone = match admission {
-            Admission::Converse => peer.converse().await.unwrap_or_else(|gone| gone),
-            Admission::ComeBackLater => peer.turn_away().await,
-        };
-        if matches!(gone, Gone::Ended | Gone::Refused) {
+        let gone = peer.converse().await.unwrap_or_else(|gone| gone);
+        if matches!(gone, Gone::Ended | Gone::Refused) && peer.place.as_mut().is_some_and(Place::may_linger) {
             peer.linger().await;
         }
         tracing::debug!(peer = id, %address, ?gone, "connection ended");
         peer.report(gone).await;
         // The socket closes after that is known: who sees it closed may count on it.
         drop(peer);
-        drop(permit);
     }
 }
 
@@ -156,7 +146,7 @@ pub(super) async fn on_line(
     line: impl AsyncRead + AsyncWrite + Unpin,
     around: Surroundings,
 ) -> Gone {
-    let mut peer = Peer::new(id, line, around, true);
+    let mut peer = Peer::new(id, line, around, None);
     let gone = peer.converse().await.unwrap_or_else(|gone| gone);
     peer.report(gone).await;
     gone
@@ -165,8 +155,8 @@ pub(super) async fn on_line(
 struct Peer<S> {
     id: u64,
     socket: S,
-    /// The link outlasts this conversation: nobody has to say hello in time.
-    lasting: bool,
+    /// `None`: the link outlasts this conversation. There is no other on it, and nobody has to say hello in time.
+    place: Option<Place>,
     limits: Limits,
     inbox: mpsc::Sender<Message>,
     connection: Connection,
@@ -196,13 +186,13 @@ enum Due {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, socket: S, around: Surroundings, lasting: bool) -> Self {
+    fn new(id: u64, socket: S, around: Surroundings, place: Option<Place>) -> Self {
         let Surroundings { gate, limits, inbox } = around;
-        let connection = if lasting { Connection::lasting(gate) } else { Connection::new(gate) };
+        let connection = if place.is_none() { Connection::lasting(gate) } else { Connection::new(gate) };
         Self {
             id,
             socket,
-            lasting,
+            place,
             limits,
             inbox,
             connection,
@@ -229,11 +219,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         Ok(())
     }
 
-    async fn turn_away(&mut self) -> Gone {
-        let milliseconds = u32::try_from(RETRY.as_millis()).unwrap_or(u32::MAX);
-        self.connection.send(ToDevice::RetryAfter { milliseconds });
-        let _ = self.flush().await;
-        Gone::Ended
+    /// The link outlasts this conversation.
+    fn is_lasting(&self) -> bool {
+        self.place.is_none()
     }
 
     /// Lets the device read what was said last: a socket that is closed with unread bytes in it resets the
@@ -253,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         self.flush().await?;
         loop {
             let silence = match sender {
-                Some(_) if self.lasting => FOR_EVER,
+                Some(_) if self.is_lasting() => FOR_EVER,
                 Some(_) => self.limits.hello,
                 None => self.limits.idle,
             };
@@ -273,6 +261,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                         heard = Instant::now();
                     }
                 }
+                () = evicted(&mut self.place), if sender.is_some() => return Err(Gone::Evicted),
                 () = tokio::time::sleep_until(at) => match due {
                     Due::End => return Err(self.timed_out(sender.is_some())),
                     Due::OpenAgain => {
@@ -316,20 +305,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 Some(inbound) => self.judge(inbound, sender)?,
                 None => None,
             };
-            let refused = matches!(what, Some(What::Refused(_)));
-            if refused {
+            let last = match what {
+                Some(What::Refused(_)) => Some(Gone::Refused),
+                Some(What::TurnedAway) => Some(Gone::Ended),
+                _ => None,
+            };
+            if last.is_some() {
                 self.flush().await?;
             }
             if let Some(what) = what {
                 self.tell(what).await?;
             }
-            if refused {
-                return Err(Gone::Refused);
+            if let Some(last) = last {
+                return Err(last);
             }
             self.flush().await?;
             let noise = self.connection.traffic().noise();
             // A line carries no more than its speed, and noise on it is nobody's fault.
-            if noise > FAULTS_MAX && !self.lasting {
+            if noise > FAULTS_MAX && !self.is_lasting() {
                 return Err(Gone::Flood);
             }
             if noise >= self.reported.noise().saturating_add(NOISE) {
@@ -385,17 +378,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     ) -> Result<Option<What>, Gone> {
         Ok(Some(match inbound {
             Inbound::Hello(hello) => match greeting.take() {
-                Some(sender) => What::Hello(hello.device, sender),
+                Some(sender) => match self.place.as_mut().map_or(Ok(()), Place::authenticate) {
+                    Ok(()) => What::Hello(hello.device, sender),
+                    Err(NoPlace::Evicted) => return Err(Gone::Evicted),
+                    Err(NoPlace::Full) => {
+                        let milliseconds = u32::try_from(RETRY.as_millis()).unwrap_or(u32::MAX);
+                        self.connection.turn_away(milliseconds);
+                        What::TurnedAway
+                    }
+                },
                 // Each is answered with a whole round: a device that has missed its welcome says it once or
                 // twice more. On a line every restart is one.
-                None if !self.lasting && self.hellos >= HELLOS_MAX => return Err(Gone::Flood),
+                None if !self.is_lasting() && self.hellos >= HELLOS_MAX => return Err(Gone::Flood),
                 None => {
                     self.hellos += 1;
                     What::HelloAgain
                 }
             },
             // Its next hello is heard in a new conversation.
-            Inbound::Stranger if self.lasting => return Err(Gone::Ended),
+            Inbound::Stranger if self.is_lasting() => return Err(Gone::Ended),
             Inbound::Refused(refusal) => What::Refused(refusal),
             Inbound::Revoked => return Err(Gone::Revoked),
             Inbound::Update(update) => What::Update(Box::new(update)),
@@ -434,6 +435,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 }
 
+/// Completes when a connection's place is to make room for another.
+async fn evicted(place: &mut Option<Place>) {
+    match place {
+        Some(place) => place.evicted().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Reads once: the first thing that this says, and the bytes after it. `None` at the end. Nothing of the buffer
 /// outlasts the call: most connections wait most of the time.
 async fn read(
@@ -458,15 +467,14 @@ async fn read(
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use fedspan_protocol::limits::wire_capacity;
-    use fedspan_protocol::message::{Model, Welcome};
-    use tokio::net::TcpListener;
-    use tokio::sync::Semaphore;
-
     use super::*;
     use crate::admission::Requirements;
     use crate::config::Fleet;
     use crate::server::mailbox;
+    use crate::server::places::Places;
+    use fedspan_protocol::limits::wire_capacity;
+    use fedspan_protocol::message::{Model, Welcome};
+    use tokio::net::TcpListener;
 
     /// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
     /// aligned to 128, as of tokio 1.54.
@@ -493,8 +501,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let socket = TcpStream::connect(address).await.unwrap();
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let task = size_of_val(&run(0, socket, address, around, Admission::Converse, (place, None)));
+        let place = Places::new(&fleet.limits).enter(address).unwrap();
+        let task = size_of_val(&run(0, socket, address, around, place));
         let on_heap = connection.memory_max() - size_of::<Connection>();
         let commands = mailbox::memory::<Command>(COMMANDS);
         // A round that is being written, an update that waits for the host, the rest of a read.

@@ -40,9 +40,11 @@ pub struct ConnectionCounters {
     pub welcomed_again: u64,
     /// Hellos that were refused.
     pub refused: u64,
-    /// Connections over the limit, told to come back later.
+    /// Devices for which there was no place, told to come back later.
     pub turned_away: u64,
-    /// Connections so far over the limit that they were closed without being told anything.
+    /// Connections that had proved nothing yet, closed to make room for newer ones.
+    pub evicted: u64,
+    /// Connections closed as they came: too many that were making room were not closed yet.
     pub dropped: u64,
     /// Times that the system did not hand over a connection.
     pub accept_errors: u64,
@@ -93,6 +95,7 @@ impl ConnectionCounters {
         let counter = match gone {
             Gone::Closed => &mut self.closed,
             Gone::NoHello => &mut self.no_hello,
+            Gone::Evicted => &mut self.evicted,
             Gone::Idle => &mut self.idle,
             Gone::Slow => &mut self.slow,
             Gone::Flood => &mut self.flood,
