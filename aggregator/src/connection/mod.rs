@@ -20,6 +20,7 @@ use incoming::{Incoming, begin_update, settle, take_chunk};
 use outgoing::{Cut, Outgoing};
 
 use crate::engine::{Opening, Update};
+use crate::keys::AcceptedKey;
 
 pub use gate::Gate;
 
@@ -383,6 +384,12 @@ impl Connection {
     #[must_use]
     pub fn is_revoked(&self) -> bool {
         self.guard.is_revoked()
+    }
+
+    /// The key that what was heard last was sealed with; `None` before there is one, and in plaintext.
+    #[must_use]
+    pub fn key(&self) -> Option<Arc<AcceptedKey>> {
+        self.guard.key()
     }
 
     /// Queues a message.

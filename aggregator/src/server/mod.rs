@@ -13,7 +13,9 @@ mod addresses;
 mod control;
 mod host;
 mod line;
+mod log;
 mod mailbox;
+mod messages;
 mod peer;
 mod places;
 mod status;
@@ -207,8 +209,7 @@ impl Server {
                         None => host.dropped(),
                     },
                     Err(error) => {
-                        tracing::warn!(%error, "accept failed");
-                        host.accept_failed();
+                        host.accept_failed(&error);
                         accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                     }
                 },

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::peer::Gone;
+use super::messages::Gone;
 use crate::connection::Traffic;
 use crate::engine::Counters;
 
@@ -62,6 +62,9 @@ pub struct ConnectionCounters {
     pub revoked: u64,
     /// Ended by this side.
     pub ended: u64,
+    /// Messages of devices whose key was revoked or replaced before the host took them from its inbox. Nothing of them
+    /// counts.
+    pub revoked_messages: u64,
     /// Devices that sent more updates in a round than are looked at.
     pub over_quota: u64,
     /// Devices that did not take what was sent to them.
