@@ -3,19 +3,19 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use common::{frame, hello, messages};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
+use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId, ToDevice, ToServer, Update};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -48,6 +48,12 @@ impl Running {
     }
 }
 
+async fn connect(address: SocketAddr, from: Ipv4Addr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
 /// A device that does what it likes.
 struct Peer {
     stream: TcpStream,
@@ -56,7 +62,11 @@ struct Peer {
 
 impl Peer {
     async fn join(address: SocketAddr, device: u64) -> Self {
-        let mut stream = TcpStream::connect(address).await.unwrap();
+        Self::join_from(address, Ipv4Addr::LOCALHOST, device).await
+    }
+
+    async fn join_from(address: SocketAddr, from: Ipv4Addr, device: u64) -> Self {
+        let mut stream = connect(address, from).await;
         stream.write_all(&frame(&ToServer::Hello(hello(device, (6, 2, 1), 256)), &[])).await.unwrap();
         Self { stream, heard: Vec::new() }
     }
@@ -93,6 +103,17 @@ impl Peer {
     async fn end(&mut self) -> Vec<ToDevice> {
         self.hear(|_| false).await
     }
+}
+
+async fn status(state: &Path) -> serde_json::Value {
+    let mut line = String::from("null");
+    // No answer before the socket is bound, a moment after the server starts.
+    let _ = query(state, "status", |answer| {
+        line = answer.to_owned();
+        Ok(())
+    })
+    .await;
+    serde_json::from_str(&line).unwrap()
 }
 
 /// An update that is rejected, as often as it comes.
@@ -157,4 +178,53 @@ async fn an_address_has_its_places_and_no_more() {
     };
     tokio::time::timeout(PATIENCE, free).await.expect("a place");
     assert!(server.stop().await.connections.turned_away >= 1);
+}
+
+/// Four addresses hold more silent connections than there are places of any kind, and open another whenever one is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hoards_places_keeps_no_device_out_and_takes_none_from_a_device() {
+    let state = tempfile::tempdir().unwrap();
+    let server = serve(state.path(), "connections = 8\nper_address = 2\nhello = 600\n").await;
+    let address = server.address;
+    let mut first = Peer::join(address, 0).await;
+    first.hear(|message| matches!(message, ToDevice::Welcome(_))).await;
+    let mut hoarders = JoinSet::new();
+    for hoarder in 0..160 {
+        let from = Ipv4Addr::new(127, 0, 2, hoarder % 4 + 1);
+        hoarders.spawn(async move {
+            loop {
+                let mut stream = connect(address, from).await;
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    // They have all they can get once the first of them is turned away or makes room.
+    let crowded = async {
+        loop {
+            let now = status(state.path()).await["connections"].clone();
+            if now["evicted"].as_u64() > Some(0) || now["turned_away"].as_u64() > Some(0) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, crowded).await.expect("a crowd");
+    // Who comes gets in at the first attempt, from wherever it is.
+    let mut others = Vec::new();
+    for device in 1..6 {
+        let mut peer = Peer::join_from(address, Ipv4Addr::new(127, 0, 3, device), device.into()).await;
+        let told = peer.hear(|message| matches!(message, ToDevice::Welcome(_))).await;
+        assert!(matches!(told.first(), Some(ToDevice::Welcome(_))), "device {device}: {told:?}");
+        others.push(peer);
+    }
+    // Who was there before is there still, and counts.
+    let id = first.round().await;
+    first.stream.write_all(&rejected(id, 0.0)).await.unwrap();
+    let told = first.hear(|message| matches!(message, ToDevice::Ack(_))).await;
+    assert!(told.iter().any(|message| matches!(message, ToDevice::Ack(_))), "{told:?}");
+    hoarders.shutdown().await;
+    let connections = status(state.path()).await["connections"].clone();
+    assert_eq!(connections["welcomed"].as_u64(), Some(6), "{connections}");
+    assert_eq!(connections["turned_away"].as_u64(), Some(0), "{connections}");
+    server.stop().await;
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::Server;
+use fedspan_protocol::message::ToDevice;
 use fedspan_tests::load::{Choir, Device, Ground, Hostile, Kind, Pace, Plan};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
@@ -16,26 +17,56 @@ use tokio::task::JoinSet;
 const DEVICES: usize = 300;
 const EACH: usize = 30;
 const PER_ADDRESS: usize = 80;
-/// More from one address than it has places.
-const TOO_MANY: usize = 20;
+/// Places for who has proved nothing: fewer than are wanted, and at any time more for the crowd than for anybody else.
+const UNAUTHENTICATED: usize = 200;
+/// Connections from one address that say nothing.
+const CROWD: usize = 300;
 
 const ALL: [Kind; 7] =
     [Kind::Drip, Kind::Stall, Kind::Loris, Kind::Noise, Kind::Endless, Kind::Junk, Kind::Stranger];
 
-/// Connects, says nothing, and waits until the server has had enough. What it was told.
-async fn crowd(address: SocketAddr, from: Ipv4Addr) -> usize {
+/// Connects, says nothing, and waits until the server has had enough: how much each was told.
+async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
     let mut waiting = JoinSet::new();
-    for _ in 0..PER_ADDRESS + TOO_MANY {
+    for _ in 0..CROWD {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((from, 0).into()).unwrap();
         let mut stream = socket.connect(address).await.unwrap();
         waiting.spawn(async move {
             let mut heard = Vec::new();
             let _ = stream.read_to_end(&mut heard).await;
-            usize::from(!heard.is_empty())
+            heard.len()
         });
     }
-    waiting.join_all().await.into_iter().sum()
+    waiting
+}
+
+/// A device for which there is no place has proved its key before it hears that, and hears it sealed.
+#[tokio::test]
+async fn a_device_too_many_is_told_to_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = "connections = 2\n".to_owned();
+    let plan = Plan { devices: 2, traitors: 1, frame_limit: 256, seed: 1, limits };
+    let (fleet, identities) = plan.prepare(directory.path()).unwrap();
+    let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
+    let server = Server::bind(fleet, 1, plan.protection(directory.path()).unwrap()).await.unwrap();
+    let address = server.address().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
+    let mut devices = Vec::new();
+    for identity in identities {
+        devices.push(Device::join(address, None, identity, 0).await.expect("welcome"));
+    }
+    for device in devices.iter_mut().take(2) {
+        assert!(matches!(device.hear().await, Ok(ToDevice::RoundOpen(_))));
+    }
+    let told = devices[2].hear().await;
+    assert!(matches!(told, Ok(ToDevice::RetryAfter { .. })), "{told:?}");
+    assert!(devices[2].hear().await.is_err(), "it is closed");
+    drop(devices);
+    stop.send(()).unwrap();
+    let counters = serving.await.unwrap().unwrap().connections;
+    assert_eq!((counters.welcomed, counters.turned_away), (2, 1), "{counters:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,13 +74,17 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let plan = Plan {
         devices: DEVICES,
-        traitors: 2 * EACH,
+        traitors: 2 * EACH + 1,
         frame_limit: 256,
         seed: 1,
-        limits: format!("connections = 2000\nper_address = {PER_ADDRESS}\nhello = 3.0\nframe = 2.0\n"),
+        limits: format!(
+            "connections = 2000\nper_address = {PER_ADDRESS}\nunauthenticated = {UNAUTHENTICATED}\n\
+             hello = 3.0\nframe = 2.0\n"
+        ),
     };
     let (fleet, mut identities) = plan.prepare(directory.path()).unwrap();
-    let traitors = identities.split_off(DEVICES);
+    let mut traitors = identities.split_off(DEVICES);
+    let newcomer = traitors.pop().unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
     let server = Server::bind(fleet, 1, plan.protection(directory.path()).unwrap()).await.unwrap();
     let address = server.address().unwrap();
@@ -74,7 +109,9 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
             hostile.spawn(async move { one.once(Ground { address, seed: 1 }, 0).await });
         }
     }
-    let crowded = tokio::spawn(crowd(address, Ipv4Addr::new(127, 0, 3, 1)));
+    let crowded = crowd(address, Ipv4Addr::new(127, 0, 3, 1)).await;
+    let from = Some(Ipv4Addr::new(127, 0, 4, 1).into());
+    let _newcomer = Device::join(address, from, newcomer, 0).await.expect("welcome");
     let (mut rounds, mut ended) = (1, 0);
     while ended < EACH * ALL.len() {
         assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
@@ -84,7 +121,10 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
             ended += 1;
         }
     }
-    assert_eq!(crowded.await.unwrap(), TOO_MANY, "who is turned away is told");
+    assert!(
+        crowded.join_all().await.iter().all(|heard| *heard == 0),
+        "who has proved nothing is told nothing"
+    );
     // What ended last may still be on its way to the host.
     assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
     rounds += 1;
@@ -96,22 +136,26 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let each = EACH as u64;
     // What stalls has begun an update of the first round.
     assert_eq!((updates.duplicate, updates.late, updates.declined), (0, each, 0));
-    assert_eq!(counters.welcomed, DEVICES as u64 + 2 * each, "{counters:?}");
+    assert_eq!(counters.welcomed, DEVICES as u64 + 2 * each + 1, "{counters:?}");
     assert_eq!(counters.slow, 2 * each, "{counters:?}");
     assert_eq!(counters.refused, each, "{counters:?}");
-    assert_eq!((counters.turned_away, counters.dropped), (TOO_MANY as u64, 0), "{counters:?}");
+    assert_eq!(counters.turned_away, 0, "{counters:?}");
     // On a slow machine junk comes so slowly that its time to say hello is over first.
-    assert_eq!(counters.no_hello + counters.flood, 4 * each + PER_ADDRESS as u64, "{counters:?}");
-    assert!(counters.no_hello >= each + PER_ADDRESS as u64, "{counters:?}");
+    let strangers = counters.no_hello + counters.flood + counters.evicted + counters.dropped;
+    assert_eq!(strangers, 4 * each + CROWD as u64, "{counters:?}");
+    assert!(counters.no_hello >= each, "{counters:?}");
+    assert!(counters.evicted >= (CROWD - UNAUTHENTICATED) as u64, "{counters:?}");
     assert!(counters.dropped_frames > 0 && counters.forged_frames > 0 && counters.unsealed_frames > 0);
     // The devices are still there; everybody else has one reason.
     let ended = counters.closed
         + counters.no_hello
+        + counters.evicted
+        + counters.dropped
         + counters.idle
         + counters.slow
         + counters.flood
         + counters.refused
         + counters.revoked
         + counters.ended;
-    assert_eq!(ended, EACH as u64 * ALL.len() as u64 + (PER_ADDRESS + TOO_MANY) as u64, "{counters:?}");
+    assert_eq!(ended, EACH as u64 * ALL.len() as u64 + CROWD as u64, "{counters:?}");
 }

@@ -222,11 +222,14 @@ async fn too_many_connections_are_told_to_come_back() {
     let world = world().await;
     let address = world.server.address;
     let mut idle = Vec::new();
-    for _ in 0..12 {
-        idle.push(TcpStream::connect(address).await.expect("connects"));
+    for device in 60..72 {
+        let mut socket = TcpStream::connect(address).await.expect("connects");
+        socket.write_all(&frame(&ToServer::Hello(world.hello(device)))).await.expect("writes");
+        assert!(socket.read(&mut [0; 64]).await.expect("welcome") > 0);
+        idle.push(socket);
     }
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(talk(address, &[]).await, [ToDevice::RetryAfter { milliseconds: 30_000 }]);
+    let hello = frame(&ToServer::Hello(world.hello(72)));
+    assert_eq!(talk(address, &hello).await, [ToDevice::RetryAfter { milliseconds: 30_000 }]);
     drop(idle);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let status = world.finish().await;

@@ -26,6 +26,9 @@ const PATIENCE: u64 = 5_000;
 const NORM: f64 = 1e4;
 /// Most samples that a device may declare with effect: more than a microcontroller goes through in a round.
 const SAMPLES: u32 = 100_000;
+/// Places for connections that have not proved who they are, unless the file says otherwise: a quarter of the devices',
+/// as a handshake is short, and no fewer than this, so that a small fleet can come back all at once.
+const UNAUTHENTICATED_LEAST: usize = 64;
 
 /// A server's configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,10 +85,12 @@ pub struct RoundsSection {
 /// `[limits]`: what one peer, and all together, may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Connections at once.
+    /// Devices that are connected at once: connections that have proved their key, or in plaintext said a hello.
     pub connections: usize,
-    /// Connections at once from one address.
+    /// Of these, from one address.
     pub per_address: usize,
+    /// Connections at once that have not, beside those.
+    pub unauthenticated: usize,
     /// Updates of one device that are looked at in one round.
     pub updates: u32,
     /// Time until hello.
@@ -295,9 +300,12 @@ fn read_limits(section: &Section<'_>, rule: Rule) -> Result<Limits, Problem> {
     let seconds =
         |key: &str, default: f64| section.number(key, Some(default), 0.01..=1e6).map(Duration::from_secs_f64);
     let (norm, samples) = read_bounds(section, NORM, SAMPLES, rule)?;
+    let connections = section.size("connections", Some(1024), 1..=1_000_000)?;
+    let unauthenticated = (connections / 4).max(UNAUTHENTICATED_LEAST);
     let limits = Limits {
-        connections: section.size("connections", Some(1024), 1..=1_000_000)?,
+        connections,
         per_address: section.size("per_address", Some(256), 1..=1_000_000)?,
+        unauthenticated: section.size("unauthenticated", Some(unauthenticated), 1..=1_000_000)?,
         updates: u32::try_from(section.size("updates", Some(16), 1..=1_000_000)?).unwrap_or(u32::MAX),
         hello: seconds("hello", 5.0)?,
         idle: seconds("idle", 120.0)?,

@@ -97,6 +97,11 @@ impl Guard {
         self.pending.as_ref().map_or(0, |pending| size_of::<Pending>() + pending.answer.capacity())
     }
 
+    /// The key that this connection uses.
+    pub(super) fn key(&self) -> Option<Arc<AcceptedKey>> {
+        self.open.as_ref().map(|open| Arc::clone(&open.key))
+    }
+
     /// The key that this connection uses is not accepted any more.
     pub(super) fn is_revoked(&self) -> bool {
         self.open.as_ref().is_some_and(|open| !open.key.is_accepted())

@@ -20,6 +20,7 @@ use incoming::{Incoming, begin_update, settle, take_chunk};
 use outgoing::{Cut, Outgoing};
 
 use crate::engine::{Opening, Update};
+use crate::keys::AcceptedKey;
 
 pub use gate::Gate;
 
@@ -385,9 +386,21 @@ impl Connection {
         self.guard.is_revoked()
     }
 
+    /// The key that what was heard last was sealed with; `None` before there is one, and in plaintext.
+    #[must_use]
+    pub fn key(&self) -> Option<Arc<AcceptedKey>> {
+        self.guard.key()
+    }
+
     /// Queues a message.
     pub fn send(&mut self, message: ToDevice) {
         self.outbox.push_back(Outgoing::Message(message));
+    }
+
+    /// Takes a welcome back that has not been sent: there is no room for the device now.
+    pub fn turn_away(&mut self, milliseconds: u32) {
+        self.outbox.clear();
+        self.send(ToDevice::RetryAfter { milliseconds });
     }
 
     /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame.

@@ -22,6 +22,14 @@ pub enum FileError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// The file was replaced, and the system refused to make that durable.
+    #[error("{}: the change is in place, but may not survive a power cut: {error}", path.display())]
+    NotDurable {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// The file is there, and would be overwritten.
     #[error("{}: it exists; move it away or choose another name", path.display())]
     Exists {
@@ -134,12 +142,17 @@ pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         Err(error) => return Err(io(path, error)),
     };
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    let durable = written.map_err(|error| io(path, error)).and_then(|()| sync_directory(path));
+    let durable = written.map_err(|error| io(path, error));
+    let durable = durable.and_then(|()| sync_directory(path).map_err(|error| io(parent(path), error)));
     durable.inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
-/// Replaces a file, or makes it; a crash leaves the old one or the new one. The caller holds its [`lock`].
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+/// How a file's directory is made durable: [`sync_directory`], or what a test says instead.
+pub(super) type Sync = fn(&Path) -> std::io::Result<()>;
+
+/// Replaces a file, or makes it; a crash leaves the old one or the new one. The caller holds its [`lock`]. After every
+/// error but [`FileError::NotDurable`] the old one is in place.
+pub(super) fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
     let partial = beside(path, ".partial");
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial, error)),
@@ -147,7 +160,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     }
     create_private(&partial, bytes)?;
     std::fs::rename(&partial, path).map_err(|error| io(path, error))?;
-    sync_directory(path)
+    sync(path).map_err(|error| FileError::NotDurable { path: path.to_owned(), error })
 }
 
 /// The lock of a file that is replaced: a file beside it. `None` if somebody else holds it.
@@ -169,9 +182,8 @@ pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
 }
 
 /// A rename must survive, too.
-fn sync_directory(path: &Path) -> Result<(), FileError> {
-    let directory = parent(path);
-    File::open(directory).and_then(|d| d.sync_all()).map_err(|error| io(directory, error))
+pub(super) fn sync_directory(path: &Path) -> std::io::Result<()> {
+    File::open(parent(path)).and_then(|directory| directory.sync_all())
 }
 
 fn parent(path: &Path) -> &Path {

@@ -67,14 +67,22 @@ pub enum KeyStoreError {
     },
 }
 
+impl KeyStoreError {
+    /// What was asked for is in the file all the same.
+    fn is_in_place(&self) -> bool {
+        matches!(self, Self::File(FileError::NotDurable { .. }))
+    }
+}
+
 /// An open key store. What [`Self::keys`] gives away sees every change at once.
 pub struct KeyStore {
     path: PathBuf,
     secret: Secret,
     keys: Keys,
     entropy: Box<dyn Entropy>,
-    /// Keys were withdrawn that the file still has.
+    /// Keys were withdrawn that the file still has, or could have again after a power cut.
     unwritten: bool,
+    sync: private::Sync,
     /// Held as long as the store is open.
     _lock: File,
 }
@@ -115,7 +123,15 @@ impl KeyStore {
         };
         let keys = Keys::new(envelope.open(&secret).map_err(damaged(path))?);
         let path = path.to_owned();
-        Ok(Self { path, secret, keys, entropy: Box::new(entropy), unwritten: false, _lock: lock })
+        Ok(Self {
+            path,
+            secret,
+            keys,
+            entropy: Box::new(entropy),
+            unwritten: false,
+            sync: private::sync_directory,
+            _lock: lock,
+        })
     }
 
     /// Makes an empty store at `path`, and its directory. `cost` is what one guess at a passphrase shall take.
@@ -142,7 +158,15 @@ impl KeyStore {
         }
         let secret = Secret::fresh(unlock, cost, &mut entropy)?;
         let (path, entropy) = (path.to_owned(), Box::new(entropy));
-        let mut store = Self { path, secret, keys: Keys::default(), entropy, unwritten: false, _lock: lock };
+        let mut store = Self {
+            path,
+            secret,
+            keys: Keys::default(),
+            entropy,
+            unwritten: false,
+            sync: private::sync_directory,
+            _lock: lock,
+        };
         store.write(&KeyTable::new())?;
         Ok(store)
     }
@@ -156,7 +180,8 @@ impl KeyStore {
     /// [`KeyTable::add`], durable when this returns.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then.
+    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then, unless that is
+    /// [`FileError::NotDurable`].
     pub fn add(&mut self, devices: &[DeviceId], again: bool, now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.add(devices, again, now, &mut *self.entropy)?;
@@ -166,7 +191,8 @@ impl KeyStore {
     /// [`KeyTable::rotate`], durable when this returns.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then.
+    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then, unless that is
+    /// [`FileError::NotDurable`].
     pub fn rotate(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.rotate(devices, now, &mut *self.entropy)?;
@@ -178,7 +204,8 @@ impl KeyStore {
     ///
     /// # Errors
     /// [`KeyStoreError::Refused`]; [`Unwritten`](KeyStoreError::Unwritten) if the keys are withdrawn but the file
-    /// still has them. The next operation writes it again.
+    /// still has them, [`FileError::NotDurable`] if it could have them again after a power cut. The next operation
+    /// writes it again.
     pub fn revoke(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         self.keys.change(|table| table.revoke(devices, now))?;
         self.withdrawn()
@@ -188,7 +215,7 @@ impl KeyStore {
     /// were withdrawn; without any, the file is left alone.
     ///
     /// # Errors
-    /// [`KeyStoreError::Unwritten`], as for [`Self::revoke`].
+    /// [`KeyStoreError::Unwritten`] and [`FileError::NotDurable`], as for [`Self::revoke`].
     pub fn round_closed(&mut self) -> Result<usize, KeyStoreError> {
         let count = self.keys.round_closed();
         if count > 0 || self.unwritten {
@@ -219,25 +246,33 @@ impl KeyStore {
 
     /// The file first: a key that is not written is not given away.
     fn adopt(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
-        self.write(&table)?;
-        self.keys.change(|current| *current = table);
-        Ok(())
+        let written = self.write(&table);
+        if written.as_ref().err().is_none_or(KeyStoreError::is_in_place) {
+            self.keys.change(|current| *current = table);
+        }
+        written
     }
 
     /// The file follows what has happened already.
     fn withdrawn(&mut self) -> Result<(), KeyStoreError> {
         self.unwritten = true;
         let table = self.keys.read(KeyTable::clone);
-        self.write(&table).map_err(|error| KeyStoreError::Unwritten { error: Box::new(error) })
+        self.write(&table).map_err(|error| match error.is_in_place() {
+            true => error,
+            false => KeyStoreError::Unwritten { error: Box::new(error) },
+        })
     }
 
     fn write(&mut self, table: &KeyTable) -> Result<(), KeyStoreError> {
         let mut nonce = [0; 24];
         self.entropy.fill(&mut nonce)?;
         let bytes = file::seal(table, &self.secret, nonce).map_err(damaged(&self.path))?;
-        private::replace(&self.path, &bytes)?;
-        self.unwritten = false;
-        Ok(())
+        let replaced = private::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
+        match &replaced {
+            Ok(()) => self.unwritten = false,
+            Err(error) => self.unwritten |= error.is_in_place(),
+        }
+        replaced
     }
 }
 
@@ -301,5 +336,59 @@ impl KeyDesk {
     fn with<T>(&self, act: impl FnOnce(&mut KeyStore) -> T) -> T {
         // Memory and file agree between operations, or the store knows that they do not.
         act(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use rand_chacha::ChaCha20Rng;
+    use rand_core::SeedableRng;
+
+    use super::*;
+
+    fn entropy() -> ChaCha20Rng {
+        ChaCha20Rng::seed_from_u64(1)
+    }
+
+    fn full_disk(_: &Path) -> std::io::Result<()> {
+        Err(std::io::Error::other("no space"))
+    }
+
+    /// The file was replaced, and only the last step failed: memory, file and message agree that it was.
+    #[test]
+    fn a_change_that_may_not_survive_a_power_cut_is_in_place_and_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, unlock) = (directory.path().join("keys"), Unlock::KeyFile(Zeroizing::new([7; 32])));
+        let mut store = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
+        let rows = |store: &KeyStore| store.keys().read(|table| table.list().collect::<Vec<_>>());
+        let mut steps: [(&str, fn(&mut KeyStore) -> Result<(), KeyStoreError>); 4] = [
+            ("add", |store| store.add(&[1, 2], false, 1)),
+            ("rotate", |store| store.rotate(&[1], 2)),
+            ("revoke", |store| store.revoke(&[2], 3)),
+            ("the end of a round", |store| store.round_closed().map(|_| ())),
+        ];
+        for (name, step) in &mut steps {
+            let before = rows(&store);
+            store.sync = full_disk;
+            let said = step(&mut store).unwrap_err().to_string();
+            assert!(
+                said.contains("the change is in place, but may not survive a power cut"),
+                "{name}: {said}"
+            );
+            assert!(said.contains("no space") && !said.contains("not written"), "{name}: {said}");
+            let now = rows(&store);
+            assert_ne!(now, before, "{name}");
+            assert!(store.unwritten, "{name}: it is written again");
+            drop(store);
+            store = KeyStore::open(&path, &unlock, entropy()).unwrap();
+            assert_eq!(rows(&store), now, "{name}");
+        }
+        store.sync = full_disk;
+        store.revoke(&[1], 4).unwrap_err();
+        store.sync = private::sync_directory;
+        store.round_closed().unwrap();
+        assert!(!store.unwritten);
     }
 }

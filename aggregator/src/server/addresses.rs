@@ -1,54 +1,43 @@
 //! How many connections come from where: one address shall not take all places.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, Ipv6Addr};
 
-/// Places that are taken, by address; by the first half of an IPv6 address, which is what one customer gets.
-#[derive(Clone, Debug)]
+/// Connections by address.
+#[derive(Debug, Default)]
 pub(super) struct Addresses {
-    most: usize,
-    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-/// A place; it is free again when this is dropped.
-#[derive(Debug)]
-pub(super) struct Place {
-    address: IpAddr,
-    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    count: usize,
+    taken: HashMap<IpAddr, usize>,
 }
 
 impl Addresses {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, taken: Arc::default() }
+    /// All of them.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
-    /// A place for one more connection from there; `None` if it has as many as it may.
-    pub(super) fn enter(&self, from: SocketAddr) -> Option<Place> {
-        let address = network(from.ip());
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(address).or_default();
-        if *count >= self.most {
-            return None;
-        }
-        *count += 1;
-        Some(Place { address, taken: Arc::clone(&self.taken) })
+    /// Those from one address.
+    pub(super) fn count_from(&self, address: IpAddr) -> usize {
+        self.taken.get(&address).copied().unwrap_or(0)
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.address);
-            }
+    pub(super) fn enter(&mut self, address: IpAddr) {
+        self.count += 1;
+        *self.taken.entry(address).or_default() += 1;
+    }
+
+    pub(super) fn leave(&mut self, address: IpAddr) {
+        let Some(count) = self.taken.get_mut(&address) else { return };
+        self.count -= 1;
+        *count -= 1;
+        if *count == 0 {
+            self.taken.remove(&address);
         }
     }
 }
 
-fn network(address: IpAddr) -> IpAddr {
+/// What counts as one address: of an IPv6 address the first half, which is what one customer gets.
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(long) => {
             let [a, b, c, d, ..] = long.segments();
@@ -64,32 +53,30 @@ mod tests {
 
     use super::*;
 
-    fn from(address: &str) -> SocketAddr {
-        SocketAddr::new(address.parse().unwrap(), 1)
+    fn from(address: &str) -> IpAddr {
+        network(address.parse().unwrap())
     }
 
     #[test]
-    fn an_address_has_so_many_places_and_gets_them_back() {
-        let addresses = Addresses::new(2);
-        let first = addresses.enter(from("10.0.0.1")).unwrap();
-        let _second = addresses.enter(from("10.0.0.1")).unwrap();
-        assert!(addresses.enter(from("10.0.0.1")).is_none());
-        assert!(addresses.enter(from("::ffff:10.0.0.1")).is_none(), "the same host");
-        let _other = addresses.enter(from("10.0.0.2")).unwrap();
-        drop(first);
-        let again = addresses.enter(from("10.0.0.1")).unwrap();
-        assert!(addresses.enter(from("10.0.0.1")).is_none());
-        drop(again);
-        assert_eq!(addresses.taken.lock().unwrap().len(), 2);
+    fn a_host_is_one_and_so_is_a_customer_with_many_long_addresses() {
+        assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
+        assert_eq!(from("2001:db8:1:2::1"), from("2001:db8:1:2:ffff::9"));
+        assert_ne!(from("2001:db8:1:2::1"), from("2001:db8:1:3::1"));
     }
 
     #[test]
-    fn a_customer_with_many_long_addresses_is_one() {
-        let addresses = Addresses::new(1);
-        let place = addresses.enter(from("2001:db8:1:2::1")).unwrap();
-        assert!(addresses.enter(from("2001:db8:1:2:ffff::9")).is_none());
-        let _neighbour = addresses.enter(from("2001:db8:1:3::1")).unwrap();
-        drop(place);
-        assert_eq!(addresses.taken.lock().unwrap().len(), 1, "nothing is kept of who has left");
+    fn nothing_is_kept_of_who_has_left() {
+        let mut addresses = Addresses::default();
+        let (one, other) = (from("10.0.0.1"), from("10.0.0.2"));
+        for address in [one, other, one] {
+            addresses.enter(address);
+        }
+        assert_eq!((addresses.count(), addresses.count_from(one), addresses.count_from(other)), (3, 2, 1));
+        for address in [one, one, other] {
+            addresses.leave(address);
+        }
+        assert_eq!((addresses.count(), addresses.count_from(one), addresses.taken.len()), (0, 0, 0));
+        addresses.leave(one);
+        assert_eq!(addresses.count(), 0);
     }
 }

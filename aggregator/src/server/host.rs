@@ -1,27 +1,31 @@
 //! The task that owns the engine: turns peers' messages into events and the engine's actions into commands,
 //! commits finished rounds, publishes status.
 
+mod start;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Model, Welcome};
+use fedspan_protocol::message::{Ack, AckOutcome};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::ServeError;
+use super::log::{Kind, Throttle};
 use super::mailbox::Sender;
-use super::peer::{Command, Message, What};
+use super::messages::{Command, Gone, Message, Origin, What};
 use super::status::{ConnectionCounters, Status};
-use crate::admission::Requirements;
-use crate::config::{Fleet, difference};
 use crate::connection::Gate;
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
-use crate::journal::{self, Journal, Line, Scribe};
-use crate::keys::{Entropy, KeyDesk};
+use crate::journal::{Journal, Scribe};
+use crate::keys::KeyDesk;
 use crate::store::{Committed, Store};
 
 struct Peer {
     device: DeviceId,
+    from: Origin,
     commands: Sender<Command>,
 }
 
@@ -47,6 +51,7 @@ pub(super) struct Host {
     /// Devices that were cut off, of which the engine has not heard yet.
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
+    log: Throttle,
     began: Instant,
     status: watch::Sender<Status>,
     round_lines: broadcast::Sender<String>,
@@ -62,114 +67,13 @@ pub(super) async fn sleep_until(at: Option<Instant>) {
 }
 
 impl Host {
-    pub(super) fn new(
-        fleet: &Fleet,
-        store: Store,
-        entropy: u64,
-        keys: Option<(KeyDesk, Box<dyn Entropy>)>,
-    ) -> Result<Self, ServeError> {
-        let mut engine = fleet.engine();
-        let fingerprint = fleet.fingerprint();
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let model = Model::Linear {
-            features: small(fleet.shape.features),
-            width: small(fleet.model.k),
-            outputs: small(fleet.shape.outputs),
-        };
-        let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone())
-            .with_numeric(fleet.algorithm.numeric);
-        let mut campaign = entropy;
-        let mut done = 0;
-        let mut trained = false;
-        let mut resumed = None;
-        // Where no round was finished there is nothing that another configuration could spoil.
-        let begun =
-            |stored: &Committed| stored.configuration == fingerprint || stored.phase() != Phase::Waiting;
-        if let Some(committed) = store.load()?.filter(begun) {
-            if committed.configuration != fingerprint {
-                let difference = difference(&committed.configuration, &fingerprint);
-                return Err(ServeError::Changed { difference });
-            }
-            if !engine.resume(committed.round(), committed.phase(), &committed.state) {
-                let difference = "the stored state has another size\n".to_owned();
-                return Err(ServeError::Changed { difference });
-            }
-            campaign = committed.campaign;
-            resumed = Some(committed.id.0);
-            trained = committed.ends_training();
-            if trained {
-                // Nobody is connected: there is nothing to do yet.
-                engine.finish_training(0, &mut Vec::new());
-            }
-            if let Phase::Train(number) = committed.phase() {
-                done = number.min(fleet.algorithm.rounds);
-            }
-            if committed.phase() != Phase::Waiting {
-                tracing::info!(round = done, "resuming after the last committed round");
-            }
-        }
-        // Before any device sees a number: the next start must not use it again, even if nothing is
-        // committed until then.
-        let (id, phase, state) = engine.snapshot();
-        let begun = Committed::new(fingerprint.clone(), campaign, id, phase, state);
-        store.commit(&begun.ending_training(trained))?;
-        let mut journal = match fleet.journal {
-            true => Some(Journal::open(store.directory())?),
-            false => None,
-        };
-        if let Some(journal) = &mut journal {
-            let after = resumed.unwrap_or(0);
-            let server =
-                journal::Server { after, expected: fleet.expected, configuration: fingerprint.clone() };
-            journal.append(&[if resumed.is_some() { Line::Resumed(server) } else { Line::Began(server) }]);
-            journal.flush();
-        }
-        let (status, _) = watch::channel(Status::default());
-        let (round_lines, _) = broadcast::channel(64);
-        let idle_milliseconds = u32::try_from(fleet.limits.idle.as_millis()).unwrap_or(u32::MAX);
-        let welcome = Welcome { campaign, idle_milliseconds };
-        let desk = keys.as_ref().map(|(desk, _)| desk.clone());
-        let gate = match keys {
-            None => {
-                tracing::warn!(
-                    "PLAINTEXT: frames are not encrypted, and every device is believed; for the bench only"
-                );
-                Gate::plaintext(requirements, welcome)
-            }
-            Some((desk, nonces)) => Gate::encrypted(requirements, welcome, desk.keys(), nonces),
-        };
-        let mut host = Self {
-            engine,
-            store,
-            scribe: Scribe::default(),
-            journal,
-            gate: Arc::new(gate),
-            desk,
-            fingerprint,
-            campaign,
-            rounds: fleet.algorithm.rounds,
-            done,
-            peers: BTreeMap::new(),
-            current: BTreeMap::new(),
-            updates: BTreeMap::new(),
-            updates_most: fleet.limits.updates,
-            cut_off: Vec::new(),
-            connections: ConnectionCounters::default(),
-            began: Instant::now(),
-            status,
-            round_lines,
-            failure: None,
-        };
-        host.publish();
-        Ok(host)
-    }
-
     fn now(&self) -> Millis {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn wake(&self) -> Option<Instant> {
-        self.engine.wake().map(|at| self.began + std::time::Duration::from_millis(at))
+        let wake = self.engine.wake().into_iter().chain(self.log.due()).min();
+        wake.map(|at| self.began + std::time::Duration::from_millis(at))
     }
 
     /// What connections need to know.
@@ -189,14 +93,16 @@ impl Host {
         self.round_lines.subscribe()
     }
 
-    /// A connection found no place; `told` if it hears so.
-    pub(super) fn turned_away(&mut self, told: bool) {
-        let connections = &mut self.connections;
-        *(if told { &mut connections.turned_away } else { &mut connections.dropped }) += 1;
+    /// A connection was closed as it came.
+    pub(super) fn dropped(&mut self) {
+        self.connections.dropped += 1;
         self.publish();
     }
 
-    pub(super) fn accept_failed(&mut self) {
+    pub(super) fn accept_failed(&mut self, error: &std::io::Error) {
+        if self.logs(Kind::AcceptFailed) {
+            tracing::warn!(%error, "accept failed");
+        }
         self.connections.accept_errors += 1;
         self.publish();
     }
@@ -204,16 +110,34 @@ impl Host {
     /// Lets all peers go: they write what is queued and close.
     pub(super) fn release(&mut self) {
         self.peers.clear();
+        self.say_left_out(Millis::MAX);
+    }
+
+    /// Whether there is room in the log for one more line of this kind.
+    fn logs(&mut self, kind: Kind) -> bool {
+        let now = self.now();
+        self.say_left_out(now);
+        self.log.admits(kind, now)
+    }
+
+    fn say_left_out(&mut self, now: Millis) {
+        for (kind, lines) in self.log.over(now) {
+            tracing::warn!(lines, "left out of this log since the first of their minute: {kind}");
+        }
     }
 
     pub(super) fn tick(&mut self) -> Result<(), ServeError> {
+        self.say_left_out(self.now());
         self.event(Event::Tick)
     }
 
     pub(super) fn take(&mut self, message: Message) -> Result<(), ServeError> {
-        let Message { peer, what, traffic } = message;
+        let Message { peer, from, key, what, traffic } = message;
         self.connections.passed(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
+        if what.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
+            return self.revoked(peer);
+        }
         match (what, device) {
             (What::Hello(device, commands), None) => {
                 self.connections.welcomed += 1;
@@ -221,18 +145,32 @@ impl Host {
                     // The device is back before its old connection was missed.
                     self.peers.remove(&old);
                 }
-                self.peers.insert(peer, Peer { device, commands });
-                tracing::info!(device, "joined");
+                if self.logs(Kind::Joined) {
+                    tracing::info!(device, %from, "joined");
+                }
+                self.peers.insert(peer, Peer { device, from, commands });
                 self.event(Event::Joined(device))
             }
             (What::Refused(refusal), device) => {
-                tracing::warn!(device, "refused: {refusal}");
+                if self.logs(Kind::Refused) {
+                    tracing::warn!(device, %from, "refused: {refusal}");
+                }
+                self.publish();
+                Ok(())
+            }
+            (What::TurnedAway, _) => {
+                if self.logs(Kind::TurnedAway) {
+                    tracing::warn!(%from, "turned away: there is no place for one more device");
+                }
+                self.connections.turned_away += 1;
                 self.publish();
                 Ok(())
             }
             (What::HelloAgain, Some(device)) => self.greeted_again(peer, device),
             (What::Update(_) | What::Unread(_), Some(device)) if self.is_over_quota(device) => {
-                tracing::warn!(device, "left: it sends update after update");
+                if self.logs(Kind::CutOff) {
+                    tracing::warn!(device, %from, "left: it sends update after update");
+                }
                 self.connections.over_quota += 1;
                 self.cut_off(device);
                 self.let_go()
@@ -240,7 +178,9 @@ impl Host {
             (What::Update(update), Some(device)) => self.event(Event::Update(device, *update)),
             (What::Unread(id), Some(device)) => self.event(Event::Unread(device, id)),
             (What::Decline(decline), Some(device)) => {
-                tracing::warn!(device, round = decline.id.round, "declined: {}", decline.reason);
+                if self.logs(Kind::Declined) {
+                    tracing::warn!(device, %from, round = decline.id.round, "declined: {}", decline.reason);
+                }
                 self.event(Event::Declined(device, decline))
             }
             (What::Noise, _) => {
@@ -253,7 +193,7 @@ impl Host {
                 match device {
                     Some(device) if self.current.get(&device) == Some(&peer) => {
                         self.current.remove(&device);
-                        tracing::info!(device, ?gone, "left");
+                        self.say_left(device, &from, gone);
                         self.event(Event::Left(device))
                     }
                     _ => {
@@ -268,6 +208,26 @@ impl Host {
                 Ok(())
             }
         }
+    }
+
+    fn say_left(&mut self, device: DeviceId, from: &Origin, gone: Gone) {
+        if self.logs(Kind::Left) {
+            tracing::info!(device, %from, ?gone, "left");
+        }
+    }
+
+    /// Something came under a key that is not accepted any more: it was waiting here when that was decided. It does not
+    /// count, and its connection ends.
+    fn revoked(&mut self, peer: u64) -> Result<(), ServeError> {
+        self.connections.revoked_messages += 1;
+        match self.peers.remove(&peer) {
+            Some(known) if self.current.get(&known.device) == Some(&peer) => {
+                self.say_left(known.device, &known.from, Gone::Revoked);
+                self.cut_off(known.device);
+            }
+            _ => {}
+        }
+        self.let_go()
     }
 
     /// A device that is known has restarted, or has missed its welcome.
@@ -305,9 +265,7 @@ impl Host {
             match action {
                 Action::Open(device, opening) => self.command(device, Command::Open(opening)),
                 Action::Acknowledge(device, ack) => {
-                    if let fedspan_protocol::message::AckOutcome::Rejected(reason) = ack.outcome {
-                        tracing::warn!(device, round = ack.id.round, "update rejected: {reason}");
-                    }
+                    self.say_rejected(device, &ack);
                     self.command(device, Command::Acknowledge(ack));
                 }
                 Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
@@ -382,13 +340,29 @@ impl Host {
         Ok(())
     }
 
+    /// The newest connection of a device.
+    fn peer(&self, device: DeviceId) -> Option<&Peer> {
+        self.current.get(&device).and_then(|peer| self.peers.get(peer))
+    }
+
+    fn say_rejected(&mut self, device: DeviceId, ack: &Ack) {
+        if let AckOutcome::Rejected(reason) = ack.outcome
+            && self.logs(Kind::Rejected)
+        {
+            let from = self.peer(device).map(|known| tracing::field::display(&known.from));
+            tracing::warn!(device, from, round = ack.id.round, "update rejected: {reason}");
+        }
+    }
+
     fn command(&mut self, device: DeviceId, command: Command) {
-        let Some(peer) = self.current.get(&device) else { return };
-        let Some(known) = self.peers.get(peer) else { return };
+        let Some(known) = self.peer(device) else { return };
         if !known.commands.send(command) {
+            let from = known.from.clone();
             // It does not read, or it is closing.
             self.connections.congested += 1;
-            tracing::warn!(device, "left: it does not take what is sent to it");
+            if self.logs(Kind::CutOff) {
+                tracing::warn!(device, %from, "left: it does not take what is sent to it");
+            }
             self.cut_off(device);
         }
     }
@@ -443,92 +417,5 @@ impl Host {
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used)]
-
-    use fedspan_protocol::message::{Decline, DeclineReason, RoundId};
-    use fedspan_protocol::tensor::Role;
-
-    use super::*;
-    use crate::algorithm::Tensor;
-    use crate::engine::{Opening, Update};
-    use crate::server::mailbox::mailbox;
-
-    fn host(state: &std::path::Path) -> Host {
-        let text = format!(
-            "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
-             name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
-            state.display().to_string()
-        );
-        let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-        Host::new(&fleet, Store::open(state).unwrap(), 1, None).unwrap()
-    }
-
-    fn take(host: &mut Host, peer: u64, what: What) {
-        host.take(Message { peer, what, traffic: Default::default() }).unwrap();
-    }
-
-    /// Nothing is sent back that would slow it down: the journal must not grow with what it says.
-    #[test]
-    fn a_device_that_declines_again_and_again_is_journalled_once() {
-        let state = tempfile::tempdir().unwrap();
-        let mut host = host(state.path());
-        let boxes = [mailbox(16), mailbox(16)];
-        let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
-        for (device, commands) in (0..).zip(senders) {
-            take(&mut host, device, What::Hello(device, commands));
-        }
-        let id = host.engine.open_round().unwrap().opening.id;
-        for round in [id.round, 0, 77] {
-            for _ in 0..50 {
-                let id = RoundId { round, ..id };
-                let reason = DeclineReason::Device;
-                take(&mut host, 1, What::Decline(Decline { id, reason }));
-            }
-        }
-        host.journal = None;
-        let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
-        assert_eq!(journal.matches("declined").count(), 1, "{journal}");
-        assert_eq!(host.status().updates.declined, 150);
-    }
-
-    /// It is the last that the round waits for. That it is gone closes the round: what follows from it is done like
-    /// anything else.
-    #[test]
-    fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
-        let state = tempfile::tempdir().unwrap();
-        let mut host = host(state.path());
-        let (honest, mut heard) = mailbox(16);
-        // Room for one opening, which it does not take.
-        let (mute, _unread) = mailbox(1);
-        take(&mut host, 0, What::Hello(0, honest));
-        take(&mut host, 1, What::Hello(1, mute));
-        let mut opened = Vec::new();
-        let mut listen = |opened: &mut Vec<Arc<Opening>>| {
-            while let Some(command) = heard.try_recv() {
-                if let Command::Open(opening) = command {
-                    opened.push(opening);
-                }
-            }
-        };
-        listen(&mut opened);
-        let request = &opened.first().expect("the first round").request;
-        let values = vec![0.0; 12];
-        let update = Update {
-            id: opened.first().expect("the first round").id,
-            samples: 1,
-            skipped: 0,
-            descriptors: request.expects.clone(),
-            tensors: vec![Tensor { role: Role::Gradient, rows: 6, cols: 2, values }],
-        };
-        take(&mut host, 0, What::Update(Box::new(update)));
-        take(&mut host, 1, What::HelloAgain);
-        listen(&mut opened);
-        assert_eq!((host.done, opened.len()), (1, 2), "the round is committed, the next one is open");
-        assert_eq!(host.status().connections.congested, 1);
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serial2_tokio::SerialPort;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::peer::{self, Gone, Surroundings};
+use super::messages::Gone;
+use super::peer::{self, Surroundings};
 
 /// How often a port that is not there is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -57,9 +58,10 @@ pub(super) async fn stream(
     numbers: &Numbers,
     around: &Surroundings,
 ) {
+    let own: Arc<str> = name.into();
     loop {
         let number = numbers.next();
-        let gone = peer::on_line(number, &mut stream, around.clone()).await;
+        let gone = peer::on_line(number, Arc::clone(&own), &mut stream, around.clone()).await;
         tracing::debug!(peer = number, line = name, ?gone, "conversation ended");
         if gone == Gone::Closed || around.inbox.is_closed() {
             return;

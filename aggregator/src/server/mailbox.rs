@@ -94,6 +94,12 @@ impl<T> Receiver<T> {
     pub(super) fn try_recv(&mut self) -> Option<T> {
         self.take().flatten()
     }
+
+    /// Nothing more is put in.
+    #[cfg(test)]
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.queue().closed
+    }
 }
 
 impl<T> Drop for Sender<T> {

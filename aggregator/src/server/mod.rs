@@ -13,21 +13,24 @@ mod addresses;
 mod control;
 mod host;
 mod line;
+mod log;
 mod mailbox;
+mod messages;
 mod peer;
+mod places;
 mod status;
+mod waiting;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use self::addresses::Addresses;
-use self::peer::{Admission, Surroundings};
+use self::peer::Surroundings;
+use self::places::Places;
 use crate::config::Fleet;
 use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
@@ -37,10 +40,6 @@ pub use status::Status;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.
 const INBOX: usize = 1024;
-
-/// Connections at once, beyond those that there is room for, that are told to come back later; more are
-/// dropped without a word, so that a flood of them takes neither tasks nor descriptors.
-const FAREWELLS: usize = 64;
 
 /// How long no connection is accepted after that has failed: out of file descriptors, most likely, and some
 /// must be given back first.
@@ -151,9 +150,7 @@ impl Server {
         };
         let mut host = host::Host::new(&fleet, store, entropy, desk.clone().zip(nonces))?;
         let (inbox, mut messages) = mpsc::channel(INBOX);
-        let room = Arc::new(Semaphore::new(limits.connections));
-        let addresses = Addresses::new(limits.per_address);
-        let farewells = Arc::new(Semaphore::new(FAREWELLS));
+        let places = Places::new(&limits);
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
@@ -204,24 +201,15 @@ impl Server {
                 Some(_) = lines.join_next(), if !lines.is_empty() => {}
                 () = host::sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
-                    Ok((socket, address)) => {
-                        let own = addresses.enter(address);
-                        let place = own.as_ref().and_then(|_| Arc::clone(&room).try_acquire_owned().ok());
-                        let admission =
-                            if place.is_some() { Admission::Converse } else { Admission::ComeBackLater };
-                        let permit = place.or_else(|| Arc::clone(&farewells).try_acquire_owned().ok());
-                        if matches!(admission, Admission::ComeBackLater) {
-                            host.turned_away(permit.is_some());
-                        }
-                        if let Some(permit) = permit {
-                            let permit = (permit, own);
+                    Ok((socket, address)) => match places.enter(address) {
+                        Some(place) => {
                             let around = around.clone();
-                            peers.spawn(peer::run(numbers.next(), socket, address, around, admission, permit));
+                            drop(peers.spawn(peer::run(numbers.next(), socket, address, around, place)));
                         }
-                    }
+                        None => host.dropped(),
+                    },
                     Err(error) => {
-                        tracing::warn!(%error, "accept failed");
-                        host.accept_failed();
+                        host.accept_failed(&error);
                         accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                     }
                 },

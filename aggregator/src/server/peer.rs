@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use fedspan_protocol::message::{Ack, Decline, Refusal, RoundId, ToDevice};
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use fedspan_protocol::message::ToDevice;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::addresses::Place;
 use super::mailbox::{Sender, mailbox};
+use super::messages::{Command, Gone, Message, Origin, What};
+use super::places::{NoPlace, Place};
 use crate::config::Limits;
 use crate::connection::{Connection, Gate, Inbound, Traffic};
-use crate::engine::{DeviceId, Opening, Update};
 
 /// Commands that wait for a peer; a peer that lets them pile up is cut off.
 pub(super) const COMMANDS: usize = 16;
@@ -42,75 +43,14 @@ const NOISE: u32 = 16;
 /// kept meanwhile.
 const READ: usize = 1280;
 
+/// Reads after a time is over, which take what has come before: the longest frame, and one that was begun.
+const LATE: usize = FRAME_LIMIT_MAX.div_ceil(READ) + 1;
+
 /// As good as for ever, and still a time.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Faults after which a connection is closed: noise is forgiven, a flood is not.
 const FAULTS_MAX: u32 = 64;
-
-/// From a peer to the host.
-#[derive(Debug)]
-pub(super) struct Message {
-    pub peer: u64,
-    pub what: What,
-    /// What has passed since the last message.
-    pub traffic: Traffic,
-}
-
-/// What a peer reports.
-#[derive(Debug)]
-pub(super) enum What {
-    Hello(DeviceId, Sender<Command>),
-    /// The same device again, on the same connection.
-    HelloAgain,
-    /// It may not take part.
-    Refused(Refusal),
-    Update(Box<Update>),
-    /// An update for a round that is not open there.
-    Unread(RoundId),
-    Decline(Decline),
-    /// Nothing but noise.
-    Noise,
-    Gone(Gone),
-}
-
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
-    /// The peer closed it, or the network did.
-    Closed,
-    /// No hello in time.
-    NoHello,
-    /// Silent for too long.
-    Idle,
-    /// A frame took too long, coming or going.
-    Slow,
-    /// Too many messages without sense, or frames without end.
-    Flood,
-    /// It may not take part, and was told so.
-    Refused,
-    /// Its key has been revoked or replaced.
-    Revoked,
-    /// It was turned away or replaced, or the server stops.
-    Ended,
-}
-
-/// What a new connection gets.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Admission {
-    /// A place.
-    Converse,
-    /// All places are taken: the time to come back.
-    ComeBackLater,
-}
-
-/// From the host to a peer.
-#[derive(Debug)]
-pub(super) enum Command {
-    Open(Arc<Opening>),
-    Acknowledge(Ack),
-    CloseRound(RoundId),
-}
 
 /// What all conversations of a server share.
 #[derive(Clone, Debug)]
@@ -120,7 +60,7 @@ pub(super) struct Surroundings {
     pub inbox: mpsc::Sender<Message>,
 }
 
-/// Serves one connection to its end. Its permit is given back then.
+/// Serves one connection to its end. Its place is free then.
 ///
 /// Not an `async fn`, which would keep its arguments beside what is made of them: there is one of these for every
 /// device.
@@ -129,34 +69,30 @@ pub(super) fn run(
     socket: TcpStream,
     address: SocketAddr,
     around: Surroundings,
-    admission: Admission,
-    permit: (OwnedSemaphorePermit, Option<Place>),
+    place: Place,
 ) -> impl Future<Output = ()> {
     let _ = socket.set_nodelay(true);
-    let mut peer = Peer::new(id, socket, around, false);
+    let mut peer = Peer::new(id, Origin::Address(address), socket, around, Some(place));
     async move {
-        let gone = match admission {
-            Admission::Converse => peer.converse().await.unwrap_or_else(|gone| gone),
-            Admission::ComeBackLater => peer.turn_away().await,
-        };
-        if matches!(gone, Gone::Ended | Gone::Refused) {
+        let gone = peer.converse().await.unwrap_or_else(|gone| gone);
+        if matches!(gone, Gone::Ended | Gone::Refused) && peer.place.as_mut().is_some_and(Place::may_linger) {
             peer.linger().await;
         }
-        tracing::debug!(peer = id, %address, ?gone, "connection ended");
+        tracing::debug!(peer = id, from = %peer.from, ?gone, "connection ended");
         peer.report(gone).await;
         // The socket closes after that is known: who sees it closed may count on it.
         drop(peer);
-        drop(permit);
     }
 }
 
 /// Has one conversation on a line and leaves it open. [`Gone::Closed`]: the line itself has ended.
 pub(super) async fn on_line(
     id: u64,
+    name: Arc<str>,
     line: impl AsyncRead + AsyncWrite + Unpin,
     around: Surroundings,
 ) -> Gone {
-    let mut peer = Peer::new(id, line, around, true);
+    let mut peer = Peer::new(id, Origin::Line(name), line, around, None);
     let gone = peer.converse().await.unwrap_or_else(|gone| gone);
     peer.report(gone).await;
     gone
@@ -164,9 +100,10 @@ pub(super) async fn on_line(
 
 struct Peer<S> {
     id: u64,
+    from: Origin,
     socket: S,
-    /// The link outlasts this conversation: nobody has to say hello in time.
-    lasting: bool,
+    /// `None`: the link outlasts this conversation. There is no other on it, and nobody has to say hello in time.
+    place: Option<Place>,
     limits: Limits,
     inbox: mpsc::Sender<Message>,
     connection: Connection,
@@ -196,13 +133,14 @@ enum Due {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, socket: S, around: Surroundings, lasting: bool) -> Self {
+    fn new(id: u64, from: Origin, socket: S, around: Surroundings, place: Option<Place>) -> Self {
         let Surroundings { gate, limits, inbox } = around;
-        let connection = if lasting { Connection::lasting(gate) } else { Connection::new(gate) };
+        let connection = if place.is_none() { Connection::lasting(gate) } else { Connection::new(gate) };
         Self {
             id,
+            from,
             socket,
-            lasting,
+            place,
             limits,
             inbox,
             connection,
@@ -225,15 +163,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         let now = self.connection.traffic();
         let traffic = now.since(&self.reported);
         self.reported = now;
-        place.send(Message { peer: self.id, what, traffic });
+        let (from, key) = (self.from.clone(), self.connection.key());
+        place.send(Message { peer: self.id, from, key, what, traffic });
         Ok(())
     }
 
-    async fn turn_away(&mut self) -> Gone {
-        let milliseconds = u32::try_from(RETRY.as_millis()).unwrap_or(u32::MAX);
-        self.connection.send(ToDevice::RetryAfter { milliseconds });
-        let _ = self.flush().await;
-        Gone::Ended
+    /// The link outlasts this conversation.
+    fn is_lasting(&self) -> bool {
+        self.place.is_none()
     }
 
     /// Lets the device read what was said last: a socket that is closed with unread bytes in it resets the
@@ -250,23 +187,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         let (sender, mut commands) = mailbox(COMMANDS);
         let mut sender = Some(sender);
         let mut heard = Instant::now();
+        // Reads since the next thing was due.
+        let mut late = 0;
         self.flush().await?;
         loop {
             let silence = match sender {
-                Some(_) if self.lasting => FOR_EVER,
+                Some(_) if self.is_lasting() => FOR_EVER,
                 Some(_) => self.limits.hello,
                 None => self.limits.idle,
             };
             let (at, due) = self.next_due(heard + silence);
+            let is_late = Instant::now() >= at;
+            if !is_late {
+                late = 0;
+            }
             tokio::select! {
+                // What has come counts before the time that it had: the host may have been busy writing meanwhile, or
+                // had none for this connection. Not for ever, though, as a peer can see to it that something has
+                // always come.
+                biased;
                 command = commands.recv(), if sender.is_none() => match command {
                     Some(command) => {
                         self.obey(command);
                         self.flush().await?;
                     }
+                    None if self.connection.is_revoked() => return Ok(Gone::Revoked),
                     None => return Ok(Gone::Ended),
                 },
-                read = read(&mut self.socket, &mut self.connection) => {
+                () = evicted(&mut self.place), if sender.is_some() => return Err(Gone::Evicted),
+                read = read(&mut self.socket, &mut self.connection), if late < LATE => {
+                    late += usize::from(is_late);
                     let (inbound, rest) = read.map_err(|_| Gone::Closed)?.ok_or(Gone::Closed)?;
                     // Time to hello counts from the connection's beginning, however much it talks.
                     if self.listen(inbound, rest, &mut sender).await? && sender.is_none() {
@@ -316,20 +266,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 Some(inbound) => self.judge(inbound, sender)?,
                 None => None,
             };
-            let refused = matches!(what, Some(What::Refused(_)));
-            if refused {
+            let last = match what {
+                Some(What::Refused(_)) => Some(Gone::Refused),
+                Some(What::TurnedAway) => Some(Gone::Ended),
+                _ => None,
+            };
+            if last.is_some() {
                 self.flush().await?;
             }
             if let Some(what) = what {
                 self.tell(what).await?;
             }
-            if refused {
-                return Err(Gone::Refused);
+            if let Some(last) = last {
+                return Err(last);
             }
             self.flush().await?;
             let noise = self.connection.traffic().noise();
             // A line carries no more than its speed, and noise on it is nobody's fault.
-            if noise > FAULTS_MAX && !self.lasting {
+            if noise > FAULTS_MAX && !self.is_lasting() {
                 return Err(Gone::Flood);
             }
             if noise >= self.reported.noise().saturating_add(NOISE) {
@@ -385,17 +339,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     ) -> Result<Option<What>, Gone> {
         Ok(Some(match inbound {
             Inbound::Hello(hello) => match greeting.take() {
-                Some(sender) => What::Hello(hello.device, sender),
+                Some(sender) => match self.place.as_mut().map_or(Ok(()), Place::authenticate) {
+                    Ok(()) => What::Hello(hello.device, sender),
+                    Err(NoPlace::Evicted) => return Err(Gone::Evicted),
+                    Err(NoPlace::Full) => {
+                        let milliseconds = u32::try_from(RETRY.as_millis()).unwrap_or(u32::MAX);
+                        self.connection.turn_away(milliseconds);
+                        What::TurnedAway
+                    }
+                },
                 // Each is answered with a whole round: a device that has missed its welcome says it once or
                 // twice more. On a line every restart is one.
-                None if !self.lasting && self.hellos >= HELLOS_MAX => return Err(Gone::Flood),
+                None if !self.is_lasting() && self.hellos >= HELLOS_MAX => return Err(Gone::Flood),
                 None => {
                     self.hellos += 1;
                     What::HelloAgain
                 }
             },
             // Its next hello is heard in a new conversation.
-            Inbound::Stranger if self.lasting => return Err(Gone::Ended),
+            Inbound::Stranger if self.is_lasting() => return Err(Gone::Ended),
             Inbound::Refused(refusal) => What::Refused(refusal),
             Inbound::Revoked => return Err(Gone::Revoked),
             Inbound::Update(update) => What::Update(Box::new(update)),
@@ -434,6 +396,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 }
 
+/// Completes when a connection's place is to make room for another.
+async fn evicted(place: &mut Option<Place>) {
+    match place {
+        Some(place) => place.evicted().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Reads once: the first thing that this says, and the bytes after it. `None` at the end. Nothing of the buffer
 /// outlasts the call: most connections wait most of the time.
 async fn read(
@@ -455,53 +425,4 @@ async fn read(
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use fedspan_protocol::limits::wire_capacity;
-    use fedspan_protocol::message::{Model, Welcome};
-    use tokio::net::TcpListener;
-    use tokio::sync::Semaphore;
-
-    use super::*;
-    use crate::admission::Requirements;
-    use crate::config::Fleet;
-    use crate::server::mailbox;
-
-    /// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
-    /// aligned to 128, as of tokio 1.54.
-    const RUNTIME: usize = 640;
-
-    /// Bytes of a device's entries in the tables of the host and the engine.
-    const TABLES: usize = 256;
-
-    /// The promise for (64, 4): 8 KiB and a decoded update.
-    const PROMISE: usize = 8192 + 64 * 4 * 4;
-
-    #[tokio::test]
-    async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
-        let text = "[devices]\nexpected = 2\n[data]\nd = 64\n[model]\nk = 4\n[algorithm]\nname = \"fedrep\"\n\
-                    rounds = 3\nstep_size = 0.25\n";
-        let fleet = Fleet::parse("fleet.toml", text).unwrap();
-        let model = Model::Linear { features: 64, width: 4, outputs: 1 };
-        let requirements = Requirements::new(model, &fleet.engine().requests(), None);
-        let longest = requirements.longest_upload();
-        let gate = Arc::new(Gate::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
-        let connection = Connection::new(Arc::clone(&gate));
-        let (inbox, _messages) = mpsc::channel(1);
-        let around = Surroundings { gate, limits: fleet.limits, inbox };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let socket = TcpStream::connect(address).await.unwrap();
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let task = size_of_val(&run(0, socket, address, around, Admission::Converse, (place, None)));
-        let on_heap = connection.memory_max() - size_of::<Connection>();
-        let commands = mailbox::memory::<Command>(COMMANDS);
-        // A round that is being written, an update that waits for the host, the rest of a read.
-        let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
-        let most = task + RUNTIME + TABLES + on_heap + commands + moving;
-        println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
-        assert!(task <= 2048, "{task}");
-        assert!(most <= PROMISE, "{most}");
-    }
-}
+mod tests;

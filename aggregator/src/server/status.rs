@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::peer::Gone;
+use super::messages::Gone;
 use crate::connection::Traffic;
 use crate::engine::Counters;
 
@@ -40,9 +40,11 @@ pub struct ConnectionCounters {
     pub welcomed_again: u64,
     /// Hellos that were refused.
     pub refused: u64,
-    /// Connections over the limit, told to come back later.
+    /// Devices for which there was no place, told to come back later.
     pub turned_away: u64,
-    /// Connections so far over the limit that they were closed without being told anything.
+    /// Connections that had proved nothing yet, closed to make room for newer ones.
+    pub evicted: u64,
+    /// Connections closed as they came: too many that were making room were not closed yet.
     pub dropped: u64,
     /// Times that the system did not hand over a connection.
     pub accept_errors: u64,
@@ -60,6 +62,9 @@ pub struct ConnectionCounters {
     pub revoked: u64,
     /// Ended by this side.
     pub ended: u64,
+    /// Messages of devices whose key was revoked or replaced before the host took them from its inbox. Nothing of them
+    /// counts.
+    pub revoked_messages: u64,
     /// Devices that sent more updates in a round than are looked at.
     pub over_quota: u64,
     /// Devices that did not take what was sent to them.
@@ -93,6 +98,7 @@ impl ConnectionCounters {
         let counter = match gone {
             Gone::Closed => &mut self.closed,
             Gone::NoHello => &mut self.no_hello,
+            Gone::Evicted => &mut self.evicted,
             Gone::Idle => &mut self.idle,
             Gone::Slow => &mut self.slow,
             Gone::Flood => &mut self.flood,

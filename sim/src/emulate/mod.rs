@@ -271,6 +271,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         limits: Limits {
             connections: plan.boards + 16,
             per_address: plan.boards + 16,
+            unauthenticated: plan.boards + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
             // A board on pipes stands still while it waits, and sends no signs of life.

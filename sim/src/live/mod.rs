@@ -119,6 +119,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         limits: Limits {
             connections: clients + 16,
             per_address: clients + 16,
+            unauthenticated: clients + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
             // Who sleeps is silent, and is not to be asked again.

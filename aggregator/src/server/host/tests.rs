@@ -1,0 +1,206 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Mutex;
+
+use fedspan_protocol::message::{Decline, DeclineReason, Refusal, RoundId};
+use fedspan_protocol::secure::Key;
+use fedspan_protocol::tensor::Role;
+
+use super::*;
+use crate::algorithm::Tensor;
+use crate::config::Fleet;
+use crate::engine::{Opening, Update};
+use crate::journal;
+use crate::keys::{AcceptedKey, KeyTable};
+use crate::server::mailbox::{Receiver, mailbox};
+
+fn host(state: &std::path::Path) -> Host {
+    let text = format!(
+        "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
+         name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
+        state.display().to_string()
+    );
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    Host::new(&fleet, Store::open(state).unwrap(), 1, None).unwrap()
+}
+
+fn take(host: &mut Host, peer: u64, what: What) {
+    take_under(host, peer, None, what);
+}
+
+fn take_under(host: &mut Host, peer: u64, key: Option<&Arc<AcceptedKey>>, what: What) {
+    let from = Origin::Address(([192, 0, 2, 7], 4410).into());
+    host.take(Message { peer, from, key: key.cloned(), what, traffic: Default::default() }).unwrap();
+}
+
+/// An update of zeros.
+fn update(opening: &Opening) -> What {
+    What::Update(Box::new(Update {
+        id: opening.id,
+        samples: 1,
+        skipped: 0,
+        descriptors: opening.request.expects.clone(),
+        tensors: vec![Tensor { role: Role::Gradient, rows: 6, cols: 2, values: vec![0.0; 12] }],
+    }))
+}
+
+fn unzip<A, B>([a, b, c]: [(A, B); 3]) -> ([A; 3], [B; 3]) {
+    ([a.0, b.0, c.0], [a.1, b.1, c.1])
+}
+
+/// Nobody will send anything more.
+fn is_over(commands: &mut Receiver<Command>) -> bool {
+    opened(commands);
+    commands.is_closed()
+}
+
+fn opened(heard: &mut Receiver<Command>) -> Vec<Arc<Opening>> {
+    let mut opened = Vec::new();
+    while let Some(command) = heard.try_recv() {
+        if let Command::Open(opening) = command {
+            opened.push(opening);
+        }
+    }
+    opened
+}
+
+/// Nothing is sent back that would slow it down: the journal must not grow with what it says.
+#[test]
+fn a_device_that_declines_again_and_again_is_journalled_once() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = host(state.path());
+    let boxes = [mailbox(16), mailbox(16)];
+    let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(&mut host, device, What::Hello(device, commands));
+    }
+    let id = host.engine.open_round().unwrap().opening.id;
+    for round in [id.round, 0, 77] {
+        for _ in 0..50 {
+            let id = RoundId { round, ..id };
+            let reason = DeclineReason::Device;
+            take(&mut host, 1, What::Decline(Decline { id, reason }));
+        }
+    }
+    host.journal = None;
+    let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
+    assert_eq!(journal.matches("declined").count(), 1, "{journal}");
+    assert_eq!(host.status().updates.declined, 150);
+}
+
+/// It is the last that the round waits for. That it is gone closes the round: what follows from it is done like
+/// anything else.
+#[test]
+fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = host(state.path());
+    let (honest, mut heard) = mailbox(16);
+    // Room for one opening, which it does not take.
+    let (mute, _unread) = mailbox(1);
+    take(&mut host, 0, What::Hello(0, honest));
+    take(&mut host, 1, What::Hello(1, mute));
+    let first = opened(&mut heard);
+    take(&mut host, 0, update(first.first().expect("the first round")));
+    take(&mut host, 1, What::HelloAgain);
+    let next = opened(&mut heard);
+    assert_eq!(
+        (host.done, first.len(), next.len()),
+        (1, 1, 1),
+        "the round is committed, the next one is open"
+    );
+    assert_eq!(host.status().connections.congested, 1);
+}
+
+/// `revoke` has returned, and then the host comes to what was waiting for it.
+#[test]
+fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
+    for waiting in ["hello", "hello again", "update", "decline"] {
+        let state = tempfile::tempdir().unwrap();
+        let mut host = host(state.path());
+        let mut table = KeyTable::new();
+        table.insert(0, Key::new(0, [1; 32]), 0).unwrap();
+        table.insert(1, Key::new(0, [2; 32]), 0).unwrap();
+        let keys = [table.lookup(0, 0).unwrap(), table.lookup(1, 0).unwrap()];
+        let boxes = [mailbox(16), mailbox(16), mailbox(16)];
+        let ([honest, lost, again], [mut heard, mut gone, mut never]) = unzip(boxes);
+        take_under(&mut host, 0, Some(&keys[0]), What::Hello(0, honest));
+        take_under(&mut host, 1, Some(&keys[1]), What::Hello(1, lost));
+        let round = opened(&mut heard).pop().expect("a round");
+        table.revoke(&[1], 1).unwrap();
+        let (peer, what) = match waiting {
+            "hello" => (2, What::Hello(1, again)),
+            "hello again" => (1, What::HelloAgain),
+            "update" => (1, update(&round)),
+            _ => (1, What::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
+        };
+        take_under(&mut host, peer, Some(&keys[1]), what);
+        let (updates, connections) = (host.status().updates, host.status().connections);
+        assert_eq!((updates.counted, updates.declined, connections.revoked_messages), (0, 0, 1), "{waiting}");
+        assert_eq!((connections.welcomed, connections.welcomed_again), (2, 0), "{waiting}");
+        if waiting == "hello" {
+            assert!(is_over(&mut never));
+        } else {
+            assert!(is_over(&mut gone), "{waiting}: its connection ends");
+            assert_eq!(host.status().connected, 1, "{waiting}");
+        }
+        // What it said before still ends as everything does; nobody else is disturbed.
+        take_under(&mut host, peer, Some(&keys[1]), What::Gone(Gone::Revoked));
+        take_under(&mut host, 0, Some(&keys[0]), update(&round));
+        let status = host.status();
+        assert_eq!((status.updates.counted, status.connections.revoked), (1, 1), "{waiting}");
+        if waiting != "hello" {
+            assert_eq!(host.done, 1, "the round closes without it");
+        }
+    }
+}
+
+/// What is written, by a subscriber of this thread.
+#[derive(Clone, Debug, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Each costs a peer a few bytes; a disk is finite.
+#[test]
+fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_out() {
+    let state = tempfile::tempdir().unwrap();
+    let written = Written::default();
+    let writer = written.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let (mut host, hellos) = (host(state.path()), 3_000);
+    tracing::subscriber::with_default(subscriber, || {
+        let boxes = [mailbox(16), mailbox(16)];
+        let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+        for (device, commands) in (0..).zip(senders) {
+            take(&mut host, device, What::Hello(device, commands));
+        }
+        let id = host.engine.open_round().unwrap().opening.id;
+        for peer in 10..10 + hellos {
+            take(&mut host, peer, What::Refused(Refusal::UnknownDevice));
+            take(&mut host, peer, What::Gone(Gone::Refused));
+            take(&mut host, 1, What::Decline(Decline { id, reason: DeclineReason::Device }));
+        }
+        host.release();
+    });
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    for what in ["refused", "declined"] {
+        let own = || text.lines().filter(|line| line.contains(what));
+        let said = own().filter(|line| line.contains("from=192.0.2.7:4410")).count();
+        let left_out = own().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
+        let left_out: u64 = left_out.map(|number| number.parse::<u64>().unwrap()).sum();
+        assert_eq!(said as u64 + left_out, hellos, "{what}");
+        // A slow machine may need more than one window.
+        assert!(said < 200, "{what}: {said} lines");
+    }
+    let status = host.status();
+    assert_eq!((status.connections.refused, status.updates.declined), (hellos, hellos));
+}

@@ -1,0 +1,101 @@
+//! What peers and the host say to each other.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use fedspan_protocol::message::{Ack, Decline, Refusal, RoundId};
+
+use super::mailbox::Sender;
+use crate::connection::Traffic;
+use crate::engine::{DeviceId, Opening, Update};
+use crate::keys::AcceptedKey;
+
+/// From a peer to the host.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub peer: u64,
+    pub from: Origin,
+    /// The key under which it came; `None` before there is one, and in plaintext.
+    pub key: Option<Arc<AcceptedKey>>,
+    pub what: What,
+    /// What has passed since the last message.
+    pub traffic: Traffic,
+}
+
+/// Where a peer is, for the log.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    Address(SocketAddr),
+    /// A line, by its name.
+    Line(Arc<str>),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Line(name) => f.write_str(name),
+        }
+    }
+}
+
+/// What a peer reports.
+#[derive(Debug)]
+pub(super) enum What {
+    Hello(DeviceId, Sender<Command>),
+    /// The same device again, on the same connection.
+    HelloAgain,
+    /// It may not take part.
+    Refused(Refusal),
+    /// It may take part, and there is no place for it.
+    TurnedAway,
+    Update(Box<Update>),
+    /// An update for a round that is not open there.
+    Unread(RoundId),
+    Decline(Decline),
+    /// Nothing but noise.
+    Noise,
+    Gone(Gone),
+}
+
+impl What {
+    /// It counts only as long as the key counts under which it came.
+    pub(super) fn needs_key(&self) -> bool {
+        match self {
+            Self::Hello(..) | Self::HelloAgain | Self::Update(_) | Self::Unread(_) | Self::Decline(_) => true,
+            Self::Refused(_) | Self::TurnedAway | Self::Noise | Self::Gone(_) => false,
+        }
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// The peer closed it, or the network did.
+    Closed,
+    /// No hello in time.
+    NoHello,
+    /// It had proved nothing yet, and made room for another.
+    Evicted,
+    /// Silent for too long.
+    Idle,
+    /// A frame took too long, coming or going.
+    Slow,
+    /// Too many messages without sense, or frames without end.
+    Flood,
+    /// It may not take part, and was told so.
+    Refused,
+    /// Its key has been revoked or replaced.
+    Revoked,
+    /// It was turned away or replaced, or the server stops.
+    Ended,
+}
+
+/// From the host to a peer.
+#[derive(Debug)]
+pub(super) enum Command {
+    Open(Arc<Opening>),
+    Acknowledge(Ack),
+    CloseRound(RoundId),
+}

@@ -1,0 +1,187 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use fedspan_protocol::frame::encode;
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Capabilities, Hello, Model, Numeric, RoundId, ToServer, Welcome,
+};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+use super::*;
+use crate::admission::Requirements;
+use crate::config::Fleet;
+use crate::server::mailbox;
+use crate::server::places::Places;
+
+/// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
+/// aligned to 128, as of tokio 1.54.
+const RUNTIME: usize = 640;
+
+/// Bytes of a device's entries in the tables of the host and the engine.
+const TABLES: usize = 256;
+
+/// The promise for (64, 4): 8 KiB and a decoded update.
+const PROMISE: usize = 8192 + 64 * 4 * 4;
+
+const MODEL: Model = Model::Linear { features: 64, width: 4, outputs: 1 };
+
+fn requirements(fleet: &Fleet) -> Requirements {
+    Requirements::new(MODEL, &fleet.engine().requests(), None)
+}
+
+fn fleet() -> Fleet {
+    let text = "[devices]\nexpected = 2\n[data]\nd = 64\n[model]\nk = 4\n[algorithm]\nname = \"fedrep\"\n\
+                rounds = 3\nstep_size = 0.25\n[limits]\nidle = 2\nframe = 60\n";
+    Fleet::parse("fleet.toml", text).unwrap()
+}
+
+fn surroundings(fleet: &Fleet, inbox: mpsc::Sender<Message>) -> Surroundings {
+    let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
+    let gate = Arc::new(Gate::plaintext(requirements(fleet), welcome));
+    Surroundings { gate, limits: fleet.limits, inbox }
+}
+
+#[tokio::test]
+async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
+    let fleet = fleet();
+    let longest = requirements(&fleet).longest_upload();
+    let (inbox, _messages) = mpsc::channel(1);
+    let around = surroundings(&fleet, inbox);
+    let connection = Connection::new(Arc::clone(&around.gate));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = TcpStream::connect(address).await.unwrap();
+    let place = Places::new(&fleet.limits).enter(address).unwrap();
+    let task = size_of_val(&run(0, socket, address, around, place));
+    let on_heap = connection.memory_max() - size_of::<Connection>();
+    let commands = mailbox::memory::<Command>(COMMANDS);
+    // A round that is being written, an update that waits for the host, the rest of a read.
+    let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
+    let most = task + RUNTIME + TABLES + on_heap + commands + moving;
+    println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
+    assert!(task <= 2048, "{task}");
+    assert!(most <= PROMISE, "{most}");
+}
+
+fn frame(message: &ToServer) -> Vec<u8> {
+    let mut out = vec![0; 200];
+    let sent = encode(message, 0, |_| {}, &mut out).unwrap();
+    out.truncate(sent);
+    out
+}
+
+fn hello() -> Vec<u8> {
+    let capabilities = Capabilities {
+        frame_limit: 256,
+        model: MODEL,
+        tasks: u16::MAX,
+        roles: u16::MAX,
+        encodings: u8::MAX,
+        numeric: Numeric::F32,
+        tensors: 2,
+        tensor_elements: 256,
+        total_elements: 256,
+    };
+    frame(&ToServer::Hello(Hello::new(1, capabilities)))
+}
+
+/// A device, and the conversation that it has begun.
+struct Begun {
+    device: tokio::io::DuplexStream,
+    commands: Sender<Command>,
+    messages: mpsc::Receiver<Message>,
+    conversation: tokio::task::JoinHandle<Result<Gone, Gone>>,
+}
+
+/// On a link that takes no more than 64 bytes at once.
+async fn begin() -> Begun {
+    let fleet = fleet();
+    let (inbox, mut messages) = mpsc::channel(16);
+    let around = surroundings(&fleet, inbox);
+    let address = SocketAddr::from(([192, 0, 2, 7], 1));
+    let place = Places::new(&fleet.limits).enter(address).unwrap();
+    let (mut device, link) = tokio::io::duplex(64);
+    let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
+    let conversation = tokio::spawn(async move { peer.converse().await });
+    device.write_all(&hello()).await.unwrap();
+    let What::Hello(_, commands) = messages.recv().await.unwrap().what else { panic!("a hello") };
+    Begun { device, commands, messages, conversation }
+}
+
+/// It says in time that it is there, while it takes its time to read, and the host waits for it with writing.
+#[tokio::test(start_paused = true)]
+async fn what_came_while_the_host_was_writing_came_in_time() {
+    // What is looked at first must not be a matter of luck.
+    for _ in 0..40 {
+        let Begun { mut device, commands, conversation, messages: _messages } = begin().await;
+        let id = RoundId { round: 1, stage: 0 };
+        for _ in 0..10 {
+            assert!(commands.send(Command::Acknowledge(Ack { id, outcome: AckOutcome::Late })));
+        }
+        sleep(Duration::from_secs(1)).await;
+        device.write_all(&frame(&ToServer::Alive)).await.unwrap();
+        sleep(Duration::from_secs(2)).await;
+        let mut buffer = [0; 512];
+        while timeout(Duration::from_millis(100), device.read(&mut buffer))
+            .await
+            .is_ok_and(|n| n.unwrap() > 0)
+        {}
+        drop(commands);
+        assert_eq!(conversation.await.unwrap(), Ok(Gone::Ended));
+    }
+}
+
+/// A link on which a hello has come, and then always more of a frame that never ends; until it is read so often that
+/// nobody should have read it.
+struct Endless {
+    hello: Vec<u8>,
+    reads: u32,
+}
+
+impl AsyncRead for Endless {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        self.reads += 1;
+        match self.reads {
+            1 => buffer.put_slice(&self.hello),
+            2..10_000_000 => buffer.put_slice(&[1; READ]),
+            _ => {}
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Endless {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn who_always_has_more_of_a_frame_is_cut_off_all_the_same() {
+    let fleet = fleet();
+    let (inbox, _messages) = mpsc::channel(16);
+    let mut around = surroundings(&fleet, inbox);
+    around.limits.idle = Duration::from_millis(20);
+    let address = SocketAddr::from(([192, 0, 2, 7], 1));
+    let place = Places::new(&fleet.limits).enter(address).unwrap();
+    let link = Endless { hello: hello(), reads: 0 };
+    let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
+    assert_eq!(peer.converse().await, Err(Gone::Idle));
+}
