@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use fedspan_aggregator::keys::{
-    Cost, Damage, Derivation, FileError, KeyStore, KeyStoreError, LinesError, Listed, Mistake, State, Unlock,
-    UnlockError, read_keys,
+    Answer, Cost, Damage, Derivation, FileError, KeyStore, KeyStoreError, LinesError, Listed, Mistake, Range,
+    Request, State, Unlock, UnlockError, Which, read_keys,
 };
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;
@@ -461,6 +461,47 @@ fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
     let after = store.bytes();
     assert_eq!(open.round_closed().unwrap(), 0);
     assert_eq!(store.bytes(), after);
+}
+
+/// Where no round will close, a rotation has no grace.
+#[test]
+fn after_the_last_round_a_rotation_takes_effect_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys");
+    let mut store = filled(&path, &key_file());
+    let device = listed(&store).iter().find(|row| row.state == State::Active).unwrap().device;
+    let rotate = Request::Rotate(Which::These(vec![Range::from((device, device))]));
+    let Answer::Changed(rows) = store.perform(&rotate, 9).unwrap() else { panic!() };
+    let (epoch, keys) = (rows[0].epoch, store.keys());
+    assert!(rows[0].state == State::Rotating && keys.lookup(device, epoch - 1).is_some());
+    store.rounds_over().unwrap();
+    assert!(keys.lookup(device, epoch - 1).is_none() && keys.lookup(device, epoch).is_some());
+    let Answer::Changed(rows) = store.perform(&rotate, 10).unwrap() else { panic!() };
+    assert_eq!((rows[0].state, rows[0].epoch), (State::Active, epoch + 1));
+    assert!(keys.lookup(device, epoch).is_none());
+    drop(store);
+    let store = KeyStore::open(&path, &key_file(), entropy(5)).unwrap();
+    assert!(store.keys().lookup(device, epoch).is_none() && store.keys().lookup(device, epoch + 1).is_some());
+}
+
+/// A pipe that others may write to, or read from, is as good as a file that they may.
+#[test]
+fn a_named_pipe_is_checked_as_a_file_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").args(["-m", "666"]).arg(&path).status().unwrap();
+    assert!(made.success());
+    let say = |path: std::path::PathBuf| {
+        std::thread::spawn(move || std::fs::write(path, b"correct horse battery").is_ok())
+    };
+    let writer = say(path.clone());
+    let error = Unlock::from_passphrase_file(&path).unwrap_err();
+    assert!(matches!(error, UnlockError::File(FileError::Exposed { mode: 0o666, .. })), "{error}");
+    let _ = writer.join();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let writer = say(path.clone());
+    assert!(matches!(Unlock::from_passphrase_file(&path), Ok(Unlock::Passphrase(_))));
+    let _ = writer.join();
 }
 
 #[test]

@@ -140,6 +140,7 @@ fn mistakes_have_their_exit_codes_and_messages() {
         assert!(err.contains(message), "{arguments:?}: {err}");
     };
     fails(1, &["list"], "state/keys: no key store; `keys add` makes one");
+    fails(1, &["add", "1", "1"], "device 1 is named twice");
     assert!(!at.join("state").exists(), "a command that fails leaves nothing behind");
     done(at, &["add", "1..2"]);
     fails(1, &["add", "2..3"], "device 2 has a key already, epoch 0; rotate gives it a new one");
@@ -375,8 +376,13 @@ fn with_a_server_that_has_no_keys_the_file_is_changed() {
         assert!(server.try_wait().unwrap().is_none(), "it serves");
     }
     let added = run(at, &["add", "1", "--passphrase-file", "words"]);
+    // Nobody should believe that somebody is out now.
+    let revoked = run(at, &["revoke", "1", "--passphrase-file", "words"]);
     server.kill().unwrap();
     server.wait().unwrap();
-    assert_eq!(added.0, 0, "{}", added.2);
+    for (code, _, err) in [&added, &revoked] {
+        assert_eq!(*code, 0, "{err}");
+        assert!(err.contains("the server that runs has no keys, and believes every device"), "{err}");
+    }
     assert!(at.join("state/keys").exists());
 }

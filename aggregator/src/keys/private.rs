@@ -91,22 +91,30 @@ pub(super) fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>
     }
 }
 
-/// Reads a passphrase or a key: from a file, or from a pipe, which nobody else can open.
+/// Reads a passphrase or a key: from a file, or from a pipe. What a pipe says must be its owner's alone, too; root may read
+/// another user's, as in `pass show fleet | sudo ...`.
 pub(super) fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let mut file = File::open(path).map_err(|error| io(path, error))?;
     let about = file.metadata().map_err(|error| io(path, error))?;
-    if !about.file_type().is_fifo() {
-        check(path, &about)?;
+    match about.file_type().is_fifo() {
+        true => check_rights(path, &about, about.uid() == user() || user() == 0)?,
+        false => check(path, &about)?,
     }
     contents(path, &mut file, &about, most)
 }
 
 fn check(path: &Path, about: &Metadata) -> Result<(), FileError> {
-    let (path, mode, owner, user) = (path.to_owned(), about.mode() & 0o7777, about.uid(), user());
-    if !about.is_file() {
-        Err(FileError::NotRegular { path })
-    } else if owner != user {
-        Err(FileError::Foreign { path, owner, user })
+    if about.is_file() {
+        check_rights(path, about, about.uid() == user())
+    } else {
+        Err(FileError::NotRegular { path: path.to_owned() })
+    }
+}
+
+fn check_rights(path: &Path, about: &Metadata, own: bool) -> Result<(), FileError> {
+    let (path, mode) = (path.to_owned(), about.mode() & 0o7777);
+    if !own {
+        Err(FileError::Foreign { path, owner: about.uid(), user: user() })
     } else if mode & 0o077 != 0 {
         Err(FileError::Exposed { path, mode })
     } else {

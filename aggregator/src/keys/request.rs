@@ -112,6 +112,14 @@ pub enum Request {
 }
 
 impl Request {
+    /// Whether it makes sense to somebody who has no keys yet.
+    ///
+    /// # Errors
+    /// [`KeyError`] for what no store would do.
+    pub fn check(&self) -> Result<(), KeyError> {
+        self.devices(&KeyTable::new()).map(|_| ())
+    }
+
     /// The devices that it is about.
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {

@@ -82,6 +82,8 @@ pub struct KeyStore {
     entropy: Box<dyn Entropy>,
     /// Keys were withdrawn that the file still has, or could have again after a power cut.
     unwritten: bool,
+    /// No round will close any more, so none ends a grace.
+    rounds_over: bool,
     sync: private::Sync,
     /// Held as long as the store is open.
     _lock: File,
@@ -129,6 +131,7 @@ impl KeyStore {
             keys,
             entropy: Box::new(entropy),
             unwritten: false,
+            rounds_over: false,
             sync: private::sync_directory,
             _lock: lock,
         })
@@ -164,6 +167,7 @@ impl KeyStore {
             keys: Keys::default(),
             entropy,
             unwritten: false,
+            rounds_over: false,
             sync: private::sync_directory,
             _lock: lock,
         };
@@ -224,6 +228,15 @@ impl KeyStore {
         Ok(count)
     }
 
+    /// No round closes after this: the graces that last are over, and [`Self::perform`] gives none.
+    ///
+    /// # Errors
+    /// As [`Self::round_closed`].
+    pub fn rounds_over(&mut self) -> Result<usize, KeyStoreError> {
+        self.rounds_over = true;
+        self.round_closed()
+    }
+
     /// Does what the command line or the control socket asks for.
     ///
     /// # Errors
@@ -232,7 +245,12 @@ impl KeyStore {
         let devices = self.keys.read(|table| request.devices(table))?;
         match request {
             Request::Add { again, .. } => self.add(&devices, *again, now)?,
-            Request::Rotate(_) => self.rotate(&devices, now)?,
+            Request::Rotate(_) => {
+                self.rotate(&devices, now)?;
+                if self.rounds_over {
+                    self.round_closed()?;
+                }
+            }
             Request::Revoke(_) => self.revoke(&devices, now)?,
             Request::List => return Ok(Answer::Listed(self.keys.read(|table| table.list().collect()))),
             Request::Export(_) => {
@@ -321,6 +339,14 @@ impl KeyDesk {
     /// As [`KeyStore::round_closed`]; the campaign can go on.
     pub fn round_closed(&self) -> Result<usize, KeyStoreError> {
         self.with(KeyStore::round_closed)
+    }
+
+    /// [`KeyStore::rounds_over`].
+    ///
+    /// # Errors
+    /// As [`KeyStore::rounds_over`].
+    pub fn rounds_over(&self) -> Result<usize, KeyStoreError> {
+        self.with(KeyStore::rounds_over)
     }
 
     /// Answers one request of the control socket, a line of JSON, with another. Waits for the disk.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, watch};
+use zeroize::Zeroizing;
 
 use super::status::Status;
 use crate::keys::{Answer, KeyDesk, user};
@@ -153,7 +154,8 @@ pub async fn query(
     stream.write_all(format!("{request}\n").as_bytes()).await?;
     let mut lines = BufReader::new(stream).lines();
     while let Some(line) = lines.next_line().await? {
-        each(&line)?;
+        // It may hold keys.
+        each(&Zeroizing::new(line))?;
     }
     Ok(Some(()))
 }

@@ -138,9 +138,9 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
             Request::Export(selection.which())
         }
     };
-    let answer = match ask(&request, options, fleet).await? {
-        Answer::Error(message) => return Err(Stop::Failed(message)),
-        answer => answer,
+    let (answer, plaintext) = match ask(&request, options, fleet).await? {
+        (Answer::Error(message), _) => return Err(Stop::Failed(message)),
+        answered => answered,
     };
     let said = match (&options.command, answer) {
         (Command::List { format: Format::Json }, Answer::Listed(rows)) => {
@@ -154,6 +154,11 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         _ => return Err(failed("the server's answer is not one to this request")),
     };
     say(&said)?;
+    if plaintext {
+        eprintln!(
+            "note: the server that runs has no keys, and believes every device; only the file was used"
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,17 +168,23 @@ fn say(text: &str) -> Result<(), Stop> {
 }
 
 /// Asks the server, or the file if no server has it. Who holds the lock is a server that has just started, or a
-/// command that is about to end.
-async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<Answer, Stop> {
+/// command that is about to end. Also says whether there is a server, and it has no keys.
+async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<(Answer, bool), Stop> {
     let (path, key_file) = fleet.security.store(&fleet.state);
     let sources = Sources { passphrase_file: options.passphrase_file.clone(), key_file };
     let mut unlock = None;
     let began = Instant::now();
     loop {
-        if let Some(answer) = ask_server(request, &fleet.state).await? {
-            return Ok(answer);
-        }
+        let plaintext = match ask_server(request, &fleet.state).await? {
+            Some(Answer::NoStore) => true,
+            Some(answer) => return Ok((answer, false)),
+            None => false,
+        };
         let derivation = KeyStore::derivation(&path).map_err(failed)?;
+        if derivation.is_none() {
+            // Before a store is made for it.
+            request.check().map_err(failed)?;
+        }
         if derivation.is_none() && !matches!(request, Request::Add { .. }) {
             return Err(failed(KeyStoreError::Missing { path }));
         }
@@ -187,7 +198,9 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
             None => KeyStore::create(&path, unlock, Cost::RECOMMENDED, SysRng),
         };
         match opened {
-            Ok(mut store) => return store.perform(request, now()).map_err(failed),
+            Ok(mut store) => {
+                return store.perform(request, now()).map(|answer| (answer, plaintext)).map_err(failed);
+            }
             // Another command has made it in the meantime, or holds it.
             Err(KeyStoreError::Locked { .. }) if began.elapsed() < PATIENCE => {
                 tokio::time::sleep(PAUSE).await;
@@ -200,7 +213,7 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
     }
 }
 
-/// `None` if no server runs, or it has no keys.
+/// `None` if no server runs.
 async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, Stop> {
     let request = serde_json::to_string(request).map_err(failed)?;
     let mut lines = Vec::new();
@@ -215,7 +228,6 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
     let line =
         lines.first().ok_or_else(|| failed("the server closed the control socket without an answer"))?;
     match serde_json::from_str(line) {
-        Ok(Answer::NoStore) => Ok(None),
         Ok(answer) => Ok(Some(answer)),
         Err(_) => Err(failed("the server's answer is not one that this version knows")),
     }
@@ -229,6 +241,10 @@ fn changed(command: &Command, rows: &[Listed]) -> String {
     let (done, then) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
         Command::Revoke { .. } => ("revoked", "no frame of theirs is taken any more"),
+        Command::Rotate(_) if rows.iter().all(|row| row.state == State::Active) => (
+            "rotated",
+            "no round is left to wait for: the old keys count no more; export writes the new ones",
+        ),
         _ => ("rotated", "the old keys are accepted until a round closes; export writes the new ones"),
     };
     let plural = if rows.len() == 1 { "device" } else { "devices" };
@@ -284,7 +300,11 @@ fn export(output: Option<&Path>, flash: Option<&Path>, text: &str) -> Result<Str
         if let Some(there) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok()) {
             return Err(failed(FileError::Exists { path: there }));
         }
-        records.iter().try_for_each(|record| write_record(&path(record.device), record))?;
+        for (index, record) in records.iter().enumerate() {
+            write_record(&path(record.device), record).inspect_err(|_| {
+                records.iter().take(index).for_each(|record| drop(std::fs::remove_file(path(record.device))));
+            })?;
+        }
         let (count, which) = (records.len(), ranges(records.iter().map(|record| record.device)));
         return Ok(format!(
             "{}: {count} records of {PROVISION} bytes, devices {which}\n",
