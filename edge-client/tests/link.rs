@@ -362,9 +362,8 @@ fn retry_after_closes_the_link_and_sets_the_time() {
 /// A driver that is dropped in the middle (a task cancelled) leaves a session that only has to be told.
 #[test]
 fn a_dropped_future_does_no_harm() {
-    let (session, config, server, expected) = problem(128);
     for polls in 1..60 {
-        let mut session = session.clone();
+        let (mut session, config, server, expected) = problem(128);
         let peer = Rc::new(RefCell::new(Peer::new(server.clone(), 40)));
         let clock = Cell::new(1_000u64);
         {

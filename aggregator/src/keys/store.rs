@@ -382,6 +382,8 @@ mod tests {
         Err(std::io::Error::other("no space"))
     }
 
+    type Step = fn(&mut KeyStore) -> Result<(), KeyStoreError>;
+
     /// The file was replaced, and only the last step failed: memory, file and message agree that it was.
     #[test]
     fn a_change_that_may_not_survive_a_power_cut_is_in_place_and_says_so() {
@@ -389,13 +391,13 @@ mod tests {
         let (path, unlock) = (directory.path().join("keys"), Unlock::KeyFile(Zeroizing::new([7; 32])));
         let mut store = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
         let rows = |store: &KeyStore| store.keys().read(|table| table.list().collect::<Vec<_>>());
-        let mut steps: [(&str, fn(&mut KeyStore) -> Result<(), KeyStoreError>); 4] = [
+        let steps: [(&str, Step); 4] = [
             ("add", |store| store.add(&[1, 2], false, 1)),
             ("rotate", |store| store.rotate(&[1], 2)),
             ("revoke", |store| store.revoke(&[2], 3)),
             ("the end of a round", |store| store.round_closed().map(|_| ())),
         ];
-        for (name, step) in &mut steps {
+        for (name, step) in steps {
             let before = rows(&store);
             store.sync = full_disk;
             let said = step(&mut store).unwrap_err().to_string();

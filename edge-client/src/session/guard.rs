@@ -21,7 +21,7 @@ pub enum Protection {
     Key(Key),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Guard {
     key: Option<Key>,
     /// Numbers of handshakes that no reset brings back: the next one, up to what is stored. `None` until they are

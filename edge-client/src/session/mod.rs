@@ -37,7 +37,7 @@ pub use guard::Protection;
 pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
 
 /// One device: a task, its samples, its storage, its randomness.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Session<T, S, P, R> {
     config: Config,
     task: T,

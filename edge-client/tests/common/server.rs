@@ -104,7 +104,7 @@ impl Store for Flash {
 pub type Device<S> = Session<Linear<Heap>, S, Flash, ChaCha8Rng>;
 
 /// A device with its clock and transmit buffer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Bench<S> {
     pub session: Device<S>,
     pub limit: usize,

@@ -24,8 +24,13 @@ pub enum Unopened {
     Shapeless,
 }
 
-/// The state of one side of a connection after the handshake. Its keys are overwritten when it is dropped.
-#[derive(Clone)]
+/// The state of one side of a connection after the handshake. Its keys are overwritten when it is dropped. It cannot be
+/// cloned: both would use the same counters, which are the nonces.
+///
+/// ```compile_fail
+/// fn twice<T: Clone>() {}
+/// twice::<fedspan_protocol::secure::Channel>();
+/// ```
 pub struct Channel {
     own: [u8; KEY],
     peer: [u8; KEY],
