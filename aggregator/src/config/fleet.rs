@@ -97,7 +97,7 @@ pub struct Limits {
     pub hello: Duration,
     /// Silence until a connection is closed.
     pub idle: Duration,
-    /// Time from a frame's (or a chunked update's) first byte to its last, and for writing one.
+    /// Time from a frame's first byte to its last, from a chunk of an update to the next, and for writing a frame.
     pub frame: Duration,
     /// Time after which a round that a device has not answered is sent to it again.
     pub repeat: Duration,

@@ -17,6 +17,8 @@ pub(super) struct Incoming {
     pub(super) head: UpdateHead,
     pub(super) assembly: Assembly,
     tensors: Vec<Tensor>,
+    /// Chunks that have come.
+    pub(super) chunks: u32,
 }
 
 impl Incoming {
@@ -65,8 +67,8 @@ pub(super) fn begin_update(
         *incoming = None;
         return Ok(Parsed::Say(Inbound::Update(whole(head, tensors))));
     }
-    *incoming = Some(Incoming { head, assembly, tensors });
-    Ok(Parsed::Nothing)
+    let replaced = incoming.replace(Incoming { head, assembly, tensors, chunks: 0 });
+    Ok(if replaced.is_some() { Parsed::Stale } else { Parsed::Nothing })
 }
 
 pub(super) fn take_chunk(
@@ -79,8 +81,9 @@ pub(super) fn take_chunk(
         return if *settled == Some(chunk.id) { Ok(Parsed::Stale) } else { Err(Fault::Unexpected) };
     };
     let Some(place) = update.assembly.accept(chunk, body.len()).map_err(|_| Fault::Tensors)? else {
-        return Ok(Parsed::Nothing);
+        return Ok(Parsed::Stale);
     };
+    update.chunks = update.chunks.saturating_add(1);
     let encoding = update.head.tensors.get(place.tensor).map(|t| t.encoding);
     let values = update.tensors.get_mut(place.tensor).and_then(|t| t.values.get_mut(place.elements));
     if let (Some(encoding), Some(values)) = (encoding, values) {

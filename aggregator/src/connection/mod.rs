@@ -57,9 +57,11 @@ pub struct Traffic {
     pub down: u64,
     /// Messages that had no place.
     pub faults: u32,
-    /// Chunks, and requests for chunks, of what was whole, over or replaced when they came.
+    /// Chunks that had come before, chunks and requests for chunks of what was whole, over or replaced when they came,
+    /// and half updates that began anew.
     pub stale: u32,
-    /// Messages that did not fit a frame. None does, short of a bug.
+    /// Messages that did not fit a frame (none, short of a bug), and answers to a device that does not take those that
+    /// wait for it.
     pub unsent: u32,
     /// Rounds that were sent again because nothing had come that answers them.
     pub reopened: u32,
@@ -307,9 +309,7 @@ impl Connection {
                 Ok(Parsed::Answer(answer)) => {
                     // Of several, the device takes the last.
                     self.outbox.retain(|out| !matches!(out, Outgoing::Encoded(_)));
-                    if self.outbox.len() < OUTBOX_MAX {
-                        self.outbox.push_back(Outgoing::Encoded(answer));
-                    }
+                    self.queue(Outgoing::Encoded(answer));
                 }
                 Ok(Parsed::Say(inbound)) => return Some(inbound),
                 Ok(Parsed::Resend(missing)) => {
@@ -334,13 +334,20 @@ impl Connection {
     /// Counts a fault and answers it, unless the device lets its answers pile up.
     fn fault(&mut self, fault: Fault) -> Inbound {
         self.traffic.faults = self.traffic.faults.saturating_add(1);
-        if self.outbox.len() < OUTBOX_MAX {
-            match self.greeted {
-                true => self.send(ToDevice::Fault(fault)),
-                false => self.ask_for_hello(),
-            }
+        match self.greeted {
+            true => self.queue(Outgoing::Message(ToDevice::Fault(fault))),
+            false => self.ask_for_hello(),
         }
         Inbound::Fault(fault)
+    }
+
+    /// Queues what a device can ask for as often as it likes, unless it lets it pile up.
+    fn queue(&mut self, out: Outgoing) {
+        if self.outbox.len() < OUTBOX_MAX {
+            self.outbox.push_back(out);
+        } else {
+            self.traffic.unsent = self.traffic.unsent.saturating_add(1);
+        }
     }
 
     fn interpret(
@@ -465,8 +472,8 @@ impl Connection {
         let asked = missing.chunks.len();
         missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
         let all = missing.chunks.len() == asked;
-        if !missing.chunks.is_empty() && self.outbox.len() < OUTBOX_MAX {
-            self.outbox.push_back(Outgoing::Resend(missing));
+        if !missing.chunks.is_empty() {
+            self.queue(Outgoing::Resend(missing));
         }
         if all { Ok(()) } else { Err(Fault::Tensors) }
     }
@@ -481,6 +488,12 @@ impl Connection {
     #[must_use]
     pub fn is_mid_update(&self) -> bool {
         self.incoming.is_some()
+    }
+
+    /// Chunks of the update that has begun, each counted once.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        self.incoming.as_ref().map_or(0, |update| update.chunks)
     }
 
     /// Messages that wait to be sent.

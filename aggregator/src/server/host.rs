@@ -8,7 +8,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Ack, AckOutcome};
+use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ use super::status::{ConnectionCounters, Status};
 use crate::connection::Gate;
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
 use crate::journal::{Journal, Scribe};
-use crate::keys::KeyDesk;
+use crate::keys::{KeyDesk, KeyStoreError};
 use crate::store::{Committed, Store};
 
 struct Peer {
@@ -45,9 +45,13 @@ pub(super) struct Host {
     peers: BTreeMap<u64, Peer>,
     /// The peer of each connected device: its newest connection.
     current: BTreeMap<DeviceId, u64>,
-    /// Updates that devices have sent since the last round was committed, and how many are looked at.
+    /// Updates that devices have sent since the last round was opened, and how many are looked at.
     updates: BTreeMap<DeviceId, u32>,
     updates_most: u32,
+    /// The number of the round that they are counted in.
+    counted_in: Option<RoundId>,
+    /// No round will close any more, and the keys know.
+    rounds_over: bool,
     /// Devices that were cut off, of which the engine has not heard yet.
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
@@ -149,7 +153,7 @@ impl Host {
                     tracing::info!(device, %from, "joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
-                self.event(Event::Joined(device))
+                self.joined(device)
             }
             (What::Refused(refusal), device) => {
                 if self.logs(Kind::Refused) {
@@ -237,6 +241,14 @@ impl Host {
             return Ok(());
         }
         self.connections.welcomed_again += 1;
+        self.joined(device)
+    }
+
+    fn joined(&mut self, device: DeviceId) -> Result<(), ServeError> {
+        if self.is_fitting() {
+            // Whoever comes back fits its head again, and no other round is opened.
+            self.updates.remove(&device);
+        }
         self.event(Event::Joined(device))
     }
 
@@ -256,8 +268,11 @@ impl Host {
 
     fn handle(&mut self, event: Event) -> Result<(), ServeError> {
         let (mut actions, mut lines) = (Vec::new(), Vec::new());
-        let now = self.now();
+        let (now, ruined) = (self.now(), self.engine.counters().ruined);
         self.scribe.handle(&mut self.engine, now, event, &mut actions, &mut lines);
+        if self.engine.counters().ruined > ruined {
+            tracing::warn!("the updates of a round left no representation of full width; it is asked again");
+        }
         if let Some(journal) = &mut self.journal {
             journal.append(&lines);
         }
@@ -271,7 +286,6 @@ impl Host {
                 Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
                 Action::Commit(record) => self.commit(&record)?,
                 Action::Finished => {
-                    self.end_grace();
                     if let Some(journal) = &mut self.journal {
                         journal.flush();
                     }
@@ -284,14 +298,33 @@ impl Host {
                 }
             }
         }
+        self.follow_rounds();
         Ok(())
     }
 
-    /// A round has closed: keys that were replaced before count no more.
-    fn end_grace(&self) {
-        if let Some(Err(error)) = self.desk.as_ref().map(KeyDesk::round_closed) {
+    /// A round that is opened, again or not, has a quota of its own. Where heads are fitted none closes any more.
+    fn follow_rounds(&mut self) {
+        let open = self.engine.open_round().map(|round| round.opening.id);
+        if open.is_some() && open != self.counted_in {
+            self.counted_in = open;
+            self.updates.clear();
+        }
+        if self.is_fitting() && !self.rounds_over {
+            self.rounds_over = true;
+            self.replaced(KeyDesk::rounds_over);
+        }
+    }
+
+    /// Keys that were replaced count no more, as far as the desk says.
+    fn replaced(&self, end: impl FnOnce(&KeyDesk) -> Result<usize, KeyStoreError>) {
+        if let Some(Err(error)) = self.desk.as_ref().map(end) {
             tracing::error!("keys that were replaced: {error}");
         }
+    }
+
+    /// Training is over: every device that comes fits its head, and uploads nothing.
+    fn is_fitting(&self) -> bool {
+        matches!(self.engine.phase(), Phase::FitHead | Phase::Finished)
     }
 
     /// Durable before anything that follows is done.
@@ -305,8 +338,7 @@ impl Host {
         let configuration = self.fingerprint.clone();
         let committed = Committed::new(configuration, self.campaign, record.id, record.phase, state);
         self.store.commit(&committed.ending_training(record.ends_training))?;
-        self.updates.clear();
-        self.end_grace();
+        self.replaced(KeyDesk::round_closed);
         let (label, number) = match record.phase {
             Phase::Start(number) => ("start", number),
             Phase::Train(number) => {
@@ -376,12 +408,8 @@ impl Host {
         }
     }
 
-    /// Counts an update of a device, on whatever connection it comes. Not where heads are fitted: every device that
-    /// comes back fits its own again, no round ends that, and what it sends has no tensors.
+    /// Counts an update of a device, on whatever connection it comes.
     fn is_over_quota(&mut self, device: DeviceId) -> bool {
-        if matches!(self.engine.phase(), Phase::FitHead | Phase::Finished) {
-            return false;
-        }
         let sent = self.updates.entry(device).or_default();
         *sent = sent.saturating_add(1);
         *sent > self.updates_most

@@ -115,8 +115,9 @@ struct Peer<S> {
     unanswered_since: Option<Instant>,
     /// What the host knows of the connection's traffic.
     reported: Traffic,
-    /// Frames that made sense, before the last read.
+    /// Frames that made sense, and chunks of the update that has begun, before the last read.
     accepted: u32,
+    chunks: u32,
     /// Hellos after the first.
     hellos: u32,
 }
@@ -149,6 +150,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             unanswered_since: None,
             reported: Traffic::default(),
             accepted: 0,
+            chunks: 0,
             hellos: 0,
         }
     }
@@ -323,6 +325,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     fn watch_frame(&mut self, progress: bool) {
+        let chunks = self.connection.chunks();
+        let chunk = chunks != std::mem::replace(&mut self.chunks, chunks);
+        // What else is said meanwhile does not bring an update to its end.
+        let progress = if self.connection.is_mid_update() { chunk } else { progress };
         if !self.connection.is_mid_message() {
             self.frame_since = None;
         } else if self.frame_since.is_none() || progress {

@@ -111,6 +111,8 @@ impl Host {
             current: BTreeMap::new(),
             updates: BTreeMap::new(),
             updates_most: fleet.limits.updates,
+            counted_in: None,
+            rounds_over: false,
             cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
             log: Throttle::default(),

@@ -5,23 +5,45 @@ use std::sync::Mutex;
 use fedspan_protocol::message::{Decline, DeclineReason, Refusal, RoundId};
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::Role;
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
 
 use super::*;
 use crate::algorithm::Tensor;
 use crate::config::Fleet;
 use crate::engine::{Opening, Update};
 use crate::journal;
-use crate::keys::{AcceptedKey, KeyTable};
+use crate::keys::{AcceptedKey, Cost, Entropy, KeyStore, KeyTable, Unlock};
 use crate::server::mailbox::{Receiver, mailbox};
 
 fn host(state: &std::path::Path) -> Host {
+    host_with(state, None)
+}
+
+fn host_with(state: &std::path::Path, keys: Option<(KeyDesk, Box<dyn Entropy>)>) -> Host {
     let text = format!(
         "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
          name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
         state.display().to_string()
     );
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-    Host::new(&fleet, Store::open(state).unwrap(), 1, None).unwrap()
+    Host::new(&fleet, Store::open(state).unwrap(), 1, keys).unwrap()
+}
+
+/// Two devices have joined, and training is over.
+fn trained(host: &mut Host) -> Vec<Receiver<Command>> {
+    let boxes = [mailbox(64), mailbox(64)];
+    let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(host, device, What::Hello(device, commands));
+    }
+    while !host.is_fitting() {
+        let round = opened(&mut heard[0]).pop().expect("a round");
+        take(host, 0, update(&round));
+        take(host, 1, update(&round));
+        let _ = opened(&mut heard[1]);
+    }
+    heard
 }
 
 fn take(host: &mut Host, peer: u64, what: What) {
@@ -203,4 +225,84 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
     }
     let status = host.status();
     assert_eq!((status.connections.refused, status.updates.declined), (hellos, hellos));
+}
+
+/// What does not count there ends no round, so that nothing else would stop it.
+#[test]
+fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = host(state.path());
+    let mut heard = trained(&mut host);
+    let round = opened(&mut heard[1]).pop().or_else(|| opened(&mut heard[0]).pop()).expect("a round");
+    let nothing = || {
+        let (id, descriptors) = (round.id, Vec::new());
+        What::Update(Box::new(Update { id, samples: 0, skipped: 0, descriptors, tensors: Vec::new() }))
+    };
+    for _ in 0..3 {
+        for _ in 0..host.updates_most {
+            take(&mut host, 1, nothing());
+        }
+        assert_eq!(host.status().connections.over_quota, 0);
+        take(&mut host, 1, What::HelloAgain);
+        let _ = opened(&mut heard[1]);
+    }
+    for _ in 0..100 {
+        take(&mut host, 1, nothing());
+    }
+    assert!(is_over(&mut heard[1]));
+    let connections = host.connections;
+    assert_eq!((connections.over_quota, connections.stale), (1, 99 - u64::from(host.updates_most)));
+    host.journal = None;
+    let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
+    let lines = journal.lines().filter(|line| line.contains("\"device\":1")).count();
+    assert!(lines < 5 * host.updates_most as usize, "{lines} lines");
+}
+
+/// Sensors that saturate for a while, on all devices: each round is asked again, and each has a quota.
+#[test]
+fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = host(state.path());
+    let boxes = [mailbox(16), mailbox(16)];
+    let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(&mut host, device, What::Hello(device, commands));
+    }
+    for _ in 0..40 {
+        let round = opened(&mut heard[0]).pop().expect("asked again");
+        let _ = opened(&mut heard[1]);
+        for device in 0..2 {
+            let What::Update(mut update) = update(&round) else { continue };
+            update.tensors[0].values.fill(1e30);
+            take(&mut host, device, What::Update(update));
+        }
+        host.began -= std::time::Duration::from_secs(60);
+        host.tick().unwrap();
+    }
+    let status = host.status();
+    assert_eq!((status.connections.over_quota, status.updates.norm_over_bound), (0, 80));
+    let round = opened(&mut heard[0]).pop().expect("asked again");
+    take(&mut host, 0, update(&round));
+    take(&mut host, 1, update(&round));
+    assert_eq!(host.done, 1);
+}
+
+/// Old and new are accepted until a round closes; where none will, the old one is not accepted for ever.
+#[test]
+fn after_training_a_rotation_has_no_grace() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("keys");
+    let entropy = || ChaCha20Rng::seed_from_u64(1);
+    let unlock = Unlock::KeyFile(zeroize::Zeroizing::new([7; 32]));
+    let mut store = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
+    store.add(&[0, 1], false, 1).unwrap();
+    let desk = KeyDesk::new(store);
+    let mut host = host_with(state.path(), Some((desk.clone(), Box::new(entropy()))));
+    let rotate = || desk.answer(r#"{"rotate":"all"}"#, 2).to_string();
+    assert!(rotate().contains("rotating"));
+    let _heard = trained(&mut host);
+    let keys = desk.keys();
+    assert!(keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some(), "a round has closed");
+    assert!(!rotate().contains("rotating"));
+    assert!(keys.lookup(0, 1).is_none() && keys.lookup(0, 2).is_some());
 }
