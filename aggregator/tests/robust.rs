@@ -346,6 +346,20 @@ fn forty_five_percent_on_an_orthogonal_plane_do_not_win() {
 }
 
 /// The two ways to the top eigenspace agree where both can go.
+/// Steps that are shorter than the grid of an encoding make honest bases the same, bit by bit.
+#[test]
+fn a_fifth_does_not_win_where_the_honest_agree_exactly() {
+    for jitter in [0.0, 1e-7, 1e-3] {
+        let at = |angle: f64| Matrix::from_column_slice(3, 1, &[angle.cos(), angle.sin(), 0.0]);
+        let honest = (0..8).map(|n| at(jitter * f64::from(n - 4)));
+        let bases: Vec<(f64, Matrix)> =
+            honest.chain([at(0.785), at(0.785)]).map(|basis| (1.0, basis)).collect();
+        let found = projector_geometric_median(&bases, &at(0.0)).unwrap();
+        let off = principal_angle_distance(&found, &at(0.0));
+        assert!(off < 3.0 * jitter + 1e-5, "{jitter}: {off}");
+    }
+}
+
 #[test]
 fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
     let random = &mut random(7);

@@ -17,6 +17,8 @@ use crate::random::{Purpose, stream};
 
 /// Smallest distance of projectors that is divided by, in [`spread`]s: wide, as for the geometric median of numbers.
 const SMOOTHING: f64 = 1.0;
+/// And at least so much, where half of the weight is one projector: bases that were rounded for their way are.
+const SMOOTHING_LEAST: f64 = 1e-6;
 /// What sums of the same weights in another order may differ by, relatively.
 const ROUNDING: f64 = 1e-9;
 /// The weights stand still when none changes by more.
@@ -57,23 +59,20 @@ pub fn projector_geometric_median(
     let gram = Gram::of(bases);
     let total: f64 = bases.iter().map(|(weight, _)| weight).sum();
     let mut shares: Vec<f64> = bases.iter().map(|(weight, _)| weight / total).collect();
-    let least = SMOOTHING * spread(&gram, bases);
-    // All are one.
-    if least > 0.0 {
-        for _ in 0..ITERATIONS {
-            let away = distances(&gram, &shares);
-            let next: Vec<f64> =
-                away.iter().zip(bases).map(|(away, (weight, _))| weight / away.max(least)).collect();
-            let total: f64 = next.iter().sum();
-            let mut moved: f64 = 0.0;
-            for (share, next) in shares.iter_mut().zip(next) {
-                let next = next / total;
-                moved = moved.max((next - *share).abs());
-                *share = next;
-            }
-            if moved <= TOLERANCE {
-                break;
-            }
+    let least = (SMOOTHING * spread(&gram, bases)).max(SMOOTHING_LEAST);
+    for _ in 0..ITERATIONS {
+        let away = distances(&gram, &shares);
+        let next: Vec<f64> =
+            away.iter().zip(bases).map(|(away, (weight, _))| weight / away.max(least)).collect();
+        let total: f64 = next.iter().sum();
+        let mut moved: f64 = 0.0;
+        for (share, next) in shares.iter_mut().zip(next) {
+            let next = next / total;
+            moved = moved.max((next - *share).abs());
+            *share = next;
+        }
+        if moved <= TOLERANCE {
+            break;
         }
     }
     top(bases, &shares, reference)
