@@ -60,9 +60,10 @@ pub struct Traffic {
     /// Chunks that had come before, chunks and requests for chunks of what was whole, over or replaced when they came,
     /// and half updates that began anew.
     pub stale: u32,
-    /// Messages that did not fit a frame (none, short of a bug), and answers to a device that does not take those that
-    /// wait for it.
+    /// Messages that did not fit a frame. None does, short of a bug.
     pub unsent: u32,
+    /// Answers that a device did not get, as so many already waited for it.
+    pub unheeded: u32,
     /// Rounds that were sent again because nothing had come that answers them.
     pub reopened: u32,
     /// Frames received and dropped. Where frames are encrypted, those are accepted that could be opened.
@@ -86,6 +87,7 @@ impl Traffic {
             faults: self.faults.saturating_sub(earlier.faults),
             stale: self.stale.saturating_sub(earlier.stale),
             unsent: self.unsent.saturating_sub(earlier.unsent),
+            unheeded: self.unheeded.saturating_sub(earlier.unheeded),
             reopened: self.reopened.saturating_sub(earlier.reopened),
             frames: FrameCounters {
                 accepted: now.accepted.saturating_sub(then.accepted),
@@ -346,7 +348,7 @@ impl Connection {
         if self.outbox.len() < OUTBOX_MAX {
             self.outbox.push_back(out);
         } else {
-            self.traffic.unsent = self.traffic.unsent.saturating_add(1);
+            self.traffic.unheeded = self.traffic.unheeded.saturating_add(1);
         }
     }
 

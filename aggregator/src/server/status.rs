@@ -73,9 +73,12 @@ pub struct ConnectionCounters {
     pub faults: u64,
     /// Messages that did not fit a device's frames.
     pub unsent: u64,
+    /// Answers that devices did not get, as they did not take those that waited for them.
+    pub unheeded: u64,
     /// Rounds that were sent to a device again because nothing had come that answered them.
     pub reopened: u64,
-    /// Chunks of updates that were over, and messages of connections that had been replaced.
+    /// Chunks that had come before or were of updates that were over, and messages of connections that had been
+    /// replaced.
     pub stale: u64,
     /// Frames dropped: too long, not COBS, wrong check, unknown header.
     pub dropped_frames: u64,
@@ -113,6 +116,7 @@ impl ConnectionCounters {
     pub(super) fn passed(&mut self, traffic: &Traffic) {
         self.faults += u64::from(traffic.faults);
         self.unsent += u64::from(traffic.unsent);
+        self.unheeded += u64::from(traffic.unheeded);
         self.reopened += u64::from(traffic.reopened);
         self.stale += u64::from(traffic.stale);
         self.dropped_frames += u64::from(traffic.dropped());

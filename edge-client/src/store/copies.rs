@@ -20,19 +20,8 @@ pub fn copy(number: u64) -> [u8; COPY] {
 }
 
 /// Whether something in these bytes could begin a copy.
-pub fn has_magic(bytes: impl Iterator<Item = u8>) -> bool {
-    let mut window = [0; MAGIC.len()];
-    bytes.into_iter().any(|byte| {
-        push(&mut window, byte);
-        window == MAGIC
-    })
-}
-
-fn push(window: &mut [u8], byte: u8) {
-    window.rotate_left(1);
-    if let Some(last) = window.last_mut() {
-        *last = byte;
-    }
+pub fn has_magic(bytes: &[u8]) -> bool {
+    bytes.windows(MAGIC.len()).any(|window| window == MAGIC)
 }
 
 /// Reads flash from one end to the other, byte by byte.
@@ -48,7 +37,10 @@ pub struct Search {
 impl Search {
     /// The next byte.
     pub fn take(&mut self, byte: u8) {
-        push(&mut self.window, byte);
+        self.window.rotate_left(1);
+        if let Some(last) = self.window.last_mut() {
+            *last = byte;
+        }
         self.read = self.read.saturating_add(1);
         if !self.window.starts_with(&MAGIC) {
             return;

@@ -78,6 +78,8 @@ pub struct FlashStore<F: NorFlash, const N: usize> {
     buffer: Aligned<N>,
     /// The largest number of handshakes that is known: erasing must not forget it.
     handshakes: u64,
+    /// What was looked for last could not be told from what else is there.
+    unreadable: bool,
     erased: u32,
 }
 
@@ -103,7 +105,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             _ => FlashError::Geometry { page, word },
         })?;
         let map = MapStorage::new(Careful::new(flash, range), config, Cache::new_uncached());
-        Ok(Self { map, buffer: Aligned([0; N]), handshakes: 0, erased: 0 })
+        Ok(Self { map, buffer: Aligned([0; N]), handshakes: 0, unreadable: false, erased: 0 })
     }
 
     /// How often all of it was erased because it could not be used as it was.
@@ -120,12 +122,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// Writes an item and reads it back: bytes that were not erased spoil what is written over them. False
     /// if that is what happened. An error if the flash does not work or the item does not fit: erasing
     /// would not help then, and would lose what is there.
-    fn write<'v>(
-        &mut self,
-        key: u8,
-        item: &impl Value<'v>,
-        is: impl Fn(&[u8]) -> bool,
-    ) -> Result<bool, StoreError> {
+    // Each call of the library is as large as the library.
+    #[inline(never)]
+    fn write(&mut self, key: u8, item: &Item<'_>) -> Result<bool, StoreError> {
         let buffer = &mut self.buffer.0;
         let length = item.serialize_into(buffer).map_err(|_| StoreError)?;
         match wait(self.map.store_item(buffer, &key, item)) {
@@ -136,37 +135,37 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             Err(Error::BufferTooSmall(needed)) if needed > length + FRAMING => return Ok(false),
             Err(_) => return Err(StoreError),
         }
-        match wait(self.map.fetch_item::<&[u8]>(buffer, &key)) {
-            Ok(found) => Ok(found.is_some_and(is)),
-            Err(Error::Storage { .. }) => Err(StoreError),
-            Err(_) => Ok(false),
+        Ok(self.fetch(key)?.is_some_and(|stored| item.is(stored)))
+    }
+
+    /// An item; none if there is none, or what is there is none of ours.
+    #[inline(never)]
+    fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
+        match wait(self.map.fetch_item(&mut self.buffer.0, &key)) {
+            Ok(found) => Ok(found),
+            Err(Error::Storage { .. }) if !self.map.flash().has_refused() => Err(StoreError),
+            Err(_) => {
+                self.unreadable = true;
+                Ok(None)
+            }
         }
     }
 
-    fn write_record(&mut self, record: &Record<'_>) -> Result<bool, StoreError> {
-        self.write(KEY, &Item(record), |bytes| encoded::is(bytes, record))
-    }
-
     fn write_handshakes(&mut self, numbered: u64) -> Result<bool, StoreError> {
-        let bytes = copy(numbered);
         let mut all = true;
         for key in HANDSHAKES {
-            all &= self.write(key, &bytes, |stored| stored == bytes)?;
+            all &= self.write(key, &Item::Handshakes(copy(numbered)))?;
         }
         Ok(all)
     }
 
     /// Whether both items are there, with this number.
     fn has_handshakes(&mut self, number: u64) -> Result<bool, StoreError> {
-        let bytes = copy(number);
+        let mut all = true;
         for key in HANDSHAKES {
-            match wait(self.map.fetch_item::<&[u8]>(&mut self.buffer.0, &key)) {
-                Ok(Some(stored)) if stored == bytes => {}
-                Err(Error::Storage { .. }) => return Err(StoreError),
-                _ => return Ok(false),
-            }
+            all &= self.fetch(key)? == Some(&copy(number));
         }
-        Ok(true)
+        Ok(all)
     }
 
     /// The largest number of all copies in the flash, old ones included, wherever they are: what cannot be read as
@@ -218,12 +217,13 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
 
 impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
-        if self.write_record(record)? {
+        let item = Item::Record(record);
+        if self.write(KEY, &item)? {
             return Ok(());
         }
         // Something else is in these pages. It took the new record down with it.
         self.erase()?;
-        if self.write_record(record)? { Ok(()) } else { Err(StoreError) }
+        if self.write(KEY, &item)? { Ok(()) } else { Err(StoreError) }
     }
 
     fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
@@ -241,25 +241,41 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
-        match wait(self.map.fetch_item::<&[u8]>(&mut self.buffer.0, &KEY)) {
-            Ok(Some(bytes)) => Ok(encoded::read(bytes, head)),
-            Ok(None) => Ok(None),
-            Err(Error::Storage { .. }) if !self.map.flash().has_refused() => Err(StoreError),
-            // What is there is no record of ours.
-            Err(_) => {
-                self.erase()?;
-                Ok(None)
-            }
+        self.unreadable = false;
+        let loaded = self.fetch(KEY)?.and_then(|bytes| encoded::read(bytes, head));
+        if self.unreadable {
+            self.erase()?;
+        }
+        Ok(loaded)
+    }
+}
+
+/// What is on its way into flash: of one type, so that the library's code is there once.
+enum Item<'a> {
+    Record(&'a Record<'a>),
+    Handshakes([u8; COPY]),
+}
+
+impl Item<'_> {
+    /// Whether `stored` is this.
+    fn is(&self, stored: &[u8]) -> bool {
+        match self {
+            Self::Record(record) => encoded::is(stored, record),
+            Self::Handshakes(copy) => stored == copy,
         }
     }
 }
 
-/// A record on its way into flash.
-struct Item<'a>(&'a Record<'a>);
-
 impl<'a> Value<'a> for Item<'_> {
     fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
-        encoded::write(self.0, buffer).ok_or(SerializationError::BufferTooSmall)
+        let written = match self {
+            Self::Record(record) => encoded::write(record, buffer),
+            Self::Handshakes(copy) => buffer.split_at_mut_checked(COPY).map(|(place, _)| {
+                place.iter_mut().zip(copy).for_each(|(place, byte)| *place = *byte);
+                COPY
+            }),
+        };
+        written.ok_or(SerializationError::BufferTooSmall)
     }
 
     fn deserialize_from(_buffer: &'a [u8]) -> Result<(Self, usize), SerializationError> {

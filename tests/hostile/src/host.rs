@@ -86,7 +86,7 @@ struct Bench {
     /// The host has refused the device and closes the connection.
     ended: bool,
     limit: usize,
-    /// Messages that the host itself has queued.
+    /// Messages that the host itself has queued, and of which as many may wait still.
     own: usize,
     faults: u32,
     work: Work,
@@ -270,6 +270,7 @@ impl Bench {
             assert!(input.is_empty(), "more than a frame");
         }
         assert_eq!(self.connection.traffic().unsent, 0);
+        self.own = self.own.min(self.connection.pending());
     }
 
     /// Every delimited sequence of the stream was counted, as a frame or as a drop.
