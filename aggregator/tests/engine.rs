@@ -549,6 +549,24 @@ fn a_round_that_leaves_no_representation_is_asked_again() {
     let update = honest(0, again);
     engine.handle(7, Event::Update(0, update), &mut actions);
     assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
+    // Where asking again takes no time it is not done for ever.
+    let (mut engine, _, _) = ruin(Some(0));
+    let mut failed = false;
+    for _ in 0..3 {
+        let mut actions = Vec::new();
+        engine.handle(2, Event::Tick, &mut actions);
+        let Some(Action::Open(0, opening)) = actions.pop() else { break };
+        let mut update = honest(0, &opening);
+        update.tensors[0]
+            .values
+            .iter_mut()
+            .zip(&opening.request.tensors[0].values)
+            .enumerate()
+            .for_each(|(index, (value, sent))| *value = if index % K == 0 { sent / ETA } else { 0.0 });
+        engine.handle(2, Event::Update(0, update), &mut actions);
+        failed = matches!(actions.last(), Some(Action::Failed(_)));
+    }
+    assert!(failed && engine.counters().ruined == 2, "{:?}", engine.counters());
     // Without patience nothing would change.
     let (_, _, actions) = ruin(None);
     assert!(matches!(actions[..], [_, Action::Failed(_)]), "{actions:?}");

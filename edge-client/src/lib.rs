@@ -35,8 +35,8 @@
 //! `memory::FixedWorkspace` a device computes in 16-bit fixed point: three to twelve times fewer instructions where
 //! there is no floating point.
 //!
-//! **Not supported**: networks and adapters (linear models only, for now), several connections at once,
-//! authentication and encryption of the link (frames carry a CRC-32C: use a trusted link).
+//! **Not supported**: networks and adapters (linear models only, for now), several connections at once, differential
+//! privacy, forward secrecy.
 
 #![no_std]
 #![forbid(unsafe_code)]

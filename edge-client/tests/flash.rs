@@ -7,7 +7,11 @@ mod common;
 #[path = "common/nor.rs"]
 mod nor;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use common::Random;
+use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
 use fedspan_client::store::{FlashError, FlashStore, Loaded, Record, Store, record_len};
 use nor::{Nor, PAGE, WORD};
 use proptest::prelude::*;
@@ -179,5 +183,75 @@ proptest! {
             save(&mut store(&nor), n).unwrap();
             prop_assert_eq!(load(&mut store(&nor)), Some(n));
         }
+    }
+}
+
+/// Flash in words of 1, 2 or 8 bytes: `record_len`, rounded up to words, is room enough.
+#[test]
+fn words_of_any_size_hold_a_record() {
+    words::<1>();
+    words::<2>();
+    words::<8>();
+}
+
+fn words<const BYTES_OF_WORD: usize>() {
+    /// A head of 4 x 1, at most.
+    fn works<const W: usize, const N: usize>() {
+        let bytes = Rc::new(RefCell::new(vec![0xFF; 2 * PAGE]));
+        for n in 1..60 {
+            let mut store =
+                FlashStore::<_, N>::new(Words::<W>(Rc::clone(&bytes)), 0..2 * PAGE as u32).unwrap();
+            let record = Record { campaign: 1, round: n, representation: 2, head: &[n as f32; K] };
+            store.save(&record).unwrap();
+            store.save_handshakes(128 * u64::from(n)).unwrap();
+            let mut head = [0.0; K];
+            assert_eq!(store.load(&mut head).unwrap().map(|loaded| loaded.round), Some(n));
+            assert_eq!((store.load_handshakes(), head[0]), (Ok(128 * u64::from(n)), n as f32));
+            assert_eq!(store.erased(), 0);
+        }
+    }
+    match BYTES_OF_WORD {
+        1 => works::<1, { record_len(K, 1) }>(),
+        2 => works::<2, { record_len(K, 1).next_multiple_of(2) }>(),
+        _ => works::<8, { record_len(K, 1).next_multiple_of(8) }>(),
+    }
+}
+
+/// Flash whose words have `W` bytes.
+struct Words<const W: usize>(Rc<RefCell<Vec<u8>>>);
+
+impl<const W: usize> ErrorType for Words<W> {
+    type Error = NorFlashErrorKind;
+}
+
+impl<const W: usize> ReadNorFlash for Words<W> {
+    const READ_SIZE: usize = 1;
+
+    fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        let first = offset as usize;
+        bytes.copy_from_slice(&self.0.borrow()[first..first + bytes.len()]);
+        Ok(())
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.borrow().len()
+    }
+}
+
+impl<const W: usize> NorFlash for Words<W> {
+    const WRITE_SIZE: usize = W;
+    const ERASE_SIZE: usize = PAGE;
+
+    fn erase(&mut self, from: u32, to: u32) -> Result<(), Self::Error> {
+        self.0.borrow_mut()[from as usize..to as usize].fill(0xFF);
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error> {
+        assert!((offset as usize).is_multiple_of(W) && bytes.len().is_multiple_of(W));
+        for (at, byte) in (offset as usize..).zip(bytes) {
+            self.0.borrow_mut()[at] &= byte;
+        }
+        Ok(())
     }
 }

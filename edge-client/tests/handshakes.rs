@@ -147,6 +147,30 @@ fn a_server_cannot_write_a_number() {
     assert_eq!((loaded.representation, head.as_slice()), (record.representation, record.head));
 }
 
+/// Nor with the help of what the storage writes before a record, its CRC-32 among it, which can be made to be the magic.
+#[test]
+fn a_server_cannot_write_a_number_into_the_items_header_either() {
+    let record = Record {
+        campaign: 0x80_ed5b_0fff,
+        round: 889_713_334,
+        representation: 0x1234_5678,
+        head: &[0.0, 0.0],
+    };
+    let nor = Nor::new(2);
+    let (mut store, _) = boot(&nor);
+    store.save_handshakes(128).unwrap();
+    store.save(&record).unwrap();
+    let bytes = nor.0.borrow().bytes.clone();
+    assert!(
+        bytes.windows(16).any(|window| {
+            let number = u64::from_le_bytes(window[4..12].try_into().unwrap());
+            number > 1 << 40 && window == copy(number)
+        }),
+        "no forgery any more: another version of the storage, or of the record"
+    );
+    assert_eq!(boot(&nor).1, Ok(128));
+}
+
 proptest! {
     /// A head that is full of numbers, each hidden in another way: none of them is one.
     #[test]
@@ -156,7 +180,7 @@ proptest! {
         // The first as it is; all numbers are finite, seen as floats.
         let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {
             let mask = if n == 0 { 0 } else { mask & 0x3f };
-            copy(0x3f3f_3f3f_0000_0000).into_iter().map(move |byte| byte ^ mask)
+            copy(0x3f_3f3f_0000).into_iter().map(move |byte| byte ^ mask)
         });
         let bytes: Vec<u8> = std::iter::repeat_n(0, shift).chain(hidden).collect();
         let words = bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap()));
@@ -198,6 +222,9 @@ fn erasing_never_loses_the_number() {
             }
             let (mut store, number) = boot(&nor);
             assert_eq!(number, Ok(1280), "{pages} pages, {at}, {power}, {again}");
+            let last = nor.0.borrow().bytes[(pages - 1) * PAGE..].to_vec();
+            let begun = last[..WORD].iter().any(|byte| *byte != 0xFF);
+            assert!(begun || last.iter().all(|byte| *byte == 0xFF), "a page that seems blank and is not");
             store.save_handshakes(1408).unwrap();
             save(&mut store, 2).unwrap();
             assert_eq!(boot(&nor).1, Ok(1408));

@@ -167,11 +167,11 @@ impl Algorithm for Moments {
             self.matrix[(row, column)] = value;
             self.matrix[(column, row)] = value;
         }
-        self.next += 1;
-        self.begin_block();
-        if self.next + 1 >= self.blocks.len() {
+        if self.next + 2 >= self.blocks.len() {
             self.basis = orthonormal(&top_eigenspace(&self.matrix, self.basis.ncols()))?;
         }
+        self.next += 1;
+        self.begin_block();
         Ok(())
     }
 

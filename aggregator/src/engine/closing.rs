@@ -4,6 +4,9 @@ use super::participation::Closed;
 use super::{Action, Engine, Failure, Millis, OpenRound, Phase, RoundRecord};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
 
+/// Rounds in a row of which no model can be made, after which a campaign that asks again at once gives up.
+const RUINS_MAX: u32 = 3;
+
 impl Engine {
     /// Ends training now, because a target was reached, in this life of the server or in an earlier one:
     /// what is open is closed, unfinished, and the final heads are fitted.
@@ -40,8 +43,6 @@ impl Engine {
         let id = round.opening.id;
         let target = round.target.min(round.cohort.len());
         let short_of = Some(target).filter(|n| !round.is_reached() && round.participants.len() < *n);
-        self.counters.short += u64::from(short_of.is_some());
-        self.counters.capped_to_others += round.capped_to_others() as u64;
         self.close_on_devices(&round, actions);
         let training = matches!(self.phase, Phase::Train(_));
         let before = training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
@@ -52,6 +53,9 @@ impl Engine {
         if let Err(error) = finished {
             return self.ruined(now, Failure::Representation { round: id.round, error }, actions);
         }
+        self.ruins = 0;
+        self.counters.short += u64::from(short_of.is_some());
+        self.counters.capped_to_others += round.capped_to_others() as u64;
         let phase = self.phase;
         // What is committed after the last round of a start is the algorithm's state already, whether or
         // not the next round opens at once.
@@ -91,10 +95,12 @@ impl Engine {
         self.next_round(now, actions);
     }
 
-    /// No model can be made of what the round has brought, which is forgotten: other answers may do. Where there is no
-    /// patience, they would be the same.
+    /// No model can be made of what the round has brought, which is forgotten: other answers may do. A campaign without
+    /// patience gives up, and one that asks again at once does after a few times in a row.
     fn ruined(&mut self, now: Millis, failure: Failure, actions: &mut Vec<Action>) {
-        let Some(patience) = self.settings.patience else { return self.fail(failure, actions) };
+        self.ruins += 1;
+        let patience = self.settings.patience.filter(|patience| *patience > 0 || self.ruins < RUINS_MAX);
+        let Some(patience) = patience else { return self.fail(failure, actions) };
         self.counters.ruined += 1;
         self.step_back();
         self.retry_at = Some(now.saturating_add(patience));

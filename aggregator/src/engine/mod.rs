@@ -65,6 +65,8 @@ pub struct Engine {
     rejected_in_round: u32,
     /// Times in a row that a round was tried again for want of answers, and no answer counted.
     barren: u32,
+    /// Rounds in a row of which no model could be made.
+    ruins: u32,
     /// When a round is tried again that nobody else can answer: under a new number where nothing counted (it
     /// is not open then), or by those again who declined or were rejected.
     retry_at: Option<Millis>,
@@ -107,6 +109,7 @@ impl Engine {
             open: None,
             rejected_in_round: 0,
             barren: 0,
+            ruins: 0,
             retry_at: None,
             counters: Counters::default(),
             absence: Cell::new(None),

@@ -246,10 +246,11 @@ impl KeyStore {
         match request {
             Request::Add { again, .. } => self.add(&devices, *again, now)?,
             Request::Rotate(_) => {
-                self.rotate(&devices, now)?;
-                if self.rounds_over {
+                let rotated = self.rotate(&devices, now);
+                if self.rounds_over && rotated.as_ref().err().is_none_or(KeyStoreError::is_in_place) {
                     self.round_closed()?;
                 }
+                rotated?;
             }
             Request::Revoke(_) => self.revoke(&devices, now)?,
             Request::List => return Ok(Answer::Listed(self.keys.read(|table| table.list().collect()))),

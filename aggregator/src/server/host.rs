@@ -309,8 +309,13 @@ impl Host {
             self.counted_in = open;
             self.updates.clear();
         }
-        if self.is_fitting() && !self.rounds_over {
-            self.rounds_over = true;
+        if self.is_fitting() {
+            self.rounds_are_over();
+        }
+    }
+
+    fn rounds_are_over(&mut self) {
+        if !std::mem::replace(&mut self.rounds_over, true) {
             self.replaced(KeyDesk::rounds_over);
         }
     }

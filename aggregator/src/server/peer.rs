@@ -115,7 +115,7 @@ struct Peer<S> {
     unanswered_since: Option<Instant>,
     /// What the host knows of the connection's traffic.
     reported: Traffic,
-    /// Frames that made sense, and chunks of the update that has begun, before the last read.
+    /// Frames that made sense, and the most chunks of the update that has begun, before the last read.
     accepted: u32,
     chunks: u32,
     /// Hellos after the first.
@@ -325,10 +325,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     fn watch_frame(&mut self, progress: bool) {
-        let chunks = self.connection.chunks();
-        let chunk = chunks != std::mem::replace(&mut self.chunks, chunks);
-        // What else is said meanwhile does not bring an update to its end.
-        let progress = if self.connection.is_mid_update() { chunk } else { progress };
+        let mid_update = self.connection.is_mid_update();
+        let most = if mid_update { self.chunks } else { 0 };
+        self.chunks = most.max(self.connection.chunks());
+        // What else is said meanwhile does not bring an update to its end, nor does beginning it anew.
+        let progress = if mid_update { self.chunks > most } else { progress };
         if !self.connection.is_mid_message() {
             self.frame_since = None;
         } else if self.frame_since.is_none() || progress {

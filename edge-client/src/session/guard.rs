@@ -27,9 +27,9 @@ pub struct Guard {
     /// Numbers of handshakes that no reset brings back: the next one, up to what is stored. `None` until they are
     /// read for the first time.
     numbers: Option<Range<u64>>,
-    /// The hello that is on its way, and its hash.
+    /// The hello that is on its way, and its hash once it has left.
     greeting: Option<Greeting>,
-    transcript: [u8; 32],
+    transcript: Option<[u8; 32]>,
     channel: Option<Channel>,
 }
 
@@ -39,7 +39,7 @@ impl Guard {
             Protection::Plaintext => None,
             Protection::Key(key) => Some(key),
         };
-        Self { key, numbers: None, greeting: None, transcript: [0; 32], channel: None }
+        Self { key, numbers: None, greeting: None, transcript: None, channel: None }
     }
 
     pub fn is_plaintext(&self) -> bool {
@@ -49,6 +49,7 @@ impl Guard {
     /// Forgets the connection's keys: the next hello begins a new handshake.
     pub fn forget(&mut self) {
         self.greeting = None;
+        self.transcript = None;
         self.channel = None;
     }
 
@@ -90,7 +91,7 @@ impl Guard {
             _ if self.key.is_none() => fedspan_protocol::frame::encode(message, body, fill, out),
             (ToServer::Hello(hello), Some(greeting), _) => {
                 let (sent, transcript) = encode_hello(*hello, greeting, out)?;
-                self.transcript = transcript;
+                self.transcript = Some(transcript);
                 Ok(sent)
             }
             (_, _, Some(channel)) => channel.seal(message, body, fill, out),
@@ -101,14 +102,14 @@ impl Guard {
     /// Opens a sealed frame: the answer to the hello that is on its way (`greeting`), or a frame after that. Its
     /// message and body; `None`, and zeros, if it is not for this connection or not from this server.
     pub fn open<'a>(&mut self, frame: &'a mut [u8], greeting: bool) -> Option<&'a [u8]> {
-        match (&self.key, answer_nonce(frame), &mut self.channel) {
-            (Some(key), Some(nonce), _) if greeting => {
-                let mut channel = Channel::device(key, &self.transcript, &nonce);
+        match (&self.key, &self.transcript, answer_nonce(frame), &mut self.channel) {
+            (Some(key), Some(transcript), Some(nonce), _) if greeting => {
+                let mut channel = Channel::device(key, transcript, &nonce);
                 let message = channel.open(frame).ok()?;
                 self.channel = Some(channel);
                 Some(message)
             }
-            (_, None, Some(channel)) if !greeting => channel.open(frame).ok(),
+            (_, _, None, Some(channel)) if !greeting => channel.open(frame).ok(),
             _ => {
                 frame.fill(0);
                 None

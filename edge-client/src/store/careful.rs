@@ -36,18 +36,33 @@ impl<F: NorFlash> Careful<F> {
 
     /// The largest number of all copies in `range`, old ones included, and where the last copy of it ends; zeros where
     /// there is none.
-    pub fn newest(&mut self, mut range: Range<u32>) -> Result<(u64, u32), NorFlashErrorKind> {
-        let mut search = Search::default();
-        let start = range.start;
+    pub fn newest(&mut self, range: Range<u32>) -> Result<(u64, u32), NorFlashErrorKind> {
+        let (mut search, start) = (Search::default(), range.start);
+        self.each(range, |byte| search.take(byte))?;
+        Ok(search.largest.map_or((0, 0), |(number, end)| (number, start.saturating_add(end))))
+    }
+
+    fn each(&mut self, mut range: Range<u32>, mut take: impl FnMut(u8)) -> Result<(), NorFlashErrorKind> {
         let mut block = Aligned([0; BLOCK]);
         let most = BLOCK - BLOCK % F::READ_SIZE.clamp(1, BLOCK);
         while !range.is_empty() {
             let bytes = block.0.get_mut(..most.min(range.len())).unwrap_or_default();
             self.flash.read(range.start, bytes).map_err(|error| error.kind())?;
-            bytes.iter().for_each(|byte| search.take(*byte));
+            bytes.iter().for_each(|byte| take(*byte));
             range.start = range.start.saturating_add(bytes.len() as u32);
         }
-        Ok(search.largest.map_or((0, 0), |(number, end)| (number, start.saturating_add(end))))
+        Ok(())
+    }
+
+    /// Whether a page begins as if it were erased (a library marks those in use there), and is not.
+    pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
+        let (mut read, mut begins, mut dirty) = (0, true, false);
+        self.each(page, |byte| {
+            begins &= byte == 0xFF || read >= F::WRITE_SIZE;
+            dirty |= byte != 0xFF;
+            read += 1;
+        })?;
+        Ok(begins && dirty)
     }
 
     fn erase_unless_newest(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {

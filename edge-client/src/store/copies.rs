@@ -5,6 +5,10 @@ use fedspan_protocol::frame::crc32c;
 
 const MAGIC: [u8; 4] = *b"FSPH";
 
+/// No device comes so far, and what the storage puts around a record that a server has chosen, read as a number, is
+/// beyond it: its sixth byte is the record's version.
+pub const MOST: u64 = 1 << 40;
+
 /// Bytes of a copy: magic, number (little endian), CRC-32C of both.
 pub const COPY: usize = 4 + 8 + 4;
 
@@ -48,6 +52,7 @@ impl Search {
         let number =
             self.window.split_at(MAGIC.len()).1.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         if let Some(number) = number
+            && number < MOST
             && copy(number) == self.window
         {
             self.largest = self.largest.max(Some((number, self.read)));

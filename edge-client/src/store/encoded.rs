@@ -21,10 +21,10 @@ const VERSION: u8 = 2;
 const FIELDS: usize = 16;
 const HEADER: usize = 2 + FIELDS;
 
-/// Bytes of the record of a head of `k` x `c`.
+/// Bytes of the record of a head of `k` x `c`, with its name, which is written with it.
 #[must_use]
 pub const fn record_len(k: usize, c: usize) -> usize {
-    HEADER + 4 * k * c
+    1 + HEADER + 4 * k * c
 }
 
 /// Writes a record; `None` if `out` is too short.

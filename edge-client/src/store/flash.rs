@@ -10,7 +10,7 @@ use sequential_storage::cache::{Cache, Uncached};
 use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
 use super::careful::{Aligned, Careful, wait};
-use super::copies::{COPY, copy};
+use super::copies::{COPY, MOST, copy};
 use super::{Loaded, Record, Store, StoreError, encoded};
 
 /// The record's name.
@@ -152,6 +152,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     }
 
     fn write_handshakes(&mut self, numbered: u64) -> Result<bool, StoreError> {
+        if numbered >= MOST {
+            return Err(StoreError);
+        }
         let mut all = true;
         for key in HANDSHAKES {
             all &= self.write(key, &Item::Handshakes(copy(numbered)))?;
@@ -200,6 +203,22 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.map.flash().flash.erase(last, last.saturating_add(page)).map_err(|_| StoreError)
     }
 
+    /// Erases what an erasure that the power interrupted has left: pages that are taken for erased, and are not.
+    fn tidy(&mut self) -> Result<(), StoreError> {
+        let Range { start, end } = self.map.flash_range();
+        let page = u32::try_from(F::ERASE_SIZE).map_err(|_| StoreError)?;
+        let flash = self.map.flash();
+        let mut first = start;
+        while first < end {
+            let next = first.saturating_add(page);
+            if flash.is_half_erased(first..next).map_err(|_| StoreError)? {
+                flash.flash.erase(first, next).map_err(|_| StoreError)?;
+            }
+            first = next;
+        }
+        Ok(())
+    }
+
     /// Erases the page at `first` and leaves the number in the middle of it, where no page has its marks.
     fn keep(&mut self, first: u32, handshakes: u64) -> Result<(), StoreError> {
         let length = COPY.next_multiple_of(F::WRITE_SIZE);
@@ -233,9 +252,12 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
         let (number, _) = self.read_handshakes()?;
-        // What is found, but not where it belongs, would go with its page.
-        if number > 0 && !self.has_handshakes(number)? {
-            self.save_handshakes(number)?;
+        if number > 0 {
+            // What is found, but not where it belongs, would go with its page.
+            if !self.has_handshakes(number)? {
+                self.save_handshakes(number)?;
+            }
+            self.tidy()?;
         }
         Ok(number)
     }

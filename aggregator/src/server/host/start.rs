@@ -121,6 +121,9 @@ impl Host {
             round_lines,
             failure: None,
         };
+        if trained {
+            host.rounds_are_over();
+        }
         host.publish();
         Ok(host)
     }

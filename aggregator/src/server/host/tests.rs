@@ -305,4 +305,9 @@ fn after_training_a_rotation_has_no_grace() {
     assert!(keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some(), "a round has closed");
     assert!(!rotate().contains("rotating"));
     assert!(keys.lookup(0, 1).is_none() && keys.lookup(0, 2).is_some());
+    // Nor has it after a restart, when nobody has come yet.
+    drop((host, desk));
+    let desk = KeyDesk::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
+    let _host = host_with(state.path(), Some((desk.clone(), Box::new(entropy()))));
+    assert!(!desk.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
