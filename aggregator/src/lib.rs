@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
-//! cannot matter, [`linalg`] holds the factorisations; [`connection`] is one device's side of the protocol
+//! cannot matter, [`linalg`] holds the factorisations, [`privacy`] the account of noise; [`connection`] is one device's side of the protocol
 //! without a socket; [`config`] reads files; [`store`] keeps what was committed, [`journal`] what was decided, [`keys`] who may
 //! speak as which device; [`server`] adds tokio.
 //! The simulator uses everything but [`server`]: what is simulated is what is served.
@@ -27,6 +27,7 @@ pub mod engine;
 pub mod journal;
 pub mod keys;
 pub mod linalg;
+pub mod privacy;
 pub mod random;
 pub mod server;
 pub mod store;

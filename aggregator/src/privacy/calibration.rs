@@ -1,0 +1,46 @@
+//! The exact account backwards: the noise for a budget, the releases for a noise.
+
+use super::least::least;
+use super::parameters::positive;
+use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
+
+/// The least multiplier with which so many releases stay within epsilon at delta: what [`Composition::epsilon`] then says is
+/// not above `epsilon`.
+///
+/// # Errors
+/// [`ParameterError::OutOfReach`] if no finite one does, which only budgets near the least floats do.
+pub fn noise_multiplier(
+    epsilon: Epsilon,
+    delta: Delta,
+    releases: Releases,
+) -> Result<NoiseMultiplier, ParameterError> {
+    let within = |multiplier: f64| {
+        let multiplier = NoiseMultiplier::new(multiplier);
+        multiplier.is_ok_and(|z| Composition::repeated(z, releases).epsilon(delta) <= epsilon.get())
+    };
+    let out_of_reach =
+        ParameterError::OutOfReach { epsilon: epsilon.get(), delta: delta.get(), releases: releases.get() };
+    least(within).filter(|z| positive(*z)).map_or(Err(out_of_reach), NoiseMultiplier::new)
+}
+
+/// The most releases with this multiplier that stay within epsilon at delta: 0 if one is too many already.
+#[must_use]
+pub fn most_releases(multiplier: NoiseMultiplier, epsilon: Epsilon, delta: Delta) -> u32 {
+    let within = |releases: u32| {
+        let releases = Releases::new(releases);
+        releases.is_ok_and(|n| Composition::repeated(multiplier, n).epsilon(delta) <= epsilon.get())
+    };
+    if within(u32::MAX) {
+        return u32::MAX;
+    }
+    let (mut most, mut above) = (0, u32::MAX);
+    while above - most > 1 {
+        let middle = most + (above - most) / 2;
+        if within(middle) {
+            most = middle;
+        } else {
+            above = middle;
+        }
+    }
+    most
+}
