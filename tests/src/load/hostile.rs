@@ -86,28 +86,23 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// One connection, until the server ends it.
+    /// Connects; those with a key are welcomed.
     ///
     /// # Errors
     /// If it could not connect, or a device with a key was not welcomed.
-    pub async fn once(&self, ground: Ground, time: u64) -> Result<()> {
+    pub async fn enter(&self, ground: Ground, time: u64) -> Result<Entered> {
         let from = self.from.map(IpAddr::V4);
-        let mut random = stream(ground.seed, Purpose::Loss, self.index << 32 | time);
+        let random = stream(ground.seed, Purpose::Loss, self.index << 32 | time);
         if let (true, Some(identity)) = (self.kind.has_key(), &self.identity) {
             let mut device = Device::join(ground.address, from, identity.clone(), time).await?;
-            let update = device.update(RoundId { round: 1, stage: 0 })?;
-            let stream = device.into_stream();
-            match self.kind {
-                Kind::Drip => until_closed(stream, Pattern::Bytes(update)).await,
-                _ => {
-                    until_closed(
-                        stream,
-                        Pattern::Once(update.get(..update.len() / 2).unwrap_or_default().to_vec()),
-                    )
-                    .await
-                }
-            }
-            return Ok(());
+            let mut update = device.update(RoundId { round: 1, stage: 0 })?;
+            let pattern = if self.kind == Kind::Drip {
+                Pattern::Bytes(update)
+            } else {
+                update.truncate(update.len() / 2);
+                Pattern::Once(update)
+            };
+            return Ok(Entered { stream: device.into_stream(), pattern });
         }
         let stream = connect(ground.address, from).await?;
         let pattern = match self.kind {
@@ -115,6 +110,7 @@ impl Hostile {
             Kind::Endless => Pattern::Heaps(Box::new(random), endless),
             Kind::Junk => Pattern::Heaps(Box::new(random), junk),
             _ => {
+                let mut random = random;
                 let nobody = Identity {
                     device: u64::MAX - self.index,
                     key: Key::new(0, [(random.bits() & 0xff) as u8; 32]),
@@ -124,7 +120,12 @@ impl Hostile {
                 if self.kind == Kind::Loris { Pattern::Bytes(hello) } else { Pattern::Once(hello) }
             }
         };
-        until_closed(stream, pattern).await;
+        Ok(Entered { stream, pattern })
+    }
+
+    /// One connection, until the server ends it.
+    async fn once(&self, ground: Ground, time: u64) -> Result<()> {
+        self.enter(ground, time).await?.until_closed().await;
         Ok(())
     }
 
@@ -144,6 +145,12 @@ impl Hostile {
     }
 }
 
+/// One that has entered, and has done nothing bad yet.
+pub struct Entered {
+    stream: TcpStream,
+    pattern: Pattern,
+}
+
 enum Pattern {
     /// One byte a second.
     Bytes(Vec<u8>),
@@ -153,37 +160,41 @@ enum Pattern {
     Heaps(Box<Stream>, fn(&mut Stream) -> Vec<u8>),
 }
 
-async fn until_closed(stream: TcpStream, pattern: Pattern) {
-    let (mut read, mut write) = stream.into_split();
-    let closed = async {
-        let mut buffer = [0; 512];
-        while matches!(read.read(&mut buffer).await, Ok(1..)) {}
-    };
-    let writing = async {
-        match pattern {
-            Pattern::Bytes(bytes) => {
-                for byte in bytes {
-                    if write.write_all(&[byte]).await.is_err() {
-                        break;
+impl Entered {
+    /// What it came for, until the server ends the connection.
+    pub async fn until_closed(self) {
+        let Self { stream, pattern } = self;
+        let (mut read, mut write) = stream.into_split();
+        let closed = async {
+            let mut buffer = [0; 512];
+            while matches!(read.read(&mut buffer).await, Ok(1..)) {}
+        };
+        let writing = async {
+            match pattern {
+                Pattern::Bytes(bytes) => {
+                    for byte in bytes {
+                        if write.write_all(&[byte]).await.is_err() {
+                            break;
+                        }
+                        sleep(BYTE).await;
                     }
-                    sleep(BYTE).await;
                 }
+                Pattern::Once(bytes) => drop(write.write_all(&bytes).await),
+                Pattern::Heaps(mut random, heap) => loop {
+                    // One that is not read does not wait for it.
+                    match timeout(HEAP, write.write_all(&heap(&mut random))).await {
+                        Ok(Err(_)) => break,
+                        Ok(Ok(())) => sleep(HEAP).await,
+                        Err(_) => {}
+                    }
+                },
             }
-            Pattern::Once(bytes) => drop(write.write_all(&bytes).await),
-            Pattern::Heaps(mut random, heap) => loop {
-                // One that is not read does not wait for it.
-                match timeout(HEAP, write.write_all(&heap(&mut random))).await {
-                    Ok(Err(_)) => break,
-                    Ok(Ok(())) => sleep(HEAP).await,
-                    Err(_) => {}
-                }
-            },
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = closed => {}
+            () = writing => {}
         }
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = closed => {}
-        () = writing => {}
     }
 }
 

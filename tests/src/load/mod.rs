@@ -19,7 +19,7 @@ pub use choir::{Choir, Pace, Taken};
 pub use device::{Device, Identity};
 pub use fleet::{FEATURES, Plan, WIDTH};
 pub use floor::Floor;
-pub use hostile::{Ground, Hostile, Kind};
+pub use hostile::{Entered, Ground, Hostile, Kind};
 pub use machine::{Busy, Memory, memory_of};
 pub use numbers::Spread;
 pub use server::ServerProcess;
