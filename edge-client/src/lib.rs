@@ -46,6 +46,8 @@ pub mod features;
 pub mod kernel;
 pub mod link;
 pub mod memory;
+#[cfg(feature = "privacy")]
+pub mod privacy;
 #[cfg(feature = "recorded")]
 pub mod recorded;
 pub mod session;

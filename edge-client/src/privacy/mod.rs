@@ -1,0 +1,65 @@
+//! Noise for differential privacy, in integers: an exact sampler of the discrete Gaussian, noise that is expanded from
+//! a seed coordinate by coordinate, and seeds from a board's entropy source.
+//!
+//! ```
+//! use core::convert::Infallible;
+//! use fedspan_client::privacy::{EntropySource, MinEntropy, Variance, draw_seed, noise};
+//!
+//! struct Board(u64);
+//!
+//! impl EntropySource for Board {
+//!     type Error = Infallible;
+//!
+//!     fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
+//!         for sample in samples {
+//!             // For this example only: a real source is hardware.
+//!             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+//!             *sample = self.0.to_le_bytes()[7];
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! // Before the data is read. No entropy, no seed, no release.
+//! let seed = draw_seed(&mut Board(1), MinEntropy::new(4)?)?;
+//! // sigma = 5/2 units of the grid.
+//! let variance = Variance::new(25, 4)?;
+//! let released: i64 = 17 + noise(&seed, 0, &variance);
+//! // A retry says the same.
+//! assert_eq!(released, 17 + noise(&seed, 0, &variance));
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
+//! # What is claimed
+//!
+//! * [`sample`](discrete_gaussian::sample) turns independent fair bits into the discrete Gaussian, conditioned on an
+//!   event of probability above 1 - 2^-2800, and into nothing else: no rounding, no modulo, no floating point, on any
+//!   core. That event is all that a mechanism has to add to its delta.
+//! * [`noise`] is a function of seed, coordinate and variance, the same on every core and in any order. Its bits are
+//!   ChaCha20's: fair and independent for whoever cannot tell ChaCha20 from random.
+//! * [`draw_seed`] gives no seed unless 1024 samples of the source have passed the health tests.
+//!
+//! # What is not
+//!
+//! * **Differential privacy.** That takes values that are clipped in integers, a variance that fits the clipping, an
+//!   account of what has been spent, and a seed that is never used for two different releases. None of it is here.
+//! * **Entropy.** Health tests notice a source that has died. Whether a source has the entropy that is claimed for it,
+//!   only its design and its measurement can tell; a generator with a known seed passes every test.
+//! * **Constant time.** How long a draw takes depends on the noise that is drawn
+//!   ([how](discrete_gaussian#running-time)). Who can time a release must not be able to time its noise: send at a
+//!   fixed time. Power and emission are not considered at all.
+//! * **Memory without traces.** Seeds, samples and key streams are overwritten when they are dropped. What a compiler
+//!   leaves in registers and on the stack is not, nor is the state of the hash.
+
+// Integers only, in every file of this folder.
+#![deny(clippy::float_arithmetic)]
+
+pub mod discrete_gaussian;
+mod entropy;
+mod health;
+mod noise;
+
+pub use discrete_gaussian::{Variance, VarianceError};
+pub use entropy::{EntropyError, EntropySource, SAMPLES, draw_seed};
+pub use health::{HealthFailure, HealthTests, MinEntropy, MinEntropyError, WINDOW};
+pub use noise::{SEED, Seed, noise};

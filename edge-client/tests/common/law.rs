@@ -1,0 +1,258 @@
+//! The exact law of the discrete Gaussian, and how samples are held against it.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_client::privacy::Variance;
+
+/// Up to this sigma every integer is a bin and sums are over integers. From there on sums are integrals: those of a
+/// bin differ by `1 / (24 sigma^2)` of it, 10^-5, which a bin of 10^7 samples would not show.
+const SUMS: f64 = 64.0;
+
+/// Samples that a bin is to have.
+const FILLED: f64 = 20.0;
+
+/// The discrete Gaussian.
+#[derive(Clone, Copy, Debug)]
+pub struct Law {
+    pub sigma: f64,
+    total: f64,
+}
+
+impl Law {
+    pub fn new(variance: &Variance) -> Self {
+        let (numerator, denominator) = variance.ratio();
+        let sigma = (numerator as f64 / denominator as f64).sqrt();
+        let mut law = Self { sigma, total: 1.0 };
+        law.total =
+            if sigma < SUMS { law.sum(-law.far(), law.far()) } else { sigma * std::f64::consts::TAU.sqrt() };
+        law
+    }
+
+    /// Beyond 38 sigma is nothing that f64 could show.
+    fn far(&self) -> i64 {
+        (38.0 * self.sigma).ceil() as i64
+    }
+
+    fn weight(&self, x: i64) -> f64 {
+        let z = x as f64 / self.sigma;
+        (-z * z / 2.0).exp()
+    }
+
+    /// Smallest first, where the tail is what is asked for.
+    fn sum(&self, from: i64, to: i64) -> f64 {
+        let weights = (from..=to).map(|x| self.weight(x));
+        if from > 0 { weights.rev().sum() } else { weights.sum() }
+    }
+
+    /// The probability of `from..=to`.
+    pub fn probability(&self, from: i64, to: i64) -> f64 {
+        if self.sigma < SUMS {
+            return self.sum(from.max(-self.far()), to.min(self.far())) / self.total;
+        }
+        let edge = |x: f64| x / (self.sigma * std::f64::consts::SQRT_2);
+        let (low, high) = (edge(from as f64 - 0.5), edge(to as f64 + 0.5));
+        match low > 0.0 {
+            true => (libm::erfc(low) - libm::erfc(high)) / 2.0,
+            false => (libm::erfc(-high) - libm::erfc(-low)) / 2.0,
+        }
+    }
+
+    /// The probability of a magnitude of at least `from`, which is above 0.
+    pub fn beyond(&self, from: i64) -> f64 {
+        2.0 * self.probability(from, i64::MAX / 2)
+    }
+
+    /// `E[X^power]` for an even power up to 8.
+    pub fn moment(&self, power: i32) -> f64 {
+        if self.sigma < SUMS {
+            let far = self.far();
+            (-far..=far).map(|x| (x as f64).powi(power) * self.weight(x)).sum::<f64>() / self.total
+        } else {
+            (1..power).step_by(2).map(f64::from).product::<f64>() * self.sigma.powi(power)
+        }
+    }
+
+    /// Bins that `draws` samples fill, each by its last integer but the last one, which has no end: single integers or
+    /// eighths of sigma.
+    fn bins(&self, draws: f64) -> Vec<i64> {
+        let width = if self.sigma < SUMS { 1 } else { (self.sigma / 8.0) as i64 };
+        let last = 10 * (self.sigma.ceil() as i64).max(8 * width) / width;
+        let (mut ends, mut start) = (Vec::new(), i64::MIN / 2);
+        for end in (-last..last).map(|bin| bin * width) {
+            let rest = self.probability(end + 1, i64::MAX / 2);
+            if self.probability(start, end) * draws >= FILLED && rest * draws >= FILLED {
+                ends.push(end);
+                start = end + 1;
+            }
+        }
+        ends
+    }
+
+    fn tails(&self) -> [i64; 3] {
+        [4.0, 5.0, 6.0].map(|sigmas| (sigmas * self.sigma).ceil() as i64)
+    }
+}
+
+/// A statistic of chi-square, its degrees of freedom, and how likely a larger one is.
+#[derive(Clone, Copy, Debug)]
+pub struct ChiSquare {
+    pub statistic: f64,
+    pub degrees: usize,
+    pub p: f64,
+}
+
+impl ChiSquare {
+    /// Of pairs of a count and what was expected; `lost` degrees of freedom are known beforehand.
+    pub fn of(cells: impl Iterator<Item = (f64, f64)>, lost: usize) -> Self {
+        let (mut statistic, mut cells_seen) = (0.0, 0);
+        for (count, expected) in cells {
+            statistic += (count - expected) * (count - expected) / expected;
+            cells_seen += 1;
+        }
+        let degrees = cells_seen - lost;
+        Self { statistic, degrees, p: upper_gamma(degrees as f64 / 2.0, statistic / 2.0) }
+    }
+}
+
+/// What is counted of samples: everything that the tests ask for, in one pass.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    law: Law,
+    ends: Vec<i64>,
+    bins: Vec<u64>,
+    /// Positive and negative, by magnitude in quarters of sigma.
+    signs: Vec<[u64; 2]>,
+    /// By the lowest four bits.
+    low: [u64; 16],
+    /// Magnitudes from 4, 5, 6 sigma on.
+    pub tails: [u64; 3],
+    pub draws: u64,
+    sums: [f64; 4],
+    pub largest: u64,
+}
+
+impl Tally {
+    pub fn new(variance: &Variance, draws: u64) -> Self {
+        let law = Law::new(variance);
+        let ends = law.bins(draws as f64);
+        let bins = vec![0; ends.len() + 1];
+        let signs = vec![[0; 2]; 32];
+        Self { law, ends, bins, signs, low: [0; 16], tails: [0; 3], draws: 0, sums: [0.0; 4], largest: 0 }
+    }
+
+    pub fn add(&mut self, x: i64) {
+        self.draws += 1;
+        self.bins[self.ends.partition_point(|&end| end < x)] += 1;
+        let magnitude = x.unsigned_abs();
+        self.largest = self.largest.max(magnitude);
+        if x != 0 {
+            let class = ((magnitude as f64 * 4.0 / self.law.sigma) as usize).min(31);
+            self.signs[class][usize::from(x < 0)] += 1;
+        }
+        self.low[(x & 15) as usize] += 1;
+        for (tail, from) in self.tails.iter_mut().zip(self.law.tails()) {
+            *tail += u64::from(magnitude >= from as u64);
+        }
+        let z = x as f64 / self.law.sigma;
+        let mut power = 1.0;
+        for sum in &mut self.sums {
+            power *= z;
+            *sum += power;
+        }
+    }
+
+    /// Against the probabilities.
+    pub fn fit(&self) -> ChiSquare {
+        let starts = [i64::MIN / 2].into_iter().chain(self.ends.iter().map(|end| end + 1));
+        let ends = self.ends.iter().copied().chain([i64::MAX / 2]);
+        let expected = starts.zip(ends).map(|(from, to)| self.law.probability(from, to) * self.draws as f64);
+        ChiSquare::of(self.bins.iter().map(|&count| count as f64).zip(expected), 1)
+    }
+
+    /// One sign against the other, magnitude by magnitude.
+    pub fn symmetry(&self) -> ChiSquare {
+        let filled: Vec<[f64; 2]> =
+            self.signs.iter().map(|pair| pair.map(|n| n as f64)).filter(|[a, b]| a + b >= FILLED).collect();
+        let cells = filled.iter().flat_map(|&[a, b]| [a, b].map(|count| (count, (a + b) / 2.0)));
+        ChiSquare::of(cells, filled.len())
+    }
+
+    /// The lowest bits, which are uniform where sigma is large: a grid that is coarser than the integers shows here.
+    pub fn low_bits(&self) -> Option<ChiSquare> {
+        let expected = self.draws as f64 / 16.0;
+        // They differ from uniform by exp(-2 (pi sigma / 16)^2).
+        (self.law.sigma >= SUMS).then(|| ChiSquare::of(self.low.iter().map(|&n| (n as f64, expected)), 1))
+    }
+
+    /// How many standard errors mean, variance, and the third and fourth moment are off.
+    pub fn moments(&self) -> [f64; 4] {
+        let n = self.draws as f64;
+        let exact = |power: i32| match power % 2 {
+            1 => 0.0,
+            _ => self.law.moment(power) / self.law.sigma.powi(power),
+        };
+        let mut off = [0.0; 4];
+        for ((power, sum), off) in (1..).zip(self.sums).zip(&mut off) {
+            let error = ((exact(2 * power) - exact(power).powi(2)) / n).sqrt();
+            *off = (sum / n - exact(power)) / error;
+        }
+        off
+    }
+
+    /// How many samples were expected in each of the tails.
+    pub fn expected_tails(&self) -> [f64; 3] {
+        self.law.tails().map(|from| self.law.beyond(from) * self.draws as f64)
+    }
+
+    /// The first of all tests that these samples fail, at a level of one in a million each.
+    pub fn fault(&self) -> Option<String> {
+        const LEVEL: f64 = 1e-6;
+        let tests =
+            [("fit", Some(self.fit())), ("symmetry", Some(self.symmetry())), ("low bits", self.low_bits())];
+        for (name, found) in tests {
+            if let Some(found) = found.filter(|found| found.p < LEVEL) {
+                return Some(format!("{name}: {found:?}"));
+            }
+        }
+        if let Some((power, off)) = (1..).zip(self.moments()).find(|(_, off)| off.abs() > 5.0) {
+            return Some(format!("moment {power}: {off} standard errors"));
+        }
+        for (count, expected) in self.tails.into_iter().zip(self.expected_tails()) {
+            // Five standard deviations, and five samples where so few are expected.
+            if (count as f64 - expected).abs() > 5.0 * expected.sqrt() + 5.0 {
+                return Some(format!("tail: {count} instead of {expected}"));
+            }
+        }
+        None
+    }
+}
+
+/// `Q(a, x)`, the regularised upper incomplete gamma function: by its series, or by its continued fraction (Lentz).
+pub fn upper_gamma(a: f64, x: f64) -> f64 {
+    if x <= 0.0 {
+        return 1.0;
+    }
+    let front = (a * x.ln() - x - libm::lgamma(a)).exp();
+    if x < a + 1.0 {
+        let (mut term, mut sum, mut n) = (1.0 / a, 1.0 / a, a);
+        while term > sum * 1e-16 {
+            n += 1.0;
+            term *= x / n;
+            sum += term;
+        }
+        return 1.0 - front * sum;
+    }
+    let (mut b, mut c, mut d) = (x + 1.0 - a, 1e300, 1.0 / (x + 1.0 - a));
+    let mut h = d;
+    for i in 1..100_000 {
+        let i = f64::from(i);
+        let an = -i * (i - a);
+        b += 2.0;
+        d = 1.0 / (an * d + b);
+        c = b + an / c;
+        h *= d * c;
+        if (d * c - 1.0).abs() < 1e-15 {
+            break;
+        }
+    }
+    front * h
+}

@@ -1,0 +1,144 @@
+//! The discrete Gaussian written down a second time, plainly, with faults to choose from; and floats.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+/// SplitMix64, its upper half.
+pub fn words(mut state: u64) -> impl FnMut() -> u32 {
+    move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 32) as u32
+    }
+}
+
+/// Standard normal, by Box and Muller from uniforms of 53 bits.
+pub fn box_muller_f64(words: &mut impl FnMut() -> u32) -> f64 {
+    let mut unit = || {
+        let wide = u64::from(words()) << 32 | u64::from(words());
+        ((wide >> 11) as f64 + 1.0) / (1u64 << 53) as f64
+    };
+    (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()
+}
+
+/// The same as microcontrollers do it: from uniforms of 24 bits.
+pub fn box_muller_f32(words: &mut impl FnMut() -> u32) -> f32 {
+    let mut unit = || ((words() >> 8) as f32 + 1.0) / 16_777_216.0;
+    libm::sqrtf(-2.0 * libm::logf(unit())) * libm::cosf(std::f32::consts::TAU * unit())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// A trial of p/q is one of (p + 1)/q.
+    TrialOneMore,
+    /// A trial of p/q is one of p/(q + 1).
+    TrialOfOneMore,
+    /// Trials of g/2, g/3, ... instead of g, g/2, ...
+    SeriesStartsAtTwo,
+    /// Minus zero is zero.
+    BothZeros,
+    /// Candidates are compared with t instead of sigma^2 / t.
+    ScaleForCentre,
+    /// What is left of an exponent above 1 is forgotten.
+    WholeExponent,
+    /// Uniform integers are the remainder of four bits.
+    UniformByModulo,
+    /// exp(-u / t) is exp(-u / (t + 1)).
+    OneMoreScale,
+    /// Tails are cut at three scales.
+    CandidatesEndAtThree,
+}
+
+/// For variances whose products fit u128.
+#[derive(Debug)]
+pub struct Reference {
+    fault: Fault,
+    numerator: u128,
+    denominator: u128,
+    scale: u128,
+    state: u64,
+}
+
+impl Reference {
+    pub fn new(fault: Fault, (numerator, denominator): (u64, u64), seed: u64) -> Self {
+        let scale = (numerator / denominator).isqrt() + 1;
+        let [numerator, denominator, scale] = [numerator, denominator, scale].map(u128::from);
+        Self { fault, numerator, denominator, scale, state: seed }
+    }
+
+    /// Uniform below n, but for a bias of n / 2^128.
+    fn below(&mut self, n: u128) -> u128 {
+        let mut wide = 0;
+        for _ in 0..4 {
+            let mut word = words(self.state);
+            self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            wide = wide << 32 | u128::from(word());
+        }
+        wide % n
+    }
+
+    fn trial(&mut self, p: u128, q: u128) -> bool {
+        match self.fault {
+            Fault::TrialOneMore => self.below(q) < p + 1,
+            Fault::TrialOfOneMore => self.below(q + 1) < p,
+            _ => self.below(q) < p,
+        }
+    }
+
+    fn exponential(&mut self, p: u128, q: u128) -> bool {
+        for _ in 0..p / q {
+            if !self.fraction(1, 1) {
+                return false;
+            }
+        }
+        if self.fault == Fault::WholeExponent && p > q {
+            return true;
+        }
+        self.fraction(p % q, q)
+    }
+
+    fn fraction(&mut self, p: u128, q: u128) -> bool {
+        let first = if self.fault == Fault::SeriesStartsAtTwo { 2 } else { 1 };
+        let mut number = first;
+        while self.trial(p, q * number) {
+            number += 1;
+        }
+        (number - first).is_multiple_of(2)
+    }
+
+    fn laplace(&mut self) -> (u128, bool) {
+        let t = self.scale;
+        loop {
+            let low = if self.fault == Fault::UniformByModulo { self.below(16) % t } else { self.below(t) };
+            let over = if self.fault == Fault::OneMoreScale { t + 1 } else { t };
+            if !self.fraction(low, over) {
+                continue;
+            }
+            let mut high = 0;
+            while self.fraction(1, 1) {
+                high += 1;
+            }
+            let (magnitude, negative) = (low + t * high, self.below(2) == 1);
+            let end = if self.fault == Fault::CandidatesEndAtThree { 3 } else { 64 };
+            if high < end && (magnitude > 0 || !negative || self.fault == Fault::BothZeros) {
+                return (magnitude, negative);
+            }
+        }
+    }
+
+    pub fn sample(&mut self) -> i64 {
+        let Self { numerator: n, denominator: d, scale: t, .. } = *self;
+        loop {
+            let (magnitude, negative) = self.laplace();
+            let distance = match self.fault {
+                Fault::ScaleForCentre => magnitude.abs_diff(t) * d * t,
+                _ => (magnitude * d * t).abs_diff(n),
+            };
+            if self.exponential(distance * distance, 2 * n * d * t * t) {
+                let value = magnitude as i64;
+                return if negative { -value } else { value };
+            }
+        }
+    }
+}

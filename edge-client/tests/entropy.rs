@@ -1,0 +1,307 @@
+//! Sources that are stuck, biased, periodic, silent or lying give no seed; good ones do, and are seldom refused.
+#![cfg(feature = "privacy")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::convert::Infallible;
+
+use fedspan_client::privacy::{
+    EntropyError, EntropySource, HealthFailure, HealthTests, MinEntropy, MinEntropyError, SAMPLES, Seed,
+    Variance, WINDOW, draw_seed, noise,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+use sha2::{Digest, Sha256};
+
+/// A source of one sample after the other.
+struct Each<F>(F);
+
+impl<F: FnMut() -> u8> EntropySource for Each<F> {
+    type Error = Infallible;
+
+    fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
+        samples.fill_with(&mut self.0);
+        Ok(())
+    }
+}
+
+fn claim(bits: u8) -> MinEntropy {
+    MinEntropy::new(bits).unwrap()
+}
+
+fn claims() -> impl Iterator<Item = MinEntropy> {
+    (1..=8).map(claim)
+}
+
+/// Uniform over 2^bits values: exactly so many bits of min-entropy.
+fn uniform(random: &mut ChaCha8Rng, bits: u8) -> u8 {
+    (random.next_u32() >> (32 - u32::from(bits))) as u8
+}
+
+/// What tells seeds apart.
+fn fingerprint(seed: &Seed) -> [i64; 8] {
+    let variance = Variance::new(1 << 48, 1).unwrap();
+    std::array::from_fn(|i| noise(seed, i as u64, &variance))
+}
+
+/// `P(Binomial(n, p) >= k)`.
+fn binomial_tail(n: u32, p: f64, k: u32) -> f64 {
+    let ln = |n: u32| libm::lgamma(f64::from(n) + 1.0);
+    (k..=n)
+        .map(|i| (ln(n) - ln(i) - ln(n - i) + f64::from(i) * p.ln() + f64::from(n - i) * (-p).ln_1p()).exp())
+        .sum()
+}
+
+#[test]
+fn cutoffs_are_those_of_the_recommendation() {
+    let alpha = 2f64.powi(-20);
+    for claim in claims() {
+        let (bits, p) = (f64::from(claim.bits()), 2f64.powi(-i32::from(claim.bits())));
+        assert_eq!(f64::from(claim.repetition_cutoff()), 1.0 + (20.0 / bits).ceil());
+        // C = 1 + critbinom(W, 2^-H, 1 - alpha).
+        let (window, cutoff) = (u32::from(WINDOW), u32::from(claim.proportion_cutoff()));
+        assert!(binomial_tail(window, p, cutoff) <= alpha, "{bits}");
+        assert!(binomial_tail(window, p, cutoff - 1) > alpha, "{bits}");
+        // What the module says of it: 511 samples are left to be equal to the first.
+        assert!(binomial_tail(window - 1, p, cutoff - 1) <= 3.0 * alpha, "{bits}");
+    }
+    for bits in [0, 9, 255] {
+        assert_eq!(MinEntropy::new(bits), Err(MinEntropyError { bits }));
+    }
+}
+
+#[test]
+fn a_stuck_source_is_noticed_at_the_cutoff() {
+    for claim in claims() {
+        let run = claim.repetition_cutoff();
+        for value in [0x00, 0x5A, 0xFF] {
+            let failure = HealthFailure::Repetition { run };
+            let expected = EntropyError::Health { failure, samples: run.into(), claim };
+            assert_eq!(draw_seed(&mut Each(|| value), claim).unwrap_err(), expected);
+        }
+        // Stuck in the end only, after 990 good samples.
+        let (mut random, mut at) = (ChaCha8Rng::seed_from_u64(1), 0);
+        let mut source = Each(|| {
+            at += 1;
+            if at > 990 { 7 } else { (random.next_u32() as u8).max(8) }
+        });
+        match draw_seed(&mut source, claim).unwrap_err() {
+            EntropyError::Health { failure: HealthFailure::Repetition { run: found }, samples, .. } => {
+                assert_eq!((found, samples), (run, 990 + u32::from(run)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_run_below_the_cutoff_is_none() {
+    for claim in claims() {
+        let mut tests = HealthTests::new(claim);
+        let run = claim.repetition_cutoff() - 1;
+        // A new value for each run, so that no other test has a say.
+        for value in 0..20 {
+            (0..run).for_each(|_| tests.test(value).unwrap());
+        }
+        assert_eq!(tests.samples(), 20 * u32::from(run));
+    }
+}
+
+#[test]
+fn proportions_are_counted_from_the_first_sample_of_a_window() {
+    for claim in claims() {
+        let cutoff = claim.proportion_cutoff();
+        let (mut tests, mut random) = (HealthTests::new(claim), ChaCha8Rng::seed_from_u64(2));
+        let mut last = 0;
+        // Never zero, and never twice the same.
+        let mut other = || {
+            last = (last + 1 + random.next_u32() % 200) % 255;
+            1 + last as u8
+        };
+        // Two zeros of three, as long as there are fewer than the cutoff.
+        let mut zeros = 0;
+        for place in 0..WINDOW {
+            let zero = place % 3 < 2 && zeros < cutoff - 1;
+            zeros += u16::from(zero);
+            tests.test(if zero { 0 } else { other() }).unwrap();
+        }
+        assert_eq!(zeros, cutoff - 1);
+        // In a window that begins with another sample they are not counted.
+        for place in 0..WINDOW {
+            tests.test(if place % 3 > 0 { 0 } else { other() }).unwrap();
+        }
+        // In the next one they are, up to the cutoff.
+        let (mut count, mut of) = (0, 0);
+        let failure = loop {
+            let zero = of % 3 < 2;
+            (count, of) = (count + u16::from(zero), of + 1);
+            if let Err(failure) = tests.test(if zero { 0 } else { other() }) {
+                break failure;
+            }
+            assert!(of < WINDOW);
+        };
+        assert_eq!((failure, count), (HealthFailure::Proportion { count, of }, cutoff));
+    }
+}
+
+/// A source with a quarter of the entropy that is claimed, because one value is so frequent; one with half of it is
+/// printed only.
+#[test]
+fn a_biased_source_is_refused() {
+    const RUNS: u32 = 1000;
+    for claim in claims() {
+        for (share, least) in [(4.0, 900), (2.0, 0)] {
+            let p = 2f64.powf(-f64::from(claim.bits()) / share);
+            let mut random = ChaCha8Rng::seed_from_u64(6);
+            let mut source = Each(|| {
+                let frequent = f64::from(random.next_u32()) < p * 2f64.powi(32);
+                if frequent { 0x80 } else { random.next_u32() as u8 }
+            });
+            let refused = (0..RUNS).filter(|_| draw_seed(&mut source, claim).is_err()).count();
+            println!(
+                "{} bits claimed, one value of probability {p:.3}: {refused} of {RUNS} refused",
+                claim.bits()
+            );
+            assert!(refused >= least, "{} bits: {refused}", claim.bits());
+        }
+    }
+}
+
+#[test]
+fn a_source_that_repeats_itself_is_refused_whatever_its_period() {
+    for bits in [1, 4, 8] {
+        for period in 1..=SAMPLES - 32 {
+            let mut random = ChaCha8Rng::seed_from_u64(period as u64);
+            let cycle: Vec<u8> = (0..period).map(|_| random.next_u32() as u8).collect();
+            let mut at = 0;
+            let mut source = Each(|| {
+                at += 1;
+                cycle[(at - 1) % period]
+            });
+            match draw_seed(&mut source, claim(bits)).unwrap_err() {
+                EntropyError::Health {
+                    failure: HealthFailure::Recurrence { period: found },
+                    samples,
+                    ..
+                } => {
+                    assert_eq!((found as usize, samples as usize), (period, period + 32));
+                }
+                // A short period is noticed by the others as well.
+                EntropyError::Health { samples, .. } => assert!(samples as usize <= period + 32, "{period}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// The rate of false alarms, for sources that give exactly what is claimed, against its bound.
+#[test]
+fn good_sources_are_seldom_refused() {
+    const RUNS: u32 = 10_000;
+    let alpha = 2f64.powi(-20);
+    let bound = f64::from(RUNS) * (SAMPLES as f64 * alpha + 2.0 * 3.0 * alpha + 2f64.powi(-22));
+    for claim in claims() {
+        let mut random = ChaCha8Rng::seed_from_u64(claim.bits().into());
+        let mut refused = 0;
+        for _ in 0..RUNS {
+            refused += u32::from(draw_seed(&mut Each(|| uniform(&mut random, claim.bits())), claim).is_err());
+        }
+        println!("{} bits: {refused} of {RUNS} refused, bound {bound:.1}", claim.bits());
+        assert!(f64::from(refused) <= bound + 5.0 * bound.sqrt(), "{}: {refused}", claim.bits());
+    }
+}
+
+/// A seed is the hash of all that was tested, and other samples make another one.
+#[test]
+fn a_seed_is_made_of_all_samples() {
+    let mut random = ChaCha8Rng::seed_from_u64(4);
+    let samples: Vec<u8> = (0..SAMPLES).map(|_| random.next_u32() as u8).collect();
+    let seed_of = |samples: &[u8]| {
+        let mut next = samples.iter().copied();
+        let seed = draw_seed(&mut Each(|| next.next().unwrap()), claim(8)).unwrap();
+        assert_eq!(next.next(), None);
+        fingerprint(&seed)
+    };
+    let hash = Sha256::new_with_prefix(b"fedspan entropy 1").chain_update(&samples).finalize();
+    let expected = fingerprint(&Seed::new(hash.into()));
+    assert_eq!(seed_of(&samples), expected);
+    for place in (0..SAMPLES).step_by(31) {
+        let mut other = samples.clone();
+        other[place] ^= 1;
+        assert_ne!(seed_of(&other), expected, "{place}");
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ClockError(u8);
+
+impl std::fmt::Display for ClockError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "clock error {}", self.0)
+    }
+}
+
+/// Fails its read number `fails`, if there is one, and writes only the first `writes` bytes of each.
+struct Faulty {
+    random: ChaCha8Rng,
+    reads: u32,
+    fails: Option<u32>,
+    writes: usize,
+}
+
+impl EntropySource for Faulty {
+    type Error = ClockError;
+
+    fn read(&mut self, samples: &mut [u8]) -> Result<(), ClockError> {
+        let read = self.reads;
+        self.reads += 1;
+        if self.fails == Some(read) {
+            return Err(ClockError(3));
+        }
+        let writes = self.writes.min(samples.len());
+        self.random.fill_bytes(&mut samples[..writes]);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_source_that_fails_gives_no_seed_and_can_try_again() {
+    for fails in 0..16 {
+        let random = ChaCha8Rng::seed_from_u64(8);
+        let mut source = Faulty { random, reads: 0, fails: Some(fails), writes: usize::MAX };
+        let error = draw_seed(&mut source, claim(8)).unwrap_err();
+        assert_eq!(error, EntropyError::Source { error: ClockError(3), samples: 64 * fails });
+        assert_eq!(source.reads, fails + 1, "it is not read again in the same draw");
+        // Everything from the start.
+        draw_seed(&mut source, claim(8)).unwrap();
+        assert_eq!(source.reads, fails + 1 + 16);
+    }
+}
+
+#[test]
+fn samples_that_were_not_written_are_noticed() {
+    for writes in [0, 1, 32, 60] {
+        let mut source = Faulty { random: ChaCha8Rng::seed_from_u64(9), reads: 0, fails: None, writes };
+        let error = draw_seed(&mut source, claim(8)).unwrap_err();
+        assert!(
+            matches!(error, EntropyError::Health { samples, .. } if samples <= 64),
+            "{writes}: {error:?}"
+        );
+    }
+}
+
+#[test]
+fn errors_carry_numbers() {
+    let error: EntropyError<ClockError> = EntropyError::Source { error: ClockError(3), samples: 128 };
+    assert_eq!(error.to_string(), "entropy source, after 128 samples: clock error 3");
+    let error = draw_seed(&mut Each(|| 9), claim(4)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "entropy source, after 6 samples: 6 equal samples in a row, with 4 bits a byte claimed \
+         (cutoffs 6 in a row, 62 in a window)"
+    );
+    assert_eq!(
+        MinEntropy::new(9).unwrap_err().to_string(),
+        "9 bits of min-entropy a byte: it has to be 1 to 8"
+    );
+    assert_eq!(Variance::new(1, 17).unwrap_err().to_string(), "variance 1/17 is below 1/16");
+}

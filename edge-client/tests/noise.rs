@@ -1,0 +1,130 @@
+//! Noise from a seed: the same everywhere and in any order, other for another coordinate, and with the right law.
+#![cfg(feature = "privacy")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "common/law.rs"]
+mod law;
+
+use fedspan_client::privacy::discrete_gaussian::sample;
+use fedspan_client::privacy::{SEED, Seed, Variance, noise};
+use law::Tally;
+use proptest::prelude::*;
+use rand_chacha::ChaCha20Rng;
+use rand_core::{Rng, SeedableRng};
+
+const COUNTING: [u8; SEED] = {
+    let mut bytes = [0; SEED];
+    let mut at = 0;
+    while at < SEED {
+        bytes[at] = at as u8;
+        at += 1;
+    }
+    bytes
+};
+
+/// Another ChaCha20. It counts blocks in 64 bits, the upper 32 of which are where our nonce begins.
+fn stream(seed: [u8; SEED], coordinate: u64) -> ChaCha20Rng {
+    let mut stream = ChaCha20Rng::from_seed(seed);
+    stream.set_stream(coordinate);
+    stream.set_word_pos(u128::from(u32::from_le_bytes(*b"nois")) << 32 << 4);
+    stream
+}
+
+/// From a second implementation of cipher and sampler, in another language, with rational numbers and without bounds.
+#[test]
+fn golden() {
+    let seed = Seed::new(COUNTING);
+    let coordinates = [0, 1, 2, 3, 4, 5, 6, 1 << 32, u64::MAX];
+    let golden: [((u64, u64), [i64; 9]); 7] = [
+        ((1, 16), [0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        ((1, 1), [1, 0, 1, 1, 1, -1, 0, 2, 0]),
+        ((355, 113), [1, -1, -2, 1, 1, -1, 0, 2, 0]),
+        ((289, 4), [-2, -1, -2, 9, -6, -8, 6, 1, 3]),
+        ((1 << 40, 1), [360520, -937355, -391016, -293937, 1418509, 1835248, -1674019, 166297, -525688]),
+        (
+            (12_345_678_901_234, 7),
+            [360520, -937355, -391016, -1621969, 1697964, -1228814, 634434, 166297, 546152],
+        ),
+        (
+            ((1 << 56) - 1, 1),
+            [
+                206787474, 271273990, -50050111, -37623983, -469293462, 127004091, 475908723, 171590413,
+                67288141,
+            ],
+        ),
+    ];
+    for ((numerator, denominator), expected) in golden {
+        let variance = Variance::new(numerator, denominator).unwrap();
+        assert_eq!(coordinates.map(|i| noise(&seed, i, &variance)), expected, "{numerator}/{denominator}");
+    }
+    let variance = Variance::new(1 << 48, 1).unwrap();
+    let sum =
+        (0..300).fold(0u64, |sum, i| sum.wrapping_mul(31).wrapping_add_signed(noise(&seed, i, &variance)));
+    assert_eq!(sum, 8_611_281_136_691_914_224);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2048) })]
+
+    #[test]
+    fn noise_is_a_sample_from_the_coordinates_own_stream(
+        bytes in any::<[u8; SEED]>(),
+        coordinate in any::<u64>(),
+        numerator in 1..1u64 << 56,
+        denominator in 1..1u64 << 16,
+    ) {
+        let Ok(variance) = Variance::new(numerator, denominator) else { return Ok(()) };
+        let mut stream = stream(bytes, coordinate);
+        let expected = sample(&variance, || stream.next_u32());
+        prop_assert_eq!(noise(&Seed::new(bytes), coordinate, &variance), expected);
+    }
+}
+
+#[test]
+fn order_and_repetition_change_nothing() {
+    let (seed, variance) = (Seed::new(COUNTING), Variance::new(1 << 40, 1).unwrap());
+    let forward: Vec<i64> = (0..4096).map(|i| noise(&seed, i, &variance)).collect();
+    let backward: Vec<i64> = (0..4096).rev().map(|i| noise(&seed, i, &variance)).collect();
+    assert!(forward.iter().eq(backward.iter().rev()));
+    // An odd number steps through all of them.
+    for step in (0..4096u64).map(|i| i * 1027 % 4096) {
+        assert_eq!(noise(&Seed::new(COUNTING), step, &variance), forward[step as usize]);
+    }
+}
+
+/// Sums of products of pairs, in standard errors.
+fn correlation(pairs: impl Iterator<Item = (i64, i64)>, sigma: f64) -> f64 {
+    let (mut sum, mut n) = (0.0, 0.0f64);
+    for (a, b) in pairs {
+        sum += a as f64 / sigma * (b as f64 / sigma);
+        n += 1.0;
+    }
+    sum / n.sqrt()
+}
+
+#[test]
+fn coordinates_and_seeds_have_noise_of_their_own() {
+    const DRAWS: u64 = 200_000;
+    let variance = Variance::new(1 << 40, 1).unwrap();
+    let sigma = f64::from(1 << 20);
+    let mut other = COUNTING;
+    other[31] ^= 0x80;
+    let (seed, other) = (Seed::new(COUNTING), Seed::new(other));
+    let mut tally = Tally::new(&variance, DRAWS);
+    (0..DRAWS).for_each(|i| tally.add(noise(&seed, i, &variance)));
+    assert_eq!(tally.fault(), None);
+    for away in [1, 2, 3, 1 << 32, 1 << 63] {
+        let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&seed, i ^ away, &variance)));
+        let found = correlation(pairs, sigma);
+        // Pairs i, i ^ away may come twice.
+        assert!(found.abs() < 5.0 * 1.5, "{away}: {found}");
+    }
+    let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&other, i, &variance)));
+    let found = correlation(pairs, sigma);
+    assert!(found.abs() < 5.0, "{found}");
+}
+
+#[test]
+fn a_seed_is_not_printed() {
+    assert_eq!(format!("{:?}", Seed::new([0xAB; SEED])), "Seed { secret }");
+}
