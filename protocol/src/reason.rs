@@ -24,6 +24,9 @@ impl fmt::Display for Need {
             Self::TensorElements(count) => write!(f, "tensors of {count} elements"),
             Self::Tensors(count) => write!(f, "{count} tensors in one direction of a round"),
             Self::TotalElements(count) => write!(f, "{count} elements in one direction of a round"),
+            Self::Privacy(budget) => {
+                write!(f, "noise in updates, with a privacy budget of at most {:.6}", units(budget))
+            }
         }
     }
 }
@@ -57,6 +60,10 @@ impl fmt::Display for DeclineReason {
             Self::NoSamples => f.write_str("the device has no usable sample"),
             Self::UpdateNonFinite => f.write_str("the update would not be finite"),
             Self::Device => f.write_str("the device's samples or storage failed"),
+            Self::Budget { left } => {
+                write!(f, "the device's privacy budget is used up: {:.6} is left", units(left))
+            }
+            Self::Entropy => f.write_str("the device has no entropy for its noise"),
         }
     }
 }
@@ -78,3 +85,9 @@ impl fmt::Display for Rejection {
 impl core::error::Error for Refusal {}
 impl core::error::Error for DeclineReason {}
 impl core::error::Error for Rejection {}
+
+/// Squared sensitivity over standard deviation.
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn units(count: u64) -> f64 {
+    count as f64 / f64::from(1 << 30)
+}

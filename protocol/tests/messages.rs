@@ -12,8 +12,8 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Chunk, Descriptors, HeadSolve, Introduction, Missing, RoundId, RoundOpen, Task, ToDevice, ToServer,
-    Update, Upload, decode,
+    Chunk, Descriptors, HeadSolve, Introduction, Missing, PowerRows, PowerUpload, RoundId, RoundOpen, Task,
+    ToDevice, ToServer, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -205,6 +205,12 @@ fn largest_heads_fit_the_smallest_frame() {
         Task::FedAvg { step_size: 1.0, head_step_size: 1.0, local_steps: u16::MAX, encoding: Encoding::I8 },
         Task::PowerStart,
         Task::MomentRows { first: u16::MAX, count: u16::MAX },
+        Task::FedPower {
+            iterations: u16::MAX,
+            rows: PowerRows::Weighted,
+            upload: PowerUpload::Basis,
+            encoding: Encoding::I8,
+        },
     ];
     for task in tasks {
         let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };

@@ -114,6 +114,20 @@ int main(void)
     expect("4248", 0ull, 1ull, 0ull + FEDSPAN_SCHEMA_HASH, 0x0123456789ABCDEFull); /* tag, version, schema, device */
     expect("24222", 256ull, 0ull, 20ull, 2ull, 1ull);  /* frame limit, Linear, d, k, C */
     expect("2214144", 3ull, 2ull, 7ull, 0ull, 2ull, 40ull, 42ull); /* tasks, roles, encodings, F32, sizes */
+    expect("4", 0ull); /* no noise */
+    REQUIRE(at == end);
+
+    open_frame(to_server_hello_private, sizeof to_server_hello_private);
+    expect("4248", 0ull, 2ull, 0x01020304ull, 0x0123456789ABCDEFull);
+    expect("24222", 256ull, 0ull, 20ull, 2ull, 1ull);
+    expect("2214144", 32ull, 8ull, 7ull, 0ull, 2ull, 40ull, 80ull); /* FedPower, Subspace */
+    expect("4488", 1ull, 1ull << 21, 10ull << 21, 3ull << 21); /* Gaussian: release, budget, spent */
+    REQUIRE(at == end);
+
+    open_frame(to_device_round_open_fed_power, sizeof to_device_round_open_fed_power);
+    expect("442424444", 2ull, 7ull, 1ull, 5ull, 2ull, 0ull, 1ull, 0ull, 1ull); /* FedPower: 2, Features, both, F32; one */
+    expect("44222", 3ull, 0ull, 20ull, 2ull, 0ull); /* tensor: Subspace, F32, 20 x 2, in the body */
+    at += 160;
     REQUIRE(at == end);
 
     open_frame(to_device_ack_rejected_norm, sizeof to_device_ack_rejected_norm);

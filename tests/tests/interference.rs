@@ -16,7 +16,7 @@ use fedspan_client::store::NoStore;
 use fedspan_hostile::Random;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, Hello, Missing, Model,
-    Numeric, Refusal, RoundId, ToDevice, ToServer, Update,
+    Numeric, Privacy, Refusal, RoundId, ToDevice, ToServer, Update,
 };
 
 /// Of a recording, hello is answered, since anybody may say it; nothing else is heard, and nobody joins.
@@ -194,6 +194,7 @@ fn what_is_said_in_the_clear_is_not_believed() {
         tensors: 2,
         tensor_elements: 40,
         total_elements: 42,
+        privacy: Privacy::None,
     };
     let foreign = Hello { wire_version: 2, ..Hello::new(DEVICE, capabilities) };
     for lie in [

@@ -12,7 +12,9 @@ use fedspan_aggregator::engine::Update;
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_aggregator::random::{Purpose, Stream, stream};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
-use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, RoundId, ToDevice, ToServer, decode};
+use fedspan_protocol::message::{
+    Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToDevice, ToServer, decode,
+};
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 /// A directory that goes with its guard.
@@ -71,6 +73,7 @@ pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) ->
             tensors: 2,
             tensor_elements: elements,
             total_elements: elements + u32::from(k) * u32::from(outputs),
+            privacy: Privacy::None,
         },
     )
 }

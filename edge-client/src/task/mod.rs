@@ -14,7 +14,7 @@ mod rows;
 mod shared;
 mod start;
 
-use fedspan_protocol::message::{Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
+use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
 use crate::source::{SampleSource, Targets};
 
@@ -92,6 +92,12 @@ pub trait Task {
     /// Elements `first..` of outgoing tensor `index`, as many as `out` holds. Always the same values
     /// until the next round opens, so that a retry sends the same bytes.
     fn emit(&self, index: usize, first: usize, out: &mut [f32]);
+
+    /// What a round of `task` costs of the device's privacy budget, in the units of
+    /// [`Privacy`](fedspan_protocol::message::Privacy): 0 where nothing leaves, or nothing is hidden in noise.
+    fn cost(&self, _task: &message::Task) -> u64 {
+        0
+    }
 
     /// The head in use.
     fn head(&self) -> &[f32];

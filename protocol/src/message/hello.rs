@@ -76,6 +76,28 @@ pub struct Capabilities {
     pub tensor_elements: u32,
     /// Elements of all tensors of one direction, at most.
     pub total_elements: u32,
+    /// What noise its updates have.
+    pub privacy: Privacy,
+}
+
+/// What a device's own settings say of the noise in its updates, and what of its budget is used up. All in units of
+/// `2^-30 (sensitivity / standard deviation)^2` of Gaussian noise, rounded up: what releases cost adds up, and the
+/// whole is (epsilon, delta)-differential privacy of a record by a closed form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Privacy {
+    /// None.
+    #[default]
+    None,
+    /// Discrete Gaussian noise.
+    Gaussian {
+        /// What one noisy release costs.
+        release: u32,
+        /// What all releases of the device's life may cost together.
+        budget: u64,
+        /// What they have cost so far.
+        spent: u64,
+    },
 }
 
 /// The model that a device's buffers are made for.
@@ -167,4 +189,6 @@ pub enum Need {
     Tensors(u8),
     /// Elements of all tensors of one direction.
     TotalElements(u32),
+    /// Noise, of which all releases together cost at most so much ([`Privacy`]).
+    Privacy(u64),
 }

@@ -12,11 +12,11 @@ use heapless::Vec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use hello::{Capabilities, Hello, Introduction, Model, Need, Numeric, Refusal, Welcome};
+pub use hello::{Capabilities, Hello, Introduction, Model, Need, Numeric, Privacy, Refusal, Welcome};
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
-pub use task::{HeadSolve, Task, Upload};
+pub use task::{HeadSolve, PowerRows, PowerUpload, Task, Upload};
 
 use crate::limits::TENSORS_MAX;
 use crate::tensor::TensorDescriptor;

@@ -91,6 +91,13 @@ pub enum DeclineReason {
     UpdateNonFinite,
     /// The device could not read its samples or write its storage.
     Device,
+    /// The release would cost more than is left of the device's privacy budget.
+    Budget {
+        /// What is left, in the units of [`Privacy`](super::Privacy).
+        left: u64,
+    },
+    /// The device has no entropy for the noise that its update needs.
+    Entropy,
 }
 
 /// What became of an update.

@@ -46,6 +46,19 @@ pub enum Task {
         /// Rows.
         count: u16,
     },
+    /// Power iterations with the device's own `A_i = (1/s) M_i^T M_i`, of s rows of norm 1 at most: `Y = A_i Z`, and
+    /// between two of them the orthonormal factor of `Y` (FedPower, Guo et al. 2024, Algorithms 1 to 3). Down: subspace.
+    /// Up: one or two subspaces.
+    FedPower {
+        /// How many.
+        iterations: u16,
+        /// What a row of `M_i` is.
+        rows: PowerRows,
+        /// What is sent.
+        upload: PowerUpload,
+        /// How it is encoded.
+        encoding: Encoding,
+    },
 }
 
 impl Task {
@@ -58,6 +71,7 @@ impl Task {
             Self::FedAvg { .. } => 1 << 2,
             Self::PowerStart => 1 << 3,
             Self::MomentRows { .. } => 1 << 4,
+            Self::FedPower { .. } => 1 << 5,
         }
     }
 }
@@ -99,6 +113,42 @@ impl Upload {
         match self {
             Self::Gradient => Role::Gradient,
             Self::Representation => Role::Representation,
+        }
+    }
+}
+
+/// What a power iteration takes for a row; one of norm over 1 is scaled to norm 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum PowerRows {
+    /// The sample's features.
+    #[default]
+    Features,
+    /// The features times the norm of the target: of such rows the principal directions are those in which regression
+    /// finds a representation (a start for FedRep).
+    Weighted,
+}
+
+/// What a FedPower device sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum PowerUpload {
+    /// `Y` of the last iteration.
+    #[default]
+    Product,
+    /// `Y` of the last iteration, and the `Z` that it was computed from, which the server aligns by.
+    ProductAndBasis,
+    /// The orthonormal factor of `Y` of the last iteration.
+    Basis,
+}
+
+impl PowerUpload {
+    /// Tensors that are sent, each a subspace of the shape that came.
+    #[must_use]
+    pub const fn tensors(self) -> u8 {
+        match self {
+            Self::Product | Self::Basis => 1,
+            Self::ProductAndBasis => 2,
         }
     }
 }

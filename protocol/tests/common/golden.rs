@@ -4,8 +4,8 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
-    Missing, Model, Need, Numeric, Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Update,
-    Upload, Welcome,
+    Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection, RoundId, RoundOpen,
+    Task, ToDevice, ToServer, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -125,6 +125,10 @@ fn fed_rep(upload: Upload, encoding: Encoding) -> Task {
     Task::FedRep { step_size: 0.25, head: LEAST_SQUARES, upload, encoding }
 }
 
+fn fed_power(iterations: u16, upload: PowerUpload) -> Task {
+    Task::FedPower { iterations, rows: PowerRows::Features, upload, encoding: Encoding::F32 }
+}
+
 /// Every golden message, in the order of their file names.
 pub fn all() -> Vec<Golden> {
     let mut all = up();
@@ -150,6 +154,7 @@ fn up() -> Vec<Golden> {
         tensors: 2,
         tensor_elements: 40,
         total_elements: 42,
+        privacy: Privacy::None,
     };
     add(
         "to_server_hello",
@@ -170,6 +175,25 @@ fn up() -> Vec<Golden> {
         none(),
     );
     add(
+        "to_server_hello_private",
+        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef, \
+         which adds noise: task FedPower, role Subspace, 2 tensors of 40 elements, \
+         80 in all; a release costs 2^21, the budget is 10 times that, of which 3 times are spent",
+        ToServer::Hello(Hello {
+            wire_version: 2,
+            schema_hash: 0x0102_0304,
+            device: 0x0123_4567_89AB_CDEF,
+            capabilities: Capabilities {
+                tasks: fed_power(1, PowerUpload::Product).bit(),
+                roles: Role::Subspace.bit(),
+                total_elements: 80,
+                privacy: Privacy::Gaussian { release: 1 << 21, budget: 10 << 21, spent: 3 << 21 },
+                ..capabilities
+            },
+        }),
+        none(),
+    );
+    add(
         "to_server_hello_largest",
         "Hello of wire version 65535 with every number at its largest: the longest hello there is",
         ToServer::Hello(Hello {
@@ -186,6 +210,7 @@ fn up() -> Vec<Golden> {
                 tensors: u8::MAX,
                 tensor_elements: u32::MAX,
                 total_elements: u32::MAX,
+                privacy: Privacy::Gaussian { release: u32::MAX, budget: u64::MAX, spent: u64::MAX },
             },
         }),
         none(),
@@ -272,6 +297,12 @@ fn up() -> Vec<Golden> {
         ),
         ("to_server_decline_task", "Decline: Task", DeclineReason::Task),
         ("to_server_decline_tensors", "Decline: Tensors", DeclineReason::Tensors),
+        (
+            "to_server_decline_budget",
+            "Decline: Budget, 1000000 units are left",
+            DeclineReason::Budget { left: 1_000_000 },
+        ),
+        ("to_server_decline_entropy", "Decline: Entropy", DeclineReason::Entropy),
         ("to_server_decline_update_non_finite", "Decline: UpdateNonFinite", DeclineReason::UpdateNonFinite),
     ] {
         add(name, meaning, ToServer::Decline(Decline { id: ID, reason }), none());
@@ -342,6 +373,11 @@ fn down() -> Vec<Golden> {
             "to_device_refused_total_elements",
             "Refused: the campaign needs 6280 elements in one direction of a round",
             Refusal::Capability(Need::TotalElements(6280)),
+        ),
+        (
+            "to_device_refused_privacy",
+            "Refused: the campaign needs noise, and a budget of at most 2^24 units",
+            Refusal::Capability(Need::Privacy(1 << 24)),
         ),
         ("to_device_refused_device", "Refused: UnknownDevice", Refusal::UnknownDevice),
         ("to_device_refused_key_needed", "Refused: KeyNeeded", Refusal::KeyNeeded),
@@ -414,6 +450,13 @@ fn down() -> Vec<Golden> {
         "to_device_round_open_power_start",
         "RoundOpen of round 7, stage 1: PowerStart; a 20 x 2 subspace as f32 in the body",
         open(Task::PowerStart, &[inline(Role::Subspace, Encoding::F32, 20, 2)]),
+        encoded(Encoding::F32, &representation()),
+    );
+    add(
+        "to_device_round_open_fed_power",
+        "RoundOpen of round 7, stage 1: FedPower, 2 iterations on features, product and basis back as f32; a 20 x 2 \
+         subspace as f32 in the body",
+        open(fed_power(2, PowerUpload::ProductAndBasis), &[inline(Role::Subspace, Encoding::F32, 20, 2)]),
         encoded(Encoding::F32, &representation()),
     );
     add(

@@ -3,8 +3,8 @@
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
-    Missing, Model, Need, Numeric, Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Update,
-    Upload, Welcome,
+    Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection, RoundId, RoundOpen,
+    Task, ToDevice, ToServer, Update, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -102,7 +102,18 @@ pub fn task() -> impl Strategy<Value = Task> {
         ),
         Just(Task::PowerStart),
         (u16s(), u16s()).prop_map(|(first, count)| Task::MomentRows { first, count }),
+        (u16s(), power_rows(), power_upload(), encoding()).prop_map(
+            |(iterations, rows, upload, encoding)| { Task::FedPower { iterations, rows, upload, encoding } }
+        ),
     ]
+}
+
+fn power_rows() -> impl Strategy<Value = PowerRows> {
+    select(vec![PowerRows::Features, PowerRows::Weighted])
+}
+
+fn power_upload() -> impl Strategy<Value = PowerUpload> {
+    select(vec![PowerUpload::Product, PowerUpload::ProductAndBasis, PowerUpload::Basis])
 }
 
 pub fn model() -> impl Strategy<Value = Model> {
@@ -116,7 +127,12 @@ pub fn numeric() -> impl Strategy<Value = Numeric> {
 pub fn hello() -> impl Strategy<Value = Hello> {
     let who = (u16s(), u32s(), u64s());
     let sizes = (u16s(), u16s(), u16s(), any::<u8>(), any::<u8>(), u32s(), u32s());
-    (who, model(), numeric(), sizes).prop_map(|(who, model, numeric, sizes)| Hello {
+    let noise = (u32s(), u64s(), u64s());
+    let privacy = prop_oneof![
+        Just(Privacy::None),
+        noise.prop_map(|(release, budget, spent)| Privacy::Gaussian { release, budget, spent }),
+    ];
+    (who, model(), numeric(), sizes, privacy).prop_map(|(who, model, numeric, sizes, privacy)| Hello {
         wire_version: who.0,
         schema_hash: who.1,
         device: who.2,
@@ -130,6 +146,7 @@ pub fn hello() -> impl Strategy<Value = Hello> {
             tensors: sizes.4,
             tensor_elements: sizes.5,
             total_elements: sizes.6,
+            privacy,
         },
     })
 }
@@ -153,7 +170,9 @@ pub fn decline() -> impl Strategy<Value = Decline> {
             DeclineReason::NoSamples,
             DeclineReason::UpdateNonFinite,
             DeclineReason::Device,
+            DeclineReason::Entropy,
         ]),
+        u64s().prop_map(|left| DeclineReason::Budget { left }),
         u32s().prop_map(|last| DeclineReason::RoundRepeated { last }),
         float().prop_map(|error| DeclineReason::NotOrthonormal { error }),
     ];

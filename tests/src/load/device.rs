@@ -7,7 +7,8 @@ use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
-    Capabilities, Chunk, Descriptors, Hello, Model, Numeric, RoundId, ToDevice, ToServer, Update, decode,
+    Capabilities, Chunk, Descriptors, Hello, Model, Numeric, Privacy, RoundId, ToDevice, ToServer, Update,
+    decode,
 };
 use fedspan_protocol::secure::{Channel, Greeting, Key, answer_nonce, encode_hello};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -47,6 +48,7 @@ impl Identity {
             tensors: 1,
             tensor_elements: u32::from(FEATURES) * u32::from(WIDTH),
             total_elements: u32::from(FEATURES) * u32::from(WIDTH),
+            privacy: Privacy::None,
         };
         let mut nonce = [0; 16];
         let seed = self.device.to_le_bytes().into_iter().chain(handshake.to_le_bytes());

@@ -3,7 +3,7 @@
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Capabilities, Hello, Model, Numeric, RoundId, ToServer, Welcome,
+    Ack, AckOutcome, Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToServer, Welcome,
 };
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -82,6 +82,7 @@ fn hello() -> Vec<u8> {
         tensors: 2,
         tensor_elements: 256,
         total_elements: 256,
+        privacy: Privacy::None,
     };
     frame(&ToServer::Hello(Hello::new(1, capabilities)))
 }

@@ -16,7 +16,7 @@ use fedspan_client::secure::{Channel, Greeting, Key, NONCE, answer_nonce, encode
 use fedspan_protocol::frame::{Decoder, Fed, crc32c, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
-    Capabilities, Chunk, Descriptors, HeadSolve, Hello, Message, Model, Numeric, RoundId, RoundOpen, Task,
+    Capabilities, Chunk, Descriptors, HeadSolve, Hello, Message, Model, Numeric, Privacy, RoundId, RoundOpen, Task,
     ToDevice, ToServer, Update, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -127,6 +127,7 @@ fn hello() -> Hello {
         tensors: 1,
         tensor_elements: elements,
         total_elements: elements,
+        privacy: Privacy::None,
     };
     Hello::new(7, capabilities)
 }

@@ -138,7 +138,7 @@ fn laplace_is_exact_as_far_as_22_bits_go() {
     for scale in [1, 2, 3] {
         let ratio = (-1.0 / f64::from(scale)).exp();
         let zero = (1.0 - ratio) / (1.0 + ratio);
-        let law = |(magnitude, negative)| {
+        let law = |(magnitude, negative): (u64, bool)| {
             assert!(magnitude != 0 || !negative);
             zero * ratio.powi(magnitude as i32)
         };

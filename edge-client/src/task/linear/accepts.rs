@@ -1,7 +1,7 @@
 //! Which rounds a linear model takes: its capabilities, the tensors and parameters that it expects.
 
 use fedspan_protocol::message::{
-    Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, Task as Wire, Upload,
+    Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, Privacy, Task as Wire, Upload,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
@@ -42,6 +42,7 @@ pub(super) fn capabilities(shape: Shape, numeric: Numeric) -> Capabilities {
         tensors: if shared_head { 2 } else { 1 },
         tensor_elements: elements,
         total_elements: if shared_head { elements.saturating_add(head) } else { elements },
+        privacy: Privacy::None,
     }
 }
 

@@ -8,7 +8,7 @@ use fedspan_aggregator::engine::Opening;
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Decline, DeclineReason, Descriptors, HeadSolve, Hello, Missing, Model, Numeric,
-    RoundId, Task, ToServer, Update as UpdateHead, Upload, Welcome,
+    Privacy, RoundId, Task, ToServer, Update as UpdateHead, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
@@ -87,6 +87,7 @@ pub fn hello(device: u64, frame_limit: u16) -> Hello {
         tensors: 2,
         tensor_elements: elements,
         total_elements: elements + u32::from(K),
+        privacy: Privacy::None,
     };
     Hello::new(device, capabilities)
 }
