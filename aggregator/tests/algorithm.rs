@@ -4,7 +4,7 @@
 mod common;
 
 use common::{bits, distance, gaussian, random, tensors};
-use fedspan_aggregator::aggregate::Rule;
+use fedspan_aggregator::aggregate::{Rule, Share};
 use fedspan_aggregator::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, Moments, PowerStart, Tensor, Weighting,
     random_start,
@@ -72,7 +72,7 @@ proptest! {
         let (mut sum, mut weight) = (Matrix::zeros(d, k), 0.0);
         for samples in counts.iter().take(n) {
             let gradient = gaussian(d, k, random) * 0.3;
-            server.absorb(0, *samples, &[gradient_tensor(&gradient)]);
+            server.absorb(0, Share::of(*samples), &[gradient_tensor(&gradient)]);
             let w = if by_samples { f64::from(*samples) } else { 1.0 };
             sum += rounded(&gradient) * w;
             weight += w;
@@ -93,8 +93,8 @@ proptest! {
         prop_assert_eq!(by_step.request().expects[0].role, Role::Representation);
         for _ in 0..n {
             let gradient = rounded(&(gaussian(d, k, random) * 0.3));
-            by_gradient.absorb(0, 1, &[gradient_tensor(&gradient)]);
-            by_step.absorb(0, 1, &[gradient_tensor(&(rounded(&start) - &gradient * f64::from(ETA)))]);
+            by_gradient.absorb(0, Share::of(1), &[gradient_tensor(&gradient)]);
+            by_step.absorb(0, Share::of(1), &[gradient_tensor(&(rounded(&start) - &gradient * f64::from(ETA)))]);
         }
         by_gradient.finish().unwrap();
         by_step.finish().unwrap();
@@ -113,7 +113,7 @@ proptest! {
         for _ in 0..n {
             let raw = gaussian(d, k, random) * size;
             let orthogonal = rounded(&(&raw - &start * (start.transpose() * &raw)));
-            server.absorb(0, 1, &[gradient_tensor(&orthogonal)]);
+            server.absorb(0, Share::of(1), &[gradient_tensor(&orthogonal)]);
             mean += orthogonal / n as f64;
         }
         server.finish().unwrap();
@@ -149,7 +149,7 @@ proptest! {
         let mut mean = Matrix::zeros(d, k);
         for _ in 0..n {
             let gradient = rounded(&(gaussian(d, k, random) * 0.3));
-            server.absorb(0, 1, &[gradient_tensor(&gradient)]);
+            server.absorb(0, Share::of(1), &[gradient_tensor(&gradient)]);
             mean += gradient / n as f64;
         }
         server.finish().unwrap();
@@ -168,7 +168,7 @@ proptest! {
             let update = tensors(&request.expects, random, 1.0);
             b += from_f32(d, k, &update[0].values) / n as f64;
             w += from_f32(k, outputs, &update[1].values) / n as f64;
-            server.absorb(0, samples, &update);
+            server.absorb(0, Share::of(samples), &update);
         }
         server.finish().unwrap();
         prop_assert!(distance(server.representation(), &b) < 1e-10);
@@ -204,7 +204,7 @@ proptest! {
         }).collect::<Vec<_>>();
         let liars = n as u64 / 5;
         for device in 0..n as u64 {
-            server.absorb(device, 1, &moved(if device < liars { 10.0 } else { 1e-6 }));
+            server.absorb(device, Share::of(1), &moved(if device < liars { 10.0 } else { 1e-6 }));
         }
         server.finish().unwrap();
         let held = from_f32(d, k, &held(&sent[0].values));
@@ -233,7 +233,7 @@ proptest! {
         for _ in 0..power.rounds_needed() {
             let basis = from_f32(d, k, &power.request().tensors[0].values);
             for matrix in &devices {
-                power.absorb(0, 1, &[gradient_tensor(&(matrix * &basis))]);
+                power.absorb(0, Share::of(1), &[gradient_tensor(&(matrix * &basis))]);
             }
             power.finish().unwrap();
         }
@@ -243,7 +243,7 @@ proptest! {
         let mut rows_seen = 0;
         for _ in 0..moments.rounds_needed() {
             for matrix in &devices {
-                moments.absorb(0, 1, &[moment_rows(&moments.request().task, matrix)]);
+                moments.absorb(0, Share::of(1), &[moment_rows(&moments.request().task, matrix)]);
             }
             let Task::MomentRows { first, count } = moments.request().task else { panic!("another task") };
             prop_assert_eq!(usize::from(first), rows_seen);
@@ -264,7 +264,7 @@ proptest! {
         let step = |algorithm: &mut Box<dyn Algorithm>, stream: &mut _| {
             let request = algorithm.request();
             for samples in 1..=n as u32 {
-                algorithm.absorb(0, samples, &tensors(&request.expects, stream, 1.0));
+                algorithm.absorb(0, Share::of(samples), &tensors(&request.expects, stream, 1.0));
             }
             algorithm.finish()
         };
@@ -337,11 +337,11 @@ fn a_step_that_leaves_no_rank_is_an_error_and_the_model_stays() {
     let start = random_start(5, 2, 1);
     let upload = Upload::Representation;
     let mut server = FedRep::new(start.clone(), FedRepParameters { upload, ..parameters() });
-    server.absorb(0, 1, &[gradient_tensor(&Matrix::zeros(5, 2))]);
+    server.absorb(0, Share::of(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
     assert!(server.finish().is_err());
     assert_eq!(bits(server.representation()), bits(&start));
     // And nothing of that round is left in the next.
-    server.absorb(0, 1, &[gradient_tensor(&start)]);
+    server.absorb(0, Share::of(1), &[gradient_tensor(&start)]);
     server.finish().unwrap();
     assert!(distance(server.representation(), &start) < 1e-6);
 }
@@ -362,7 +362,7 @@ fn blocks_of_moments_fit_their_descriptor() {
         if rows_seen < d {
             let zeros = vec![0.0; needed];
             let tensor = Tensor { role: Role::Moment, rows: 1, cols: needed as u16, values: zeros };
-            moments.absorb(0, 1, &[tensor]);
+            moments.absorb(0, Share::of(1), &[tensor]);
             moments.finish().unwrap();
         }
     }

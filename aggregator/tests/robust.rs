@@ -5,7 +5,7 @@ mod common;
 
 use common::{gaussian, random};
 use fedspan_aggregator::aggregate::{
-    RoundAggregate, Rule, SampleCap, TRIM, Weighted, geometric_median, projector_geometric_median,
+    RoundAggregate, Rule, SampleCap, Share, TRIM, Weighted, geometric_median, projector_geometric_median,
     projector_mean, trimmed_mean,
 };
 use fedspan_aggregator::algorithm::{Tensor, Weighting};
@@ -104,7 +104,7 @@ proptest! {
             let mut round = RoundAggregate::new(rule, weighting, d * k);
             for &index in order {
                 let (device, samples, update) = &updates[index];
-                round.absorb(*device, *samples, std::slice::from_ref(update));
+                round.absorb(*device, Share::of(*samples), std::slice::from_ref(update));
             }
             let values: Vec<f64> = if rule.is_for_subspaces() {
                 round.subspace(&reference).unwrap().unwrap().iter().copied().collect()
@@ -222,7 +222,7 @@ proptest! {
         values[..liars].iter_mut().for_each(|values| values.fill(lie));
         let mut round = RoundAggregate::new(Rule::TrimmedMean { trim: TRIM }, Weighting::Samples, 3);
         for (device, (values, samples)) in (0..).zip(values.iter().zip(&samples)) {
-            round.absorb(device, *samples, &[tensor(Role::Gradient, 3, 1, values.clone())]);
+            round.absorb(device, Share::of(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
         }
         for (index, found) in round.numbers(&[]).unwrap().iter().enumerate() {
             let honest = || values[liars..].iter().map(|values| f64::from(values[index]));
@@ -399,9 +399,9 @@ fn who_declares_a_billion_samples_counts_as_one() {
         let value = |lie: u32| {
             let mut round = RoundAggregate::new(rule, Weighting::Samples, 1);
             for device in 0..4 {
-                round.absorb(device, 40, &update(1.0));
+                round.absorb(device, Share::of(40), &update(1.0));
             }
-            round.absorb(4, lie, &update(-1.0));
+            round.absorb(4, Share::of(lie), &update(-1.0));
             round.numbers(&[]).unwrap()[0]
         };
         assert_eq!(value(1_000_000_000), value(40));

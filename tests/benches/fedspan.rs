@@ -4,7 +4,7 @@
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
-use fedspan_aggregator::aggregate::{RoundAggregate, Rule, TRIM};
+use fedspan_aggregator::aggregate::{RoundAggregate, Rule, Share, TRIM};
 use fedspan_aggregator::algorithm::{Tensor as Update, Weighting};
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
@@ -189,7 +189,7 @@ fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
     bencher.bench_local(|| {
         let mut round = RoundAggregate::new(rule, Weighting::Samples, d * k);
         for (device, update) in (0..).zip(&updates) {
-            round.absorb(device, 40, black_box(update));
+            round.absorb(device, Share::of(40), black_box(update));
         }
         match rule.is_for_subspaces() {
             true => round.subspace(&reference).expect("full rank").map(|b| b.iter().copied().collect()),

@@ -8,16 +8,20 @@ mod cap;
 mod geometric_median;
 mod gram;
 mod mean;
+mod procrustes;
 mod round;
 mod rule;
+mod share;
 mod subspaces;
 mod trimmed_mean;
 
 pub use cap::SampleCap;
 pub use geometric_median::geometric_median;
 pub use mean::{FixedPointMean, MAGNITUDE_MAX};
+pub use procrustes::procrustes;
 pub use round::RoundAggregate;
 pub use rule::{Rule, TRIM};
+pub use share::Share;
 pub use subspaces::{projector_geometric_median, projector_mean};
 pub use trimmed_mean::trimmed_mean;
 

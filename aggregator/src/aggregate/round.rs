@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fedspan_protocol::tensor::Role;
 
 use super::{
-    FixedPointMean, Rule, SampleCap, Weighted, geometric_median, projector_geometric_median, projector_mean,
-    trimmed_mean,
+    FixedPointMean, Rule, SampleCap, Share, Weighted, geometric_median, projector_geometric_median,
+    projector_mean, trimmed_mean,
 };
 use crate::algorithm::{Tensor, Weighting};
 use crate::engine::DeviceId;
@@ -24,8 +24,8 @@ pub struct RoundAggregate {
 #[derive(Clone, Debug)]
 enum Kept {
     Sum(FixedPointMean),
-    /// Samples and values, in order of devices.
-    All(BTreeMap<DeviceId, (u32, Vec<f32>)>),
+    /// Shares and values, in order of devices.
+    All(BTreeMap<DeviceId, (Share, Vec<f32>)>),
 }
 
 impl RoundAggregate {
@@ -45,14 +45,14 @@ impl RoundAggregate {
         self.rule
     }
 
-    /// Adds a device's update, its tensors one after the other. `samples` are bounded already by what any
+    /// Adds a device's update, its tensors one after the other. Its samples are bounded already by what any
     /// device may declare.
-    pub fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+    pub fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
         match (&mut self.kept, tensors) {
-            (Kept::Sum(mean), [update]) => mean.absorb(self.weighting.weight(samples), &update.values),
-            (Kept::Sum(mean), _) => mean.absorb(self.weighting.weight(samples), &joined(tensors)),
+            (Kept::Sum(mean), [update]) => mean.absorb(share.weight(self.weighting), &update.values),
+            (Kept::Sum(mean), _) => mean.absorb(share.weight(self.weighting), &joined(tensors)),
             (Kept::All(all), _) => {
-                all.insert(device, (samples, joined(tensors)));
+                all.insert(device, (share, joined(tensors)));
             }
         }
     }
@@ -141,9 +141,10 @@ fn heaviest(mut weights: Vec<f64>, part: f64) -> f64 {
 }
 
 /// Weights in order of devices, each bounded by what the others declare.
-fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (u32, Vec<f32>)>) -> Vec<f64> {
-    let mut declared: Vec<u32> = all.values().map(|(samples, _)| *samples).collect();
+fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (Share, Vec<f32>)>) -> Vec<f64> {
+    let mut declared: Vec<u32> = all.values().map(|(share, _)| share.samples).collect();
     declared.sort_unstable();
     let bound = SampleCap { most: u32::MAX, relative: true }.bound(&declared);
-    all.values().map(|(samples, _)| f64::from(weighting.weight((*samples).min(bound)))).collect()
+    let capped = |share: &Share| Share { samples: share.samples.min(bound), ..*share };
+    all.values().map(|(share, _)| f64::from(capped(share).weight(weighting))).collect()
 }

@@ -7,7 +7,7 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::fedrep::{decoded, tensor, wide};
 use super::{Algorithm, Request, Tensor, Weighting};
-use crate::aggregate::{RoundAggregate, Rule};
+use crate::aggregate::{RoundAggregate, Rule, Share};
 use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
 
@@ -59,9 +59,9 @@ impl Algorithm for FedAvg {
         Request { task, tensors, encoding, expects }
     }
 
-    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
         if let [_, _] = tensors {
-            self.round.absorb(device, samples, tensors);
+            self.round.absorb(device, share, tensors);
         }
     }
 

@@ -10,7 +10,7 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::{Algorithm, Request, Tensor, Weighting};
-use crate::aggregate::{RoundAggregate, Rule};
+use crate::aggregate::{RoundAggregate, Rule, Share};
 use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
 
@@ -100,9 +100,9 @@ impl Algorithm for FedRep {
         self.round.admits(tensors)
     }
 
-    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, samples, tensors);
+            self.round.absorb(device, share, tensors);
         }
     }
 

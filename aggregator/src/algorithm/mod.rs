@@ -2,6 +2,7 @@
 //! of them. Who takes part is none of their business (see [`crate::engine::participation`]).
 
 mod fedavg;
+mod fedpower;
 mod fedrep;
 mod start;
 
@@ -9,9 +10,11 @@ use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 pub use fedavg::{FedAvg, FedAvgParameters};
+pub use fedpower::{FedPower, FedPowerParameters, synchronisations};
 pub use fedrep::{FedRep, FedRepParameters};
 pub use start::{Moments, PowerStart, random_start};
 
+use crate::aggregate::Share;
 use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient};
 
@@ -75,13 +78,19 @@ pub trait Algorithm: Send {
     /// What the next round asks for.
     fn request(&self) -> Request;
 
+    /// Who of `fleet` (ascending, not empty) the next round cannot do without, if anybody: it is asked although it was
+    /// not drawn.
+    fn reference(&self, _fleet: &[DeviceId]) -> Option<DeviceId> {
+        None
+    }
+
     /// Whether an update that fits [`Request::expects`] can be made use of.
     fn admits(&self, _tensors: &[Tensor]) -> bool {
         true
     }
 
     /// Adds a device's update that has been checked against [`Request::expects`] and is admitted.
-    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]);
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]);
 
     /// Makes the next model of what was absorbed.
     ///

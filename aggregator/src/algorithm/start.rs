@@ -9,7 +9,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::fedrep::tensor;
 use super::{Algorithm, Request, Tensor, Weighting};
-use crate::aggregate::{RoundAggregate, Rule};
+use crate::aggregate::{RoundAggregate, Rule, Share};
 use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient, orthonormal, random_basis, to_f32, top_eigenspace};
 use crate::random::{Purpose, stream};
@@ -46,9 +46,9 @@ impl Algorithm for PowerStart {
         Request { task: Task::PowerStart, tensors: vec![sent], encoding: Encoding::F32, expects }
     }
 
-    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, samples, tensors);
+            self.round.absorb(device, share, tensors);
         }
     }
 
@@ -153,9 +153,9 @@ impl Algorithm for Moments {
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, samples: u32, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, samples, tensors);
+            self.round.absorb(device, share, tensors);
         }
     }
 

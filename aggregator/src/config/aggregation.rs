@@ -56,7 +56,8 @@ pub fn check_aggregation(
         (AlgorithmName::FedAvg, _) => {
             wrong(format!("which is for subspaces; \"fedavg\" uploads a model; allowed: {numbers}"))
         }
-        (_, Upload::Representation) => Ok(()),
+        // FedPower's devices send bases then.
+        (AlgorithmName::FedPower, _) | (_, Upload::Representation) => Ok(()),
         _ => wrong(format!(
             "which is for subspaces; {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
              \"representation\")",
@@ -69,6 +70,7 @@ pub fn check_aggregation(
 #[must_use]
 pub fn advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     let better = match (algorithm.name, algorithm.send) {
+        (AlgorithmName::FedPower, _) => Rule::ProjectorGeometricMedian,
         (AlgorithmName::FedRep | AlgorithmName::GdGd, Upload::Representation) => {
             Rule::ProjectorGeometricMedian
         }

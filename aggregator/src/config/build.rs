@@ -1,11 +1,13 @@
 //! From sections to an engine: the one place where names become algorithms and policies.
 
+use super::power::PowerSection;
 use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection};
 use crate::aggregate::Rule;
 use crate::algorithm::{
-    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, Moments, PowerStart, random_start,
+    Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters, Moments,
+    PowerStart, random_start,
 };
-use crate::engine::participation::{Doubling, FirstArrivals, Fraction, Full};
+use crate::engine::participation::{Doubling, FirstArrivals, Fraction, Full, WithReplacement};
 use crate::engine::{Engine, Participation, Settings};
 use crate::linalg::Matrix;
 
@@ -44,8 +46,9 @@ pub fn build_engine(
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
-    let server: Box<dyn Algorithm> = match algorithm.name {
-        AlgorithmName::FedAvg => Box::new(FedAvg::new(
+    let server: Box<dyn Algorithm> = match (algorithm.name, algorithm.power) {
+        (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
+        (AlgorithmName::FedAvg, _) => Box::new(FedAvg::new(
             basis,
             Matrix::zeros(k, shape.outputs),
             FedAvgParameters {
@@ -74,9 +77,26 @@ pub fn build_engine(
         ParticipationSection::Full => Box::new(Full),
         ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
         ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
+        ParticipationSection::WithReplacement { draws } => Box::new(WithReplacement { draws, seed }),
         ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
             Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawing(draw))
         }
     };
     Engine::new(settings, start, server, policy)
+}
+
+/// FedPower as `[algorithm]` wants it.
+fn power_parameters(algorithm: &AlgorithmSection, power: PowerSection, rule: Rule) -> FedPowerParameters {
+    FedPowerParameters {
+        iterations: power.iterations,
+        local_steps: power.local_steps,
+        decay: power.decay,
+        procrustes: power.procrustes,
+        reference: power.reference,
+        rows: power.rows,
+        download_encoding: algorithm.download,
+        upload_encoding: algorithm.upload,
+        weighting: algorithm.weighting,
+        rule,
+    }
 }

@@ -33,6 +33,14 @@ impl Fleet {
             line("algorithm.head_step_size", format!("{:?}", algorithm.head_step_size));
             line("algorithm.local_steps", algorithm.local_steps.to_string());
         }
+        if let Some(power) = algorithm.power {
+            line("algorithm.iterations", power.iterations.to_string());
+            line("algorithm.local_steps", power.local_steps.to_string());
+            line("algorithm.decay", power.decay.to_string());
+            line("algorithm.procrustes", power.procrustes.to_string());
+            line("algorithm.reference", format!("{:?}", power.reference));
+            line("algorithm.rows", lower(power.rows));
+        }
         line("algorithm.weighting", lower(algorithm.weighting));
         // Campaigns that are older than the key have f32.
         if algorithm.numeric != Numeric::F32 {
@@ -56,6 +64,9 @@ impl Fleet {
                 ParticipationSection::Fraction { r } => format!("\"fraction\", r = {r:?}"),
                 ParticipationSection::FirstArrivals { n, cohort } => {
                     format!("\"first-arrivals\", n = {n}, cohort = {cohort:?}")
+                }
+                ParticipationSection::WithReplacement { draws } => {
+                    format!("\"with-replacement\", draws = {draws}")
                 }
                 ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
                     let (by, draw) = (lower(by), lower(draw));

@@ -200,8 +200,13 @@ impl Fleet {
         encodings.iter().all(|&encoding| {
             let representation = TensorDescriptor::inline(Role::Representation, encoding, d, k);
             let head = TensorDescriptor::inline(Role::SharedHead, encoding, k, outputs);
-            let shared = self.algorithm.name == AlgorithmName::FedAvg;
-            let tensors = [representation].into_iter().chain(shared.then_some(head)).collect();
+            let second = match self.algorithm.name {
+                AlgorithmName::FedAvg => Some(head),
+                // A basis beside the product.
+                AlgorithmName::FedPower => Some(representation),
+                _ => None,
+            };
+            let tensors = [representation].into_iter().chain(second).collect();
             least_frame_limit(&tensors) <= FRAME_LIMIT_MAX
         })
     }

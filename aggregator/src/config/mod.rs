@@ -5,6 +5,7 @@ mod aggregation;
 mod build;
 mod fingerprint;
 mod fleet;
+mod power;
 mod reader;
 mod sections;
 mod security;

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
 
+use super::power::{PowerSection, read_power};
 use super::reader::Section;
 use super::source::Problem;
 use crate::algorithm::Weighting;
@@ -64,6 +65,8 @@ pub struct AlgorithmSection {
     pub download: Encoding,
     /// Arithmetic of the updates.
     pub numeric: Numeric,
+    /// Of a power method.
+    pub power: Option<PowerSection>,
 }
 
 /// The algorithms that exist.
@@ -75,6 +78,8 @@ pub enum AlgorithmName {
     GdGd,
     /// One shared linear model, averaged.
     FedAvg,
+    /// Power iterations on the devices, aligned and averaged.
+    FedPower,
     /// Each client alone; no communication.
     LocalOnly,
     /// One model of all data in one place.
@@ -82,10 +87,15 @@ pub enum AlgorithmName {
 }
 
 /// Names and one line each, as `list --algorithms` prints them.
-pub const ALGORITHMS: [(&str, AlgorithmName, &str); 5] = [
+pub const ALGORITHMS: [(&str, AlgorithmName, &str); 6] = [
     ("fedrep", AlgorithmName::FedRep, "shared representation, personal heads (Collins et al. 2021)"),
     ("gd-gd", AlgorithmName::GdGd, "FedRep with one gradient step on the head instead of the exact solution"),
     ("fedavg", AlgorithmName::FedAvg, "one linear model for all, averaged"),
+    (
+        "fedpower",
+        AlgorithmName::FedPower,
+        "principal directions of all samples, without labels (Guo et al. 2024)",
+    ),
     ("local-only", AlgorithmName::LocalOnly, "least squares on each client's own samples, no communication"),
     ("pooled", AlgorithmName::Pooled, "least squares on all clients' samples in one place, no federation"),
 ];
@@ -100,7 +110,7 @@ impl AlgorithmName {
     /// Whether devices and server exchange rounds.
     #[must_use]
     pub fn is_federated(self) -> bool {
-        matches!(self, Self::FedRep | Self::GdGd | Self::FedAvg)
+        matches!(self, Self::FedRep | Self::GdGd | Self::FedAvg | Self::FedPower)
     }
 }
 
@@ -120,6 +130,11 @@ pub enum ParticipationSection {
         n: usize,
         /// How many are asked; all without it.
         cohort: Option<usize>,
+    },
+    /// Draws of one device each, with replacement.
+    WithReplacement {
+        /// K, how many.
+        draws: usize,
     },
     /// The fastest few, then twice as many, until all count.
     Doubling {
@@ -145,7 +160,7 @@ impl ParticipationSection {
         let (key, first, cohort) = match *self {
             Self::FirstArrivals { n, cohort } => ("n", n, cohort),
             Self::Doubling { n0, cohort, .. } => ("n0", n0, cohort),
-            Self::Full | Self::Fraction { .. } => return Ok(()),
+            Self::Full | Self::Fraction { .. } | Self::WithReplacement { .. } => return Ok(()),
         };
         let wrong =
             |key, found, most| Err((key, format!("found {found}, allowed: at most the fleet's {most}")));
@@ -212,10 +227,13 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
 pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem> {
     let names: Vec<(&str, AlgorithmName)> = ALGORITHMS.iter().map(|(word, name, _)| (*word, *name)).collect();
     let name = section.choice("name", None, &names)?;
-    let default_rounds = if name.is_federated() { None } else { Some(0) };
-    let fewest = u64::from(name.is_federated());
-    let rounds = section.integer("rounds", default_rounds, fewest..=10_000_000)?;
-    let default_step = if name.is_federated() { None } else { Some(0.0) };
+    let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
+    let steps = name.is_federated() && power.is_none();
+    let rounds = match power {
+        Some(power) => power.rounds(),
+        None => section.integer("rounds", (!steps).then_some(0), u64::from(steps)..=10_000_000)?,
+    };
+    let default_step = if steps { None } else { Some(0.0) };
     let step_size = section.number("step_size", default_step, 0.0..=1e6)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.number("final_ridge", Some(ridge), 0.0..=1e6)?;
@@ -266,6 +284,7 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
         upload,
         download,
         numeric,
+        power,
     })
 }
 
@@ -316,7 +335,8 @@ pub fn read_participation(
     section: &Section<'_>,
     communication: Option<f64>,
 ) -> Result<ParticipationSection, Problem> {
-    let policies = [("full", 0), ("fraction", 1), ("first-arrivals", 2), ("doubling", 3)];
+    let policies =
+        [("full", 0), ("fraction", 1), ("first-arrivals", 2), ("with-replacement", 3), ("doubling", 4)];
     let policy = match section.choice("policy", Some("full"), &policies)? {
         0 => ParticipationSection::Full,
         1 => ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? },
@@ -324,6 +344,7 @@ pub fn read_participation(
             let (n, cohort) = read_first(section, "n", None)?;
             ParticipationSection::FirstArrivals { n, cohort }
         }
+        3 => ParticipationSection::WithReplacement { draws: section.size("draws", None, 1..=1_000_000)? },
         _ => {
             let (n0, cohort) = read_first(section, "n0", Some(4))?;
             let by = section.choice(

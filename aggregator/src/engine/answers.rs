@@ -5,6 +5,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection, RoundId};
 
 use super::participation::{Answer, DeviceId};
 use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Presence, Update};
+use crate::aggregate::Share;
 
 /// Times in a row that a round is found without enough answers, and nothing new counted, after which a
 /// campaign without patience gives up.
@@ -42,7 +43,7 @@ impl Engine {
                     Phase::FitHead | Phase::Finished => {}
                     Phase::Start(_) => {
                         if let Some(start) = &mut self.start {
-                            start.absorb(device, samples, &update.tensors);
+                            start.absorb(device, Share::of(samples), &update.tensors);
                         }
                     }
                     _ => {
@@ -54,7 +55,8 @@ impl Engine {
                             tensors: &update.tensors,
                             model: self.algorithm.model(),
                         });
-                        self.algorithm.absorb(device, samples, &update.tensors);
+                        let share = round.map_or(Share::of(samples), |round| round.share(device, samples));
+                        self.algorithm.absorb(device, share, &update.tensors);
                     }
                 }
             }

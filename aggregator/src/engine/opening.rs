@@ -106,16 +106,21 @@ impl Engine {
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
-                let cohort =
-                    Cohort { target: usize::MAX, enough: None, devices: fleet, stage: self.last_id.stage };
+                let cohort = Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::of(fleet) };
                 (cohort, self.algorithm.fit_request(self.settings.final_head))
             }
             // A start is computed once, by everyone, whatever the policy.
-            Phase::Start(_) => {
-                let cohort = Cohort { target: fleet.len(), enough: None, devices: fleet, stage: 0 };
+            Phase::Start(_) => (Cohort::of(fleet), self.current().request()),
+            Phase::Train(number) => {
+                let mut cohort = self.participation.cohort(number, &fleet);
+                // Where all who count are known by now.
+                if let Some(reference) = self.algorithm.reference(&fleet)
+                    && !cohort.draws.is_empty()
+                {
+                    cohort.add_reference(reference);
+                }
                 (cohort, self.current().request())
             }
-            Phase::Train(number) => (self.participation.cohort(number, &fleet), self.current().request()),
             _ => return,
         };
         let id = RoundId { round, stage: cohort.stage };

@@ -10,7 +10,7 @@ use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::participation::{Cohort, DeviceId, Enough};
 use super::{Millis, Settings};
-use crate::aggregate::SampleCap;
+use crate::aggregate::{SampleCap, Share};
 use crate::algorithm::{Request, Tensor};
 
 /// What is sent to every device of a round.
@@ -71,6 +71,8 @@ pub struct OpenRound {
     pub deadline: Option<Millis>,
     /// Who was asked.
     pub cohort: BTreeSet<DeviceId>,
+    /// How often each of them was drawn, where that is not once.
+    draws: BTreeMap<DeviceId, u32>,
     /// How many answers complete it.
     pub target: usize,
     /// So do fewer, if they are enough.
@@ -103,6 +105,7 @@ impl OpenRound {
             opened_at: now,
             deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
+            draws: cohort.draws,
             target: cohort.target,
             enough: cohort.enough,
             counted_samples: 0,
@@ -115,6 +118,12 @@ impl OpenRound {
             out: BTreeSet::new(),
             absent: BTreeSet::new(),
         }
+    }
+
+    /// What a device's update counts that was computed from so many samples.
+    #[must_use]
+    pub fn share(&self, device: DeviceId, samples: u32) -> Share {
+        Share { samples, draws: self.draws.get(&device).copied().unwrap_or(1) }
     }
 
     /// Whether `device` is still expected to answer.

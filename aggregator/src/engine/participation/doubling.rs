@@ -227,7 +227,7 @@ impl Participation for Doubling {
             Draw::Stage => stage.into(),
         };
         let devices = draw(fleet, size, self.seed, index);
-        Cohort { devices, target, enough, stage }
+        Cohort { target, enough, stage, ..Cohort::of(devices) }
     }
 
     fn counted(&mut self, answer: &Answer<'_>) {

@@ -9,6 +9,8 @@ pub mod theory;
 
 pub use doubling::{By, Doubling, Draw, Schedule};
 
+use std::collections::BTreeMap;
+
 use super::Millis;
 use crate::algorithm::Tensor;
 use crate::linalg::Matrix;
@@ -28,6 +30,25 @@ pub struct Cohort {
     pub enough: Option<Enough>,
     /// The participation stage.
     pub stage: u16,
+    /// How often each device was drawn, where that is not once.
+    pub draws: BTreeMap<DeviceId, u32>,
+}
+
+impl Cohort {
+    /// All of them are waited for, in stage 0.
+    #[must_use]
+    pub fn of(devices: Vec<DeviceId>) -> Self {
+        Self { target: devices.len(), devices, enough: None, stage: 0, draws: BTreeMap::new() }
+    }
+
+    /// Asks a device, too, whose update counts for nothing itself.
+    pub fn add_reference(&mut self, device: DeviceId) {
+        if let Err(place) = self.devices.binary_search(&device) {
+            self.devices.insert(place, device);
+            self.draws.insert(device, 0);
+            self.target = self.target.saturating_add(1);
+        }
+    }
 }
 
 /// What completes a round without its target.
@@ -94,7 +115,7 @@ pub struct Full;
 
 impl Participation for Full {
     fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
-        Cohort { devices: fleet.to_vec(), target: fleet.len(), enough: None, stage: 0 }
+        Cohort::of(fleet.to_vec())
     }
 }
 
@@ -115,7 +136,7 @@ impl Participation for Fraction {
         let target = scaled(fleet.len(), self.rate).max(1).min(fleet.len());
         let asked = scaled(target, self.over_select).clamp(target, fleet.len());
         let devices = draw(fleet, asked, self.seed, round.into());
-        Cohort { devices, target, enough: None, stage: 0 }
+        Cohort { target, ..Cohort::of(devices) }
     }
 }
 
@@ -134,7 +155,29 @@ pub struct FirstArrivals {
 impl Participation for FirstArrivals {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let devices = draw(fleet, self.cohort.unwrap_or(fleet.len()), self.seed, round.into());
-        Cohort { target: self.n.min(devices.len()), devices, enough: None, stage: 0 }
+        Cohort { target: self.n.min(devices.len()), ..Cohort::of(devices) }
+    }
+}
+
+/// `draws` draws of one device each, with replacement: who is drawn twice counts twice (FedPower, Algorithm 3).
+#[derive(Clone, Copy, Debug)]
+pub struct WithReplacement {
+    /// K, how many draws; every device once in expectation would be as many as there are devices.
+    pub draws: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Participation for WithReplacement {
+    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
+        let mut random = stream(self.seed, Purpose::Cohort, round.into());
+        let mut draws = BTreeMap::new();
+        for _ in 0..self.draws {
+            if let Some(device) = fleet.get(random.below(fleet.len())) {
+                *draws.entry(*device).or_insert(0) += 1;
+            }
+        }
+        Cohort { draws: draws.clone(), ..Cohort::of(draws.into_keys().collect()) }
     }
 }
 
