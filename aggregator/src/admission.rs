@@ -4,7 +4,7 @@ use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{
     DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, OPEN_HEAD_MAX, SEAL_MAX,
 };
-use fedspan_protocol::message::{Descriptors, Hello, Model, Need, Numeric, Refusal, Task};
+use fedspan_protocol::message::{Descriptors, Hello, Model, Need, Numeric, Privacy, Refusal, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use crate::algorithm::Request;
@@ -27,6 +27,8 @@ pub struct Requirements {
     frame_limit: usize,
     /// Bytes of the longest frame that brings an update whole.
     longest_upload: usize,
+    /// Updates have noise, and no device's budget is larger; without it both are the devices' business.
+    privacy: Option<u64>,
     /// The devices that may join; `None` for all.
     allowed: Option<Vec<DeviceId>>,
 }
@@ -46,6 +48,7 @@ impl Requirements {
             numeric: Numeric::F32,
             frame_limit: FRAME_LIMIT_MIN,
             longest_upload: 0,
+            privacy: None,
             allowed,
         };
         for request in requests {
@@ -78,6 +81,12 @@ impl Requirements {
         Self { numeric, ..self }
     }
 
+    /// The same for devices whose updates have noise, and whose budget is no larger.
+    #[must_use]
+    pub fn with_privacy(self, budget: Option<u64>) -> Self {
+        Self { privacy: budget, ..self }
+    }
+
     /// Bytes of the longest frame that the campaign gives a reason for, device to server: an update that is whole. Where
     /// the frame limit is smaller, updates come in chunks under that limit.
     #[must_use]
@@ -107,6 +116,11 @@ impl Requirements {
             return Err(Refusal::Capability(Need::Numeric(self.numeric)));
         }
         let missing = |needed: u16, there: u16| needed & !there;
+        if let Some(most) = self.privacy
+            && !matches!(device.privacy, Privacy::Gaussian { budget, .. } if budget <= most)
+        {
+            return Err(Refusal::Capability(Need::Privacy(most)));
+        }
         if missing(self.tasks, device.tasks) != 0 {
             return Err(Refusal::Capability(Need::Tasks(missing(self.tasks, device.tasks))));
         }

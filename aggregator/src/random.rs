@@ -42,6 +42,8 @@ pub enum Purpose {
     Attackers,
     /// What an attacker draws in a round: index as with `RoundSpeed`.
     Attack,
+    /// The noise of a simulated device's release: the upper half of the index is the round, the lower the device.
+    Noise,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

@@ -8,6 +8,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 use super::build::{Shape, build_engine};
+use super::privacy::read_minimum;
 use super::reader::Section;
 use super::sections::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, read_algorithm, read_model,
@@ -18,6 +19,7 @@ use super::source::{Problem, Source};
 use crate::admission::least_frame_limit;
 use crate::aggregate::{Rule, SampleCap};
 use crate::engine::{DeviceId, Engine, Settings};
+use crate::privacy::Minimum;
 
 /// Milliseconds after which a round that too few could answer is tried again: devices may have been switched
 /// on before they had samples.
@@ -63,6 +65,8 @@ pub struct Fleet {
     pub rule: Rule,
     /// Who takes part.
     pub participation: ParticipationSection,
+    /// What each device must promise to its records.
+    pub privacy: Option<Minimum>,
     /// Training ends after a round in which the representation moved less than this.
     pub stop_change: Option<f64>,
     /// Deadlines.
@@ -139,6 +143,7 @@ impl Fleet {
             algorithm: read_algorithm(&root.section("algorithm")?)?,
             rule,
             participation: read_participation(&root.section("participation")?, None)?,
+            privacy: read_minimum(&root.section("privacy")?)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?, rule)?,

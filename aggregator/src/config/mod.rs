@@ -6,6 +6,7 @@ mod build;
 mod fingerprint;
 mod fleet;
 mod power;
+mod privacy;
 mod reader;
 mod sections;
 mod security;
@@ -16,6 +17,8 @@ pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine};
 pub use fingerprint::difference;
 pub use fleet::{Fleet, Limits, RoundsSection};
+pub use power::PowerSection;
+pub use privacy::{PrivacySection, read_minimum, read_privacy};
 pub use reader::Section;
 pub use sections::{
     ALGORITHMS, AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, StopSection,

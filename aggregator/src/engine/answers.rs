@@ -6,6 +6,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection, RoundId};
 use super::participation::{Answer, DeviceId};
 use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Presence, Update};
 use crate::aggregate::Share;
+use crate::privacy::releases;
 
 /// Times in a row that a round is found without enough answers, and nothing new counted, after which a
 /// campaign without patience gives up.
@@ -30,6 +31,7 @@ impl Engine {
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
+        self.charge(device, update.id, outcome);
         self.counters.count(outcome);
         actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
         match outcome {
@@ -68,6 +70,17 @@ impl Engine {
             _ => Rejection::WrongRound,
         };
         self.settle(now, device, NotCounted::Rejected(why), actions);
+    }
+
+    /// Whatever becomes of an update, its noise is spent; the same bytes again cost nothing.
+    fn charge(&mut self, device: DeviceId, id: RoundId, outcome: AckOutcome) {
+        if outcome == AckOutcome::Duplicate {
+            return;
+        }
+        let open = self.open.as_ref().map(|round| (round.opening.id, releases(&round.opening.request.task)));
+        if let Some((_, releases)) = open.into_iter().chain(self.closed).find(|(known, _)| *known == id) {
+            self.ledger.received(device, releases);
+        }
     }
 
     /// A device that has restarted or reconnected may be quicker than the opening that is on its way to it, at

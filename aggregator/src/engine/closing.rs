@@ -3,6 +3,7 @@
 use super::participation::Closed;
 use super::{Action, Engine, Failure, Millis, OpenRound, Phase, RoundRecord};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
+use crate::privacy::releases;
 
 /// Rounds in a row of which no model can be made, after which a campaign that asks again at once gives up.
 const RUINS_MAX: u32 = 3;
@@ -41,6 +42,7 @@ impl Engine {
         let Some(round) = self.open.take() else { return };
         self.retry_at = None;
         let id = round.opening.id;
+        self.closed = Some((id, releases(&round.opening.request.task)));
         let target = round.target.min(round.cohort.len());
         let short_of = Some(target).filter(|n| !round.is_reached() && round.participants.len() < *n);
         self.close_on_devices(&round, actions);

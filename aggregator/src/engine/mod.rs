@@ -26,7 +26,7 @@ mod round;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use fedspan_protocol::message::RoundId;
+use fedspan_protocol::message::{Privacy, RoundId};
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use participation::{Cohort, DeviceId, Participation};
@@ -35,6 +35,7 @@ pub use round::{OpenRound, Opening, Update};
 use crate::aggregate::MAGNITUDE_MAX;
 use crate::algorithm::{Algorithm, Request};
 use crate::linalg::Matrix;
+use crate::privacy::Ledger;
 
 /// Milliseconds on the caller's clock.
 pub type Millis = u64;
@@ -71,6 +72,10 @@ pub struct Engine {
     /// is not open then), or by those again who declined or were rejected.
     retry_at: Option<Millis>,
     counters: Counters,
+    /// What devices have spent of their privacy budgets.
+    ledger: Ledger,
+    /// The round that closed last, and the noisy releases in an update for it.
+    closed: Option<(RoundId, u32)>,
     /// [`Self::next_absence`], where it has been looked up and nothing has happened since that could change it.
     absence: Cell<Option<Option<Millis>>>,
 }
@@ -112,6 +117,8 @@ impl Engine {
             ruins: 0,
             retry_at: None,
             counters: Counters::default(),
+            ledger: Ledger::default(),
+            closed: None,
             absence: Cell::new(None),
         }
     }
@@ -138,6 +145,17 @@ impl Engine {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Notes what a device says of its noise, before it joins.
+    pub fn heard_privacy(&mut self, device: DeviceId, said: Privacy) {
+        self.ledger.heard(device, said);
+    }
+
+    /// What devices have spent of their privacy budgets.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// The round that is open.

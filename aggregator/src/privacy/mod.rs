@@ -22,9 +22,12 @@ pub mod calibration;
 pub mod fedpower;
 pub mod gaussian;
 mod least;
+mod ledger;
 mod normal;
 pub mod parameters;
 pub mod renyi;
+pub mod units;
 
 pub use gaussian::Composition;
+pub use ledger::{Account, Ledger, Minimum, releases};
 pub use parameters::{Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};

@@ -61,6 +61,9 @@ impl Epsilon {
 pub struct Delta(f64);
 
 impl Delta {
+    /// Where nobody says otherwise: 1e-5.
+    pub const USUAL: Self = Self(1e-5);
+
     /// This delta.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
+use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
@@ -16,11 +16,13 @@ use super::ServeError;
 use super::log::{Kind, Throttle};
 use super::mailbox::Sender;
 use super::messages::{Command, Gone, Message, Origin, What};
+use super::privacy::PrivacyStatus;
 use super::status::{ConnectionCounters, Status};
 use crate::connection::Gate;
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
 use crate::journal::{Journal, Scribe};
 use crate::keys::{KeyDesk, KeyStoreError};
+use crate::privacy::Delta;
 use crate::store::{Committed, Store};
 
 struct Peer {
@@ -56,6 +58,9 @@ pub(super) struct Host {
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
     log: Throttle,
+    /// What epsilons are for, and what they were when the last round closed.
+    delta: Delta,
+    privacy: Option<Arc<PrivacyStatus>>,
     began: Instant,
     status: watch::Sender<Status>,
     round_lines: broadcast::Sender<String>,
@@ -143,7 +148,7 @@ impl Host {
             return self.revoked(peer);
         }
         match (what, device) {
-            (What::Hello(device, commands), None) => {
+            (What::Hello(device, privacy, commands), None) => {
                 self.connections.welcomed += 1;
                 if let Some(old) = self.current.insert(device, peer) {
                     // The device is back before its old connection was missed.
@@ -153,7 +158,7 @@ impl Host {
                     tracing::info!(device, %from, "joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
-                self.joined(device)
+                self.joined(device, privacy)
             }
             (What::Refused(refusal), device) => {
                 if self.logs(Kind::Refused) {
@@ -170,7 +175,7 @@ impl Host {
                 self.publish();
                 Ok(())
             }
-            (What::HelloAgain, Some(device)) => self.greeted_again(peer, device),
+            (What::HelloAgain(privacy), Some(device)) => self.greeted_again(peer, device, privacy),
             (What::Update(_) | What::Unread(_), Some(device)) if self.is_over_quota(device) => {
                 if self.logs(Kind::CutOff) {
                     tracing::warn!(device, %from, "left: it sends update after update");
@@ -235,16 +240,17 @@ impl Host {
     }
 
     /// A device that is known has restarted, or has missed its welcome.
-    fn greeted_again(&mut self, peer: u64, device: DeviceId) -> Result<(), ServeError> {
+    fn greeted_again(&mut self, peer: u64, device: DeviceId, privacy: Privacy) -> Result<(), ServeError> {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
             return Ok(());
         }
         self.connections.welcomed_again += 1;
-        self.joined(device)
+        self.joined(device, privacy)
     }
 
-    fn joined(&mut self, device: DeviceId) -> Result<(), ServeError> {
+    fn joined(&mut self, device: DeviceId, privacy: Privacy) -> Result<(), ServeError> {
+        self.engine.heard_privacy(device, privacy);
         if self.is_fitting() {
             // Whoever comes back fits its head again, and no other round is opened.
             self.updates.remove(&device);
@@ -317,6 +323,7 @@ impl Host {
     fn rounds_are_over(&mut self) {
         if !std::mem::replace(&mut self.rounds_over, true) {
             self.replaced(KeyDesk::rounds_over);
+            self.account();
         }
     }
 
@@ -372,9 +379,18 @@ impl Host {
         if let (Some(change), Some(line)) = (record.change, line.as_object_mut()) {
             line.insert("change".to_owned(), change.into());
         }
+        self.account();
+        if let (Some(privacy), Some(line)) = (&self.privacy, line.as_object_mut()) {
+            line.insert("epsilon".to_owned(), privacy.epsilon.into());
+        }
         // Nobody may be watching.
         let _ = self.round_lines.send(line.to_string());
         Ok(())
+    }
+
+    /// Brings what is said of privacy up to date: not with every message, since each device is looked at.
+    fn account(&mut self) {
+        self.privacy = PrivacyStatus::of(self.engine.ledger(), self.delta).map(Arc::new);
     }
 
     /// The newest connection of a device.
@@ -449,6 +465,7 @@ impl Host {
             updates: self.engine.counters(),
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
+            privacy: self.privacy.clone(),
         });
     }
 }

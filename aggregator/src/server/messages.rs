@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Ack, Decline, Refusal, RoundId};
+use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
 
 use super::mailbox::Sender;
 use crate::connection::Traffic;
@@ -43,9 +43,9 @@ impl fmt::Display for Origin {
 /// What a peer reports.
 #[derive(Debug)]
 pub(super) enum What {
-    Hello(DeviceId, Sender<Command>),
+    Hello(DeviceId, Privacy, Sender<Command>),
     /// The same device again, on the same connection.
-    HelloAgain,
+    HelloAgain(Privacy),
     /// It may not take part.
     Refused(Refusal),
     /// It may take part, and there is no place for it.
@@ -63,7 +63,9 @@ impl What {
     /// It counts only as long as the key counts under which it came.
     pub(super) fn needs_key(&self) -> bool {
         match self {
-            Self::Hello(..) | Self::HelloAgain | Self::Update(_) | Self::Unread(_) | Self::Decline(_) => true,
+            Self::Hello(..) | Self::HelloAgain(_) | Self::Update(_) | Self::Unread(_) | Self::Decline(_) => {
+                true
+            }
             Self::Refused(_) | Self::TurnedAway | Self::Noise | Self::Gone(_) => false,
         }
     }

@@ -18,6 +18,7 @@ mod mailbox;
 mod messages;
 mod peer;
 mod places;
+mod privacy;
 mod status;
 mod waiting;
 
@@ -36,6 +37,7 @@ use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 
 pub use control::query;
+pub use privacy::PrivacyStatus;
 pub use status::Status;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.

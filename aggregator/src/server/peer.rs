@@ -347,7 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         Ok(Some(match inbound {
             Inbound::Hello(hello) => match greeting.take() {
                 Some(sender) => match self.place.as_mut().map_or(Ok(()), Place::authenticate) {
-                    Ok(()) => What::Hello(hello.device, sender),
+                    Ok(()) => What::Hello(hello.device, hello.capabilities.privacy, sender),
                     Err(NoPlace::Evicted) => return Err(Gone::Evicted),
                     Err(NoPlace::Full) => {
                         let milliseconds = u32::try_from(RETRY.as_millis()).unwrap_or(u32::MAX);
@@ -360,7 +360,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 None if !self.is_lasting() && self.hellos >= HELLOS_MAX => return Err(Gone::Flood),
                 None => {
                     self.hellos += 1;
-                    What::HelloAgain
+                    What::HelloAgain(hello.capabilities.privacy)
                 }
             },
             // Its next hello is heard in a new conversation.

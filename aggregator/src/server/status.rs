@@ -1,8 +1,11 @@
 //! What `status` prints: where the campaign is, and a counter for everything that happened.
 
-use serde::Serialize;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
 
 use super::messages::Gone;
+use super::privacy::PrivacyStatus;
 use crate::connection::Traffic;
 use crate::engine::Counters;
 
@@ -29,6 +32,14 @@ pub struct Status {
     pub journal_lost: u64,
     /// Everything that happened to connections.
     pub connections: ConnectionCounters,
+    /// What devices have spent of their privacy budgets, as of the last round that closed; absent where no device adds
+    /// noise.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared")]
+    pub privacy: Option<Arc<PrivacyStatus>>,
+}
+
+fn shared<S: Serializer>(privacy: &Option<Arc<PrivacyStatus>>, serializer: S) -> Result<S::Ok, S::Error> {
+    privacy.as_deref().serialize(serializer)
 }
 
 /// Every connection that ended has a counter.

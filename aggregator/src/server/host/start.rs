@@ -14,6 +14,7 @@ use crate::connection::Gate;
 use crate::engine::Phase;
 use crate::journal::{self, Journal, Line, Scribe};
 use crate::keys::{Entropy, KeyDesk};
+use crate::privacy::{Delta, Minimum};
 use crate::server::ServeError;
 use crate::server::log::Throttle;
 use crate::server::status::{ConnectionCounters, Status};
@@ -35,7 +36,8 @@ impl Host {
             outputs: small(fleet.shape.outputs),
         };
         let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone())
-            .with_numeric(fleet.algorithm.numeric);
+            .with_numeric(fleet.algorithm.numeric)
+            .with_privacy(fleet.privacy.map(Minimum::budget));
         let mut campaign = entropy;
         let mut done = 0;
         let mut trained = false;
@@ -116,6 +118,8 @@ impl Host {
             cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
             log: Throttle::default(),
+            delta: fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta),
+            privacy: None,
             began: Instant::now(),
             status,
             round_lines,

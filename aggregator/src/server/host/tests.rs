@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use fedspan_protocol::message::{Decline, DeclineReason, Refusal, RoundId};
+use fedspan_protocol::message::{Decline, DeclineReason, Privacy, Refusal, RoundId};
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::Role;
 use rand_chacha::ChaCha20Rng;
@@ -35,7 +35,7 @@ fn trained(host: &mut Host) -> Vec<Receiver<Command>> {
     let boxes = [mailbox(64), mailbox(64)];
     let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(host, device, What::Hello(device, commands));
+        take(host, device, What::Hello(device, Privacy::None, commands));
     }
     while !host.is_fitting() {
         let round = opened(&mut heard[0]).pop().expect("a round");
@@ -94,7 +94,7 @@ fn a_device_that_declines_again_and_again_is_journalled_once() {
     let boxes = [mailbox(16), mailbox(16)];
     let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut host, device, What::Hello(device, commands));
+        take(&mut host, device, What::Hello(device, Privacy::None, commands));
     }
     let id = host.engine.open_round().unwrap().opening.id;
     for round in [id.round, 0, 77] {
@@ -119,11 +119,11 @@ fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one
     let (honest, mut heard) = mailbox(16);
     // Room for one opening, which it does not take.
     let (mute, _unread) = mailbox(1);
-    take(&mut host, 0, What::Hello(0, honest));
-    take(&mut host, 1, What::Hello(1, mute));
+    take(&mut host, 0, What::Hello(0, Privacy::None, honest));
+    take(&mut host, 1, What::Hello(1, Privacy::None, mute));
     let first = opened(&mut heard);
     take(&mut host, 0, update(first.first().expect("the first round")));
-    take(&mut host, 1, What::HelloAgain);
+    take(&mut host, 1, What::HelloAgain(Privacy::None));
     let next = opened(&mut heard);
     assert_eq!(
         (host.done, first.len(), next.len()),
@@ -145,13 +145,13 @@ fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
         let keys = [table.lookup(0, 0).unwrap(), table.lookup(1, 0).unwrap()];
         let boxes = [mailbox(16), mailbox(16), mailbox(16)];
         let ([honest, lost, again], [mut heard, mut gone, mut never]) = unzip(boxes);
-        take_under(&mut host, 0, Some(&keys[0]), What::Hello(0, honest));
-        take_under(&mut host, 1, Some(&keys[1]), What::Hello(1, lost));
+        take_under(&mut host, 0, Some(&keys[0]), What::Hello(0, Privacy::None, honest));
+        take_under(&mut host, 1, Some(&keys[1]), What::Hello(1, Privacy::None, lost));
         let round = opened(&mut heard).pop().expect("a round");
         table.revoke(&[1], 1).unwrap();
         let (peer, what) = match waiting {
-            "hello" => (2, What::Hello(1, again)),
-            "hello again" => (1, What::HelloAgain),
+            "hello" => (2, What::Hello(1, Privacy::None, again)),
+            "hello again" => (1, What::HelloAgain(Privacy::None)),
             "update" => (1, update(&round)),
             _ => (1, What::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
         };
@@ -203,7 +203,7 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
         let boxes = [mailbox(16), mailbox(16)];
         let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
         for (device, commands) in (0..).zip(senders) {
-            take(&mut host, device, What::Hello(device, commands));
+            take(&mut host, device, What::Hello(device, Privacy::None, commands));
         }
         let id = host.engine.open_round().unwrap().opening.id;
         for peer in 10..10 + hellos {
@@ -243,7 +243,7 @@ fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
             take(&mut host, 1, nothing());
         }
         assert_eq!(host.status().connections.over_quota, 0);
-        take(&mut host, 1, What::HelloAgain);
+        take(&mut host, 1, What::HelloAgain(Privacy::None));
         let _ = opened(&mut heard[1]);
     }
     for _ in 0..100 {
@@ -266,7 +266,7 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
     let boxes = [mailbox(16), mailbox(16)];
     let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut host, device, What::Hello(device, commands));
+        take(&mut host, device, What::Hello(device, Privacy::None, commands));
     }
     for _ in 0..40 {
         let round = opened(&mut heard[0]).pop().expect("asked again");

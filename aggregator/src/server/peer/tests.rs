@@ -106,7 +106,7 @@ async fn begin() -> Begun {
     let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
     let conversation = tokio::spawn(async move { peer.converse().await });
     device.write_all(&hello()).await.unwrap();
-    let What::Hello(_, commands) = messages.recv().await.unwrap().what else { panic!("a hello") };
+    let What::Hello(_, _, commands) = messages.recv().await.unwrap().what else { panic!("a hello") };
     Begun { device, commands, messages, conversation }
 }
 

@@ -1,0 +1,69 @@
+//! `[privacy]`: what is promised to each record (scenarios), or asked of each device (servers).
+
+use super::reader::Section;
+use super::source::Problem;
+use crate::privacy::fedpower::{Calibration, Products};
+use crate::privacy::{Delta, Epsilon, Minimum, ParameterError, Releases};
+
+/// `[privacy]` of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrivacySection {
+    /// Epsilon, for all releases together.
+    pub epsilon: Epsilon,
+    /// Delta.
+    pub delta: Delta,
+    /// How the noise is found.
+    pub calibration: Calibration,
+}
+
+impl PrivacySection {
+    /// The square of the noise multiplier (standard deviation over attained sensitivity) of so many products with bases of
+    /// `rank` columns, in the 2^-16 in which devices are told it, rounded up.
+    ///
+    /// # Errors
+    /// [`ParameterError`] where no noise is enough.
+    pub fn multiplier_square(&self, rank: u32, releases: u32) -> Result<u64, ParameterError> {
+        let products = Products::new(rank, 1.0)?;
+        let noise = products.noise(self.calibration, self.epsilon, self.delta, Releases::new(releases)?)?;
+        let multiplier = noise / products.sensitivity(Calibration::Tight);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        let square = (multiplier * multiplier * 65_536.0).ceil() as u64;
+        Ok(square)
+    }
+}
+
+/// Reads `[privacy]` of a scenario; `None` where there is none.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_privacy(section: &Section<'_>) -> Result<Option<PrivacySection>, Problem> {
+    if !section.is_present() {
+        return Ok(None);
+    }
+    let Minimum { epsilon, delta } = read_promise(section)?;
+    let calibrations = [Calibration::Tight, Calibration::Paper].map(|c| (c.word(), c));
+    let calibration = section.choice("calibration", Some(Calibration::Tight.word()), &calibrations)?;
+    section.finish()?;
+    Ok(Some(PrivacySection { epsilon, delta, calibration }))
+}
+
+/// Reads `[privacy]` of a server: the least that devices must promise; `None` where they need not.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_minimum(section: &Section<'_>) -> Result<Option<Minimum>, Problem> {
+    if !section.is_present() {
+        return Ok(None);
+    }
+    let minimum = read_promise(section)?;
+    section.finish()?;
+    Ok(Some(minimum))
+}
+
+fn read_promise(section: &Section<'_>) -> Result<Minimum, Problem> {
+    let epsilon = section.number("epsilon", None, 1e-6..=1e6)?;
+    let delta = section.number("delta", None, 1e-30..=0.999)?;
+    let epsilon = Epsilon::new(epsilon).map_err(|error| section.problem("epsilon", error))?;
+    let delta = Delta::new(delta).map_err(|error| section.problem("delta", error))?;
+    Ok(Minimum { epsilon, delta })
+}

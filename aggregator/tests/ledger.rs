@@ -1,0 +1,181 @@
+//! Budgets in the devices' units, what a server asks of its devices, and its own account of what they have spent.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::campaign::{Setup, honest, plain};
+use common::hello;
+use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::{Action, Engine, Event};
+use fedspan_aggregator::privacy::units::{epsilon_of, most_units};
+use fedspan_aggregator::privacy::{
+    Composition, Delta, Epsilon, Ledger, Minimum, NoiseMultiplier, Releases, releases,
+};
+use fedspan_protocol::message::{HeadSolve, Model, Need, PowerRows, PowerUpload, Privacy, Refusal, Task};
+use fedspan_protocol::tensor::Encoding;
+use proptest::prelude::*;
+
+fn delta(value: f64) -> Delta {
+    Delta::new(value).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Units add up as the exact account does, and never to less.
+    #[test]
+    fn units_are_the_exact_account(z in 0.5f64..60.0, t in 1u32..300, exponent in 1i32..12) {
+        let delta = delta(10f64.powi(-exponent));
+        let cost = (1_073_741_824.0 / (z * z)).ceil() as u64;
+        let units = epsilon_of(cost * u64::from(t), delta);
+        let multiplier = NoiseMultiplier::new(z).unwrap();
+        let exact = Composition::repeated(multiplier, Releases::new(t).unwrap()).epsilon(delta);
+        prop_assert!(units >= exact, "{units} under {exact}");
+        // Rounding up by a unit a release: no more than a little less noise.
+        let less = NoiseMultiplier::new(z * (1.0 - 1e-5)).unwrap();
+        let above = Composition::repeated(less, Releases::new(t).unwrap()).epsilon(delta);
+        prop_assert!(units <= above, "{units} over {above}");
+    }
+
+    #[test]
+    fn the_most_units_are_the_most(epsilon in 0.01f64..50.0, exponent in 1i32..12) {
+        let delta = delta(10f64.powi(-exponent));
+        let most = most_units(Epsilon::new(epsilon).unwrap(), delta);
+        prop_assert!(epsilon_of(most, delta) <= epsilon);
+        prop_assert!(epsilon_of(most + 1, delta) > epsilon);
+    }
+}
+
+#[test]
+fn nothing_costs_nothing_and_too_much_is_infinite_or_large() {
+    assert_eq!(epsilon_of(0, Delta::USUAL), 0.0);
+    assert!(epsilon_of(u64::MAX, Delta::USUAL) > 1e6);
+}
+
+const PRIVATE: Privacy = Privacy::Gaussian { release: 100, budget: 1_000, spent: 300 };
+
+#[test]
+fn less_noise_than_the_minimum_is_refused() {
+    let minimum = Minimum { epsilon: Epsilon::new(0.5).unwrap(), delta: delta(1e-4) };
+    let most = minimum.budget();
+    let model = Model::Linear { features: 6, width: 2, outputs: 1 };
+    let needs = Requirements::new(model, &[], None).with_privacy(Some(most));
+    let with = |privacy: Privacy| {
+        let mut hello = hello(1, (6, 2, 1), 256);
+        hello.capabilities.privacy = privacy;
+        needs.admit(&hello)
+    };
+    let noise = |budget| Privacy::Gaussian { release: 10, budget, spent: 0 };
+    assert_eq!(with(noise(most)), Ok(()));
+    assert_eq!(with(noise(1)), Ok(()));
+    let refused = Err(Refusal::Capability(Need::Privacy(most)));
+    assert_eq!(with(noise(most + 1)), refused);
+    assert_eq!(with(Privacy::None), refused);
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("noise in updates, with a privacy budget of at most 0.0"), "{said}");
+    // Who asks for nothing takes everybody.
+    let anybody = Requirements::new(model, &[], None);
+    assert_eq!(anybody.admit(&hello(1, (6, 2, 1), 256)), Ok(()));
+}
+
+#[test]
+fn the_section_of_a_server() {
+    let parse = |privacy: &str| {
+        let text = format!(
+            "[devices]\nexpected = 2\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\nname = \"fedpower\"\n{privacy}"
+        );
+        Fleet::parse("fleet.toml", &text)
+    };
+    assert_eq!(parse("").unwrap().privacy, None);
+    let fleet = parse("[privacy]\nepsilon = 0.5\ndelta = 1e-4\n").unwrap();
+    let minimum = fleet.privacy.unwrap();
+    assert_eq!((minimum.epsilon.get(), minimum.delta.get()), (0.5, 1e-4));
+    for (section, wanted) in [
+        ("[privacy]\nepsilon = 0\ndelta = 1e-4\n", "privacy.epsilon: found 0, allowed: a number from"),
+        ("[privacy]\nepsilon = -1.0\ndelta = 1e-4\n", "privacy.epsilon: found -1.0, allowed: a number from"),
+        ("[privacy]\nepsilon = 1\ndelta = 0.0\n", "privacy.delta: found 0.0, allowed: a number from"),
+        ("[privacy]\nepsilon = 1\ndelta = 1.0\n", "privacy.delta: found 1.0, allowed: a number from"),
+        ("[privacy]\nepsilon = nan\ndelta = 1e-4\n", "privacy.epsilon: found nan, allowed: a number from"),
+        ("[privacy]\nepsilon = 1\n", "privacy.delta"),
+        ("[privacy]\nepsilon = 1\ndelta = 1e-4\ncalibration = \"tight\"\n", "privacy.calibration"),
+    ] {
+        let said = parse(section).unwrap_err().to_string();
+        assert!(said.contains(wanted), "{said}");
+    }
+}
+
+#[test]
+fn a_ledger_is_never_below_what_a_device_says() {
+    let mut ledger = Ledger::default();
+    ledger.heard(1, Privacy::None);
+    assert!(ledger.accounts().is_empty());
+    ledger.received(1, 5);
+    assert!(ledger.accounts().is_empty(), "who adds no noise has no account");
+    ledger.heard(7, PRIVATE);
+    assert_eq!(ledger.accounts()[&7].spent, 300);
+    ledger.received(7, 2);
+    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (500, 0));
+    // It charged itself for something that never came.
+    ledger.heard(7, Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
+    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 0));
+    // Its storage was replaced, or it lies.
+    ledger.heard(7, PRIVATE);
+    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 1));
+    ledger.heard(3, Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
+    ledger.received(3, u32::MAX);
+    let (each, largest) = ledger.epsilons(Delta::USUAL);
+    assert_eq!(each.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [3, 7]);
+    assert_eq!(largest, each[0].1);
+    assert_eq!(each[1].1, epsilon_of(700, Delta::USUAL));
+}
+
+#[test]
+fn what_a_task_releases() {
+    let head = HeadSolve::LeastSquares { ridge: 0.0 };
+    assert_eq!(releases(&Task::FitHead { head }), 0);
+    let (rows, upload, encoding) = (PowerRows::Features, PowerUpload::Product, Encoding::F32);
+    assert_eq!(releases(&Task::FedPower { iterations: 7, rows, upload, encoding }), 7);
+    assert_eq!(releases(&Task::PowerStart), 1);
+}
+
+/// Every update is charged once, whether or not it counted.
+#[test]
+fn the_engine_charges_what_it_receives() {
+    let mut engine = Setup { fleet_size: 3, min_count: 2, ..plain() }.engine();
+    let mut actions = Vec::new();
+    for device in 0..3 {
+        engine.heard_privacy(device, Privacy::Gaussian { release: 10, budget: 100, spent: 0 });
+        engine.handle(0, Event::Joined(device), &mut actions);
+    }
+    let open = |actions: &mut Vec<Action>| {
+        let opening = actions.drain(..).find_map(|action| match action {
+            Action::Open(_, opening) => Some(opening),
+            _ => None,
+        });
+        opening.unwrap()
+    };
+    let spent = |engine: &Engine| -> Vec<u64> {
+        engine.ledger().accounts().values().map(|account| account.spent).collect()
+    };
+    let first = open(&mut actions);
+    for device in [0, 0, 1, 1] {
+        engine.handle(1, Event::Update(device, honest(device, &first)), &mut actions);
+    }
+    assert_eq!(spent(&engine), [10, 10, 0], "the same again costs nothing");
+    // Something that is refused has left the device all the same.
+    let mut large = honest(2, &first);
+    large.tensors[0].values.fill(1e5);
+    engine.handle(2, Event::Update(2, large), &mut actions);
+    assert_eq!(spent(&engine), [10, 10, 10]);
+    assert_eq!(engine.counters().norm_over_bound, 1);
+    // The round is over; what comes late was late, and is spent. What never was is not.
+    let second = open(&mut actions);
+    assert_ne!(first.id, second.id);
+    engine.handle(3, Event::Update(2, honest(2, &first)), &mut actions);
+    assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 20], 1));
+    let mut unheard = honest(1, &second);
+    unheard.id.round = 77;
+    engine.handle(3, Event::Update(1, unheard), &mut actions);
+    assert_eq!(spent(&engine), [10, 10, 20]);
+}
