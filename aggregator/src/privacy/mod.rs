@@ -15,8 +15,9 @@
 //! Whatever is returned is rounded against the one who spends: an epsilon, a delta and a multiplier up, a number of
 //! releases down. Arithmetic is `libm`'s, so that all machines agree.
 //!
-//! [`gaussian`] is about noise from the real line. For noise in integers, a discrete Gaussian, [`renyi`] holds as it
-//! stands, and nothing is claimed for the other.
+//! [`gaussian`] is about noise from the real line. Discrete Gaussian noise, as devices add it, is worth no less if its
+//! variance is larger by 16 squared units of its grid, which devices see to (`PRIVACY.md` has the proof); [`renyi`]
+//! holds for it as it stands.
 
 pub mod calibration;
 pub mod fedpower;

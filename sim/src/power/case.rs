@@ -83,6 +83,16 @@ impl Case {
         products.noise(calibration, Epsilon::new(epsilon)?, Delta::new(delta)?, releases).map(Some)
     }
 
+    /// Iterations that are done after each exchange.
+    #[must_use]
+    pub fn at(&self) -> Vec<u16> {
+        let sum = |sum: &mut u16, (steps, _): &(u16, PowerUpload)| {
+            *sum += steps;
+            Some(*sum)
+        };
+        self.parameters().exchanges().iter().scan(0, sum).collect()
+    }
+
     fn parameters(&self) -> FedPowerParameters {
         FedPowerParameters {
             iterations: self.iterations,
@@ -161,7 +171,8 @@ fn answer(
     request: &fedspan_aggregator::algorithm::Request,
     private: Option<(&Variance, Seed)>,
 ) -> Result<Vec<Tensor>, CaseError> {
-    let (Task::FedPower { iterations, upload, .. }, [sent]) = (request.task, request.tensors.as_slice()) else {
+    let (Task::FedPower { iterations, upload, .. }, [sent]) = (request.task, request.tensors.as_slice())
+    else {
         return Ok(Vec::new());
     };
     let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
