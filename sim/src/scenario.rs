@@ -17,7 +17,7 @@ pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Speed};
 
-use crate::data::eigenspace::NoEigenspace;
+use crate::data::eigenspace::{LARGEST_FEATURES, NoEigenspace};
 use crate::data::idx::{self, Bundled};
 use crate::data::npz;
 use crate::data::partition::{OrderSplit, Partition, partition};
@@ -116,9 +116,6 @@ pub const BUILT_IN: [(&str, &str, &str); 17] = [
 
 /// Most samples that a client may declare with effect, unless the file says otherwise: more than generated data have.
 const SAMPLES: u32 = 1_000_000;
-
-/// Most features of data whose truth is an eigenspace: its computation takes as long as their third power, minutes here.
-const LARGEST_EIGENPROBLEM: usize = 4096;
 
 /// What to simulate.
 #[derive(Clone, Debug, PartialEq)]
@@ -463,7 +460,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
             })
         }
         Kind::Spiked => {
-            let d = section.size("d", None, 1..=LARGEST_EIGENPROBLEM)?;
+            let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
             DataSection::Spiked(SpikedCovariance {
                 clients: section.size("clients", None, 1..=1_000_000)?,
                 d,
@@ -473,7 +470,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
             })
         }
         Kind::Blocks => {
-            let d = section.size("d", None, 1..=LARGEST_EIGENPROBLEM)?;
+            let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
             DataSection::Blocks(StochasticBlockModel {
                 clients: section.size("clients", None, 1..=1_000_000)?,
                 d,

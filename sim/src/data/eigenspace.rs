@@ -6,6 +6,9 @@ use rayon::prelude::*;
 
 use super::{Client, Dataset};
 
+/// Most features whose eigenspace is computed, in a time that grows as their third power: minutes here.
+pub const LARGEST_FEATURES: usize = 4096;
+
 /// Rows that are added at a time.
 const BLOCK: usize = 32;
 /// Sums that the clients of a moment may have together: half a GiB, or one client's where those are more.
@@ -40,7 +43,7 @@ impl Gram {
         gram
     }
 
-    /// Adds rows, d values each.
+    /// Adds rows, d values each; fewer at the end are no row.
     pub fn add(&mut self, rows: &[f32]) {
         for row in rows.chunks_exact(self.d.max(1)) {
             let square = row.iter().fold(0.0, |sum, &x| sum + f64::from(x) * f64::from(x));
@@ -144,6 +147,12 @@ pub enum NoEigenspace {
         /// Features.
         d: usize,
     },
+    /// Sums and a factorisation that would take too long.
+    #[error("the eigenspace of {d} features, allowed: at most {LARGEST_FEATURES}")]
+    Large {
+        /// Features.
+        d: usize,
+    },
     /// The eigenvalue inside is that outside, up to rounding.
     #[error(
         "eigenvalues {k} and {} of the rows of all clients are {inside:e} and {outside:e}, of {largest:e}: there is no \
@@ -181,7 +190,7 @@ pub struct Eigenspace {
 }
 
 impl Eigenspace {
-    /// Of `k` dimensions. All eigenvectors are computed: 1000 features take seconds, 4000 minutes.
+    /// Of `k` dimensions. All eigenvectors are computed: 1000 features take seconds, [`LARGEST_FEATURES`] minutes.
     ///
     /// # Errors
     /// [`NoEigenspace`].
@@ -224,6 +233,150 @@ fn quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
 /// [`NoEigenspace`].
 pub fn pooled_truth(dataset: &Dataset, k: usize) -> Result<Matrix, NoEigenspace> {
     let d = dataset.features;
+    if d > LARGEST_FEATURES {
+        return Err(NoEigenspace::Large { d });
+    }
     let gram = |client: usize| dataset.clients.get(client).map_or(Gram::new(d), |client| Gram::of(client, d));
     Ok(Eigenspace::top(&pooled(d, dataset.clients.len(), gram), k)?.basis)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fedspan_aggregator::linalg::{principal_angle_distance, random_basis};
+    use fedspan_aggregator::random::{Purpose, stream};
+
+    use super::super::Set;
+    use super::*;
+
+    /// Rows of norms from about 0.5 to 5, a quarter of the values zero.
+    fn rows(count: usize, d: usize, seed: u64) -> Vec<f32> {
+        let mut random = stream(seed, Purpose::Test, 0);
+        let scale = 2.0 / (d as f64).sqrt();
+        (0..count * d)
+            .map(|_| if random.uniform() < 0.25 { 0.0 } else { (scale * random.normal()) as f32 })
+            .collect()
+    }
+
+    /// The same by the definition, summed in the order of the rows.
+    fn plain(rows: &[f32], d: usize) -> Matrix {
+        let mut sums = Matrix::zeros(d, d);
+        for row in rows.chunks(d) {
+            let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+            let norm = row.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
+            let scale = 1.0 / norm.max(1.0);
+            for i in 0..d {
+                for j in 0..d {
+                    sums[(i, j)] += (row[i] * scale) * (row[j] * scale);
+                }
+            }
+        }
+        sums / (rows.len() / d).max(1) as f64
+    }
+
+    fn clients(sizes: &[usize], d: usize) -> Dataset {
+        let set = |(seed, size): (u64, &usize)| Set::unlabelled(rows(*size, d, seed), d);
+        let client = |set| Client::new(set, Set::unlabelled(Vec::new(), d));
+        Dataset {
+            features: d,
+            outputs: 1,
+            classification: false,
+            clients: (0..).zip(sizes).map(set).map(client).collect(),
+            newcomers: Vec::new(),
+            truth: None,
+        }
+    }
+
+    #[test]
+    fn a_gram_matrix_is_that_of_the_definition_however_its_rows_come() {
+        for (count, d) in [(0, 3), (1, 1), (3, 5), (4, 5), (31, 7), (32, 7), (70, 7), (257, 20)] {
+            let rows = rows(count, d, 1);
+            let mut whole = Gram::new(d);
+            whole.add(&rows);
+            let mut single = Gram::new(d);
+            rows.chunks(d).for_each(|row| single.add(row));
+            let whole = whole.mean();
+            assert_eq!(whole, plain(&rows, d), "{count} x {d}");
+            assert_eq!(whole, single.mean(), "{count} x {d}");
+        }
+    }
+
+    #[test]
+    fn rows_of_any_length_count_as_their_directions() {
+        let (short, long) = ([0.3f32, 0.4], [3e37f32, 4e37]);
+        let of = |row: &[f32]| {
+            let mut gram = Gram::new(2);
+            gram.add(row);
+            gram.mean().trace()
+        };
+        // 0.3 and 0.4 are no f32.
+        assert!((of(&short) - 0.25).abs() < 1e-7 && (of(&long) - 1.0).abs() < 1e-15);
+        assert_eq!(of(&[0.0, 0.0]), 0.0);
+    }
+
+    #[test]
+    fn clients_count_by_their_rows_and_threads_change_nothing() {
+        // More clients than are summed at a time.
+        let sizes: Vec<usize> = (0..40).collect();
+        let dataset = clients(&sizes, 6);
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| pooled(6, 40, |client| Gram::of(&dataset.clients[client], 6)))
+        };
+        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        assert!((run(1) - plain(&all, 6)).amax() < 1e-15);
+        assert_eq!(run(1), run(2));
+        assert_eq!(run(1), run(5));
+    }
+
+    #[test]
+    fn the_top_eigenspace_is_found_with_its_eigenvalues() {
+        for (d, k) in [(1, 1), (2, 1), (12, 3), (12, 11), (12, 12), (60, 5)] {
+            let basis = random_basis(d, d, &mut stream(3, Purpose::Truth, d as u64));
+            let known: Vec<f64> = (0..d).map(|j| 1.0 / (j + 1) as f64).collect();
+            let diagonal = Matrix::from_fn(d, d, |i, j| if i == j { known[i] } else { 0.0 });
+            let symmetric = &basis * diagonal * basis.transpose();
+            let found = Eigenspace::top(&symmetric, k).unwrap();
+            let truth = basis.columns(0, k).into_owned();
+            assert!(principal_angle_distance(&found.basis, &truth) < 1e-11, "{d}, {k}");
+            assert_eq!(found.eigenvalues.len(), (k + 1).min(d));
+            for (found, known) in found.eigenvalues.iter().zip(&known) {
+                assert!((found - known).abs() < 1e-13, "{d}, {k}: {found} is not {known}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_eigenspace_that_is_not_one_is_an_error_with_its_numbers() {
+        let fails = |symmetric: &Matrix, k: usize| Eigenspace::top(symmetric, k).unwrap_err();
+        let two = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
+        assert_eq!(fails(&two, 4), NoEigenspace::Wide { k: 4, d: 3 });
+        let said = fails(&two, 2).to_string();
+        assert!(said.contains("eigenvalues 2 and 3") && said.contains("1e0, of 2e0"), "{said}");
+        assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
+        // Of no rows, or of zeros, no direction is before another.
+        assert!(matches!(fails(&Matrix::zeros(3, 3), 1), NoEigenspace::Undetermined { k: 1, .. }));
+        let mut broken = two;
+        broken[(2, 1)] = f64::INFINITY;
+        assert_eq!(fails(&broken, 1), NoEigenspace::NotFinite { row: 2, column: 1, value: f64::INFINITY });
+        let wide = clients(&[1], LARGEST_FEATURES + 1);
+        assert_eq!(pooled_truth(&wide, 1), Err(NoEigenspace::Large { d: LARGEST_FEATURES + 1 }));
+    }
+
+    #[test]
+    fn the_truth_of_real_data_is_that_of_its_training_rows() {
+        let mut dataset = clients(&[30, 10, 0], 5);
+        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        let expected = Eigenspace::top(&plain(&all, 5), 2).unwrap().basis;
+        assert!(principal_angle_distance(&pooled_truth(&dataset, 2).unwrap(), &expected) < 1e-13);
+        let found = pooled_truth(&dataset, 2).unwrap();
+        let other = Arc::new(Set::unlabelled(rows(50, 5, 9), 5));
+        for client in &mut dataset.clients {
+            client.test = Arc::clone(&other);
+        }
+        assert_eq!(pooled_truth(&dataset, 2).unwrap(), found);
+        dataset.clients[2].train = other;
+        assert_ne!(pooled_truth(&dataset, 2).unwrap(), found);
+    }
 }
