@@ -82,7 +82,9 @@ pub fn personal(
 #[must_use]
 pub fn recording(set: &Set, shape: Shape) -> Recording<'_> {
     match &set.y {
-        Labels::Values(y) => Recording::regression(&set.x, y, shape.features, shape.outputs),
+        Labels::Values(y) | Labels::Absent(y) => {
+            Recording::regression(&set.x, y, shape.features, shape.outputs)
+        }
         Labels::Classes(y) => Recording::classification(&set.x, y, shape.features),
     }
 }
@@ -168,7 +170,7 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// All figures of a representation on a data set.
+/// All figures of a representation on a data set; without targets its distance alone, and nobody has a head.
 #[must_use]
 pub fn representation(
     dataset: &Dataset,
@@ -176,6 +178,9 @@ pub fn representation(
     head: HeadSolve,
     numeric: Numeric,
 ) -> (Scores, Vec<ClientScore>) {
+    if !dataset.has_targets() {
+        return (distance(dataset, b), Vec::new());
+    }
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
     let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head, numeric);
     let mut scores = average(&clients);
@@ -194,7 +199,7 @@ fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
     dataset.truth.as_ref().map(|truth| principal_angle_distance(basis, truth))
 }
 
-/// Figures of one shared model `(b, w)` on every client's test set.
+/// Figures of one shared model `(b, w)` on every client's test set; none where there are no targets.
 #[must_use]
 pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
     let combined =
@@ -204,6 +209,9 @@ pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
 
 /// Figures of one shared head on the features themselves (d x C, row-major).
 fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
+    if !clients.iter().any(|client| client.train.has_targets()) {
+        return Scores::default();
+    }
     let d = w.len() / outputs.max(1);
     let shape = Shape { features: d, width: outputs, outputs };
     // W as the representation and the identity as the head: the same product.
@@ -223,15 +231,18 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     average(&each)
 }
 
-/// Each client alone: least squares on all features.
+/// Each client alone: least squares on all features. Nobody is scored where there are no targets.
 #[must_use]
 pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec<ClientScore> {
+    if !dataset.has_targets() {
+        return Vec::new();
+    }
     let d = dataset.features;
     personal(clients, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head, Numeric::F32)
 }
 
 /// One model of all clients' samples in one place, each sample of `extra` counting `weight` times; scored
-/// on `scored`.
+/// on `scored`. There is none without targets.
 #[must_use]
 pub fn pooled(
     dataset: &Dataset,
@@ -240,6 +251,9 @@ pub fn pooled(
     scored: &[Client],
     head: HeadSolve,
 ) -> Scores {
+    if !dataset.has_targets() {
+        return Scores::default();
+    }
     let mut all = Set::empty(dataset.classification);
     for client in &dataset.clients {
         all.append(&client.train);

@@ -17,10 +17,13 @@ pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Speed};
 
+use crate::data::eigenspace::{LARGEST_FEATURES, NoEigenspace};
 use crate::data::idx::{self, Bundled};
 use crate::data::npz;
 use crate::data::partition::{OrderSplit, Partition, partition};
 use crate::data::sizes::Sizes;
+use crate::data::spiked_covariance::{self, SpikedCovariance};
+use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{HeadNorm, LinearRegression, linear_regression};
 use crate::data::table::{self, Columns, Holdout};
 use crate::data::watch::{self, Validation, WatchSettings};
@@ -152,6 +155,10 @@ pub struct Scenario {
 pub enum DataSection {
     /// Synthetic.
     Linear(LinearRegression),
+    /// Synthetic, without targets.
+    Spiked(SpikedCovariance),
+    /// Synthetic, without targets: graphs.
+    Blocks(StochasticBlockModel),
     /// An npz file.
     Npz(String),
     /// A CSV file.
@@ -160,6 +167,45 @@ pub enum DataSection {
     Watch(WatchSettings),
     /// Images.
     Images(ImageSource, Partition, Sizes, OrderSplit),
+}
+
+/// What samples are labelled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Targeted {
+    /// Class numbers.
+    Classes,
+    /// Values.
+    Values,
+    /// Nothing: there is no head to learn.
+    Nothing,
+}
+
+impl DataSection {
+    /// What samples are labelled with.
+    #[must_use]
+    pub fn targeted(&self) -> Targeted {
+        match self {
+            Self::Spiked(_) | Self::Blocks(_) => Targeted::Nothing,
+            Self::Linear(_) | Self::Npz(_) => Targeted::Values,
+            Self::Csv(_, columns, ..) if !columns.classification => Targeted::Values,
+            Self::Csv(..) | Self::Watch(_) | Self::Images(..) => Targeted::Classes,
+        }
+    }
+
+    /// Whether the true representation is known beforehand, whatever the file.
+    fn is_synthetic(&self) -> bool {
+        matches!(self, Self::Linear(_) | Self::Spiked(_) | Self::Blocks(_))
+    }
+
+    /// That this machine can hold it.
+    fn check(&self, seed: u64) -> Result<(), String> {
+        match self {
+            Self::Linear(settings) => settings.check(seed),
+            Self::Spiked(settings) => settings.check(),
+            Self::Blocks(settings) => settings.check(),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Where images come from.
@@ -212,8 +258,8 @@ impl Scenario {
 
     /// What cannot be seen key by key.
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
-        let classification = !matches!(self.data, DataSection::Linear(_) | DataSection::Npz(_))
-            && !matches!(&self.data, DataSection::Csv(_, columns, ..) if !columns.classification);
+        let targeted = self.data.targeted();
+        let classification = targeted == Targeted::Classes;
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
@@ -222,27 +268,31 @@ impl Scenario {
                            \"random\", \"power\", \"npy:FILE\"";
             return Err(model.problem("init", message));
         }
+        if targeted == Targeted::Nothing {
+            self.check_without_targets(root)?;
+        }
         if !classification && self.stop.accuracy.is_some() {
             let message = "found a target of classes, the data are for regression; allowed here: distance, loss, \
                            simulated_time, change";
             return Err(root.section("stop")?.problem("accuracy", message));
         }
-        if let DataSection::Linear(linear) = &self.data {
-            let data = root.section("data")?;
-            linear.check(self.seed).map_err(|message| data.problem("clients", message))?;
-        }
+        let data = root.section("data")?;
+        self.data.check(self.seed).map_err(|message| data.problem("clients", message))?;
         let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
         if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
             let message = "found \"task\", which is told from classes, or from the true heads of kind = \
                            \"linear-regression\"; allowed here: \"none\", \"samples\"";
             return Err(root.section("fleet")?.problem("correlation", message));
         }
-        let synthetic = matches!(self.data, DataSection::Linear(_));
-        if !synthetic && matches!(self.model.init, Init::TruthSine(_)) {
-            return Err(model.problem("init", "truth-sine needs a known truth: kind = \"linear-regression\""));
+        if !self.data.is_synthetic() && matches!(self.model.init, Init::TruthSine(_)) {
+            let message = "truth-sine needs a known truth: kind = \"linear-regression\", \"spiked-covariance\" or \
+                           \"stochastic-block-model\"";
+            return Err(model.problem("init", message));
         }
         let d = match &self.data {
             DataSection::Linear(linear) => Some(linear.d),
+            DataSection::Spiked(spiked) => Some(spiked.d),
+            DataSection::Blocks(blocks) => Some(blocks.d),
             DataSection::Watch(_) => Some(fedspan_client::features::FEATURES),
             DataSection::Csv(_, columns, ..) => Some(columns.features.len() + 1),
             _ => None,
@@ -257,17 +307,44 @@ impl Scenario {
         Ok(())
     }
 
+    /// What needs targets, where samples have none.
+    fn check_without_targets(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let (model, stop) = (root.section("model")?, root.section("stop")?);
+        let weighs = match self.model.init {
+            Init::Moments => Some("moments"),
+            Init::Power { .. } => Some("power"),
+            _ => None,
+        };
+        if let Some(word) = weighs {
+            let message = format!(
+                "found {word:?}, which weighs samples by their targets: the data have none; allowed here: \"random\", \
+                 \"truth-sine:S\", \"npy:FILE\""
+            );
+            return Err(model.problem("init", message));
+        }
+        for (key, target) in [("accuracy", self.stop.accuracy), ("loss", self.stop.loss)] {
+            if target.is_some() {
+                let message = "the data have no targets to be right about; allowed here: distance, simulated_time, change";
+                return Err(stop.problem(key, message));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes or reads the data.
     ///
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
+        // The sizes may be others than those of the scenario's own seed.
+        self.data.check(seed).map_err(|message| DataError::new(&self.name, message))?;
+        let untrue = |error: NoEigenspace| DataError::new(&self.name, error.to_string());
         match &self.data {
-            DataSection::Linear(settings) => {
-                // The sizes may be others than those of the scenario's own seed.
-                settings.check(seed).map_err(|message| DataError::new(&self.name, message))?;
-                Ok(linear_regression(settings, seed))
+            DataSection::Linear(settings) => Ok(linear_regression(settings, seed)),
+            DataSection::Spiked(settings) => {
+                spiked_covariance::Model::new(*settings, seed).dataset().map_err(untrue)
             }
+            DataSection::Blocks(settings) => settings.dataset(seed).map_err(untrue),
             DataSection::Npz(path) => npz::dataset(&self.locate(path)),
             DataSection::Watch(settings) => watch::dataset(settings, seed),
             DataSection::Csv(path, columns, split, holdout) => {
@@ -343,6 +420,8 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
     #[derive(Clone, Copy)]
     enum Kind {
         Linear,
+        Spiked,
+        Blocks,
         Npz,
         Csv,
         Watch,
@@ -352,6 +431,8 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
     }
     let kinds = [
         ("linear-regression", Kind::Linear),
+        ("spiked-covariance", Kind::Spiked),
+        ("stochastic-block-model", Kind::Blocks),
         ("npz", Kind::Npz),
         ("csv", Kind::Csv),
         ("watch-imu", Kind::Watch),
@@ -376,6 +457,24 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 new_clients: section.size("new_clients", Some(0), 0..=1_000_000)?,
                 new_samples: section.size("new_samples", Some(10), 0..=1_000_000)?,
                 test_samples: section.size("test_samples", Some(0), 0..=1_000_000)?,
+            })
+        }
+        Kind::Spiked => {
+            let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
+            DataSection::Spiked(SpikedCovariance {
+                clients: section.size("clients", None, 1..=1_000_000)?,
+                d,
+                k: section.size("k", None, 1..=d)?,
+                samples: section.size("samples", None, 1..=1_000_000)?,
+                noise_std: section.number("noise_std", Some(0.6), 0.0..=1e6)?,
+            })
+        }
+        Kind::Blocks => {
+            let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
+            DataSection::Blocks(StochasticBlockModel {
+                clients: section.size("clients", None, 1..=1_000_000)?,
+                d,
+                k: section.size("k", None, 1..=d)?,
             })
         }
         Kind::Npz => DataSection::Npz(section.string("path", None, file)?),

@@ -81,11 +81,11 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
 }
 
 /// The partition of a client of a regression problem with `d` features. Class numbers, where it has them, are
-/// written as values.
+/// written as values, and zeros where there are no targets.
 #[must_use]
 pub fn table(client: &Client, d: usize) -> Vec<u8> {
     let values = |labels: &Labels| match labels {
-        Labels::Values(values) => values.clone(),
+        Labels::Values(values) | Labels::Absent(values) => values.clone(),
         Labels::Classes(classes) => classes.iter().map(|&class| f32::from(class)).collect(),
     };
     let (y, y_test) = (values(&client.train.y), values(&client.test.y));

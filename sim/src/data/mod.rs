@@ -1,10 +1,14 @@
-//! Samples: made ([`synthetic`]) or read ([`watch`], [`idx`], [`npz`], [`table`]), cut into clients.
+//! Samples: made ([`synthetic`], [`spiked_covariance`], [`stochastic_block_model`]) or read ([`watch`], [`idx`], [`npz`],
+//! [`table`]), cut into clients.
 
+pub mod eigenspace;
 pub mod flash;
 pub mod idx;
 pub mod npz;
 pub mod partition;
 pub mod sizes;
+pub mod spiked_covariance;
+pub mod stochastic_block_model;
 pub mod synthetic;
 pub mod table;
 pub mod watch;
@@ -16,6 +20,7 @@ use fedspan_client::SourceError;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_protocol::message::RoundId;
 
+use eigenspace::{NoEigenspace, pooled_truth};
 use synthetic::Generator;
 
 /// The most values that data, and the models on them, may take: 8 GiB of f32. A product of sizes that is
@@ -55,9 +60,24 @@ pub enum Labels {
     Values(Vec<f32>),
     /// Class numbers.
     Classes(Vec<u8>),
+    /// There are none: a zero a sample, which is what a device gets that asks.
+    Absent(Vec<f32>),
 }
 
 impl Set {
+    /// Samples without targets: rows of `d` values.
+    #[must_use]
+    pub fn unlabelled(x: Vec<f32>, d: usize) -> Self {
+        let count = x.len().checked_div(d).unwrap_or(0);
+        Self { x, y: Labels::Absent(vec![0.0; count]) }
+    }
+
+    /// Whether there is anything to learn a head from.
+    #[must_use]
+    pub fn has_targets(&self) -> bool {
+        !matches!(self.y, Labels::Absent(_))
+    }
+
     /// No samples.
     #[must_use]
     pub fn empty(classes: bool) -> Self {
@@ -71,7 +91,7 @@ impl Set {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.y {
-            Labels::Values(values) => values.len(),
+            Labels::Values(values) | Labels::Absent(values) => values.len(),
             Labels::Classes(classes) => classes.len(),
         }
     }
@@ -86,7 +106,7 @@ impl Set {
     #[must_use]
     pub fn samples(&self) -> Samples<'_> {
         let targets = match &self.y {
-            Labels::Values(values) => Targets::Values(values),
+            Labels::Values(values) | Labels::Absent(values) => Targets::Values(values),
             Labels::Classes(classes) => Targets::Classes(classes),
         };
         Samples { x: &self.x, targets }
@@ -103,6 +123,9 @@ impl Set {
             Labels::Classes(classes) => {
                 Labels::Classes(indices.iter().filter_map(|&i| classes.get(i).copied()).collect())
             }
+            Labels::Absent(zeros) => {
+                Labels::Absent(indices.iter().filter_map(|&i| zeros.get(i).copied()).collect())
+            }
         };
         Self { x: x.collect(), y }
     }
@@ -110,7 +133,9 @@ impl Set {
     /// Appends another set of the same kind; one of another kind is ignored.
     pub fn append(&mut self, other: &Self) {
         match (&mut self.y, &other.y) {
-            (Labels::Values(a), Labels::Values(b)) => a.extend_from_slice(b),
+            (Labels::Values(a), Labels::Values(b)) | (Labels::Absent(a), Labels::Absent(b)) => {
+                a.extend_from_slice(b);
+            }
             (Labels::Classes(a), Labels::Classes(b)) => a.extend_from_slice(b),
             _ => return,
         }
@@ -160,7 +185,7 @@ impl Client {
 pub struct Dataset {
     /// `d`.
     pub features: usize,
-    /// `C`.
+    /// `C`; 1 where there are no targets.
     pub outputs: usize,
     /// Targets are class numbers.
     pub classification: bool,
@@ -168,8 +193,27 @@ pub struct Dataset {
     pub clients: Vec<Client>,
     /// Those who come after training and only fit a head.
     pub newcomers: Vec<Client>,
-    /// The true representation, where there is one.
+    /// The true representation, where there is one; the top eigenspace of all rows where that is the task.
     pub truth: Option<Matrix>,
+}
+
+impl Dataset {
+    /// Clients whose samples have no targets: the truth is the top eigenspace of `k` dimensions of all their rows.
+    ///
+    /// # Errors
+    /// [`NoEigenspace`].
+    pub fn unlabelled(features: usize, clients: Vec<Client>, k: usize) -> Result<Self, NoEigenspace> {
+        let (newcomers, truth) = (Vec::new(), None);
+        let mut dataset = Self { features, outputs: 1, classification: false, clients, newcomers, truth };
+        dataset.truth = Some(pooled_truth(&dataset, k)?);
+        Ok(dataset)
+    }
+
+    /// Whether anybody has anything to learn a head from.
+    #[must_use]
+    pub fn has_targets(&self) -> bool {
+        self.clients.iter().any(|client| client.train.has_targets())
+    }
 }
 
 /// A client's samples, replayable; a new batch for every round where data is fresh, a new few samples for
