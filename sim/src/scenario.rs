@@ -9,9 +9,9 @@ pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
-    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, Problem, Section, Source,
-    StopSection, check_aggregation, read_aggregation, read_algorithm, read_bounds, read_model,
-    read_participation, read_stop,
+    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
+    Section, Source, StopSection, check_aggregation, read_aggregation, read_algorithm, read_bounds,
+    read_model, read_participation, read_privacy, read_stop,
 };
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
@@ -30,7 +30,7 @@ use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 17] = [
+pub const BUILT_IN: [(&str, &str, &str); 19] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -108,6 +108,16 @@ pub const BUILT_IN: [(&str, &str, &str); 17] = [
         include_str!("../scenarios/flanp.toml"),
     ),
     (
+        "fedpower",
+        "principal directions with noise for each record's privacy (FedPower, Model I)",
+        include_str!("../scenarios/fedpower.toml"),
+    ),
+    (
+        "fedpower-sbm",
+        "communities in graphs, without noise (FedPower, Model II)",
+        include_str!("../scenarios/fedpower-sbm.toml"),
+    ),
+    (
         "byzantine",
         "linear regression, a fifth of the devices attack, geometric median",
         include_str!("../scenarios/byzantine.toml"),
@@ -116,6 +126,9 @@ pub const BUILT_IN: [(&str, &str, &str); 17] = [
 
 /// Most samples that a client may declare with effect, unless the file says otherwise: more than generated data have.
 const SAMPLES: u32 = 1_000_000;
+
+/// Squares of the noise multipliers that a device takes, in 2^-16.
+const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
 
 /// What to simulate.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,6 +159,8 @@ pub struct Scenario {
     pub participation: ParticipationSection,
     /// Speeds.
     pub fleet: FleetSection,
+    /// What is promised to each record.
+    pub privacy: Option<PrivacySection>,
     /// When to stop early.
     pub stop: StopSection,
 }
@@ -249,6 +264,7 @@ impl Scenario {
             attack: read_attack(&root.section("attack")?)?,
             participation: read_participation(&root.section("participation")?, Some(fleet.communication))?,
             fleet,
+            privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
         };
         root.finish()?;
@@ -263,6 +279,7 @@ impl Scenario {
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
+        self.check_privacy(root)?;
         if classification && self.model.init == Init::Moments {
             let message = "found \"moments\", which weighs samples by y^2: regression only; allowed here: \
                            \"random\", \"power\", \"npy:FILE\"";
@@ -327,6 +344,31 @@ impl Scenario {
                 let message = "the data have no targets to be right about; allowed here: distance, simulated_time, change";
                 return Err(stop.problem(key, message));
             }
+        }
+        Ok(())
+    }
+
+    /// Noise is for what can be hidden in it, and there must be enough of it.
+    fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let Some(privacy) = self.privacy else { return Ok(()) };
+        let section = root.section("privacy")?;
+        let Some(power) = self.algorithm.power else {
+            let message =
+                format!("{:?} adds no noise; allowed with [privacy]: \"fedpower\"", self.algorithm_word());
+            return Err(root.section("algorithm")?.problem("name", message));
+        };
+        let rank = u32::try_from(self.model.k).unwrap_or(u32::MAX);
+        let square = privacy
+            .multiplier_square(rank, power.iterations.into())
+            .map_err(|error| section.problem("epsilon", error))?;
+        if !MULTIPLIER_SQUARES.contains(&square) {
+            let message = format!(
+                "found {}, for which noise is {:.3} times what a record can change; allowed: what 0.5 to 4096 times are \
+                 enough for",
+                privacy.epsilon.get(),
+                (square as f64 / 65_536.0).sqrt()
+            );
+            return Err(section.problem("epsilon", message));
         }
         Ok(())
     }

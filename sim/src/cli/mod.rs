@@ -10,6 +10,7 @@ mod interrupt;
 mod live;
 mod load;
 mod output;
+mod power;
 mod progress;
 mod replay;
 mod speedup;
@@ -140,6 +141,14 @@ On the scenario stragglers. sim/STRAGGLERS.md says what is measured. The whole t
 
 On the scenario byzantine. aggregator/POISON.md says what is measured.")]
     Byzantine(byzantine::ByzantineOptions),
+    /// Measure FedPower: the distance after each exchange, with and without noise for privacy
+    #[command(after_help = "Examples:
+  fedspan-sim power --seeds 20
+  fedspan-sim power --set data.samples=100000 --seeds 20 --out private
+  fedspan-sim power --scenario fedpower-sbm --epsilons 100,1000 --calibrations tight,none
+
+On a scenario of FedPower, of which Gram matrices alone are kept. sim/PRIVATE.md says what is measured.")]
+    Power(power::PowerOptions),
     /// Compute what the literature promises, to compare with what is simulated
     #[command(subcommand)]
     Theory(theory::Theory),
@@ -226,6 +235,7 @@ pub fn main() -> ExitCode {
         Some(Command::Emulate(options)) => emulate::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),
         Some(Command::Byzantine(options)) => byzantine::command(&options),
+        Some(Command::Power(options)) => power::command(&options),
         Some(Command::Speedup(options)) => speedup::command(&options),
         Some(Command::Live(options)) => live::command(&options),
         Some(Command::Replay(options)) => replay::command(&options),

@@ -99,6 +99,12 @@ impl Gram {
         }
     }
 
+    /// s, rows so far.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
     /// `(1/s) M^T M` of all s rows; zero of none.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a count of rows")]

@@ -266,6 +266,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         algorithm: algorithm.clone(),
         rule: *rule,
         participation: *participation,
+        privacy: None,
         stop_change: stop.change,
         rounds: RoundsSection { deadline: None, min_count: 1, over_select: 1.0 },
         limits: Limits {

@@ -114,6 +114,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         algorithm: scenario.algorithm.clone(),
         rule: scenario.rule,
         participation: scenario.participation,
+        privacy: None,
         stop_change: scenario.stop.change,
         rounds: RoundsSection { deadline: None, min_count: 1, over_select: 1.0 },
         limits: Limits {

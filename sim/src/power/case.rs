@@ -103,7 +103,7 @@ impl Case {
             rows: PowerRows::Features,
             download_encoding: Encoding::F32,
             upload_encoding: Encoding::F32,
-            weighting: Weighting::Uniform,
+            weighting: Weighting::Samples,
             rule: if self.one_shot { Rule::ProjectorMean } else { Rule::Mean },
         }
     }
@@ -138,7 +138,7 @@ impl Case {
                 let private = variance.as_ref().map(|variance| (variance, secret(seed, round, device)));
                 let tensors = answer(fleet, device, &request, private)?;
                 let draws = cohort.draws.get(&device).copied().unwrap_or(1);
-                server.absorb(device, Share { samples: 1, draws }, &tensors);
+                server.absorb(device, Share { samples: fleet.declared(device), draws }, &tensors);
             }
             server.finish()?;
             distances.push(principal_angle_distance(server.representation(), &fleet.truth));
@@ -176,9 +176,10 @@ fn answer(
         return Ok(Vec::new());
     };
     let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
-    let scale = 1.0 / (GRID * fleet.samples as f64);
+    let index = usize::try_from(device).unwrap_or(usize::MAX);
+    let samples = fleet.samples.get(index).copied().unwrap_or(1);
+    let scale = 1.0 / (GRID * samples as f64);
     let product = |z: &Matrix, iteration: u64| {
-        let index = usize::try_from(device).unwrap_or(usize::MAX);
         let mut y = fleet.product(index, z).unwrap_or_else(|| z.clone());
         if let Some((variance, seed)) = &private {
             let elements = y.len() as u64;

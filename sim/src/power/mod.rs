@@ -16,6 +16,20 @@ pub use table::markdown;
 use crate::demo::Progress;
 use crate::speedup::parallel;
 
+/// The scenario that is measured unless another is named.
+pub const SCENARIO: &str = "fedpower";
+
+/// Nothing to measure, or nothing that can be.
+#[derive(Debug, thiserror::Error)]
+pub enum PowerError {
+    /// Of the data.
+    #[error(transparent)]
+    Data(#[from] crate::data::DataError),
+    /// Of a setting.
+    #[error(transparent)]
+    Case(#[from] CaseError),
+}
+
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -27,10 +41,8 @@ pub struct Settings {
     pub epsilons: Vec<f64>,
     /// K / m.
     pub participation: Vec<f64>,
-    /// How noise is found; without any there is none.
-    pub calibrations: Vec<Calibration>,
-    /// Delta.
-    pub delta: f64,
+    /// How noise is found, and none.
+    pub calibrations: Vec<Option<Calibration>>,
     /// The first seed.
     pub seed: u64,
     /// How many.
@@ -100,13 +112,8 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
             cases.push((name, case));
         }
     };
-    let promises: Vec<Option<Calibration>> = match settings.calibrations.as_slice() {
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
-    for calibration in promises {
-        let promise =
-            |epsilon| calibration.map(|calibration| Promise { epsilon, delta: settings.delta, calibration });
+    for &calibration in &settings.calibrations {
+        let promise = |epsilon| Some(Promise { epsilon, calibration: calibration?, ..base.privacy? });
         let of = calibration.map_or("no noise", Calibration::word);
         let base = Case { privacy: base.privacy.and_then(|known| promise(known.epsilon)), ..base };
         for &local_steps in &settings.local_steps {
@@ -129,13 +136,13 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
 /// Measures; `None` if it was stopped.
 ///
 /// # Errors
-/// [`CaseError`].
+/// [`PowerError`].
 pub fn measure(
     fleet: &Grams,
     settings: &Settings,
     stop: &AtomicBool,
     progress: &dyn Progress,
-) -> Result<Option<Vec<Row>>, CaseError> {
+) -> Result<Option<Vec<Row>>, PowerError> {
     let cases = cases(settings);
     let tasks: Vec<(usize, u64)> = (0..cases.len())
         .flat_map(|case| (0..u64::from(settings.seeds)).map(move |more| (case, settings.seed + more)))
@@ -155,7 +162,8 @@ pub fn measure(
     let mut rows = Vec::new();
     for (name, case) in cases {
         let distances: Vec<Vec<f64>> = done.by_ref().take(settings.seeds as usize).collect();
-        rows.push(Row { name, case, noise: case.noise()?, at: case.at(), distances });
+        let noise = case.noise().map_err(CaseError::from)?;
+        rows.push(Row { name, case, noise, at: case.at(), distances });
     }
     Ok(Some(rows))
 }

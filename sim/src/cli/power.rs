@@ -1,0 +1,125 @@
+//! `power`: FedPower's figures over seeds of the noise.
+
+use clap::Args;
+use fedspan_aggregator::privacy::fedpower::Calibration;
+use serde::Serialize;
+
+use super::Stop;
+use super::figures::{Figures, FiguresOptions, chosen, number};
+use crate::power::{self, Case, Grams, Promise, Settings};
+use crate::scenario::Scenario;
+
+/// Options of `power`.
+#[derive(Debug, Args)]
+pub struct PowerOptions {
+    /// A built-in scenario of FedPower, or a TOML file: its data, and the setting that others differ from
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = power::SCENARIO)]
+    scenario: String,
+    /// Change a key of the scenario
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    changes: Vec<String>,
+    /// p, power iterations from one exchange to the next
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 2, 4], value_parser = clap::value_parser!(u16).range(1..))]
+    local_steps: Vec<u16>,
+    /// Epsilon, each at the scenario's delta
+    #[arg(long, value_name = "X,...", value_delimiter = ',', default_values_t = [10.0, 1.0, 0.5], value_parser = epsilon)]
+    epsilons: Vec<f64>,
+    /// K/m, draws with replacement over devices; 1 for all devices, once each
+    #[arg(long, value_name = "PART,...", value_delimiter = ',', default_values_t = [1.0, 0.6, 0.4], value_parser = part)]
+    participation: Vec<f64>,
+    /// How the noise is found: paper, tight, none
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values = ["paper", "tight"])]
+    calibrations: Vec<String>,
+    /// The first seed of noise, draws and start; the data have the scenario's
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: u64,
+    /// How many seeds, counting up
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    seeds: u32,
+    #[command(flatten)]
+    figures: FiguresOptions,
+}
+
+fn epsilon(text: &str) -> Result<f64, String> {
+    number(text, |value| (1e-6..=1e6).contains(&value), "a number from 0.000001 to 1000000")
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, at most 1")
+}
+
+/// What is its own in `figures.json`.
+#[derive(Serialize)]
+struct Own<'a> {
+    scenario_name: &'a str,
+    changes: &'a [String],
+    base: Case,
+}
+
+/// `fedspan-sim power`.
+pub fn command(options: &PowerOptions) -> Result<(), Stop> {
+    let scenario = super::load::scenario(&options.scenario, &options.changes)?;
+    let settings = settings(options, &scenario)?;
+    let own = Own { scenario_name: &scenario.name, changes: &options.changes, base: settings.base };
+    let (measured, timing) = options.figures.measure("power", |threads, stop, progress| {
+        let fleet = Grams::of(&scenario)?;
+        power::measure(&fleet, &Settings { threads, ..settings }, stop, progress)
+    })?;
+    let rows = measured.map_err(|error| Stop::Failed(error.to_string()))?;
+    let Some(rows) = rows else { return Err(Stop::Failed("interrupted; nothing was finished".to_owned())) };
+    let (seed, seeds) = (options.seed, options.seeds);
+    let figures = Figures {
+        version: env!("CARGO_PKG_VERSION"),
+        scenario: power::SCENARIO,
+        seed,
+        seeds,
+        own,
+        rows: &rows,
+        timing,
+    };
+    options.figures.show(&power::markdown(&rows), &figures)
+}
+
+fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, Stop> {
+    let Some(section) = scenario.algorithm.power else {
+        let word = scenario.algorithm_word();
+        return Err(Stop::Usage(format!(
+            "{}: algorithm.name is {word:?}, allowed: \"fedpower\"",
+            scenario.name
+        )));
+    };
+    let known = [("paper", Some(Calibration::Paper)), ("tight", Some(Calibration::Tight)), ("none", None)];
+    let calibrations = chosen("--calibrations", &options.calibrations, &known, |(word, _)| word)?;
+    let private = scenario.privacy;
+    if private.is_none() && calibrations.iter().any(|(_, calibration)| calibration.is_some()) {
+        return Err(Stop::Usage(format!(
+            "{}: there is no [privacy], which has epsilon and delta of the setting that others differ from; allowed \
+             without it: --calibrations none",
+            scenario.name
+        )));
+    }
+    let base = Case {
+        rank: scenario.model.k,
+        iterations: section.iterations,
+        local_steps: section.local_steps,
+        decay: section.decay,
+        procrustes: section.procrustes,
+        participation: 1.0,
+        privacy: private.map(|section| Promise {
+            epsilon: section.epsilon.get(),
+            delta: section.delta.get(),
+            calibration: section.calibration,
+        }),
+        one_shot: false,
+    };
+    Ok(Settings {
+        base,
+        local_steps: options.local_steps.iter().copied().filter(|p| *p <= base.iterations).collect(),
+        epsilons: options.epsilons.clone(),
+        participation: options.participation.clone(),
+        calibrations: calibrations.into_iter().map(|(_, calibration)| calibration).collect(),
+        seed: options.seed,
+        seeds: options.seeds,
+        threads: 1,
+    })
+}
