@@ -5,11 +5,15 @@
 
 #[cfg(feature = "i16")]
 mod fixed;
+#[cfg(feature = "power")]
+mod power;
 
 use fedspan_protocol::message::Numeric;
 
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
+#[cfg(feature = "power")]
+pub use power::PowerWorkspace;
 
 /// One value of each of eight samples.
 pub type Eight = [f32; 8];
@@ -50,19 +54,19 @@ pub struct Parts<'a> {
     pub rhs: &'a mut [f32],
     /// `S = X^T R`, d x C.
     pub residual: &'a mut [f32],
+    /// Another d x k, in memory that has one: `X^T Z` of samples that are seen once, or a power iteration's product.
+    pub second: Option<&'a mut [f32]>,
     /// Only there for samples that are seen once.
-    pub cross: Option<Cross<'a>>,
+    pub blocks: Option<Blocks<'a>>,
     /// k values.
     pub z: &'a mut [f32],
     /// C values.
     pub y: &'a mut [f32],
 }
 
-/// What samples that are seen once need besides.
+/// What samples that are seen once need besides, and besides [`Parts::second`].
 #[derive(Debug)]
-pub struct Cross<'a> {
-    /// `X^T Z`, d x k.
-    pub products: &'a mut [f32],
+pub struct Blocks<'a> {
     /// k projected features of eight samples.
     pub z: &'a mut [Eight],
     /// C targets of the same.
@@ -80,6 +84,8 @@ pub struct PartsRef<'a> {
     pub head: &'a [f32],
     /// `S = X^T R`, d x C.
     pub residual: &'a [f32],
+    /// The other d x k.
+    pub second: Option<&'a [f32]>,
 }
 
 /// Memory for one linear model.
@@ -159,7 +165,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
         }
     }
 
-    fn view<'a>(&'a mut self, cross: Option<Cross<'a>>) -> Parts<'a> {
+    fn view<'a>(&'a mut self, second: Option<&'a mut [f32]>, blocks: Option<Blocks<'a>>) -> Parts<'a> {
         Parts {
             shape: Shape { features: D, width: K, outputs: C },
             representation: self.representation.as_flattened_mut(),
@@ -167,7 +173,8 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
             factor: self.factor.as_flattened_mut(),
             rhs: self.rhs.as_flattened_mut(),
             residual: self.residual.as_flattened_mut(),
-            cross,
+            second,
+            blocks,
             z: &mut self.z,
             y: &mut self.y,
         }
@@ -182,7 +189,7 @@ impl<const D: usize, const K: usize, const C: usize> Default for Workspace<D, K,
 
 impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, C> {
     fn parts(&mut self) -> Parts<'_> {
-        self.view(None)
+        self.view(None, None)
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
@@ -191,6 +198,7 @@ impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, 
             representation: self.representation.as_flattened(),
             head: self.head.as_flattened(),
             residual: self.residual.as_flattened(),
+            second: None,
         }
     }
 }
@@ -222,10 +230,10 @@ impl<const D: usize, const K: usize, const C: usize> Default for StreamingWorksp
 impl<const D: usize, const K: usize, const C: usize> Memory for StreamingWorkspace<D, K, C> {
     fn parts(&mut self) -> Parts<'_> {
         let Self { workspace, products, z, y } = self;
-        workspace.view(Some(Cross { products: products.as_flattened_mut(), z, y }))
+        workspace.view(Some(products.as_flattened_mut()), Some(Blocks { z, y }))
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
-        self.workspace.parts_ref()
+        PartsRef { second: Some(self.products.as_flattened()), ..self.workspace.parts_ref() }
     }
 }

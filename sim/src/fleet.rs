@@ -53,7 +53,7 @@ impl Memory for HeapWorkspace {
         let (head, rest) = rest.split_at(k * c);
         let (_, rest) = rest.split_at(k * k + k * c);
         let (residual, _) = rest.split_at(d * c);
-        PartsRef { shape, representation, head, residual }
+        PartsRef { shape, representation, head, residual, second: None }
     }
 
     fn numeric(&self) -> Numeric {
@@ -81,7 +81,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     let (rhs, rest) = rest.split_at_mut(k * c);
     let (residual, rest) = rest.split_at_mut(d * c);
     let (z, y) = rest.split_at_mut(k);
-    Parts { shape, representation, head, factor, rhs, residual, cross: None, z, y }
+    Parts { shape, representation, head, factor, rhs, residual, second: None, blocks: None, z, y }
 }
 
 /// The client as the simulator runs it.

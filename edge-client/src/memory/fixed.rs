@@ -63,7 +63,7 @@ impl<const D: usize, const K: usize, const C: usize> Default for FixedWorkspace<
 
 impl<const D: usize, const K: usize, const C: usize> Memory for FixedWorkspace<D, K, C> {
     fn parts(&mut self) -> Parts<'_> {
-        self.workspace.view(None)
+        self.workspace.view(None, None)
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
@@ -78,6 +78,6 @@ impl<const D: usize, const K: usize, const C: usize> Memory for FixedWorkspace<D
         let Self { workspace, representation, scale, x, z, y, head } = self;
         let representation = representation.as_flattened_mut();
         let fixed = Fixed { representation, scale, x, z, y, head: head.as_flattened_mut() };
-        Some((workspace.view(None), fixed))
+        Some((workspace.view(None, None), fixed))
     }
 }

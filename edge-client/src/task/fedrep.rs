@@ -86,8 +86,10 @@ fn solve(
 
 /// Starts the one-pass form.
 pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
-    let cross = parts.cross.as_mut().ok_or(DeclineReason::Task)?;
-    cross.products.fill(0.0);
+    let (Some(products), Some(_)) = (&mut parts.second, &parts.blocks) else {
+        return Err(DeclineReason::Task);
+    };
+    products.fill(0.0);
     parts.factor.fill(0.0);
     parts.rhs.fill(0.0);
     parts.residual.fill(0.0);
@@ -100,8 +102,8 @@ pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, number: u32, x: &[f32], ta
     if !project_sample(parts, x, target, 0) {
         return false;
     }
-    if let Some(cross) = &mut parts.cross {
-        accumulate(cross.products, x, parts.z);
+    if let Some(products) = &mut parts.second {
+        accumulate(products, x, parts.z);
     }
     accumulate(parts.residual, x, parts.y);
     match head {
@@ -131,8 +133,8 @@ pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<()
         _ => return Err(DeclineReason::Parameter),
     }
     let shape = parts.shape;
-    if let Some(cross) = &parts.cross {
-        finish_one_pass(parts.residual, cross.products, parts.head, shape.width, shape.outputs);
+    if let Some(products) = &parts.second {
+        finish_one_pass(parts.residual, products, parts.head, shape.width, shape.outputs);
     }
     Ok(())
 }

@@ -1,13 +1,15 @@
 //! What a device computes in a round.
 //!
 //! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
-//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg behind a feature.
+//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg and FedPower behind features.
 
 mod fedrep;
 #[cfg(feature = "i16")]
 mod fixed;
 mod linear;
 mod pass;
+#[cfg(feature = "power")]
+mod power;
 mod projected;
 mod rows;
 #[cfg(feature = "shared-head")]
@@ -19,6 +21,8 @@ use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, 
 use crate::source::{SampleSource, Targets};
 
 pub use linear::Linear;
+#[cfg(feature = "power")]
+pub use power::PowerCounts;
 
 /// How many samples a round used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

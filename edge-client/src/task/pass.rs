@@ -245,7 +245,7 @@ fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
 }
 
 /// Four samples of d values, one after the other.
-fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
+pub fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
     let (x0, x) = x.split_at_checked(d)?;
     let (x1, x) = x.split_at_checked(d)?;
     let (x2, x3) = x.split_at_checked(d)?;

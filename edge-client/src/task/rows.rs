@@ -5,13 +5,13 @@
 use super::projected::KEPT;
 use crate::kernel::Four;
 use crate::kernel::fold::{fold, fold_one};
-use crate::memory::{Cross, Eight, Parts, Shape};
+use crate::memory::{Blocks, Eight, Parts, Shape};
 
 /// Takes row `number` from `parts.z` and `parts.y`, which are used up.
 #[inline(never)]
 pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], number: u32) {
-    let Parts { shape, factor, rhs, residual, cross, z, y, .. } = parts;
-    let Some((block_z, block_y)) = block(*shape, residual, cross, spare) else {
+    let Parts { shape, factor, rhs, residual, blocks, z, y, .. } = parts;
+    let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else {
         return fold_one(factor, rhs, z, y);
     };
     let row = number as usize % 8;
@@ -28,8 +28,8 @@ pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], number: u32) {
 /// Takes four rows. False, with nothing changed, if they must be taken one by one: `number` is between two
 /// fours, or there are no blocks.
 pub fn push_four(parts: &mut Parts<'_>, spare: &mut [Four], number: u32, z: &[Four], y: &[Four]) -> bool {
-    let Parts { shape, factor, rhs, residual, cross, .. } = parts;
-    let Some((block_z, block_y)) = block(*shape, residual, cross, spare) else { return false };
+    let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
+    let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else { return false };
     if !number.is_multiple_of(4) {
         return false;
     }
@@ -49,9 +49,9 @@ pub fn push_four(parts: &mut Parts<'_>, spare: &mut [Four], number: u32, z: &[Fo
 
 /// Folds what is left after `count` rows.
 pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], count: u32) {
-    let Parts { shape, factor, rhs, residual, cross, .. } = parts;
+    let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
     let rows = count as usize % 8;
-    let Some((z, y)) = block(*shape, residual, cross, spare).filter(|_| rows > 0) else { return };
+    let Some((z, y)) = block(*shape, residual, blocks, spare).filter(|_| rows > 0) else { return };
     for column in z.iter_mut().chain(&mut *y) {
         column.get_mut(rows..).unwrap_or_default().fill(0.0);
     }
@@ -74,15 +74,15 @@ pub fn spare_fours(shape: Shape) -> usize {
 fn block<'a>(
     shape: Shape,
     residual: &'a mut [f32],
-    cross: &'a mut Option<Cross<'_>>,
+    blocks: &'a mut Option<Blocks<'_>>,
     spare: &'a mut [Four],
 ) -> Option<(&'a mut [Eight], &'a mut [Eight])> {
     let fits = fits_residual(shape);
     if !fits && spare_fours(shape) == 0 {
         return None;
     }
-    if let Some(cross) = cross {
-        return Some((cross.z, cross.y));
+    if let Some(blocks) = blocks {
+        return Some((blocks.z, blocks.y));
     }
     let room = if fits { residual } else { spare.as_flattened_mut() };
     let (z, y) = room.as_chunks_mut().0.split_at_mut_checked(shape.width)?;

@@ -4,10 +4,14 @@
 #[cfg(feature = "i16")]
 pub mod fixed;
 pub mod head;
+mod heap;
+pub mod power;
 pub mod problem;
 pub mod server;
 
-use fedspan_client::memory::{Cross, Eight, Memory, Parts, PartsRef, Shape};
+pub use heap::Heap;
+
+use fedspan_client::memory::Memory;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, SourceError, Task};
@@ -158,41 +162,6 @@ impl Svd {
 /// Largest singular value.
 pub fn norm2(a: &M) -> f64 {
     Svd::new(a).largest()
-}
-
-/// Memory for a linear model of any shape, with or without the buffer for streaming.
-#[derive(Clone, Debug)]
-pub struct Heap {
-    shape: Shape,
-    buffers: [Vec<f32>; 7],
-    streaming: Option<(Vec<f32>, Vec<Eight>, Vec<Eight>)>,
-}
-
-impl Heap {
-    pub fn new(features: usize, width: usize, outputs: usize) -> Self {
-        let (d, k, c) = (features, width, outputs);
-        let buffers = [d * k, k * c, k * k, k * c, d * c, k, c].map(|n| vec![0.0; n]);
-        Self { shape: Shape { features, width, outputs }, buffers, streaming: None }
-    }
-
-    pub fn streaming(features: usize, width: usize, outputs: usize) -> Self {
-        let eights = |n| vec![[0.0; 8]; n];
-        let streaming = Some((vec![0.0; features * width], eights(width), eights(outputs)));
-        Self { streaming, ..Self::new(features, width, outputs) }
-    }
-}
-
-impl Memory for Heap {
-    fn parts(&mut self) -> Parts<'_> {
-        let [representation, head, factor, rhs, residual, z, y] = &mut self.buffers;
-        let cross = self.streaming.as_mut().map(|(products, z, y)| Cross { products, z, y });
-        Parts { shape: self.shape, representation, head, factor, rhs, residual, cross, z, y }
-    }
-
-    fn parts_ref(&self) -> PartsRef<'_> {
-        let [representation, head, _, _, residual, ..] = &self.buffers;
-        PartsRef { shape: self.shape, representation, head, residual }
-    }
 }
 
 /// Targets that own their values.

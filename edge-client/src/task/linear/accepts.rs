@@ -1,16 +1,20 @@
 //! Which rounds a linear model takes: its capabilities, the tensors and parameters that it expects.
 
 use fedspan_protocol::message::{
-    Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, Privacy, Task as Wire, Upload,
+    Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, PowerRows, PowerUpload, Privacy,
+    Task as Wire, Upload,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::memory::Shape;
+#[cfg(feature = "power")]
+use crate::task::power;
 #[cfg(feature = "reveal-moments")]
 use crate::task::start;
 
-/// What a linear model of this shape can do; the session fills in the frame limit.
-pub(super) fn capabilities(shape: Shape, numeric: Numeric) -> Capabilities {
+/// What a linear model of this shape can do; the session fills in the frame limit. `second`: its memory has room for
+/// another d x k.
+pub(super) fn capabilities(shape: Shape, numeric: Numeric, second: bool) -> Capabilities {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let elements = u32::try_from(shape.features * shape.width).unwrap_or(u32::MAX);
     let head = u32::try_from(shape.width * shape.outputs).unwrap_or(u32::MAX);
@@ -28,6 +32,11 @@ pub(super) fn capabilities(shape: Shape, numeric: Numeric) -> Capabilities {
         tasks |= Wire::MomentRows { first: 0, count: 1 }.bit();
         roles |= Role::Moment.bit();
     }
+    let power = cfg!(feature = "power") && second;
+    if power {
+        tasks |= fed_power_bit();
+    }
+    let total = if shared_head { elements.saturating_add(head) } else { elements };
     Capabilities {
         frame_limit: 0,
         model: Model::Linear {
@@ -39,9 +48,9 @@ pub(super) fn capabilities(shape: Shape, numeric: Numeric) -> Capabilities {
         roles,
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
         numeric,
-        tensors: if shared_head { 2 } else { 1 },
+        tensors: if shared_head || power { 2 } else { 1 },
         tensor_elements: elements,
-        total_elements: if shared_head { elements.saturating_add(head) } else { elements },
+        total_elements: if power { total.max(elements.saturating_mul(2)) } else { total },
         privacy: Privacy::None,
     }
 }
@@ -66,6 +75,8 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
             Descriptors::from_iter([of(Role::Representation, d, k), of(Role::SharedHead, k, c)])
         }
         Wire::PowerStart => Descriptors::from_iter([of(Role::Subspace, d, k)]),
+        #[cfg(feature = "power")]
+        Wire::FedPower { .. } => Descriptors::from_iter([of(Role::Subspace, d, k)]),
         #[cfg(feature = "reveal-moments")]
         Wire::MomentRows { first, count } => {
             let elements = start::moment_elements(shape.features, first.into(), count.into());
@@ -88,8 +99,18 @@ fn fedrep_bit() -> u16 {
     Wire::FedRep { step_size: 0.0, head, upload: Upload::Gradient, encoding: Encoding::F32 }.bit()
 }
 
+/// The bit of FedPower, whatever its parameters.
+fn fed_power_bit() -> u16 {
+    let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
+    Wire::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 }.bit()
+}
+
 /// Whether the parameters of a task are in range.
 pub(super) fn valid_parameters(task: &Wire) -> bool {
+    #[cfg(feature = "power")]
+    if let Some(order) = power::Order::of(task) {
+        return order.is_valid();
+    }
     let (step_sizes, steps) = match *task {
         Wire::FedRep { step_size, head, .. } => {
             let (of_head, steps) = parameters_of(head);

@@ -13,6 +13,8 @@ use crate::error::{NotReady, ShapeMismatch};
 use crate::kernel::project;
 use crate::memory::{Memory, Shape};
 use crate::source::SampleSource;
+#[cfg(feature = "power")]
+use crate::task::PowerCounts;
 
 /// A linear model `y = W^T B^T x` with the memory `M`.
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ struct State {
     /// How the open round's tensors are encoded.
     received: Encoding,
     usage: Usage,
+    #[cfg(feature = "power")]
+    power: PowerCounts,
 }
 
 impl<M: Memory> Linear<M> {
@@ -43,6 +47,8 @@ impl<M: Memory> Linear<M> {
             task: None,
             received: Encoding::F32,
             usage: Usage { samples: 0, skipped: 0 },
+            #[cfg(feature = "power")]
+            power: PowerCounts::NOTHING,
         };
         Self { memory, state }
     }
@@ -72,6 +78,12 @@ impl<M: Memory> Linear<M> {
         }
         self.accept_representation();
         Ok(())
+    }
+
+    /// What the last FedPower round did with its rows.
+    #[cfg(feature = "power")]
+    pub fn power_counts(&self) -> PowerCounts {
+        self.state.power
     }
 
     /// The memory itself, for the views.

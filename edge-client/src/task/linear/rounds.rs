@@ -1,5 +1,7 @@
 //! A linear model's rounds, step by step: the [`Task`] trait.
 
+#[cfg(feature = "power")]
+use fedspan_protocol::message::PowerUpload;
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
@@ -12,13 +14,16 @@ use super::{Linear, accepts, arithmetic};
 use crate::kernel::gradient;
 use crate::memory::{Memory, Parts};
 use crate::source::{SampleSource, Targets};
+#[cfg(feature = "power")]
+use crate::task::power;
 #[cfg(feature = "shared-head")]
 use crate::task::shared;
 use crate::task::{Task, Usage, fedrep, start};
 
 impl<M: Memory> Task for Linear<M> {
     fn capabilities(&self) -> Capabilities {
-        accepts::capabilities(self.shape(), self.memory.numeric())
+        let second = self.memory.parts_ref().second.is_some();
+        accepts::capabilities(self.shape(), self.memory.numeric(), second)
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -27,7 +32,13 @@ impl<M: Memory> Task for Linear<M> {
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let expected = accepts::expected(self.shape(), &round.task)?;
-        if matches!(round.task, Wire::FedAvg { .. }) && self.memory.numeric() != Numeric::F32 {
+        let room = match round.task {
+            Wire::FedAvg { .. } => self.memory.numeric() == Numeric::F32,
+            #[cfg(feature = "power")]
+            Wire::FedPower { .. } => self.memory.parts_ref().second.is_some(),
+            _ => true,
+        };
+        if !room {
             return Err(DeclineReason::Task);
         }
         if !accepts::valid_parameters(&round.task) {
@@ -87,6 +98,11 @@ impl<M: Memory> Task for Linear<M> {
                     .map_err(|_| DeclineReason::NotOrthonormal { error })?;
             }
         }
+        #[cfg(feature = "power")]
+        if let Some(Wire::FedPower { .. }) = self.state.task {
+            // A basis that is not for prediction.
+            return Ok(());
+        }
         self.accept_representation();
         Ok(())
     }
@@ -118,6 +134,11 @@ impl<M: Memory> Task for Linear<M> {
             Wire::MomentRows { first, count } => {
                 state.representation = None;
                 start::moment_rows(&mut memory.parts(), first.into(), count.into(), id, source)?
+            }
+            #[cfg(feature = "power")]
+            ref task @ Wire::FedPower { .. } => {
+                let order = power::Order::of(task).ok_or(DeclineReason::Task)?;
+                power::run(&mut memory.parts(), order, &mut state.power, id, source)?
             }
             _ => return Err(DeclineReason::Task),
         };
@@ -184,6 +205,18 @@ impl<M: Memory> Task for Linear<M> {
                 )]);
             }
             Wire::PowerStart => {}
+            #[cfg(feature = "power")]
+            Wire::FedPower { upload, encoding, .. } => {
+                for tensor in &mut tensors {
+                    tensor.encoding = encoding;
+                }
+                if upload == PowerUpload::ProductAndBasis
+                    && let Some(product) = tensors.first().copied()
+                {
+                    // There is room for four.
+                    let _ = tensors.push(product);
+                }
+            }
             _ => return Descriptors::new(),
         }
         tensors
@@ -204,7 +237,14 @@ impl<M: Memory> Task for Linear<M> {
             }
             return;
         }
-        let tensor = if index == 0 { parts.representation } else { parts.head };
+        let tensor = match (task, index) {
+            #[cfg(feature = "power")]
+            (Wire::FedPower { .. }, 0) => parts.second.unwrap_or_default(),
+            #[cfg(feature = "power")]
+            (Wire::FedPower { .. }, _) => parts.representation,
+            (_, 0) => parts.representation,
+            _ => parts.head,
+        };
         for (place, &value) in out.iter_mut().zip(tensor.iter().skip(first)) {
             *place = value;
         }

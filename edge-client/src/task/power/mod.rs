@@ -1,0 +1,101 @@
+//! FedPower on one device (Guo et al. 2024, Algorithms 1 to 3): power iterations with the device's own
+//! `A = (1/s) M^T M`, where M has s rows of norm 1 at most.
+//!
+//! The basis `Z` is where the round's tensor comes in, the product `Y = A Z` is summed in the second d x k of the
+//! memory, and nothing else is of that size: between two iterations `Y` is copied over `Z` and made orthonormal there.
+
+mod plain;
+mod row;
+
+use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, RoundId, Task as Wire};
+use fedspan_protocol::orthonormal::orthonormalise;
+
+use super::Usage;
+use super::fedrep::copy;
+use crate::memory::Parts;
+use crate::source::SampleSource;
+
+/// What the last FedPower round did with its rows, pass by pass the same. It is for the firmware and never leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PowerCounts {
+    /// Rows of norm over 1, which were scaled to norm 1.
+    pub clipped: u32,
+    /// Rows that were left out: not finite, of a squared norm that overflows, without a target where one is needed.
+    pub unusable: u32,
+}
+
+impl PowerCounts {
+    /// Of no rows yet.
+    pub const NOTHING: Self = Self { clipped: 0, unusable: 0 };
+}
+
+/// What a round asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    iterations: u16,
+    rows: PowerRows,
+    upload: PowerUpload,
+}
+
+impl Order {
+    /// That of a FedPower task; `None` for others.
+    pub fn of(task: &Wire) -> Option<Self> {
+        match *task {
+            Wire::FedPower { iterations, rows, upload, .. } => Some(Self { iterations, rows, upload }),
+            _ => None,
+        }
+    }
+
+    /// Whether it can be carried out here.
+    pub fn is_valid(self) -> bool {
+        let known = matches!(self.rows, PowerRows::Features | PowerRows::Weighted)
+            && matches!(
+                self.upload,
+                PowerUpload::Product | PowerUpload::ProductAndBasis | PowerUpload::Basis
+            );
+        self.iterations > 0 && known
+    }
+}
+
+/// A whole round: `Y` of the last iteration (or its orthonormal factor) in the second buffer, the `Z` it was computed
+/// from in the first.
+#[inline(never)]
+pub fn run(
+    parts: &mut Parts<'_>,
+    order: Order,
+    counts: &mut PowerCounts,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let mut usage = Usage::default();
+    for iteration in 0..order.iterations {
+        if iteration > 0 {
+            next_basis(parts)?;
+        }
+        usage = plain::product(parts, order.rows, counts, id, source)?;
+        if usage.samples == 0 {
+            return Err(DeclineReason::NoSamples);
+        }
+    }
+    finish(parts, order.upload)?;
+    Ok(usage)
+}
+
+/// `Z <- orthonormal factor of Y`.
+fn next_basis(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
+    copy(parts.representation, parts.second.as_deref().unwrap_or_default());
+    orthonormal(parts.representation, parts.shape.width)
+}
+
+/// What is sent is in the second buffer.
+fn finish(parts: &mut Parts<'_>, upload: PowerUpload) -> Result<(), DeclineReason> {
+    match (upload, &mut parts.second) {
+        (PowerUpload::Basis, Some(product)) => orthonormal(product, parts.shape.width),
+        _ => Ok(()),
+    }
+}
+
+/// The orthonormal factor, in place. A product of deficient rank has none: a column of it would be divided by zero.
+fn orthonormal(product: &mut [f32], width: usize) -> Result<(), DeclineReason> {
+    orthonormalise(product, width).map_err(|_| DeclineReason::UpdateNonFinite)
+}

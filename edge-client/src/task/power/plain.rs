@@ -1,0 +1,139 @@
+//! `Y = A Z` in f32. Samples are taken four at a time where the source hands out that many at once; what is summed,
+//! and in which order, is the same for any number.
+
+use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
+
+use super::PowerCounts;
+use super::row::Row;
+use crate::kernel::Four;
+use crate::kernel::gradient::{accumulate, accumulate_four};
+use crate::kernel::project::{project, project_four};
+use crate::memory::Parts;
+use crate::source::{SampleSource, Samples, Targets};
+use crate::task::Usage;
+use crate::task::fedrep::count;
+use crate::task::pass::rows_of_four;
+
+/// Up to this width the fours are on the stack; from there on there is room in a buffer of k x k.
+const FEW: usize = 3;
+
+/// Leaves `Y` in the second buffer, zero where no sample could be used.
+#[inline(never)]
+pub fn product(
+    parts: &mut Parts<'_>,
+    rows: PowerRows,
+    counts: &mut PowerCounts,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let Some(sums) = parts.second.as_deref_mut() else { return Err(DeclineReason::Task) };
+    sums.fill(0.0);
+    *counts = PowerCounts::NOTHING;
+    source.rewind(id).map_err(|_| DeclineReason::Device)?;
+    let mut few = [[0.0; 4]; FEW];
+    let k = parts.shape.width;
+    let fours = if k <= FEW { &mut few[..] } else { parts.factor.as_chunks_mut().0 };
+    let mut pass = Pass {
+        rows,
+        basis: parts.representation,
+        sums,
+        features: parts.shape.features,
+        fours: fours.get_mut(..k).unwrap_or_default(),
+        z: parts.z,
+        y: parts.y,
+        counts,
+        usage: Usage::default(),
+    };
+    while let Some(samples) = source.next() {
+        pass.take(samples);
+    }
+    let usage = pass.usage;
+    if usage.samples > 0 {
+        let scale = 1.0 / count(usage);
+        for value in sums.iter_mut() {
+            *value *= scale;
+        }
+    }
+    Ok(usage)
+}
+
+/// A pass under way.
+struct Pass<'a> {
+    rows: PowerRows,
+    /// `Z`.
+    basis: &'a [f32],
+    /// The sum that becomes `Y`.
+    sums: &'a mut [f32],
+    features: usize,
+    /// k fours.
+    fours: &'a mut [Four],
+    z: &'a mut [f32],
+    y: &'a mut [f32],
+    counts: &'a mut PowerCounts,
+    usage: Usage,
+}
+
+impl Pass<'_> {
+    /// Takes what the source has handed out.
+    fn take(&mut self, samples: Samples<'_>) {
+        let Samples { x: mut rest, targets } = samples;
+        let d = self.features.max(1);
+        let mut index = 0;
+        loop {
+            if let Some((x, after)) = rest.split_at_checked(4 * d)
+                && self.four(x, targets, index)
+            {
+                rest = after;
+                index += 4;
+            } else if let Some((x, after)) = rest.split_at_checked(d) {
+                rest = after;
+                self.one(x, targets, index);
+                index += 1;
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Takes four samples. False, with nothing changed, if they must be taken one by one.
+    fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        let Some(x) = rows_of_four(x, self.features) else { return false };
+        let mut rows = [Row::default(); 4];
+        for ((number, row), x) in rows.iter_mut().enumerate().zip(x) {
+            let Some(own) = Row::of(self.rows, x, targets, index + number, self.y) else { return false };
+            *row = own;
+        }
+        project_four(self.basis, x, self.fours);
+        for four in self.fours.iter_mut() {
+            for (z, row) in four.iter_mut().zip(rows) {
+                *z = row.scale(*z);
+            }
+        }
+        accumulate_four(self.sums, x, self.fours);
+        for row in rows {
+            self.used(row);
+        }
+        true
+    }
+
+    /// Takes one sample.
+    fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) {
+        let Some(row) = Row::of(self.rows, x, targets, index, self.y) else {
+            self.usage.count(1, false);
+            self.counts.unusable = self.usage.skipped;
+            return;
+        };
+        project(self.basis, x, self.z);
+        for z in self.z.iter_mut() {
+            *z = row.scale(*z);
+        }
+        accumulate(self.sums, x, self.z);
+        self.used(row);
+    }
+
+    fn used(&mut self, row: Row) {
+        self.usage.count(1, true);
+        let clipped = u32::from(row.is_clipped());
+        self.counts.clipped = self.counts.clipped.saturating_add(clipped);
+    }
+}

@@ -1,0 +1,103 @@
+//! FedPower rounds by hand, and what they are in f64.
+
+use fedspan_client::memory::Memory;
+use fedspan_client::source::SampleSource;
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, Task as Wire};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+use super::{Heap, M, Random, Sliced, emitted, flat, matrix, open, receive};
+
+pub const ROWS: [PowerRows; 2] = [PowerRows::Features, PowerRows::Weighted];
+pub const UPLOADS: [PowerUpload; 3] =
+    [PowerUpload::Product, PowerUpload::ProductAndBasis, PowerUpload::Basis];
+
+pub fn fed_power(iterations: u16, rows: PowerRows, upload: PowerUpload) -> Wire {
+    Wire::FedPower { iterations, rows, upload, encoding: Encoding::F32 }
+}
+
+/// A round from `z` (d x r): what was used, and the upload.
+pub fn power_round<A: Memory>(
+    model: &mut Linear<A>,
+    task: Wire,
+    z: &[f32],
+    source: &mut dyn SampleSource,
+) -> Result<(Usage, Vec<f32>), DeclineReason> {
+    let shape = model.shape();
+    let round = open(1, task, Role::Subspace, Encoding::F32, shape.features, shape.width);
+    receive(model, &round, &[z])?;
+    let usage = model.run(round.id, source)?;
+    Ok((usage, emitted(model, 7)))
+}
+
+/// The rows of `M`, clipped.
+pub fn rows64(samples: &Sliced, rows: PowerRows) -> M {
+    let (mut x, y) = (samples.x64(), samples.y64());
+    for (mut x, y) in x.row_iter_mut().zip(y.row_iter()) {
+        if rows == PowerRows::Weighted {
+            x *= y.norm();
+        }
+        let norm = x.norm();
+        if norm > 1.0 {
+            x /= norm;
+        }
+    }
+    x
+}
+
+/// `A = (1/s) M^T M`.
+pub fn moment64(samples: &Sliced, rows: PowerRows) -> M {
+    let m = rows64(samples, rows);
+    m.transpose() * &m / m.nrows() as f64
+}
+
+/// The orthonormal factor with a positive diagonal of R.
+pub fn orthonormal64(y: &M) -> M {
+    let qr = y.clone().qr();
+    let (mut q, r) = (qr.q(), qr.r());
+    for (j, mut column) in q.column_iter_mut().enumerate() {
+        if r[(j, j)] < 0.0 {
+            column.neg_mut();
+        }
+    }
+    q
+}
+
+/// All that is sent, in f64.
+pub fn oracle(a: &M, z: &M, iterations: u16, upload: PowerUpload) -> Vec<M> {
+    let (mut z, mut y) = (z.clone(), a * z);
+    for _ in 1..iterations {
+        z = orthonormal64(&y);
+        y = a * &z;
+    }
+    match upload {
+        PowerUpload::Product => vec![y],
+        PowerUpload::ProductAndBasis => vec![y, z],
+        _ => vec![orthonormal64(&y)],
+    }
+}
+
+/// What was sent, tensor by tensor.
+pub fn tensors(d: usize, k: usize, sent: &[f32]) -> Vec<M> {
+    sent.chunks(d * k).map(|tensor| matrix(d, k, tensor)).collect()
+}
+
+/// Rows with a decaying spectrum, of norms around `size`: some are clipped, some are not.
+pub fn decaying(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
+    let turn = random.orthonormal(d, d);
+    let scale = M::from_fn(d, d, |i, j| if i == j { 0.6f64.powi(i as i32) } else { 0.0 });
+    let x = random.gaussian(m, d) * scale * turn.transpose() * size;
+    Sliced::regression(flat(&x), random.normals(m * c), d, c)
+}
+
+/// The same with memory of its own.
+pub fn round(samples: &Sliced, task: Wire, z: &[f32], k: usize) -> Result<(Usage, Vec<f32>), DeclineReason> {
+    let mut model = Linear::new(Heap::power(samples.features, k, samples.outputs));
+    power_round(&mut model, task, z, &mut samples.clone())
+}
+
+/// The first k unit vectors.
+pub fn identity_columns(d: usize, k: usize) -> Vec<f32> {
+    flat(&M::identity(d, k))
+}

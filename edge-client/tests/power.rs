@@ -1,0 +1,229 @@
+//! FedPower without noise: products, bases and iterations against f64, rows that are clipped or cannot be used, and
+//! bits that do not depend on how samples come.
+#![cfg(feature = "power")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::power::*;
+use common::*;
+use fedspan_client::Linear;
+use fedspan_client::task::{PowerCounts, Usage};
+use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
+
+const FEATURES: PowerRows = PowerRows::Features;
+const PRODUCT: PowerUpload = PowerUpload::Product;
+
+fn counts(samples: &Sliced, rows: PowerRows) -> PowerCounts {
+    let mut model = Linear::new(Heap::power(samples.features, 1, samples.outputs));
+    let z = identity_columns(samples.features, 1);
+    power_round(&mut model, fed_power(1, rows, PRODUCT), &z, &mut samples.clone()).unwrap();
+    model.power_counts()
+}
+
+#[test]
+fn all_uploads_agree_with_f64() {
+    let mut random = Random(1);
+    let mut worst = Worst::default();
+    for case in 0..240 {
+        let k = 1 + case % 9;
+        let d = if case % 4 == 0 { k } else { k + random.below(30) };
+        let (c, m) = (1 + random.below(3), 4 * d + random.below(60));
+        let size = [0.1, 0.7, 3.0][case % 3];
+        let samples = decaying(&mut random, d, c, m, size);
+        let z = flat(&random.orthonormal(d, k));
+        for rows in ROWS {
+            let a = moment64(&samples, rows);
+            for iterations in [1, 2, 4] {
+                // How far the roundings of a product are from its orthonormal factor grows as the smallest singular
+                // value is small; with the iterations columns settle.
+                let y = oracle(&a, &matrix(d, k, &z), iterations, PRODUCT).remove(0);
+                let condition = Svd::new(&y).condition();
+                for upload in UPLOADS {
+                    let (usage, sent) = round(&samples, fed_power(iterations, rows, upload), &z, k).unwrap();
+                    assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
+                    let expected = oracle(&a, &matrix(d, k, &z), iterations, upload);
+                    let sent = tensors(d, k, &sent);
+                    assert_eq!(sent.len(), expected.len());
+                    for (number, (sent, expected)) in sent.iter().zip(&expected).enumerate() {
+                        let is_basis = number == 1 || upload == PowerUpload::Basis;
+                        let sensitive = is_basis || iterations > 1;
+                        let bound = 64.0 * EPS * if sensitive { condition * 8.0 } else { 1.0 };
+                        let error = (sent - expected).norm() / expected.norm();
+                        assert!(
+                            error <= bound,
+                            "{upload:?} {number}: {error:e} over {bound:e}: d={d} k={k} m={m} p={iterations}"
+                        );
+                        worst.saw(if sensitive { "sensitive" } else { "one product" }, error / bound);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Iterations are what they say: they find the leading eigenvectors of the device's own matrix.
+#[test]
+fn local_iterations_converge_to_the_top_space() {
+    let mut random = Random(2);
+    for (d, k, m) in [(12, 1, 200), (20, 3, 100), (30, 5, 300), (8, 8, 60)] {
+        let samples = decaying(&mut random, d, 1, m, 0.5);
+        let z = flat(&random.orthonormal(d, k));
+        for rows in ROWS {
+            let eigen = moment64(&samples, rows).symmetric_eigen();
+            let mut order: Vec<usize> = (0..d).collect();
+            order.sort_by(|&i, &j| eigen.eigenvalues[j].total_cmp(&eigen.eigenvalues[i]));
+            let top = M::from_fn(d, k, |i, j| eigen.eigenvectors[(i, order[j])]);
+            let distance = |iterations| {
+                let task = fed_power(iterations, rows, PowerUpload::Basis);
+                let (_, sent) = round(&samples, task, &z, k).unwrap();
+                let basis = matrix(d, k, &sent);
+                norm2(&(&basis - &top * (top.transpose() * &basis)))
+            };
+            assert!(distance(60) <= 1e-4, "d={d} k={k}: {:e}", distance(60));
+            assert!(k == d || distance(1) > 1e-2);
+        }
+    }
+}
+
+#[test]
+fn how_samples_come_does_not_change_a_bit() {
+    let mut random = Random(3);
+    for k in [1, 2, 3, 4, 5, 8] {
+        let mut samples = decaying(&mut random, 11, 2, 45, 0.8);
+        // Unusable ones at every place among four.
+        for row in [0, 6, 13, 27, 44] {
+            samples.x[row * 11 + row % 11] = f32::NAN;
+        }
+        let z = flat(&random.orthonormal(11, k));
+        for rows in ROWS {
+            let task = fed_power(2, rows, PowerUpload::ProductAndBasis);
+            let expected = round(&samples.without(&[0, 6, 13, 27, 44]), task, &z, k).unwrap();
+            for at_once in [1, 2, 3, 4, 5, 7, 8, 16, 44, usize::MAX] {
+                let (usage, sent) = round(&samples.clone().at_once(at_once), task, &z, k).unwrap();
+                assert_eq!(usage, Usage { samples: 40, skipped: 5 });
+                assert_eq!(bits(&sent), bits(&expected.1), "k={k}, {at_once} at once");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_norm_over_one_count_as_rows_of_norm_one() {
+    let mut random = Random(4);
+    let (d, k, m) = (9, 3, 24);
+    let z = flat(&random.orthonormal(d, k));
+    for size in [1.0f64, 2.0, 1e3, 1e9, 1e18] {
+        // Directions on an axis have a norm without rounding.
+        let x: Vec<f32> = (0..m * d).map(|i| if i % d == (i / d) % d { size as f32 } else { 0.0 }).collect();
+        let of = |x| Sliced::regression(x, vec![1.0; m], d, 1);
+        let (_, sent) = round(&of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let unit = x.iter().map(|x| x.signum() * x.abs().min(1.0)).collect();
+        let (_, expected) = round(&of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let error = (matrix(d, k, &sent) - matrix(d, k, &expected)).norm();
+        assert!(error <= 4.0 * EPS, "{size:e}: {error:e}");
+        let clipped = if size > 1.0 { m as u32 } else { 0 };
+        assert_eq!(counts(&of(x), FEATURES), PowerCounts { clipped, ..PowerCounts::NOTHING });
+    }
+}
+
+/// Weights that only make a row of norm 1 or more together with what they weigh, at both ends of f32.
+#[test]
+fn weights_are_those_of_the_whole_row() {
+    let z = [1.0, 0.0];
+    for (x, y, expected, clipped) in [
+        (0.5f32, 2.0f32, 1.0f32, 0),
+        (0.5, 4.0, 1.0, 1),
+        (0.5, 0.5, 0.0625, 0),
+        (1e18, 1e-18, 1.0, 0),
+        (1e-18, 1e18, 1.0, 0),
+        (1e-18, 1e19, 1.0, 1),
+        (1e19, 1e19, 1.0, 1),
+        (1e19, 0.0, 0.0, 0),
+        (0.0, 1e19, 0.0, 0),
+        (1e-30, 1e19, 1e-22, 0),
+    ] {
+        let samples = Sliced::regression(vec![x, 0.0], vec![y], 2, 1);
+        let (usage, sent) = round(&samples, fed_power(1, PowerRows::Weighted, PRODUCT), &z, 1).unwrap();
+        assert_eq!(usage, Usage { samples: 1, skipped: 0 });
+        assert!((sent[0] - expected).abs() <= 1e-5 * expected, "{x} {y}: {}", sent[0]);
+        assert_eq!(sent[1], 0.0);
+        let found = counts(&samples, PowerRows::Weighted);
+        // 1e18 times 1e-18 is 1 but for a rounding.
+        if (f64::from(x) * f64::from(y) - 1.0).abs() > 1e-6 || x == 0.5 {
+            assert_eq!(found, PowerCounts { clipped, unusable: 0 }, "{x} {y}");
+        }
+    }
+}
+
+#[test]
+fn unusable_rows_are_skipped_and_counted() {
+    let mut random = Random(5);
+    let (d, k, m) = (7, 4, 20);
+    let clean = decaying(&mut random, d, 1, m, 0.5);
+    let z = flat(&random.orthonormal(d, k));
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e20] {
+        for in_target in [true, false] {
+            let mut dirty = clean.clone();
+            match &mut dirty.labels {
+                Labels::Values(y) if in_target => y[5] = value,
+                _ => dirty.x[5 * d + 2] = value,
+            }
+            for rows in ROWS {
+                let task = fed_power(2, rows, PowerUpload::Basis);
+                let matters = !in_target || rows == PowerRows::Weighted;
+                let expected = if matters { clean.without(&[5]) } else { clean.clone() };
+                let (usage, sent) = round(&dirty, task, &z, k).unwrap();
+                let skipped = u32::from(matters);
+                assert_eq!(usage, Usage { samples: m as u32 - skipped, skipped }, "{value} {rows:?}");
+                assert_eq!(counts(&dirty, rows).unusable, skipped);
+                assert_eq!(bits(&sent), bits(&round(&expected, task, &z, k).unwrap().1));
+            }
+        }
+    }
+}
+
+#[test]
+fn unknown_classes_matter_where_targets_do() {
+    let mut random = Random(6);
+    let x = decaying(&mut random, 5, 1, 12, 0.5).x;
+    let classes: Vec<u8> = (0..12).map(|i| i % 4).collect();
+    let samples = Sliced::classification(x, classes, 5, 3);
+    let z = flat(&random.orthonormal(5, 2));
+    let mut model = Linear::new(Heap::power(5, 2, 3));
+    for (rows, skipped) in [(FEATURES, 0), (PowerRows::Weighted, 3)] {
+        let task = fed_power(1, rows, PRODUCT);
+        let (usage, _) = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
+        assert_eq!(usage, Usage { samples: 12 - skipped, skipped });
+        assert_eq!(model.power_counts().unusable, skipped);
+    }
+}
+
+#[test]
+fn rows_of_zeros_count_and_have_no_basis() {
+    let mut random = Random(7);
+    let (d, k) = (6, 2);
+    let z = flat(&random.orthonormal(d, k));
+    let nothing = Sliced::regression(vec![0.0; 8 * d], vec![0.0; 8], d, 1);
+    for rows in ROWS {
+        let (usage, sent) = round(&nothing, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        assert_eq!(usage, Usage { samples: 8, skipped: 0 });
+        assert!(sent.iter().all(|&v| v == 0.0));
+        // One product and a half with zeros: half of it.
+        let half = decaying(&mut random, d, 1, 8, 0.5);
+        let mut both = half.clone();
+        both.x.extend(vec![0.0; 8 * d]);
+        let Labels::Values(y) = &mut both.labels else { panic!() };
+        y.extend(vec![1.0; 8]);
+        let (_, whole) = round(&half, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (usage, halved) = round(&both, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        assert_eq!(usage.samples, 16);
+        assert_eq!(bits(&whole.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
+        // Of deficient rank: no basis, neither between iterations nor to send.
+        for task in [fed_power(2, rows, PRODUCT), fed_power(1, rows, PowerUpload::Basis)] {
+            assert_eq!(round(&nothing, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+            let one = Sliced::regression(half.x[..d].to_vec(), vec![1.0], d, 1);
+            assert_eq!(round(&one, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+        }
+    }
+}
