@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::data::Dataset;
 use crate::evaluate;
-use crate::fleet::{SimSession, foreseeable, frame_limit, session};
+use crate::fleet::{Build, SimSession, foreseeable, frame_limit};
 use crate::scenario::Scenario;
 
 /// `fedspan-sim device`.
@@ -84,12 +84,11 @@ pub fn client_session(
     leave_when_fitted: bool,
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
-    let shape = evaluate::shape_of(dataset, scenario.model.k);
-    let config =
-        Config { frame_limit: frame_limit(shape), leave_when_fitted, ..Config::new(identity.device) };
+    let build = Build::of(scenario, dataset);
+    let frame_limit = frame_limit(build.shape);
+    let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
-    let numeric = scenario.algorithm.numeric;
-    Some(session(config, identity.protection, shape, numeric, client.source(), random))
+    Some(build.session(config, identity.protection, client.source(), random))
 }
 
 /// Runs a session over one connection until it ends.

@@ -15,7 +15,9 @@ use fedspan_protocol::message::Numeric;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
-use crate::data::ClientSource;
+use crate::data::{ClientSource, Dataset};
+use crate::evaluate;
+use crate::scenario::Scenario;
 
 /// A workspace whose sizes are known at run time only: the simulator's counterpart of the device's
 /// `Workspace<D, K, C>`, or of its `FixedWorkspace<D, K, C>`.
@@ -23,6 +25,8 @@ use crate::data::ClientSource;
 pub struct HeapWorkspace {
     shape: Shape,
     values: Vec<f32>,
+    /// Another d x k, for power iterations.
+    second: Option<Vec<f32>>,
     /// Integers, for 16-bit fixed point.
     fixed: Option<(Scale, Vec<i16>)>,
 }
@@ -36,14 +40,22 @@ impl HeapWorkspace {
         Self {
             shape,
             values: vec![0.0; d * k + k * c + k * k + k * c + d * c + k + c],
+            second: None,
             fixed: integers.map(|integers| (Scale::LEAST, integers)),
         }
+    }
+
+    /// The same with room for power iterations, the counterpart of a `PowerWorkspace<D, K, C>`.
+    #[must_use]
+    pub fn with_second(self) -> Self {
+        let values = self.shape.features * self.shape.width;
+        Self { second: Some(vec![0.0; values]), ..self }
     }
 }
 
 impl Memory for HeapWorkspace {
     fn parts(&mut self) -> Parts<'_> {
-        parts(self.shape, &mut self.values)
+        Parts { second: self.second.as_deref_mut(), ..parts(self.shape, &mut self.values) }
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
@@ -53,7 +65,7 @@ impl Memory for HeapWorkspace {
         let (head, rest) = rest.split_at(k * c);
         let (_, rest) = rest.split_at(k * k + k * c);
         let (residual, _) = rest.split_at(d * c);
-        PartsRef { shape, representation, head, residual, second: None }
+        PartsRef { shape, representation, head, residual, second: self.second.as_deref() }
     }
 
     fn numeric(&self) -> Numeric {
@@ -61,7 +73,7 @@ impl Memory for HeapWorkspace {
     }
 
     fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
-        let Self { shape, values, fixed } = self;
+        let Self { shape, values, fixed, .. } = self;
         let Shape { features: d, width: k, outputs: c } = *shape;
         let (scale, integers) = fixed.as_mut()?;
         let (representation, rest) = integers.split_at_mut(d * k);
@@ -93,18 +105,41 @@ pub fn foreseeable(seed: u64, device: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, device).bits())
 }
 
-/// Makes the session of one device.
-#[must_use]
-pub fn session(
-    config: Config,
-    protection: Protection,
-    shape: Shape,
-    numeric: Numeric,
-    source: ClientSource,
-    random: ChaCha8Rng,
-) -> SimSession {
-    let task = Linear::new(HeapWorkspace::new(shape, numeric));
-    Session::new(config, protection, task, source, NoStore, random)
+/// What the devices of a scenario are built for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Build {
+    /// Sizes of the model.
+    pub shape: Shape,
+    /// Arithmetic of FedRep.
+    pub numeric: Numeric,
+    /// Whether there is room for power iterations.
+    pub power: bool,
+}
+
+impl Build {
+    /// That of a scenario with its data.
+    #[must_use]
+    pub fn of(scenario: &Scenario, dataset: &Dataset) -> Self {
+        Self {
+            shape: evaluate::shape_of(dataset, scenario.model.k),
+            numeric: scenario.algorithm.numeric,
+            power: scenario.algorithm.power.is_some(),
+        }
+    }
+
+    /// Makes the session of one device.
+    #[must_use]
+    pub fn session(
+        &self,
+        config: Config,
+        protection: Protection,
+        source: ClientSource,
+        random: ChaCha8Rng,
+    ) -> SimSession {
+        let memory = HeapWorkspace::new(self.shape, self.numeric);
+        let memory = if self.power { memory.with_second() } else { memory };
+        Session::new(config, protection, Linear::new(memory), source, NoStore, random)
+    }
 }
 
 /// One device with both ends of its connection.

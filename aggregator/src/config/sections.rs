@@ -18,6 +18,8 @@ pub struct ModelSection {
     pub k: usize,
     /// Where the representation starts.
     pub init: Init,
+    /// Directions that a power method is to find, if not all k: how it is scored.
+    pub target: Option<usize>,
 }
 
 /// Where the representation starts.
@@ -216,8 +218,9 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
         },
         Some(_) => return Err(wrong()),
     };
+    let target = section.has("target").then(|| section.size("target", None, 1..=k)).transpose()?;
     section.finish()?;
-    Ok(ModelSection { k, init })
+    Ok(ModelSection { k, init, target })
 }
 
 /// Reads `[algorithm]`.

@@ -35,7 +35,10 @@ impl Grams {
             data => {
                 let dataset = scenario.dataset(scenario.seed)?;
                 let d = dataset.features;
-                let k = if let DataSection::Blocks(blocks) = data { blocks.k } else { scenario.model.k };
+                let k = match data {
+                    DataSection::Blocks(blocks) => blocks.k,
+                    _ => scenario.model.target.unwrap_or(scenario.model.k),
+                };
                 (dataset.clients.par_iter().map(|client| Gram::of(client, d)).collect(), k)
             }
         };

@@ -7,13 +7,13 @@ use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_aggregator::engine::Engine;
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
-use fedspan_protocol::message::{Model, Numeric, Welcome};
+use fedspan_protocol::message::{Model, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
 use crate::data::{Client, Dataset};
 use crate::evaluate;
-use crate::fleet::{SimDevice, foreseeable, frame_limit, session};
+use crate::fleet::{Build, SimDevice, foreseeable, frame_limit};
 use crate::scenario::Scenario;
 
 /// What a campaign asks of its devices' hellos. Frames are not encrypted: there is no wire that somebody could be on.
@@ -29,8 +29,7 @@ pub fn gate(scenario: &Scenario, dataset: &Dataset, engine: &Engine) -> Arc<Gate
 
 /// All devices; a device's number is its place.
 pub struct Devices {
-    shape: Shape,
-    numeric: Numeric,
+    build: Build,
     seed: u64,
     gate: Arc<Gate>,
     all: Vec<SimDevice>,
@@ -40,8 +39,8 @@ pub struct Devices {
 
 impl Devices {
     /// Nobody is connected.
-    pub fn new(shape: Shape, numeric: Numeric, seed: u64, gate: Arc<Gate>) -> Self {
-        Self { shape, numeric, seed, gate, all: Vec::new(), told: (0, 0) }
+    pub fn new(build: Build, seed: u64, gate: Arc<Gate>) -> Self {
+        Self { build, seed, gate, all: Vec::new(), told: (0, 0) }
     }
 
     /// Connects a device for each client: hello, admission as on a server, welcome.
@@ -49,12 +48,12 @@ impl Devices {
     /// # Errors
     /// [`RunError::Refused`].
     pub fn connect(&mut self, clients: &[Client]) -> Result<(), RunError> {
-        let limit = frame_limit(self.shape);
+        let limit = frame_limit(self.build.shape);
         for client in clients {
             let id = self.all.len() as u64;
             let config = Config { frame_limit: limit, ..Config::new(id) };
             let (bench, random) = (Protection::Plaintext, foreseeable(self.seed, id));
-            let session = session(config, bench, self.shape, self.numeric, client.source(), random);
+            let session = self.build.session(config, bench, client.source(), random);
             let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
             for said in device.said.drain(..) {
                 match said {

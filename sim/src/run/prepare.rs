@@ -15,6 +15,7 @@ use super::recorded::Replay;
 use super::simulation::Simulation;
 use super::times::Times;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
+use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::scenario::Scenario;
@@ -37,7 +38,7 @@ impl<'a> Job<'a> {
     /// # Errors
     /// [`RunError::Data`] and [`RunError::Mismatch`].
     pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
-        let dataset = scenario.dataset(seed)?;
+        let mut dataset = scenario.dataset(seed)?;
         if dataset.clients.is_empty() {
             return Err(RunError::Mismatch("no client is left to train".to_owned()));
         }
@@ -45,6 +46,11 @@ impl<'a> Job<'a> {
         scenario.participation.fits(clients, clients).map_err(|(key, message)| {
             RunError::Mismatch(format!("participation.{key}: {message} clients"))
         })?;
+        if scenario.algorithm.power.is_some() && dataset.truth.is_none() {
+            let k = scenario.model.target.unwrap_or(scenario.model.k);
+            let truth = pooled_truth(&dataset, k).map_err(|error| RunError::Mismatch(error.to_string()))?;
+            dataset.truth = Some(truth);
+        }
         check_targets(scenario, &dataset)?;
         check_models(scenario, &dataset)?;
         let mut given = None;

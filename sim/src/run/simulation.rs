@@ -23,6 +23,7 @@ use super::times::Times;
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
+use crate::fleet::Build;
 use crate::scenario::Scenario;
 
 /// Engine clock ticks per unit of simulated time.
@@ -81,7 +82,7 @@ impl<'a> Simulation<'a> {
             given,
             shape,
             engine,
-            devices: Devices::new(shape, scenario.algorithm.numeric, seed, gate),
+            devices: Devices::new(Build::of(scenario, dataset), seed, gate),
             arrivals: Arrivals::new(scenario, dataset, seed, shape, times),
             attackers: attackers.map(|attackers| {
                 let honest = attackers.honest(dataset);
