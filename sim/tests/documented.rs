@@ -9,6 +9,8 @@ const PAGE: &str = include_str!("../SCENARIOS.md");
 
 const REST: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
+const SPIKED: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
+const GRAPHS: &str = "[data]\nkind = \"stochastic-block-model\"\nclients = 5\nd = 4\nk = 1\n";
 const CSV: &str =
     "[data]\nkind = \"csv\"\npath = \"f\"\nclient = \"c\"\ntarget = \"y\"\nfeatures = [\"a\"]\n";
 const WATCH: &str = "[data]\nkind = \"watch-imu\"\n";
@@ -28,6 +30,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             "data",
             vec![linear.clone(), more(LINEAR, "sizes = \"log-normal\"\n")],
         ),
+        ("`[data]`, kind = \"spiked-covariance\"", "data", vec![with(SPIKED)]),
+        ("`[data]`, kind = \"stochastic-block-model\"", "data", vec![with(GRAPHS)]),
         ("`[data]`, kind = \"npz\"", "data", vec![with("[data]\nkind = \"npz\"\npath = \"f\"\n")]),
         ("`[data]`, kind = \"csv\"", "data", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
         ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH)]),
@@ -135,7 +139,8 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
 #[test]
 fn data_that_come_split_have_no_split() {
     let npz = format!("[data]\nkind = \"npz\"\npath = \"f\"\n{REST}");
-    for file in [format!("{LINEAR}{REST}"), npz] {
+    let made = [LINEAR, SPIKED, GRAPHS].map(|data| format!("{data}{REST}"));
+    for file in made.into_iter().chain([npz]) {
         assert_eq!(known(&file, "split"), BTreeSet::new());
     }
 }

@@ -248,6 +248,8 @@ pub fn pooled_truth(dataset: &Dataset, k: usize) -> Result<Matrix, NoEigenspace>
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use std::sync::Arc;
 
     use fedspan_aggregator::linalg::{principal_angle_distance, random_basis};

@@ -166,6 +166,8 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use fedspan_aggregator::linalg::principal_angle_distance;
 
     use super::*;

@@ -96,6 +96,8 @@ impl StochasticBlockModel {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use fedspan_aggregator::linalg::{Matrix, principal_angle_distance};
 
     use super::*;
