@@ -327,6 +327,13 @@ impl Scenario {
     /// What needs targets, where samples have none.
     fn check_without_targets(&self, root: &Section<'_>) -> Result<(), Problem> {
         let (model, stop) = (root.section("model")?, root.section("stop")?);
+        if self.algorithm.power.is_none() {
+            let message = format!(
+                "found {:?}, the data have no targets to learn from; allowed here: \"fedpower\"",
+                self.algorithm_word()
+            );
+            return Err(root.section("algorithm")?.problem("name", message));
+        }
         let weighs = match self.model.init {
             Init::Moments => Some("moments"),
             Init::Power { .. } => Some("power"),

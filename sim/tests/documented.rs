@@ -9,7 +9,9 @@ const PAGE: &str = include_str!("../SCENARIOS.md");
 
 const REST: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
-const SPIKED: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
+const PRINCIPAL: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedpower\"\n";
+const POWER: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n\
+                     [model]\nk = 1\n[algorithm]\nname = \"fedpower\"\n";
 const GRAPHS: &str = "[data]\nkind = \"stochastic-block-model\"\nclients = 5\nd = 4\nk = 1\n";
 const CSV: &str =
     "[data]\nkind = \"csv\"\npath = \"f\"\nclient = \"c\"\ntarget = \"y\"\nfeatures = [\"a\"]\n";
@@ -30,8 +32,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             "data",
             vec![linear.clone(), more(LINEAR, "sizes = \"log-normal\"\n")],
         ),
-        ("`[data]`, kind = \"spiked-covariance\"", "data", vec![with(SPIKED)]),
-        ("`[data]`, kind = \"stochastic-block-model\"", "data", vec![with(GRAPHS)]),
+        ("`[data]`, kind = \"spiked-covariance\"", "data", vec![POWER.to_owned()]),
+        ("`[data]`, kind = \"stochastic-block-model\"", "data", vec![format!("{GRAPHS}{PRINCIPAL}")]),
         ("`[data]`, kind = \"npz\"", "data", vec![with("[data]\nkind = \"npz\"\npath = \"f\"\n")]),
         ("`[data]`, kind = \"csv\"", "data", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
         ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH)]),
@@ -54,13 +56,14 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("`[split]`, kind = \"csv\"", "split", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
         ("`[split]`, kind = \"digits\", \"mnist5k\" or \"idx\"", "split", vec![with(DIGITS), with(idx)]),
         ("`[model]`", "model", vec![linear.clone()]),
-        ("`[algorithm]`", "algorithm", vec![linear.clone()]),
+        ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
         (
             "`[participation]`",
             "participation",
             vec![
                 linear.clone(),
                 more(LINEAR, "[participation]\npolicy = \"fraction\"\nr = 0.5\n"),
+                more(LINEAR, "[participation]\npolicy = \"with-replacement\"\ndraws = 3\n"),
                 more(LINEAR, "[participation]\npolicy = \"doubling\"\n"),
                 more(LINEAR, "[participation]\npolicy = \"doubling\"\ncohort = 8\nschedule = \"fixed\"\n"),
                 more(LINEAR, "[participation]\npolicy = \"first-arrivals\"\nn = 3\n"),
@@ -85,6 +88,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ),
         ("`[attack]`", "attack", vec![linear.clone(), more(LINEAR, "[attack]\nkind = \"scale\"\n")]),
         ("`[limits]`", "limits", vec![linear.clone()]),
+        ("`[privacy]`", "privacy", vec![format!("{POWER}[privacy]\nepsilon = 1.0\ndelta = 1e-5\n")]),
         ("`[stop]`", "stop", vec![linear]),
     ]
 }
@@ -139,8 +143,7 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
 #[test]
 fn data_that_come_split_have_no_split() {
     let npz = format!("[data]\nkind = \"npz\"\npath = \"f\"\n{REST}");
-    let made = [LINEAR, SPIKED, GRAPHS].map(|data| format!("{data}{REST}"));
-    for file in made.into_iter().chain([npz]) {
+    for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}"), npz] {
         assert_eq!(known(&file, "split"), BTreeSet::new());
     }
 }

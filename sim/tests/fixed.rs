@@ -18,7 +18,7 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use fedspan_sim::device::{Identity, client_session};
 use fedspan_sim::evaluate::shape_of;
-use fedspan_sim::fleet::{HeapWorkspace, foreseeable, session};
+use fedspan_sim::fleet::{Build, HeapWorkspace, foreseeable};
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 
@@ -118,7 +118,8 @@ fn a_device_says_which_arithmetic_it_has() {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let source = dataset.clients[0].source();
-        let session = session(Config::new(1), Protection::Plaintext, shape, own, source, foreseeable(1, 1));
+        let build = Build { shape, numeric: own, power: false };
+        let session = build.session(Config::new(1), Protection::Plaintext, source, foreseeable(1, 1));
         let capabilities = session.task().capabilities();
         assert_eq!(capabilities.numeric, own);
         let hello = Hello {

@@ -92,7 +92,7 @@ fn power_parameters(algorithm: &AlgorithmSection, power: PowerSection, rule: Rul
         local_steps: power.local_steps,
         decay: power.decay,
         procrustes: power.procrustes,
-        reference: power.reference,
+        reference: Some(power.reference),
         rows: power.rows,
         download_encoding: algorithm.download,
         upload_encoding: algorithm.upload,

@@ -38,7 +38,7 @@ impl Fleet {
             line("algorithm.local_steps", power.local_steps.to_string());
             line("algorithm.decay", power.decay.to_string());
             line("algorithm.procrustes", power.procrustes.to_string());
-            line("algorithm.reference", format!("{:?}", power.reference));
+            line("algorithm.reference", power.reference.to_string());
             line("algorithm.rows", lower(power.rows));
         }
         line("algorithm.weighting", lower(algorithm.weighting));

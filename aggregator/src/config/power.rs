@@ -18,8 +18,8 @@ pub struct PowerSection {
     pub decay: bool,
     /// Whether devices are aligned before they are averaged.
     pub procrustes: bool,
-    /// The device that others are aligned with, as long as it answers.
-    pub reference: Option<DeviceId>,
+    /// The device that others are aligned with, as long as it answers; else the first that does.
+    pub reference: DeviceId,
     /// What a row of a device's matrix is.
     pub rows: PowerRows,
 }
@@ -44,14 +44,13 @@ pub(super) fn read_power(section: &Section<'_>) -> Result<PowerSection, Problem>
         let message = format!("found {local_steps}, allowed: at most the {iterations} of \"iterations\"");
         return Err(section.problem("local_steps", message));
     }
-    let reference = section.has("reference").then(|| section.integer("reference", None, 0..=u64::MAX));
     let rows = [("features", PowerRows::Features), ("weighted", PowerRows::Weighted)];
     Ok(PowerSection {
         iterations,
         local_steps,
         decay: section.boolean("decay", false)?,
         procrustes: section.boolean("procrustes", true)?,
-        reference: reference.transpose()?,
+        reference: section.integer("reference", Some(0), 0..=i64::MAX as u64)?,
         rows: section.choice("rows", Some("features"), &rows)?,
     })
 }

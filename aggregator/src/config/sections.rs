@@ -18,8 +18,8 @@ pub struct ModelSection {
     pub k: usize,
     /// Where the representation starts.
     pub init: Init,
-    /// Directions that a power method is to find, if not all k: how it is scored.
-    pub target: Option<usize>,
+    /// Directions that a power method is to find: how it is scored.
+    pub target: usize,
 }
 
 /// Where the representation starts.
@@ -218,7 +218,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
         },
         Some(_) => return Err(wrong()),
     };
-    let target = section.has("target").then(|| section.size("target", None, 1..=k)).transpose()?;
+    let target = section.size("target", Some(k), 1..=k)?;
     section.finish()?;
     Ok(ModelSection { k, init, target })
 }

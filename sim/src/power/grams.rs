@@ -37,7 +37,7 @@ impl Grams {
                 let d = dataset.features;
                 let k = match data {
                     DataSection::Blocks(blocks) => blocks.k,
-                    _ => scenario.model.target.unwrap_or(scenario.model.k),
+                    _ => scenario.model.target,
                 };
                 (dataset.clients.par_iter().map(|client| Gram::of(client, d)).collect(), k)
             }

@@ -47,8 +47,8 @@ impl<'a> Job<'a> {
             RunError::Mismatch(format!("participation.{key}: {message} clients"))
         })?;
         if scenario.algorithm.power.is_some() && dataset.truth.is_none() {
-            let k = scenario.model.target.unwrap_or(scenario.model.k);
-            let truth = pooled_truth(&dataset, k).map_err(|error| RunError::Mismatch(error.to_string()))?;
+            let truth = pooled_truth(&dataset, scenario.model.target)
+                .map_err(|error| RunError::Mismatch(error.to_string()))?;
             dataset.truth = Some(truth);
         }
         check_targets(scenario, &dataset)?;
@@ -115,7 +115,7 @@ impl<'a> Job<'a> {
 /// A target that needs what the data do not have would never end a run.
 fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
     if scenario.stop.distance.is_some() && dataset.truth.is_none() {
-        let message = "stop.distance needs the truth: kind = \"linear-regression\", or b_star in an npz file";
+        let message = "stop.distance needs the truth: synthetic data, b_star in an npz file, or \"fedpower\"";
         return Err(RunError::Mismatch(message.to_owned()));
     }
     let tested = dataset.classification && dataset.clients.iter().any(|client| !client.test.is_empty());
