@@ -355,29 +355,34 @@ impl Scenario {
         Ok(())
     }
 
-    /// Noise is for what can be hidden in it, and there must be enough of it.
+    /// Noise is for what can be hidden in it.
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
-        let Some(privacy) = self.privacy else { return Ok(()) };
-        let section = root.section("privacy")?;
-        let Some(power) = self.algorithm.power else {
-            let message =
-                format!("{:?} adds no noise; allowed with [privacy]: \"fedpower\"", self.algorithm_word());
-            return Err(root.section("algorithm")?.problem("name", message));
-        };
-        let rank = u32::try_from(self.model.k).unwrap_or(u32::MAX);
-        let square = privacy
-            .multiplier_square(rank, power.iterations.into())
-            .map_err(|error| section.problem("epsilon", error))?;
-        if !MULTIPLIER_SQUARES.contains(&square) {
-            let message = format!(
-                "found {}, for which noise is {:.3} times what a record can change; allowed: what 0.5 to 4096 times are \
-                 enough for",
-                privacy.epsilon.get(),
-                (square as f64 / 65_536.0).sqrt()
-            );
-            return Err(section.problem("epsilon", message));
+        if self.privacy.is_none() || self.algorithm.power.is_some() {
+            return Ok(());
         }
-        Ok(())
+        let message =
+            format!("{:?} adds no noise; allowed with [privacy]: \"fedpower\"", self.algorithm_word());
+        Err(root.section("algorithm")?.problem("name", message))
+    }
+
+    /// The square of the noise multiplier that devices are provisioned with, in 2^-16; `None` without `[privacy]`.
+    ///
+    /// # Errors
+    /// A sentence with the numbers, where devices cannot have it.
+    pub fn multiplier_square(&self) -> Result<Option<u64>, String> {
+        let (Some(privacy), Some(power)) = (self.privacy, self.algorithm.power) else { return Ok(None) };
+        let rank = u32::try_from(self.model.k).unwrap_or(u32::MAX);
+        let square =
+            privacy.multiplier_square(rank, power.iterations.into()).map_err(|error| error.to_string())?;
+        if MULTIPLIER_SQUARES.contains(&square) {
+            return Ok(Some(square));
+        }
+        let multiplier = (square as f64 / 65_536.0).sqrt();
+        Err(format!(
+            "privacy.epsilon is {}, for which noise is {multiplier:.3} times what a record can change; devices add 0.5 to \
+             4096 times that",
+            privacy.epsilon.get()
+        ))
     }
 
     /// Makes or reads the data.

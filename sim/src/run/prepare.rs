@@ -51,6 +51,7 @@ impl<'a> Job<'a> {
                 .map_err(|error| RunError::Mismatch(error.to_string()))?;
             dataset.truth = Some(truth);
         }
+        scenario.multiplier_square().map_err(RunError::Mismatch)?;
         check_targets(scenario, &dataset)?;
         check_models(scenario, &dataset)?;
         let mut given = None;
