@@ -58,8 +58,10 @@ pub struct Flash(pub Rc<RefCell<FlashState>>);
 pub struct FlashState {
     pub record: Option<(Loaded, Vec<f32>)>,
     pub handshakes: u64,
+    pub spent: u64,
     pub saves: usize,
     pub fail_save: bool,
+    pub fail_spent: bool,
     pub fail_load: bool,
 }
 
@@ -98,6 +100,21 @@ impl Store for Flash {
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
         let state = self.0.borrow();
         if state.fail_load { Err(StoreError) } else { Ok(state.handshakes) }
+    }
+
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        let mut state = self.0.borrow_mut();
+        if state.fail_spent {
+            return Err(StoreError);
+        }
+        assert!(spent > state.spent, "{spent} after {}", state.spent);
+        state.spent = spent;
+        Ok(())
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        let state = self.0.borrow();
+        if state.fail_load { Err(StoreError) } else { Ok(state.spent) }
     }
 }
 
