@@ -26,12 +26,12 @@ impl Kind {
 
     /// What a copy begins with.
     ///
-    /// A record has none of these beginnings in it (`encoded.rs`), so that a copy could only be forged with what the
-    /// storage puts around a record: before it a check that a server can choose through the record, the record's length
-    /// and a check of that, and the record's name; behind it zeros. The length is 3 modulo 4, and the name is 0. Of the
-    /// second magic's letters all but `S` are not 3 modulo 4 and none is 0: there is no place where it fits, with any
-    /// words. The first fits where a record of 20563 bytes is (`SP`), whose length has another check, and where the check
-    /// before the record is all of it: see [`most`](Self::most). (`tests/ledger_flash.rs` tries all lengths.)
+    /// A record has no such beginning in it (`encoded.rs`), so that a server could only forge a copy with what the storage
+    /// puts around a record: a check that it can choose through the record, the record's length (3 modulo 4, since the
+    /// head has whole floats), a check of the length, and the name, 0. The second magic fits nowhere there: each of its
+    /// last letters but the `S` could only be a length if it were 3 modulo 4, and none is 0. The first fits where it is
+    /// all of the record's check, or begins in a record that lies before it: then the number is over [`most`](Self::most).
+    /// A test tries all lengths with all words (`tests/forged.rs`).
     const fn magic(self) -> &'static [u8] {
         match self {
             Self::Handshakes => b"FSPH",
@@ -39,9 +39,9 @@ impl Kind {
         }
     }
 
-    /// Numbers are below this, or equal. No device has so many handshakes, and what the storage puts around a record that
-    /// a server has chosen, read as such a number, is beyond it: its sixth byte is the record's version. What is spent
-    /// needs no such bound.
+    /// The largest number. No device has so many handshakes, and what the storage puts around a record that a server has
+    /// chosen, read as a number of them, is beyond it: its sixth byte is the record's version. What is spent needs no such
+    /// bound.
     pub const fn most(self) -> u64 {
         match self {
             Self::Handshakes => (1 << 40) - 1,
@@ -72,12 +72,12 @@ impl Kind {
 
 /// A copy of a number: magic, number (little endian), CRC-32C of both.
 #[derive(Clone, Copy, Debug)]
-pub struct Copy {
+pub struct NumberCopy {
     bytes: [u8; LONGEST],
     length: usize,
 }
 
-impl Copy {
+impl NumberCopy {
     pub fn new(kind: Kind, number: u64) -> Self {
         let mut copy = Self { bytes: [0; LONGEST], length: kind.length() };
         let all = kind.magic().iter().copied().chain(number.to_le_bytes());
@@ -153,7 +153,7 @@ impl Search {
             let Some(rest) = bytes.strip_prefix(kind.magic()) else { continue };
             if let Some(number) = rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
                 && number <= kind.most()
-                && Copy::new(kind, number).bytes() == bytes
+                && NumberCopy::new(kind, number).bytes() == bytes
                 && let Some(newest) = self.found.newest.get_mut(kind.index())
             {
                 *newest = (*newest).max(Some((number, self.read)));

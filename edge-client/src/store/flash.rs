@@ -10,7 +10,7 @@ use sequential_storage::cache::{Cache, Uncached};
 use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
 use super::careful::{Aligned, Careful, wait};
-use super::copies::{Copy, Kind, LONGEST};
+use super::copies::{Kind, LONGEST, NumberCopy};
 use super::{Loaded, Record, Store, StoreError, encoded};
 
 /// The record's name.
@@ -237,7 +237,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
 /// What is on its way into flash: of one type, so that the library's code is there once.
 pub enum Item<'a> {
     Record(&'a Record<'a>),
-    Number(Copy),
+    Number(NumberCopy),
 }
 
 impl Item<'_> {

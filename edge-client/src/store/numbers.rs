@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use embedded_storage::nor_flash::NorFlash;
 
-use super::copies::{Copy, Found, Kind, LONGEST};
+use super::copies::{Found, Kind, LONGEST, NumberCopy};
 use super::flash::{FlashStore, Item};
 use super::{SPENT, StoreError};
 
@@ -23,7 +23,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         let Some(number) = self.known.of(kind) else { return Ok(true) };
         let mut all = true;
         for name in kind.names() {
-            all &= self.write(name, &Item::Number(Copy::new(kind, number)))?;
+            all &= self.write(name, &Item::Number(NumberCopy::new(kind, number)))?;
         }
         Ok(all)
     }
@@ -33,7 +33,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         let Some(number) = self.known.of(kind) else { return Ok(true) };
         let mut all = true;
         for name in kind.names() {
-            all &= self.fetch(name)? == Some(Copy::new(kind, number).bytes());
+            all &= self.fetch(name)? == Some(NumberCopy::new(kind, number).bytes());
         }
         Ok(all)
     }
@@ -51,7 +51,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     pub(super) fn begin_ledger(&mut self) -> Result<u64, StoreError> {
         let (_, last, _) = self.pages()?;
         let (range, place) = (self.map.flash_range(), last.saturating_add(Self::place(Kind::Spent)?));
-        let begun = Copy::new(Kind::Spent, 0);
+        let begun = NumberCopy::new(Kind::Spent, 0);
         let blank = self.map.flash().is_blank_but(range, place, begun.bytes()).map_err(|_| StoreError)?;
         let spent = if blank { 0 } else { SPENT };
         self.known.learn(Kind::Spent, Some(spent));
@@ -151,7 +151,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         }
         for kind in Kind::ALL {
             let Some(number) = self.known.of(kind) else { continue };
-            let copy = Copy::new(kind, number);
+            let copy = NumberCopy::new(kind, number);
             let length = copy.bytes().len().next_multiple_of(F::WRITE_SIZE);
             let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
             bytes.fill(0xFF);
