@@ -186,7 +186,8 @@ proptest! {
     }
 }
 
-/// Flash in words of 1, 2 or 8 bytes: `record_len`, rounded up to words, is room enough.
+/// Flash in words of 1, 2 or 8 bytes: `record_len`, rounded up to words, is room enough; for numbers, too, whatever the
+/// head.
 #[test]
 fn words_of_any_size_hold_a_record() {
     words::<1>();
@@ -195,12 +196,13 @@ fn words_of_any_size_hold_a_record() {
 }
 
 fn words<const BYTES_OF_WORD: usize>() {
-    /// A head of 4 x 1, at most.
-    fn works<const W: usize, const N: usize>() {
+    /// A head of `K` x 1.
+    fn works<const K: usize, const W: usize, const N: usize>() {
         let bytes = Rc::new(RefCell::new(vec![0xFF; 2 * PAGE]));
         for n in 1..60 {
             let mut store =
                 FlashStore::<_, N>::new(Words::<W>(Rc::clone(&bytes)), 0..2 * PAGE as u32).unwrap();
+            assert_eq!(store.load_spent(), Ok(7 * u64::from(n - 1)));
             let record = Record { campaign: 1, round: n, representation: 2, head: &[n as f32; K] };
             store.save(&record).unwrap();
             store.save_handshakes(128 * u64::from(n)).unwrap();
@@ -208,12 +210,22 @@ fn words<const BYTES_OF_WORD: usize>() {
             assert_eq!(store.load(&mut head).unwrap().map(|loaded| loaded.round), Some(n));
             assert_eq!((store.load_handshakes(), head[0]), (Ok(128 * u64::from(n)), n as f32));
             assert_eq!(store.erased(), 0);
+            store.save_spent(7 * u64::from(n)).unwrap();
         }
     }
     match BYTES_OF_WORD {
-        1 => works::<1, { record_len(K, 1) }>(),
-        2 => works::<2, { record_len(K, 1).next_multiple_of(2) }>(),
-        _ => works::<8, { record_len(K, 1).next_multiple_of(8) }>(),
+        1 => {
+            works::<K, 1, { record_len(K, 1) }>();
+            works::<1, 1, { record_len(1, 1) }>();
+        }
+        2 => {
+            works::<K, 2, { record_len(K, 1).next_multiple_of(2) }>();
+            works::<1, 2, { record_len(1, 1).next_multiple_of(2) }>();
+        }
+        _ => {
+            works::<K, 8, { record_len(K, 1).next_multiple_of(8) }>();
+            works::<1, 8, { record_len(1, 1).next_multiple_of(8) }>();
+        }
     }
 }
 

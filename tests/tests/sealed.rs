@@ -190,6 +190,14 @@ impl Store for Faulty {
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
         if self.load { Err(StoreError) } else { Ok(self.handshakes) }
     }
+
+    fn save_spent(&mut self, _spent: u64) -> Result<(), StoreError> {
+        Err(StoreError)
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        Err(StoreError)
+    }
 }
 
 /// A device that cannot number its handshakes says nothing, comes back, and says nothing again.

@@ -45,6 +45,14 @@ impl Conversation {
     /// True if it is time to connect, and to schedule the attempt after that.
     #[must_use]
     pub fn tick(&mut self, now: Millis) -> bool {
+        // Only now is it known how long computing took.
+        if let (State::Computed, Some(slot)) = (self.state, self.slot) {
+            let first = self.opened.saturating_add(slot);
+            if now > first {
+                count(&mut self.counters.slots_missed);
+            }
+            self.enter_until(next_slot(first, slot, now), State::AwaitingSlot);
+        }
         if now < self.due {
             return false;
         }
@@ -55,8 +63,8 @@ impl Conversation {
                 count(&mut self.counters.asked_again);
                 self.receive(now, true);
             }
-            State::AwaitingAck => self.enter(State::Sending { next: Outgoing::Head }),
-            State::Idle | State::Collecting | State::Sending { .. } => {}
+            State::AwaitingAck | State::AwaitingSlot => self.enter(State::Sending { next: Outgoing::Head }),
+            State::Idle | State::Collecting | State::Computed | State::Sending { .. } => {}
         }
         false
     }
@@ -106,8 +114,27 @@ impl Conversation {
             State::Offline => false,
             _ if self.close => false,
             State::Greeting { said } => !said,
-            State::Sending { .. } | State::Receiving { ask: true } => true,
+            State::Computed | State::Sending { .. } | State::Receiving { ask: true } => true,
             _ => self.confirm || self.decline.is_some() || self.resend.is_some(),
         }
+    }
+}
+
+/// The first time `first + n slot` that is not over. By halves: a small core divides 64 bits in a kilobyte of code.
+fn next_slot(first: Millis, slot: Millis, now: Millis) -> Millis {
+    let mut over = now.saturating_sub(first);
+    let mut step = slot;
+    while step <= over >> 1 {
+        step <<= 1;
+    }
+    while step >= slot && step > 0 {
+        if over >= step {
+            over -= step;
+        }
+        step >>= 1;
+    }
+    match over {
+        0 => now.max(first),
+        over => now.saturating_add(slot - over),
     }
 }

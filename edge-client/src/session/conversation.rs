@@ -7,18 +7,27 @@ use fedspan_protocol::message::{
 
 use super::clock::RECONNECT_LONGEST;
 use super::vocabulary::count;
-use super::{Counters, Millis};
+use super::{Config, Counters, Millis};
 use crate::store::Loaded;
 use crate::task::Usage;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Offline,
-    Greeting { said: bool },
+    Greeting {
+        said: bool,
+    },
     Idle,
-    Receiving { ask: bool },
+    Receiving {
+        ask: bool,
+    },
     Collecting,
-    Sending { next: Outgoing },
+    /// An update that waits for its slot, and how late it is is not known yet.
+    Computed,
+    AwaitingSlot,
+    Sending {
+        next: Outgoing,
+    },
     AwaitingAck,
 }
 
@@ -39,6 +48,11 @@ pub struct Conversation {
     pub assembly: Assembly,
     pub upload: Descriptors,
     pub usage: Usage,
+    /// When the round was opened, and what its update costs of the privacy budget.
+    pub opened: Millis,
+    pub cost: u64,
+    /// The update is paid for, and nothing of it has left.
+    pub unsent: bool,
     /// The update in the task's buffers belongs to `round` and may be sent (again).
     pub update_ready: bool,
     pub decline: Option<Decline>,
@@ -59,6 +73,7 @@ pub struct Conversation {
     /// Attempts to connect since a server said welcome.
     pub attempts: u32,
     pub close: bool,
+    pub slot: Option<Millis>,
     /// Closes the link once the final head is fitted and acknowledged.
     pub leave_when_fitted: bool,
     /// The open round fits the final head.
@@ -70,7 +85,7 @@ pub struct Conversation {
 
 impl Conversation {
     /// Offline, after what was stored.
-    pub fn new(loaded: Loaded, leave_when_fitted: bool) -> Self {
+    pub fn new(loaded: Loaded, config: &Config) -> Self {
         Self {
             state: State::Offline,
             due: 0,
@@ -78,6 +93,9 @@ impl Conversation {
             assembly: Assembly::nothing(),
             upload: Descriptors::new(),
             usage: Usage::default(),
+            opened: 0,
+            cost: 0,
+            unsent: false,
             update_ready: false,
             decline: None,
             resend: None,
@@ -91,7 +109,8 @@ impl Conversation {
             welcomed: 0,
             attempts: 0,
             close: false,
-            leave_when_fitted,
+            slot: config.slot.filter(|slot| *slot > 0),
+            leave_when_fitted: config.leave_when_fitted,
             fitting: false,
             fitted: false,
             refusal: None,
@@ -123,7 +142,7 @@ impl Conversation {
                 if welcome.campaign != self.campaign {
                     self.campaign = welcome.campaign;
                     (self.last_round, self.released) = (0, 0);
-                    self.update_ready = false;
+                    self.drop_update();
                     self.fitted = false;
                 }
                 self.welcome(now, welcome.idle_milliseconds);
@@ -202,9 +221,23 @@ impl Conversation {
 
     fn finish_round(&mut self) {
         self.last_round = self.round.round;
+        self.drop_update();
+        self.enter(State::Idle);
+    }
+
+    /// The update in the task's buffers is not sent any more.
+    pub fn drop_update(&mut self) {
         self.update_ready = false;
         self.resend = None;
-        self.enter(State::Idle);
+        if core::mem::take(&mut self.unsent) {
+            count(&mut self.counters.forfeited);
+        }
+    }
+
+    /// Begins to send the update; a private one at its slot, unless something of it has left already: that was at one.
+    pub fn send_update(&mut self) {
+        let waits = self.unsent && self.slot.is_some();
+        self.enter(if waits { State::Computed } else { State::Sending { next: Outgoing::Head } });
     }
 
     #[cold]
@@ -212,8 +245,7 @@ impl Conversation {
         count(&mut self.counters.declined);
         self.decline = Some(Decline { id, reason });
         if id == self.round {
-            self.update_ready = false;
-            self.resend = None;
+            self.drop_update();
             self.enter(State::Idle);
         }
     }

@@ -4,7 +4,7 @@ use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{self, Chunk, DeclineReason, Descriptors, RoundOpen, ToDevice, decode};
 use rand_core::Rng;
 
-use super::conversation::{Outgoing, State};
+use super::conversation::State;
 use super::vocabulary::count;
 use super::{Millis, Sampling, Session};
 use crate::source::{SampleSource, Targets};
@@ -53,15 +53,17 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        if open.id == self.talk.round && self.talk.update_ready {
-            self.talk.enter(State::Sending { next: Outgoing::Head });
-            return;
-        }
         // The server has not heard of this round for a while; it is under way.
         if open.id == self.talk.round
-            && matches!(self.talk.state, State::Receiving { .. } | State::Collecting)
+            && matches!(
+                self.talk.state,
+                State::Receiving { .. } | State::Collecting | State::Computed | State::AwaitingSlot
+            )
         {
             return self.talk.unexpected();
+        }
+        if open.id == self.talk.round && self.talk.update_ready {
+            return self.talk.send_update();
         }
         // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
         // to be fetched again.
@@ -73,17 +75,19 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             self.talk.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;
         }
+        let cost = self.task.cost(&open.task);
         // The task last: once it has said yes, it has let go of the round before.
         let accepted = Assembly::new(&open.tensors)
             .map_err(|_| DeclineReason::Tensors)
+            .and_then(|assembly| self.afford(cost).map(|()| assembly))
             .and_then(|assembly| self.task.open(open).map(|()| assembly));
         let assembly = match accepted {
             Ok(assembly) => assembly,
             Err(reason) => return self.talk.decline_round(open.id, reason),
         };
-        self.talk.update_ready = false;
-        self.talk.resend = None;
+        self.talk.drop_update();
         self.talk.round = open.id;
+        (self.talk.opened, self.talk.cost) = (now, cost);
         self.talk.fitting = matches!(open.task, message::Task::FitHead { .. });
         self.talk.assembly = assembly;
         self.talk.receive(now, false);
@@ -167,6 +171,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return self.talk.decline_round(id, DeclineReason::Tensors);
         }
         self.talk.upload = upload;
+        if let Err(reason) = self.charge() {
+            return self.talk.decline_round(id, reason);
+        }
         let record = Record {
             campaign: self.talk.campaign,
             round: id.round,
@@ -178,6 +185,26 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return self.talk.decline_round(id, DeclineReason::Device);
         }
         self.talk.update_ready = true;
-        self.talk.enter(State::Sending { next: Outgoing::Head });
+        self.talk.send_update();
+    }
+
+    /// Whether a round's update can be paid for. What costs nothing always can.
+    fn afford(&self, cost: u64) -> Result<(), DeclineReason> {
+        if cost == 0 { Ok(()) } else { self.ledger.afford(self.task.capabilities().privacy, cost) }
+    }
+
+    /// Pays for the update that was computed, before anything of it is kept or leaves. Once a round: a retry sends the
+    /// same bytes. It stays paid for whatever becomes of it.
+    fn charge(&mut self) -> Result<(), DeclineReason> {
+        let cost = self.talk.cost;
+        self.afford(cost)?;
+        if cost > 0 {
+            if self.ledger.charge(cost, &mut self.store).is_err() {
+                count(&mut self.talk.counters.storage);
+                return Err(DeclineReason::Device);
+            }
+            self.talk.unsent = true;
+        }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!            LinkUp            Welcome          RoundOpen, tensors        computed
 //!  Offline ----------> Greeting ------> Idle ----------------> Receiving ---------> Sending
-//!     ^                                  ^  \--(streaming: Collecting)--/               |
+//!     ^                                  ^  \--(streaming: Collecting)--/  \--(slots)--/ |
 //!     | LinkDown, from anywhere          |                 Ack, RoundClosed             v
 //!     +----------------------------------+-------------------------------------- AwaitingAck
 //! ```
@@ -15,17 +15,25 @@
 //!
 //! A finished update survives a lost link: when the server opens the same round again, the same bytes
 //! are sent again. Head, counters and storage change only once a round has been computed.
+//!
+//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they leave, once a round,
+//! and never taken back: also for a round that is closed, lost or late. A round that would cost more than is left of the
+//! device's own budget is declined before anything of it is received; what costs nothing goes on. A ledger that cannot be
+//! read counts as spent. The update leaves at a fixed time after the round's opening ([`Config::slot`]), however long the
+//! computation took: drawing noise takes longer or shorter with its value.
 
 mod clock;
 mod conversation;
 mod guard;
 mod incoming;
+mod ledger;
 mod outgoing;
 mod vocabulary;
 
 use conversation::{Conversation, State};
-use fedspan_protocol::message::Refusal;
+use fedspan_protocol::message::{Privacy, Refusal};
 use guard::Guard;
+use ledger::Ledger;
 use rand_core::Rng;
 use vocabulary::count;
 
@@ -45,6 +53,7 @@ pub struct Session<T, S, P, R> {
     store: P,
     random: R,
     guard: Guard,
+    ledger: Ledger,
     talk: Conversation,
 }
 
@@ -62,17 +71,22 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         mut store: P,
         random: R,
     ) -> Self {
+        // The ledger first, before the record is looked for: that may tidy up.
+        let ledger = Ledger::load(task.capabilities().privacy, &mut store);
         let loaded = store.load(task.head_mut());
         if let Ok(Some(loaded)) = loaded {
             task.restore_head(loaded.representation);
         }
         let remembered = loaded.ok().flatten().unwrap_or_default();
-        let mut talk = Conversation::new(remembered, config.leave_when_fitted);
+        let mut talk = Conversation::new(remembered, &config);
         if loaded.is_err() {
             count(&mut talk.counters.storage);
         }
+        if ledger.is_lost() {
+            count(&mut talk.counters.ledger_lost);
+        }
         let guard = Guard::new(protection);
-        Self { config, task, source, store, random, guard, talk }
+        Self { config, task, source, store, random, guard, ledger, talk }
     }
 
     /// The task, to predict with. Fitting a head or exchanging the representation through it while an update
@@ -110,6 +124,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// Frames are not encrypted. A firmware says so when it starts.
     pub fn is_plaintext(&self) -> bool {
         self.guard.is_plaintext()
+    }
+
+    /// What noise updates have, and what of the device's budget is used up: as hello says it.
+    pub fn privacy(&self) -> Privacy {
+        self.ledger.told(self.task.capabilities().privacy)
     }
 
     /// How the session behaves.

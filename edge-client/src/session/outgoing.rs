@@ -52,6 +52,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
         if encoded.is_some() && matches!(message, ToServer::Update(_) | ToServer::Chunk(_)) {
             self.talk.released = self.talk.round.round;
+            self.talk.unsent = false;
         }
         self.talk.sent(now, encoded)
     }
@@ -71,6 +72,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
         let mut capabilities = self.task.capabilities();
         capabilities.frame_limit = self.config.frame_limit;
+        capabilities.privacy = self.ledger.told(capabilities.privacy);
         if let Sampling::Stream { .. } = self.config.sampling {
             capabilities.tasks &= self.task.streamed_tasks();
         }

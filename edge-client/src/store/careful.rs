@@ -1,4 +1,4 @@
-//! Blocking flash as a library of records sees it: awaited, and never without the number of handshakes.
+//! Blocking flash as a library of records sees it: awaited, and never without the numbers that only grow.
 
 use core::ops::Range;
 use core::pin::pin;
@@ -7,7 +7,7 @@ use core::task::{Context, Poll, Waker};
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashError, NorFlashErrorKind};
 use embedded_storage_async::nor_flash as waiting;
 
-use super::copies::Search;
+use super::copies::{Found, Kind, Search};
 
 /// Bytes that are read at once when the whole flash is.
 const BLOCK: usize = 64;
@@ -16,8 +16,9 @@ const BLOCK: usize = 64;
 #[repr(align(8))]
 pub struct Aligned<const N: usize>(pub [u8; N]);
 
-/// Flash whose pages are not erased as long as they hold the only copy of the largest number of handshakes: a library
-/// that repairs what it finds damaged does not know what it throws away.
+/// Flash whose pages are not erased as long as they hold the only copy of the largest number of a kind, or all that there
+/// is: a library that repairs what it finds damaged does not know what it throws away, and flash that is blank is that of
+/// a device that has spent nothing.
 pub struct Careful<F> {
     pub flash: F,
     range: Range<u32>,
@@ -34,12 +35,28 @@ impl<F: NorFlash> Careful<F> {
         core::mem::take(&mut self.refused)
     }
 
-    /// The largest number of all copies in `range`, old ones included, and where the last copy of it ends; zeros where
-    /// there is none.
-    pub fn newest(&mut self, range: Range<u32>) -> Result<(u64, u32), NorFlashErrorKind> {
-        let (mut search, start) = (Search::default(), range.start);
+    /// What is in `range`.
+    pub fn search(&mut self, range: Range<u32>) -> Result<Found, NorFlashErrorKind> {
+        let mut search = Search::new();
         self.each(range, |byte| search.take(byte))?;
-        Ok(search.largest.map_or((0, 0), |(number, end)| (number, start.saturating_add(end))))
+        Ok(search.found)
+    }
+
+    /// Whether there is nothing in `range` but, at `place`, what is left of writing `bytes` where the power went.
+    pub fn is_blank_but(
+        &mut self,
+        range: Range<u32>,
+        place: u32,
+        bytes: &[u8],
+    ) -> Result<bool, NorFlashErrorKind> {
+        let (mut at, mut blank) = (range.start, true);
+        self.each(range, |byte| {
+            let index = at.checked_sub(place).and_then(|index| usize::try_from(index).ok());
+            let written = index.and_then(|index| bytes.get(index)).copied().unwrap_or(0xFF);
+            blank &= byte & written == written;
+            at = at.saturating_add(1);
+        })?;
+        Ok(blank)
     }
 
     fn each(&mut self, mut range: Range<u32>, mut take: impl FnMut(u8)) -> Result<(), NorFlashErrorKind> {
@@ -65,12 +82,13 @@ impl<F: NorFlash> Careful<F> {
         Ok(begins && dirty)
     }
 
-    fn erase_unless_newest(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
+    fn erase_unless_needed(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
         let Range { start, end } = self.range;
-        let (inside, _) = self.newest(from..to)?;
-        let (before, _) = self.newest(start..from)?;
-        let (behind, _) = self.newest(to..end)?;
-        if inside > before.max(behind) {
+        let (inside, before, behind) =
+            (self.search(from..to)?, self.search(start..from)?, self.search(to..end)?);
+        let newest = |kind| inside.number(kind) > before.number(kind).max(behind.number(kind));
+        let all = !inside.is_blank && before.is_blank && behind.is_blank;
+        if all || Kind::ALL.into_iter().any(newest) {
             self.refused = true;
             return Err(NorFlashErrorKind::Other);
         }
@@ -90,14 +108,14 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl<F: ErrorType> waiting::ErrorType for Careful<F> {
-    type Error = Kind;
+    type Error = Failure;
 }
 
 /// What went wrong in the flash, whatever the driver.
 #[derive(Debug)]
-pub struct Kind(NorFlashErrorKind);
+pub struct Failure(NorFlashErrorKind);
 
-impl waiting::NorFlashError for Kind {
+impl waiting::NorFlashError for Failure {
     fn kind(&self) -> waiting::NorFlashErrorKind {
         self.0
     }
@@ -106,8 +124,8 @@ impl waiting::NorFlashError for Kind {
 impl<F: NorFlash> waiting::ReadNorFlash for Careful<F> {
     const READ_SIZE: usize = F::READ_SIZE;
 
-    async fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Kind> {
-        self.flash.read(offset, bytes).map_err(|error| Kind(error.kind()))
+    async fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Failure> {
+        self.flash.read(offset, bytes).map_err(|error| Failure(error.kind()))
     }
 
     fn capacity(&self) -> usize {
@@ -119,11 +137,11 @@ impl<F: NorFlash> waiting::NorFlash for Careful<F> {
     const WRITE_SIZE: usize = F::WRITE_SIZE;
     const ERASE_SIZE: usize = F::ERASE_SIZE;
 
-    async fn erase(&mut self, from: u32, to: u32) -> Result<(), Kind> {
-        self.erase_unless_newest(from, to).map_err(Kind)
+    async fn erase(&mut self, from: u32, to: u32) -> Result<(), Failure> {
+        self.erase_unless_needed(from, to).map_err(Failure)
     }
 
-    async fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Kind> {
-        self.flash.write(offset, bytes).map_err(|error| Kind(error.kind()))
+    async fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Failure> {
+        self.flash.write(offset, bytes).map_err(|error| Failure(error.kind()))
     }
 }

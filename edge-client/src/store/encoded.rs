@@ -10,7 +10,7 @@
 //! | 18 | 4 k C | head, f32, row-major k x C |
 //!
 //! Every byte behind the mask is exclusive-ored with it. A server chooses what a record says: the mask is the smallest
-//! with which no part of the record reads like the number of handshakes that lies in the same flash.
+//! with which no part of the record reads like one of the numbers that lie in the same flash.
 //!
 //! Integrity is the storage's business. A record of another version or length is no record.
 
@@ -31,8 +31,8 @@ pub const fn record_len(k: usize, c: usize) -> usize {
 pub fn write(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     let length = HEADER + 4 * record.head.len();
     let out = out.get_mut(..length)?;
-    // A mask can make four bytes of a magic out of any, but such places are three bytes apart or more: there is a mask
-    // for every record of less than 768 bytes, and a server that means harm finds longer ones refused.
+    // A mask can make the beginning of a magic out of any four bytes, but such places are three bytes apart or more:
+    // there is a mask for every record of less than 768 bytes, and a server that means harm finds longer ones refused.
     (0..=u8::MAX).find(|mask| {
         let mut places = out.iter_mut();
         walk(record, *mask, |byte| {

@@ -10,7 +10,7 @@ use sequential_storage::cache::{Cache, Uncached};
 use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
 use super::careful::{Aligned, Careful, wait};
-use super::copies::{COPY, MOST, copy};
+use super::copies::{Kind, LONGEST, NumberCopy};
 use super::{Loaded, Record, Store, StoreError, encoded};
 
 /// The record's name.
@@ -18,9 +18,6 @@ const KEY: u8 = 0;
 
 /// Bytes that an item takes beside its value in the buffer, at most: its name, and what fills up a word of the flash.
 const FRAMING: usize = 1 + 32;
-
-/// Names of the number of handshakes, which is there twice: should one copy spoil, the other does not fall behind it.
-const HANDSHAKES: [u8; 2] = [1, 2];
 
 /// Why flash cannot be used as it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,15 +69,52 @@ impl core::error::Error for FlashError {}
 ///
 /// A round costs one write of a record and eight bytes around it, and is read back; a page is erased when all others are full.
 /// What cannot be read as a record of this model (another firmware's data, random bytes) is erased with the
-/// first write and counted in [`FlashStore::erased`].
+/// first write and counted in [`FlashStore::erased`]; the number of handshakes and the privacy ledger are not.
+///
+/// # The privacy ledger
+///
+/// A round whose update is private costs two writes of 21 bytes more. The pages of a device that has not spent anything
+/// are **blank**: erased, every byte 0xFF. At its first start a device writes a ledger of 0 there; should the power go, it
+/// does so at the next. Pages that hold something else and no whole copy of a ledger are those of a device that cannot
+/// tell what it has spent: that is all ([`SPENT`](super::SPENT)), is written down, and stays so. So it is for a device
+/// that has run without privacy: whoever switches privacy on erases the range once, together with the samples that any
+/// update was made from, or knows that none has left. Who can erase the range can make a device forget.
+///
+/// What was saved once is never less after a reset, whenever the power goes. Two copies of the largest number are there:
+/// damage to both that spares an older one goes back to that, and damage to all of them means that all is spent.
 pub struct FlashStore<F: NorFlash, const N: usize> {
-    map: MapStorage<u8, Careful<F>, Cache<Uncached, Uncached, Uncached, u8>>,
-    buffer: Aligned<N>,
-    /// The largest number of handshakes that is known: erasing must not forget it.
-    handshakes: u64,
+    pub(super) map: MapStorage<u8, Careful<F>, Cache<Uncached, Uncached, Uncached, u8>>,
+    pub(super) buffer: Aligned<N>,
+    /// The largest numbers that are known: erasing must not forget them.
+    pub(super) known: Known,
     /// What was looked for last could not be told from what else is there.
     unreadable: bool,
-    erased: u32,
+    pub(super) erased: u32,
+}
+
+/// The largest numbers that are known.
+#[derive(Debug, Default)]
+pub struct Known {
+    handshakes: Option<u64>,
+    spent: Option<u64>,
+}
+
+impl Known {
+    pub fn of(&self, kind: Kind) -> Option<u64> {
+        match kind {
+            Kind::Handshakes => self.handshakes,
+            Kind::Spent => self.spent,
+        }
+    }
+
+    /// A number of a kind; it only grows.
+    pub fn learn(&mut self, kind: Kind, number: Option<u64>) {
+        let known = match kind {
+            Kind::Handshakes => &mut self.handshakes,
+            Kind::Spent => &mut self.spent,
+        };
+        *known = number.max(*known);
+    }
 }
 
 impl<F: NorFlash, const N: usize> FlashStore<F, N> {
@@ -104,8 +138,11 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             MapConfigError::RangeTooSmall => short,
             _ => FlashError::Geometry { page, word },
         })?;
+        if page / 2 < Kind::ALL.len() * LONGEST.next_multiple_of(word) {
+            return Err(FlashError::Geometry { page, word });
+        }
         let map = MapStorage::new(Careful::new(flash, range), config, Cache::new_uncached());
-        Ok(Self { map, buffer: Aligned([0; N]), handshakes: 0, unreadable: false, erased: 0 })
+        Ok(Self { map, buffer: Aligned([0; N]), known: Known::default(), unreadable: false, erased: 0 })
     }
 
     /// How often all of it was erased because it could not be used as it was.
@@ -124,7 +161,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// would not help then, and would lose what is there.
     // Each call of the library is as large as the library.
     #[inline(never)]
-    fn write(&mut self, key: u8, item: &Item<'_>) -> Result<bool, StoreError> {
+    pub(super) fn write(&mut self, key: u8, item: &Item<'_>) -> Result<bool, StoreError> {
         let buffer = &mut self.buffer.0;
         let length = item.serialize_into(buffer).map_err(|_| StoreError)?;
         match wait(self.map.store_item(buffer, &key, item)) {
@@ -140,7 +177,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
 
     /// An item; none if there is none, or what is there is none of ours.
     #[inline(never)]
-    fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
+    pub(super) fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
         match wait(self.map.fetch_item(&mut self.buffer.0, &key)) {
             Ok(found) => Ok(found),
             Err(Error::Storage { .. }) if !self.map.flash().has_refused() => Err(StoreError),
@@ -149,88 +186,6 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
                 Ok(None)
             }
         }
-    }
-
-    fn write_handshakes(&mut self, numbered: u64) -> Result<bool, StoreError> {
-        if numbered >= MOST {
-            return Err(StoreError);
-        }
-        let mut all = true;
-        for key in HANDSHAKES {
-            all &= self.write(key, &Item::Handshakes(copy(numbered)))?;
-        }
-        Ok(all)
-    }
-
-    /// Whether both items are there, with this number.
-    fn has_handshakes(&mut self, number: u64) -> Result<bool, StoreError> {
-        let mut all = true;
-        for key in HANDSHAKES {
-            all &= self.fetch(key)? == Some(&copy(number));
-        }
-        Ok(all)
-    }
-
-    /// The largest number of all copies in the flash, old ones included, wherever they are: what cannot be read as
-    /// records any more still says how far the numbers went. And where the last copy of it ends.
-    fn read_handshakes(&mut self) -> Result<(u64, u32), StoreError> {
-        let range = self.map.flash_range();
-        let (number, end) = self.map.flash().newest(range).map_err(|_| StoreError)?;
-        self.handshakes = self.handshakes.max(number);
-        Ok((self.handshakes, end))
-    }
-
-    /// Erases everything but the number of handshakes, as far as that is known or can still be read. Whenever the power
-    /// goes, a copy of it is in one page or another.
-    fn erase(&mut self) -> Result<(), StoreError> {
-        self.erased = self.erased.saturating_add(1);
-        let (handshakes, end) = self.read_handshakes()?;
-        let Range { start: first, end: last } = self.map.flash_range();
-        let page = u32::try_from(F::ERASE_SIZE).map_err(|_| StoreError)?;
-        let last = last.saturating_sub(page);
-        if handshakes > 0 {
-            // Out of the last page, if the only copy may be there, and into it.
-            if end > last {
-                self.keep(first, handshakes)?;
-            }
-            self.keep(last, handshakes)?;
-        }
-        self.map.flash().flash.erase(first, last).map_err(|_| StoreError)?;
-        // Into the first page.
-        if handshakes > 0 && !self.write_handshakes(handshakes)? {
-            return Err(StoreError);
-        }
-        self.map.flash().flash.erase(last, last.saturating_add(page)).map_err(|_| StoreError)
-    }
-
-    /// Erases what an erasure that the power interrupted has left: pages that are taken for erased, and are not.
-    fn tidy(&mut self) -> Result<(), StoreError> {
-        let Range { start, end } = self.map.flash_range();
-        let page = u32::try_from(F::ERASE_SIZE).map_err(|_| StoreError)?;
-        let flash = self.map.flash();
-        let mut first = start;
-        while first < end {
-            let next = first.saturating_add(page);
-            if flash.is_half_erased(first..next).map_err(|_| StoreError)? {
-                flash.flash.erase(first, next).map_err(|_| StoreError)?;
-            }
-            first = next;
-        }
-        Ok(())
-    }
-
-    /// Erases the page at `first` and leaves the number in the middle of it, where no page has its marks.
-    fn keep(&mut self, first: u32, handshakes: u64) -> Result<(), StoreError> {
-        let length = COPY.next_multiple_of(F::WRITE_SIZE);
-        let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
-        bytes.fill(0xFF);
-        bytes.iter_mut().zip(copy(handshakes)).for_each(|(place, byte)| *place = byte);
-        let middle = F::ERASE_SIZE / 2 / F::WRITE_SIZE * F::WRITE_SIZE;
-        let (page, middle) = (u32::try_from(F::ERASE_SIZE), u32::try_from(middle));
-        let (page, middle) = page.and_then(|page| Ok((page, middle?))).map_err(|_| StoreError)?;
-        let flash = &mut self.map.flash().flash;
-        flash.erase(first, first.saturating_add(page)).map_err(|_| StoreError)?;
-        flash.write(first.saturating_add(middle), bytes).map_err(|_| StoreError)
     }
 }
 
@@ -246,20 +201,27 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
-        self.handshakes = self.handshakes.max(numbered);
-        if self.write_handshakes(numbered)? { Ok(()) } else { self.erase() }
+        self.save_number(Kind::Handshakes, numbered)
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
-        let (number, _) = self.read_handshakes()?;
-        if number > 0 {
-            // What is found, but not where it belongs, would go with its page.
-            if !self.has_handshakes(number)? {
-                self.save_handshakes(number)?;
-            }
-            self.tidy()?;
-        }
-        Ok(number)
+        self.read_numbers()?;
+        self.settle()?;
+        Ok(self.known.of(Kind::Handshakes).unwrap_or_default())
+    }
+
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        self.save_number(Kind::Spent, spent)
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        self.read_numbers()?;
+        let spent = match self.known.of(Kind::Spent) {
+            Some(spent) => spent,
+            None => self.begin_ledger()?,
+        };
+        self.settle()?;
+        Ok(spent)
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
@@ -273,9 +235,9 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
 }
 
 /// What is on its way into flash: of one type, so that the library's code is there once.
-enum Item<'a> {
+pub enum Item<'a> {
     Record(&'a Record<'a>),
-    Handshakes([u8; COPY]),
+    Number(NumberCopy),
 }
 
 impl Item<'_> {
@@ -283,7 +245,7 @@ impl Item<'_> {
     fn is(&self, stored: &[u8]) -> bool {
         match self {
             Self::Record(record) => encoded::is(stored, record),
-            Self::Handshakes(copy) => stored == copy,
+            Self::Number(copy) => stored == copy.bytes(),
         }
     }
 }
@@ -292,9 +254,9 @@ impl<'a> Value<'a> for Item<'_> {
     fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
         let written = match self {
             Self::Record(record) => encoded::write(record, buffer),
-            Self::Handshakes(copy) => buffer.split_at_mut_checked(COPY).map(|(place, _)| {
-                place.iter_mut().zip(copy).for_each(|(place, byte)| *place = *byte);
-                COPY
+            Self::Number(copy) => buffer.get_mut(..copy.bytes().len()).map(|place| {
+                place.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
+                place.len()
             }),
         };
         written.ok_or(SerializationError::BufferTooSmall)

@@ -1,4 +1,5 @@
-//! What survives a reset: one small record a round, written before the update leaves.
+//! What survives a reset: one small record a round, written before the update leaves; and two numbers that only grow,
+//! of handshakes and of what noisy updates have cost.
 
 #[cfg(feature = "flash")]
 mod careful;
@@ -8,6 +9,8 @@ mod copies;
 mod encoded;
 #[cfg(feature = "flash")]
 mod flash;
+#[cfg(feature = "flash")]
+mod numbers;
 
 #[cfg(feature = "flash")]
 pub use encoded::record_len;
@@ -50,7 +53,7 @@ impl core::fmt::Display for StoreError {
 
 impl core::error::Error for StoreError {}
 
-/// Non-volatile memory for one [`Record`].
+/// Non-volatile memory for one [`Record`] and two numbers.
 pub trait Store {
     /// Writes the record; it is durable when this returns.
     ///
@@ -75,10 +78,27 @@ pub trait Store {
     /// # Errors
     /// [`StoreError`] if the storage cannot be read.
     fn load_handshakes(&mut self) -> Result<u64, StoreError>;
+
+    /// Writes what all noisy updates have cost so far (the privacy ledger); durable when this returns. It only grows.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the update then does not leave. The next number may be the same.
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError>;
+
+    /// The largest number that was written; 0 on a new device. Where something was there that cannot be read any more,
+    /// it is [`SPENT`], and stays so.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the storage cannot be read; everything is then taken for spent.
+    fn load_spent(&mut self) -> Result<u64, StoreError>;
 }
 
+/// All of every budget: what a device has spent that cannot tell any more.
+pub const SPENT: u64 = u64::MAX;
+
 /// Forgets everything: for hosts, emulators and simulations. Where there is a key, every handshake after a restart is
-/// as new as the session's randomness is: a board needs storage instead.
+/// as new as the session's randomness is; and a device whose updates are private has its whole budget again. A board
+/// needs storage instead.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStore;
 
@@ -96,6 +116,14 @@ impl Store for NoStore {
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    fn save_spent(&mut self, _spent: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
         Ok(0)
     }
 }

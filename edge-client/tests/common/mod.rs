@@ -1,6 +1,7 @@
 //! What several test files share: test data, f64 oracles, memory of any shape, and one round by hand.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+pub mod costly;
 #[cfg(feature = "i16")]
 pub mod fixed;
 pub mod head;

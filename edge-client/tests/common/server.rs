@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fedspan_client::session::{Config, Event, Millis, Progress, Protection, Session};
 use fedspan_client::store::{Loaded, Record, Store, StoreError};
-use fedspan_client::{Linear, SampleSource};
+use fedspan_client::{Linear, SampleSource, Task};
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
 use fedspan_protocol::limits::wire_capacity;
@@ -58,9 +58,13 @@ pub struct Flash(pub Rc<RefCell<FlashState>>);
 pub struct FlashState {
     pub record: Option<(Loaded, Vec<f32>)>,
     pub handshakes: u64,
+    pub spent: u64,
     pub saves: usize,
     pub fail_save: bool,
+    pub fail_spent: bool,
     pub fail_load: bool,
+    /// What was written and read, in order.
+    pub calls: Vec<&'static str>,
 }
 
 impl Store for Flash {
@@ -70,6 +74,7 @@ impl Store for Flash {
             return Err(StoreError);
         }
         let Record { campaign, round, representation, head } = *record;
+        state.calls.push("save");
         state.saves += 1;
         state.record = Some((Loaded { campaign, round, representation }, head.to_vec()));
         Ok(())
@@ -91,6 +96,7 @@ impl Store for Flash {
         if state.fail_save {
             return Err(StoreError);
         }
+        state.calls.push("save_handshakes");
         state.handshakes = numbered;
         Ok(())
     }
@@ -99,14 +105,31 @@ impl Store for Flash {
         let state = self.0.borrow();
         if state.fail_load { Err(StoreError) } else { Ok(state.handshakes) }
     }
+
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        let mut state = self.0.borrow_mut();
+        if state.fail_spent {
+            return Err(StoreError);
+        }
+        assert!(spent > state.spent, "{spent} after {}", state.spent);
+        state.calls.push("save_spent");
+        state.spent = spent;
+        Ok(())
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        let mut state = self.0.borrow_mut();
+        state.calls.push("load_spent");
+        if state.fail_load { Err(StoreError) } else { Ok(state.spent) }
+    }
 }
 
-pub type Device<S> = Session<Linear<Heap>, S, Flash, ChaCha8Rng>;
+pub type Device<S, T = Linear<Heap>> = Session<T, S, Flash, ChaCha8Rng>;
 
 /// A device with its clock and transmit buffer.
 #[derive(Debug)]
-pub struct Bench<S> {
-    pub session: Device<S>,
+pub struct Bench<S, T = Linear<Heap>> {
+    pub session: Device<S, T>,
     pub limit: usize,
     pub now: Millis,
     pub last: Progress,
@@ -115,8 +138,14 @@ pub struct Bench<S> {
 
 impl<S: SampleSource> Bench<S> {
     pub fn new(config: Config, memory: Heap, source: S, flash: Flash) -> Self {
+        Self::of(config, Linear::new(memory), source, flash)
+    }
+}
+
+impl<S: SampleSource, T: Task> Bench<S, T> {
+    pub fn of(config: Config, task: T, source: S, flash: Flash) -> Self {
         let (random, bench) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
-        let session = Session::new(config, bench, Linear::new(memory), source, flash, random);
+        let session = Session::new(config, bench, task, source, flash, random);
         let last = Progress { sent: 0, again: false, close: false, wake: 0 };
         let limit = usize::from(config.frame_limit);
         Self { session, limit, now: 1_000, last, out: vec![0xEE; config.transmit_capacity()] }
@@ -327,8 +356,8 @@ pub enum Fate {
 /// Runs device and server until both are at rest or `steps` are used up. Starts offline. `fate` sees every
 /// frame of both directions. Where nothing comes for a while, the server opens its round anew. Returns the
 /// number of frames until both fell silent for the first time.
-pub fn exchange<S: SampleSource>(
-    bench: &mut Bench<S>,
+pub fn exchange<S: SampleSource, T: Task>(
+    bench: &mut Bench<S, T>,
     server: &mut Server,
     steps: usize,
     mut fate: impl FnMut(usize) -> Fate,

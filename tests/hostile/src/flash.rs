@@ -1,12 +1,13 @@
-//! The record in flash that may hold anything, in pages that may stop working: it is read or not, and the next
-//! record is kept or refused, in a bounded number of operations.
+//! The record and the privacy ledger in flash that may hold anything, in pages that may stop working: they are read or not,
+//! the next ones are kept or refused, in a bounded number of operations; and what is spent never falls.
 
 use std::sync::OnceLock;
 
-use fedspan_client::store::{FlashStore, Loaded, Record, Store, StoreError, record_len};
+use fedspan_client::store::{FlashStore, Loaded, Record, SPENT, Store, StoreError, record_len};
 
 use crate::Work;
 use crate::chip::{Chip, PAGE, WORD};
+use crate::reference;
 use crate::script::Script;
 
 const K: usize = 4;
@@ -28,8 +29,8 @@ fn record(round: u32) -> (Loaded, [f32; K]) {
     (Loaded { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
 }
 
-/// Two bytes of settings (pages and what is in them at first, when the power goes), then pieces of an image:
-/// where, how long, and the bytes.
+/// Two bytes of settings (pages and what is in them at first, whether the device is private, when the power goes), then
+/// pieces of an image: where, how long, and the bytes.
 pub fn flash_image(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -38,7 +39,8 @@ pub fn flash_image(bytes: &[u8]) -> Work {
         words => usize::from(words) * 4,
     };
     let pages = 2 + usize::from(settings % 3);
-    let image = images()[pages - 2][usize::from(settings / 3 % 4)].clone();
+    let private = settings / 24 % 2 == 1;
+    let image = images()[usize::from(private)][pages - 2][usize::from(settings / 3 % 4)].clone();
     let mut bench = Bench { chip: Chip::new(image), work: Work { frames: 1, ..Work::default() } };
     let full = [usize::MAX, power][usize::from(settings / 12 % 2)];
     while let Some(low) = script.next() {
@@ -50,33 +52,77 @@ pub fn flash_image(bytes: &[u8]) -> Work {
             chip.bytes[(first + offset) % size] = *byte;
         }
     }
+    // What is spent by the bytes that are there, and what it has been since.
+    let spent = ledger(&bench.chip.0.borrow().bytes);
+    let mut paid = spent..=spent;
     bench.chip.0.borrow_mut().power = full;
+    if private {
+        let found = bench.spent();
+        assert!(found == Ok(spent) || full != usize::MAX && found == Err(StoreError), "{found:?} of {spent}");
+    }
     let found = bench.load();
     bench.work.refused = u64::from(matches!(found, Ok(None)));
     // Whatever was there: while the power lasts, what is saved is there after a reset.
     for round in 100..104 {
+        let next = paid.end().saturating_add(3);
+        if private && next < SPENT {
+            paid = if bench.pay(next).is_ok() { next..=next } else { *paid.start()..=next };
+        }
         if bench.save(round).is_ok() {
             bench.chip.0.borrow_mut().power = usize::MAX;
             assert_eq!(bench.load(), Ok(Some(record(round))));
+        }
+        if private && let Ok(spent) = bench.spent() {
+            assert!(paid.contains(&spent) || spent == SPENT, "{spent} of {paid:?}");
+            paid = spent..=spent.max(*paid.end());
         }
     }
     // And once it is back.
     bench.chip.0.borrow_mut().power = usize::MAX;
     bench.save(200).expect("sound flash");
     assert_eq!(bench.load(), Ok(Some(record(200))));
+    // Also where a firmware without privacy has been at it, which leaves no flash blank.
+    let spent = bench.spent().expect("sound flash");
+    assert!(spent >= *paid.start(), "{spent} of {paid:?}");
+    assert!(if private { paid.contains(&spent) || spent == SPENT } else { spent > 0 });
     bench.work
 }
 
-/// For two, three and four pages: erased, all zero, a few records of this firmware of which the last is no number, and
-/// records in all pages.
-fn images() -> &'static [[Vec<u8>; 4]; 3] {
-    static IMAGES: OnceLock<[[Vec<u8>; 4]; 3]> = OnceLock::new();
-    IMAGES.get_or_init(|| {
+/// What these bytes say by a second reading: the largest whole copy; nothing if they are blank, or but for the place where
+/// a device begins its ledger; and else everything.
+fn ledger(bytes: &[u8]) -> u64 {
+    let (magic, number) =
+        (b"FSPLPAID", |bytes: &[u8]| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
+    let whole = |copy: &&[u8]| {
+        copy.starts_with(magic) && number(&copy[16..]) == u64::from(reference::crc32c(&copy[..16]))
+    };
+    let copies = bytes.windows(20).filter(whole).map(|copy| number(&copy[8..16]));
+    let place = bytes.len() - PAGE / 2 + 20;
+    let begun =
+        [&magic[..], &[0; 8], &reference::crc32c(&[&magic[..], &[0; 8]].concat()).to_le_bytes()].concat();
+    let blank = bytes.iter().enumerate().all(|(at, byte)| {
+        let written = at.checked_sub(place).and_then(|at| begun.get(at)).unwrap_or(&0xFF);
+        byte & written == *written
+    });
+    copies.max().unwrap_or(if blank { 0 } else { SPENT })
+}
+
+/// Without a ledger and with one, for two, three and four pages: erased, all zero, a few records of this firmware of which
+/// the last is no number, and records in all pages.
+fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
+    static IMAGES: OnceLock<[[[Vec<u8>; 4]; 3]; 2]> = OnceLock::new();
+    let of = |private: bool| {
         [2, 3, 4].map(|pages| {
             let saved = |rounds| {
                 let chip = Chip::new(vec![0xFF; pages * PAGE]);
                 let mut bench = Bench { chip, work: Work::default() };
-                (0..rounds).for_each(|round| bench.save(round).expect("sound flash"));
+                for round in 0..rounds {
+                    if private {
+                        assert_eq!(bench.spent(), Ok(3 * u64::from(round)));
+                        bench.pay(3 * u64::from(round + 1)).expect("sound flash");
+                    }
+                    bench.save(round).expect("sound flash");
+                }
                 bench.chip.0.take().bytes
             };
             // A record of something that is no number can be written, and must not come back.
@@ -86,7 +132,8 @@ fn images() -> &'static [[Vec<u8>; 4]; 3] {
             store(&chip).save(&record).expect("sound flash");
             [vec![0xFF; pages * PAGE], vec![0; pages * PAGE], chip.0.take().bytes, saved(40)]
         })
-    })
+    };
+    IMAGES.get_or_init(|| [of(false), of(true)])
 }
 
 struct Bench {
@@ -111,6 +158,14 @@ impl Bench {
         self.count(|store| store.save(&Record { campaign, round, representation, head: &head }))
     }
 
+    fn spent(&mut self) -> Result<u64, StoreError> {
+        self.count(Store::load_spent)
+    }
+
+    fn pay(&mut self, spent: u64) -> Result<(), StoreError> {
+        self.count(|store| store.save_spent(spent))
+    }
+
     fn count<T>(&mut self, work: impl FnOnce(&mut Flash) -> T) -> T {
         let before = self.chip.operations();
         let result = work(&mut store(&self.chip));
@@ -125,7 +180,7 @@ impl Bench {
 /// Images of every kind, with noise in the pages' headers and in a record.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
-    for settings in 0..24u8 {
+    for settings in 0..48u8 {
         for (power, at) in [(0, 0u16), (0, 4), (3, 30), (20, 512), (200, 508)] {
             let [low, high] = at.to_le_bytes();
             seeds.push(vec![settings, power, low, high, 6, 1, 0x80, 0xFF, 0, 0x7F, 0xFE]);

@@ -79,6 +79,14 @@ impl<const N: usize> Store for Storage<N> {
         self.flash.as_mut().map_or(Ok(0), FlashStore::load_handshakes)
     }
 
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        self.flash.as_mut().map_or(Ok(()), |flash| flash.save_spent(spent))
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        self.flash.as_mut().map_or(Ok(0), FlashStore::load_spent)
+    }
+
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
         let Some(flash) = &mut self.flash else { return Ok(None) };
         let loaded = flash.load(head)?;

@@ -446,4 +446,12 @@ impl Store for Kept {
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
         Ok(self.0.borrow().handshakes)
     }
+
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        panic!("{spent} spent without privacy");
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        panic!("a ledger without privacy");
+    }
 }

@@ -1,0 +1,106 @@
+//! A task whose updates cost something of a privacy budget, as far as the session can see: the noise itself is missing.
+
+use fedspan_client::source::{SampleSource, Targets};
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{
+    Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire,
+};
+
+use super::Heap;
+use super::problem::{Problem, config};
+use super::server::{Bench, Flash};
+
+/// `T`, of which an update costs `release` of `budget`; with no budget it says that it is not private, and costs so much
+/// nevertheless.
+#[derive(Clone, Debug)]
+pub struct Costly<T> {
+    pub task: T,
+    pub release: u32,
+    pub budget: Option<u64>,
+}
+
+impl<T: Task> Task for Costly<T> {
+    fn capabilities(&self) -> Capabilities {
+        let privacy = match self.budget {
+            Some(budget) => Privacy::Gaussian { release: self.release, budget, spent: 0 },
+            None => Privacy::None,
+        };
+        Capabilities { privacy, ..self.task.capabilities() }
+    }
+
+    fn cost(&self, task: &Wire) -> u64 {
+        if let Wire::FitHead { .. } = task { 0 } else { self.release.into() }
+    }
+
+    fn streamed_tasks(&self) -> u16 {
+        self.task.streamed_tasks()
+    }
+
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
+        self.task.open(round)
+    }
+
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        self.task.tensor_mut(index)
+    }
+
+    fn verify(&mut self) -> Result<(), DeclineReason> {
+        self.task.verify()
+    }
+
+    fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        self.task.run(id, source)
+    }
+
+    fn begin(&mut self) -> Result<(), DeclineReason> {
+        self.task.begin()
+    }
+
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
+        self.task.sample(x, target)
+    }
+
+    fn finish(&mut self) -> Result<Usage, DeclineReason> {
+        self.task.finish()
+    }
+
+    fn upload(&self) -> Descriptors {
+        self.task.upload()
+    }
+
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
+        self.task.emit(index, first, out);
+    }
+
+    fn head(&self) -> &[f32] {
+        self.task.head()
+    }
+
+    fn head_mut(&mut self) -> &mut [f32] {
+        self.task.head_mut()
+    }
+
+    fn head_fitted_on(&self) -> Option<u32> {
+        self.task.head_fitted_on()
+    }
+
+    fn restore_head(&mut self, representation: u32) {
+        self.task.restore_head(representation);
+    }
+}
+
+pub type PrivateBench = Bench<super::Sliced, Costly<Linear<Heap>>>;
+
+/// A device whose update costs 3 of `budget`; private updates leave at multiples of `slot`.
+pub fn private(
+    problem: &Problem,
+    limit: u16,
+    budget: Option<u64>,
+    slot: Option<u64>,
+    flash: &Flash,
+) -> PrivateBench {
+    let config = fedspan_client::session::Config { slot, ..config(limit) };
+    let task = Linear::new(Heap::new(problem.d, problem.k, problem.c));
+    Bench::of(config, Costly { task, release: 3, budget }, problem.samples.clone(), flash.clone())
+}

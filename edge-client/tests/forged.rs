@@ -1,0 +1,147 @@
+//! What a server chooses of a record, with what the storage puts around it, never reads like a privacy ledger or a number of
+//! handshakes.
+#![cfg(feature = "flash")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "common/nor.rs"]
+mod nor;
+
+use fedspan_client::store::{FlashStore, Record, SPENT, Store, record_len};
+use fedspan_protocol::frame::crc32c;
+use nor::{Nor, PAGE, WORD};
+use proptest::prelude::*;
+
+/// A ledger as it lies in flash.
+fn copy(spent: u64) -> Vec<u8> {
+    let mut bytes = [b"FSPLPAID".as_slice(), &spent.to_le_bytes()].concat();
+    bytes.extend(crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The check of a length in the storage's items (CRC-16F/4.2 of Koopman, reflected, inverted).
+fn check(length: u16) -> [u8; 2] {
+    let mut crc = 0xFFFFu16;
+    for byte in length.to_le_bytes() {
+        crc ^= u16::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x1A2E } else { crc >> 1 };
+        }
+    }
+    let crc = crc ^ 0xFFFF;
+    if crc == 0xFFFF { 0xFFFE } else { crc }.to_le_bytes()
+}
+
+/// The bytes before a record's own, as they are in flash with words of so many bytes, after seven of whatever was before.
+/// What a server can choose, in one way or another, is `None`: that, and the CRC-32 of the item.
+fn around(length: u16, word: usize) -> Vec<Option<u8>> {
+    let mut bytes = vec![None; 7 + 4];
+    bytes.extend(length.to_le_bytes().into_iter().chain(check(length)).map(Some));
+    bytes.resize(7 + 8usize.next_multiple_of(word), Some(0xFF));
+    // Its name.
+    bytes.push(Some(0));
+    bytes
+}
+
+/// For every length that a record can have: no copy can begin there and go on in a record that a server has chosen.
+#[test]
+fn no_copy_begins_in_front_of_a_record() {
+    let (mut places, mut beyond) = (0u32, 0);
+    for word in [1, 2, 4, 8, 16, 32] {
+        for length in (record_len(0, 0)..=usize::from(u16::MAX)).step_by(4) {
+            let mut bytes = around(length as u16, word);
+            let record = bytes.len();
+            // Version 2, and then whatever is chosen.
+            bytes.push(Some(2));
+            bytes.resize(record + 40, None);
+            for (magic, most) in [(&b"FSPLPAID"[..], None), (b"FSPH", Some(1u64 << 40))] {
+                // In the record before, no more than three bytes of a beginning.
+                for first in 4..record {
+                    places += 1;
+                    let fits = |at: usize, byte: u8| bytes[at].is_none_or(|there| there == byte);
+                    if !magic.iter().enumerate().all(|(at, byte)| fits(first + at, *byte)) {
+                        continue;
+                    }
+                    // The smallest number that can be read there.
+                    let number = first + magic.len()..first + magic.len() + 8;
+                    let least =
+                        bytes[number].iter().rev().fold(0, |n, byte| n << 8 | u64::from(byte.unwrap_or(0)));
+                    beyond += 1;
+                    let most = most.expect("a ledger begins nowhere");
+                    assert!(least >= most, "{least} at {first}, record of {length}, words of {word}");
+                }
+            }
+        }
+    }
+    // Where the check of the record is the first magic.
+    assert!(beyond > 0);
+    println!("{places} places, in {beyond} a number of handshakes would be too large");
+}
+
+/// The layout that is tried above is that of the storage.
+#[test]
+fn records_lie_in_flash_as_is_assumed() {
+    const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
+    let nor = Nor::new(2);
+    let mut store = FlashStore::<_, BYTES>::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
+    store.save(&Record { campaign: 1, round: 2, representation: 3, head: &[0.5; 2] }).unwrap();
+    let image = nor.image();
+    let expected = around(record_len(2, 1) as u16, WORD);
+    // After the mark of the page.
+    let header = &image[WORD..WORD + expected.len() - 7 + 1];
+    for (at, byte) in expected[7..].iter().chain(&[Some(2)]).enumerate() {
+        assert!(byte.is_none_or(|byte| byte == header[at]), "byte {at} of {header:02x?}");
+    }
+}
+
+#[test]
+fn a_server_cannot_write_a_ledger() {
+    const K: usize = 2;
+    const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+    // Campaign, round and what the representation hashes to.
+    let forged = copy(SPENT);
+    let (campaign, rest) = forged.split_first_chunk().unwrap();
+    let (round, rest) = rest.split_first_chunk().unwrap();
+    let (representation, rest) = rest.split_first_chunk().unwrap();
+    let head = [f32::from_le_bytes(rest.try_into().unwrap()), 0.5];
+    let record = Record {
+        campaign: u64::from_le_bytes(*campaign),
+        round: u32::from_le_bytes(*round),
+        representation: u32::from_le_bytes(*representation),
+        head: &head,
+    };
+    let nor = Nor::new(2);
+    let store = || FlashStore::<_, BYTES>::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
+    assert_eq!(store().load_spent(), Ok(0));
+    store().save_spent(5).unwrap();
+    store().save(&record).unwrap();
+    assert_eq!((store().load_spent(), store().load_handshakes()), (Ok(5), Ok(0)));
+    let loaded = store().load(&mut [0.0; K]).unwrap().unwrap();
+    assert_eq!((loaded.campaign, loaded.round), (record.campaign, record.round));
+}
+
+proptest! {
+    /// A head that is full of ledgers and of numbers, each hidden in another way.
+    #[test]
+    fn a_head_cannot_pose_as_a_ledger(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
+        const K: usize = 80;
+        const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+        let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {
+            let mask = if n == 0 { 0 } else { mask & 0x3f };
+            copy(0x3f_3f3f_0000).into_iter().map(move |byte| byte ^ mask)
+        });
+        let bytes: Vec<u8> = std::iter::repeat_n(0, shift).chain(hidden).collect();
+        let words = bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap()));
+        let mut head: Vec<f32> = words.map(|value| if value.is_finite() { value } else { 0.0 }).collect();
+        head.resize(K, 1.0);
+        let nor = Nor::new(4);
+        let whole = || FlashStore::<_, BYTES>::new(nor.clone(), 0..4 * PAGE as u32).unwrap();
+        prop_assert_eq!(whole().load_spent(), Ok(0));
+        whole().save_spent(5).unwrap();
+        whole().save_handshakes(128).unwrap();
+        whole().save(&Record { campaign: 1, round: 2, representation: 3, head: &head }).unwrap();
+        let mut back = [0.0; K];
+        prop_assert!(whole().load(&mut back).unwrap().is_some());
+        prop_assert_eq!(back.as_slice(), head.as_slice());
+        prop_assert_eq!((whole().load_spent(), whole().load_handshakes()), (Ok(5), Ok(128)));
+    }
+}

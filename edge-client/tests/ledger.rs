@@ -1,0 +1,338 @@
+//! The privacy budget: an update is paid for once, durably, before anything of it leaves, whatever becomes of it; what
+//! cannot be paid for is declined before anything is received; a ledger that cannot be read is spent.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::costly::*;
+use common::problem::*;
+use common::server::*;
+use common::*;
+use fedspan_client::Linear;
+use fedspan_client::session::{Config, Counters, Event, Protection, Sampling, Session};
+use fedspan_client::source::NoRecording;
+use fedspan_client::store::SPENT;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, DeclineReason, Privacy, Rejection, RoundId, Task as Wire, ToDevice, ToServer,
+};
+use fedspan_protocol::secure::Key;
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+/// Opens `round`, all of it, and returns what follows at once.
+fn open(bench: &mut PrivateBench, problem: &Problem, round: u32) -> Vec<(ToServer, Vec<u8>)> {
+    let limit = bench.limit as u16;
+    let opening = problem.server(round, gradient(), Encoding::F32, limit).opening();
+    opening.iter().flat_map(|(message, body)| bench.message(message, body)).collect()
+}
+
+fn ack(bench: &mut PrivateBench, round: u32, outcome: AckOutcome) {
+    bench.message(&ToDevice::Ack(Ack { id: RoundId { round, stage: 0 }, outcome }), &[]);
+}
+
+fn is_update(sent: &[(ToServer, Vec<u8>)]) -> bool {
+    matches!(sent, [(ToServer::Update(_), _), ..])
+}
+
+/// What the next hello says has been spent.
+fn told(bench: &mut PrivateBench) -> u64 {
+    bench.all(Event::LinkDown);
+    let sent = bench.connect(7, 60_000);
+    assert!(sent.is_empty());
+    match bench.session.privacy() {
+        Privacy::Gaussian { spent, .. } => spent,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn hello_says_what_is_spent() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    for spent in [0, 3, 6] {
+        let mut bench = private(&problem, 256, Some(10), None, &flash);
+        let sent = bench.all(Event::LinkUp);
+        let [(ToServer::Hello(hello), _)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(hello.capabilities.privacy, Privacy::Gaussian { release: 3, budget: 10, spent });
+        bench.connect(7, 60_000);
+        assert!(is_update(&open(&mut bench, &problem, 1 + spent as u32)));
+        // Also within a session.
+        assert_eq!(told(&mut bench), spent + 3);
+    }
+}
+
+/// In this order: the ledger, the record, the first byte.
+#[test]
+fn an_update_is_paid_for_before_it_leaves() {
+    let problem = problem(57, 8, 1);
+    for limit in [128, 256, 4096] {
+        let flash = Flash::default();
+        let mut bench = private(&problem, limit, Some(10), None, &flash);
+        bench.connect(7, 60_000);
+        let opening = problem.server(1, gradient(), Encoding::F32, limit).opening();
+        for (n, (message, body)) in opening.iter().enumerate() {
+            let calls = flash.0.borrow().calls.clone();
+            let sent = bench.once(Event::Message(&payload(message, body)));
+            if n + 1 < opening.len() {
+                assert_eq!((sent, calls, flash.0.borrow().spent), (None, vec!["load_spent"], 0));
+            } else {
+                assert!(matches!(sent, Some((ToServer::Update(_), _))));
+                assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent", "save"]);
+                assert_eq!(flash.0.borrow().spent, 3);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    /// Frames may be lost, doubled, overtaken, the link may break: one round costs what one round costs.
+    #[test]
+    fn a_round_is_paid_for_once_however_often_it_is_sent(
+        seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096]),
+        slot in prop::sample::select(vec![None, Some(1u64), Some(700), Some(30_000)]),
+    ) {
+        let problem = problem(57, 8, 2);
+        let flash = Flash::default();
+        let mut bench = private(&problem, limit, Some(1000), slot, &flash);
+        let mut server = problem.server(1, gradient(), Encoding::F32, limit);
+        let mut random = Random(seed);
+        exchange(&mut bench, &mut server, 20_000, |frame| match random.below(20) {
+            0..=1 => Fate::Lose,
+            2 => Fate::Twice,
+            3..=4 => Fate::Later,
+            5 if frame < 400 && random.below(8) == 0 => Fate::CutBefore,
+            6 if frame < 400 && random.below(8) == 0 => Fate::CutAfter,
+            _ => Fate::Deliver,
+        });
+        prop_assert!(!server.updates.is_empty(), "{:?}", bench.session.counters());
+        for index in 0..server.updates.len() {
+            prop_assert_eq!(bits(&server.values(index)), bits(&server.values(0)));
+        }
+        prop_assert_eq!(flash.0.borrow().spent, 3);
+        prop_assert_eq!(bench.session.counters().forfeited, 0);
+        // And the next one again.
+        bench.all(Event::LinkDown);
+        let mut server = problem.server(2, gradient(), Encoding::F32, limit);
+        exchange(&mut bench, &mut server, 20_000, |_| Fate::Deliver);
+        prop_assert_eq!((server.updates.len(), flash.0.borrow().spent), (1, 6));
+    }
+}
+
+#[test]
+fn the_budget_is_exact_to_the_unit() {
+    let problem = problem(20, 2, 1);
+    for budget in 0..=9u64 {
+        let flash = Flash::default();
+        let mut bench = private(&problem, 256, Some(budget), None, &flash);
+        bench.connect(7, 60_000);
+        for round in 1..=5u32 {
+            let sent = open(&mut bench, &problem, round);
+            let paid = u64::from(round) * 3;
+            if paid <= budget {
+                assert!(is_update(&sent), "round {round} of {budget}");
+                assert_eq!(flash.0.borrow().spent, paid);
+                ack(&mut bench, round, AckOutcome::Counted);
+            } else {
+                assert_eq!(declined(&sent), DeclineReason::Budget { left: budget % 3 });
+                assert_eq!(flash.0.borrow().spent, budget / 3 * 3);
+            }
+        }
+        assert_eq!(u64::from(bench.session.counters().declined), 5 - budget / 3);
+        // What is spent stays so with a larger release.
+        let mut larger = private(&problem, 256, Some(budget), None, &flash);
+        larger.session.task_mut().release = 4;
+        larger.connect(7, 60_000);
+        assert_eq!(declined(&open(&mut larger, &problem, 9)), DeclineReason::Budget { left: budget % 3 });
+    }
+    // A budget that was made smaller than what is spent.
+    let flash = Flash::default();
+    flash.0.borrow_mut().spent = 8;
+    let mut bench = private(&problem, 256, Some(5), None, &flash);
+    bench.connect(7, 60_000);
+    assert_eq!(declined(&open(&mut bench, &problem, 9)), DeclineReason::Budget { left: 0 });
+}
+
+/// No tensor is taken, no sample read, nothing written; head and predictions go on, and so does fitting the head.
+#[test]
+fn what_costs_nothing_goes_on_over_the_budget() {
+    let problem = problem(57, 8, 1);
+    for limit in [128, 4096] {
+        let flash = Flash::default();
+        let mut bench = private(&problem, limit, Some(5), None, &flash);
+        bench.connect(7, 60_000);
+        assert!(is_update(&open(&mut bench, &problem, 1)));
+        ack(&mut bench, 1, AckOutcome::Counted);
+        let mut out = [0.0];
+        let row = problem.samples.x[..57].to_vec();
+        bench.session.task_mut().task.predict(&row, &mut out).unwrap();
+        let (passes, calls) = (bench.session.source_mut().passes, flash.0.borrow().calls.clone());
+        let sent = open(&mut bench, &problem, 2);
+        assert_eq!(declined(&sent), DeclineReason::Budget { left: 2 });
+        assert_eq!((bench.session.source_mut().passes, &flash.0.borrow().calls), (passes, &calls));
+        let mut again = [0.0];
+        bench.session.task_mut().task.predict(&row, &mut again).unwrap();
+        assert_eq!(bits(&out), bits(&again));
+        for round in 3..6 {
+            let fit = problem.server(round, Wire::FitHead { head: EXACT }, Encoding::F32, limit).opening();
+            let sent: Vec<_> = fit.iter().flat_map(|(m, body)| bench.message(m, body)).collect();
+            assert!(matches!(&sent[..], [(ToServer::Update(update), _)] if update.tensors.is_empty()));
+            ack(&mut bench, round, AckOutcome::Counted);
+            bench.session.task_mut().task.predict(&row, &mut again).unwrap();
+        }
+        assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 0));
+        assert_eq!(told(&mut bench), 3);
+    }
+}
+
+/// A round that cannot be paid for does not touch the update that waits for its acknowledgement.
+#[test]
+fn the_update_in_flight_survives_a_round_over_the_budget() {
+    let problem = problem(20, 2, 1);
+    let mut bench = private(&problem, 256, Some(5), None, &Flash::default());
+    bench.connect(7, 60_000);
+    let first = open(&mut bench, &problem, 1);
+    assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::Budget { left: 2 });
+    assert_eq!(open(&mut bench, &problem, 1), first);
+}
+
+#[test]
+fn storage_that_fails_lets_nothing_leave() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = private(&problem, 256, Some(10), None, &flash);
+    bench.connect(7, 60_000);
+    flash.0.borrow_mut().fail_spent = true;
+    for failures in 1..4 {
+        assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+        assert!(bench.wake().iter().all(|(message, _)| *message == ToServer::Alive));
+        let counters = Counters { declined: failures, storage: failures, ..Counters::default() };
+        assert_eq!(bench.session.counters(), counters);
+        assert_eq!((flash.0.borrow().spent, flash.0.borrow().saves), (0, 0), "no record either");
+    }
+    flash.0.borrow_mut().fail_spent = false;
+    // The record after the ledger: paid for, and forfeited.
+    flash.0.borrow_mut().fail_save = true;
+    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
+    flash.0.borrow_mut().fail_save = false;
+    assert!(is_update(&open(&mut bench, &problem, 1)));
+    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 1));
+}
+
+/// Late, rejected, closed, replaced by another round, not finite, lost with a reset or with its campaign.
+#[test]
+fn a_round_stays_paid_for_whatever_becomes_of_it() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = private(&problem, 256, Some(100), None, &flash);
+    bench.connect(7, 60_000);
+    let mut paid = 0;
+    let outcomes = [AckOutcome::Late, AckOutcome::Rejected(Rejection::NotAsked), AckOutcome::Duplicate];
+    for (round, outcome) in (1..).zip(outcomes) {
+        assert!(is_update(&open(&mut bench, &problem, round)));
+        ack(&mut bench, round, outcome);
+        paid += 3;
+        assert_eq!((flash.0.borrow().spent, told(&mut bench)), (paid, paid));
+    }
+    assert!(is_update(&open(&mut bench, &problem, 4)));
+    bench.message(&ToDevice::RoundClosed(RoundId { round: 4, stage: 0 }), &[]);
+    assert!(is_update(&open(&mut bench, &problem, 5)) && is_update(&open(&mut bench, &problem, 6)));
+    assert_eq!((flash.0.borrow().spent, told(&mut bench)), (18, 18));
+    // Another campaign counts its rounds anew, and pays for them.
+    bench.all(Event::LinkDown);
+    bench.connect(8, 60_000);
+    assert!(is_update(&open(&mut bench, &problem, 1)));
+    // After a reset the same round is a repeated one, and not paid for again.
+    let mut bench = private(&problem, 256, Some(100), None, &flash);
+    bench.connect(8, 60_000);
+    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::RoundRepeated { last: 1 });
+    assert_eq!(flash.0.borrow().spent, 21);
+    // An update that is not finite is paid for before that is seen.
+    let huge = {
+        let (d, k) = (57, 8);
+        let b: Vec<f32> = (0..d * k).map(|i| if i % k == i / k { 1.0 } else { 0.0 }).collect();
+        let mut random = Random(1);
+        let mut samples = Sliced::regression(random.normals(30 * d), random.normals(30), d, 1);
+        samples.x.chunks_mut(d).for_each(|x| x[d - 1] = 3e38);
+        Problem { d, k, c: 1, b, samples }
+    };
+    let flash = Flash::default();
+    let mut bench = private(&huge, 4096, Some(100), None, &flash);
+    bench.connect(7, 60_000);
+    let opening = huge.server(1, gradient(), Encoding::F32, 4096).opening();
+    assert!(bench.once(Event::Message(&payload(&opening[0].0, &opening[0].1))).is_none());
+    assert_eq!(declined(&bench.all(Event::Tick)), DeclineReason::UpdateNonFinite);
+    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_is_spent() {
+    let problem = problem(20, 2, 1);
+    for lost in [false, true] {
+        let flash = Flash::default();
+        flash.0.borrow_mut().fail_load = !lost;
+        flash.0.borrow_mut().spent = if lost { SPENT } else { 0 };
+        let mut bench = private(&problem, 256, Some(u64::MAX), None, &flash);
+        bench.connect(7, 60_000);
+        flash.0.borrow_mut().fail_load = false;
+        for round in 1..4 {
+            assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::Budget { left: 0 });
+        }
+        assert_eq!(bench.session.counters().ledger_lost, 1);
+        assert_eq!(told(&mut bench), SPENT);
+        assert!(!flash.0.borrow().calls.contains(&"save_spent"));
+    }
+}
+
+/// A device without privacy does not ask for a ledger. One that says it has none, and whose updates cost something
+/// nevertheless, sends none. Keys have nothing to do with it.
+#[test]
+fn privacy_and_keys_are_independent() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = private(&problem, 256, None, None, &flash);
+    bench.connect(7, 60_000);
+    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Budget { left: 0 });
+    assert_eq!((flash.0.borrow().calls.len(), bench.session.counters().ledger_lost), (0, 0));
+    assert_eq!(bench.session.privacy(), Privacy::None);
+    for (budget, keyed) in [(None, false), (None, true), (Some(10), false), (Some(10), true)] {
+        let flash = Flash::default();
+        let protection = if keyed { Protection::Key(Key::new(0, [7; 32])) } else { Protection::Plaintext };
+        let task = Costly { task: Linear::new(Heap::new(20, 2, 1)), release: 3, budget };
+        let (source, random) = (problem.samples.clone(), ChaCha8Rng::seed_from_u64(1));
+        let mut session = Session::new(config(256), protection, task, source, flash.clone(), random);
+        let mut out = vec![0; config(256).transmit_capacity()];
+        assert!(session.handle(0, Event::LinkUp, &mut out).sent > 0);
+        let calls = flash.0.borrow().calls.clone();
+        assert_eq!(calls.contains(&"load_spent"), budget.is_some());
+        assert_eq!(calls.contains(&"save_handshakes"), keyed);
+    }
+}
+
+#[test]
+fn samples_that_are_seen_once_are_paid_for_once() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
+    let task = Costly { task: Linear::new(Heap::streaming(20, 2, 1)), release: 3, budget: Some(5) };
+    let mut bench = Bench::of(config, task, NoRecording, flash.clone());
+    bench.connect(7, 60_000);
+    let tensors = || vec![(Role::Representation, 20, 2, problem.b.clone())];
+    let opening = |round| Server::new(round, gradient(), Encoding::F32, 256, tensors()).opening().remove(0);
+    let (message, body) = opening(1);
+    assert!(bench.message(&message, &body).is_empty());
+    for i in 0..30 {
+        assert_eq!(flash.0.borrow().spent, 0);
+        let (x, target) = problem.samples.get(i);
+        let sent = bench.all(Event::Sample(x, target));
+        assert_eq!(is_update(&sent), i == 29);
+    }
+    assert_eq!(flash.0.borrow().spent, 3);
+    let (message, body) = opening(2);
+    assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Budget { left: 2 });
+    assert!(!bench.session.is_collecting());
+}
