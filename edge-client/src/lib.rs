@@ -45,6 +45,7 @@ mod error;
 pub mod features;
 pub mod kernel;
 pub mod link;
+mod mechanism;
 pub mod memory;
 #[cfg(feature = "privacy")]
 pub mod privacy;
@@ -67,6 +68,7 @@ pub const WARNING: Option<&str> = if cfg!(feature = "reveal-moments") {
 pub use fedspan_protocol::secure;
 
 pub use error::{NotReady, ShapeMismatch, SourceError};
+pub use mechanism::{Mechanism, Open};
 pub use memory::{Memory, Shape, Workspace};
 pub use session::{Event, Progress, Session};
 pub use source::{Recording, SampleSource, Samples, Targets};

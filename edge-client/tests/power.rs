@@ -123,7 +123,7 @@ fn rows_of_norm_over_one_count_as_rows_of_norm_one() {
         let error = (matrix(d, k, &sent) - matrix(d, k, &expected)).norm();
         assert!(error <= 4.0 * EPS, "{size:e}: {error:e}");
         let clipped = if size > 1.0 { m as u32 } else { 0 };
-        assert_eq!(counts(&of(x), FEATURES), PowerCounts { clipped, ..PowerCounts::NOTHING });
+        assert_eq!(counts(&of(x), FEATURES), PowerCounts { rows: m as u32, clipped, ..PowerCounts::NOTHING });
     }
 }
 
@@ -151,7 +151,7 @@ fn weights_are_those_of_the_whole_row() {
         let found = counts(&samples, PowerRows::Weighted);
         // 1e18 times 1e-18 is 1 but for a rounding.
         if (f64::from(x) * f64::from(y) - 1.0).abs() > 1e-6 || x == 0.5 {
-            assert_eq!(found, PowerCounts { clipped, unusable: 0 }, "{x} {y}");
+            assert_eq!(found, PowerCounts { rows: 1, clipped, ..PowerCounts::NOTHING }, "{x} {y}");
         }
     }
 }
@@ -176,7 +176,9 @@ fn unusable_rows_are_skipped_and_counted() {
                 let (usage, sent) = round(&dirty, task, &z, k).unwrap();
                 let skipped = u32::from(matters);
                 assert_eq!(usage, Usage { samples: m as u32 - skipped, skipped }, "{value} {rows:?}");
-                assert_eq!(counts(&dirty, rows).unusable, skipped);
+                let expected_counts =
+                    PowerCounts { rows: m as u32 - skipped, unusable: skipped, ..counts(&dirty, rows) };
+                assert_eq!(counts(&dirty, rows), expected_counts);
                 assert_eq!(bits(&sent), bits(&round(&expected, task, &z, k).unwrap().1));
             }
         }

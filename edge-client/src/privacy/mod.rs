@@ -57,9 +57,17 @@
 pub mod discrete_gaussian;
 mod entropy;
 mod health;
+mod mechanism;
+mod multiplier;
 mod noise;
+mod sensitivity;
 
 pub use discrete_gaussian::{Variance, VarianceError};
 pub use entropy::{EntropyError, EntropySource, SAMPLES, draw_seed};
 pub use health::{HealthFailure, HealthTests, MinEntropy, MinEntropyError, WINDOW};
+pub use mechanism::{Gaussian, NoEntropy, Settings, SettingsError};
+pub use multiplier::{NoiseMultiplier, NoiseMultiplierError};
 pub use noise::{SEED, Seed, noise};
+pub use sensitivity::sensitivity;
+#[cfg(feature = "power")]
+pub(crate) use sensitivity::{CERTIFIED, FRACTION};

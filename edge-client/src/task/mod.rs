@@ -10,6 +10,8 @@ mod linear;
 mod pass;
 #[cfg(feature = "power")]
 mod power;
+#[cfg(feature = "privacy")]
+mod presented;
 mod projected;
 mod rows;
 #[cfg(feature = "shared-head")]

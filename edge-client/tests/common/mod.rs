@@ -7,6 +7,8 @@ pub mod fixed;
 pub mod head;
 mod heap;
 pub mod power;
+#[cfg(all(feature = "power", feature = "privacy"))]
+pub mod private;
 pub mod problem;
 pub mod server;
 
@@ -15,7 +17,7 @@ pub use heap::Heap;
 use fedspan_client::memory::Memory;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, SourceError, Task};
+use fedspan_client::{Linear, Mechanism, SourceError, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, RoundOpen, Task as Wire, Upload};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use nalgebra::DMatrix;
@@ -288,8 +290,8 @@ pub fn open(round: u32, task: Wire, role: Role, encoding: Encoding, d: usize, k:
 }
 
 /// Opens the round and puts its tensors in place, as the session would.
-pub fn receive<A: Memory>(
-    model: &mut Linear<A>,
+pub fn receive<A: Memory, P: Mechanism>(
+    model: &mut Linear<A, P>,
     round: &RoundOpen,
     tensors: &[&[f32]],
 ) -> Result<(), DeclineReason> {
@@ -303,7 +305,7 @@ pub fn receive<A: Memory>(
 }
 
 /// All outgoing tensors, one after the other, emitted in pieces of `piece` elements.
-pub fn emitted<A: Memory>(model: &Linear<A>, piece: usize) -> Vec<f32> {
+pub fn emitted<A: Memory, P: Mechanism>(model: &Linear<A, P>, piece: usize) -> Vec<f32> {
     let mut all = Vec::new();
     for (index, tensor) in model.upload().iter().enumerate() {
         let mut values = vec![f32::NAN; tensor.elements()];

@@ -3,7 +3,7 @@
 use fedspan_client::memory::Memory;
 use fedspan_client::source::SampleSource;
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Task};
+use fedspan_client::{Linear, Mechanism, Task};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role};
 
@@ -18,8 +18,8 @@ pub fn fed_power(iterations: u16, rows: PowerRows, upload: PowerUpload) -> Wire 
 }
 
 /// A round from `z` (d x r): what was used, and the upload.
-pub fn power_round<A: Memory>(
-    model: &mut Linear<A>,
+pub fn power_round<A: Memory, P: Mechanism>(
+    model: &mut Linear<A, P>,
     task: Wire,
     z: &[f32],
     source: &mut dyn SampleSource,

@@ -13,28 +13,33 @@ use crate::task::power;
 use crate::task::start;
 
 /// What a linear model of this shape can do; the session fills in the frame limit. `second`: its memory has room for
-/// another d x k.
-pub(super) fn capabilities(shape: Shape, numeric: Numeric, second: bool) -> Capabilities {
+/// another d x k. `privacy`: what noise its updates have; with noise nothing leaves without it.
+pub(super) fn capabilities(shape: Shape, numeric: Numeric, second: bool, privacy: Privacy) -> Capabilities {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let elements = u32::try_from(shape.features * shape.width).unwrap_or(u32::MAX);
     let head = u32::try_from(shape.width * shape.outputs).unwrap_or(u32::MAX);
-    let any_head = HeadSolve::LeastSquares { ridge: 0.0 };
-    let mut tasks = Wire::FitHead { head: any_head }.bit() | Wire::PowerStart.bit() | fedrep_bit();
-    let mut roles = Role::Gradient.bit() | Role::Representation.bit() | Role::Subspace.bit();
+    let open = privacy == Privacy::None;
+    let mut tasks = fit_head_bit();
+    let mut roles = 0;
+    if open {
+        tasks |= Wire::PowerStart.bit() | fedrep_bit();
+        roles |= Role::Gradient.bit() | Role::Representation.bit() | Role::Subspace.bit();
+    }
     // FedAvg has no form in fixed point.
-    let shared_head = cfg!(feature = "shared-head") && numeric == Numeric::F32;
+    let shared_head = cfg!(feature = "shared-head") && open && numeric == Numeric::F32;
     if shared_head {
         let encoding = Encoding::F32;
         tasks |= Wire::FedAvg { step_size: 0.0, head_step_size: 0.0, local_steps: 1, encoding }.bit();
         roles |= Role::SharedHead.bit();
     }
-    if cfg!(feature = "reveal-moments") {
+    if cfg!(feature = "reveal-moments") && open {
         tasks |= Wire::MomentRows { first: 0, count: 1 }.bit();
         roles |= Role::Moment.bit();
     }
     let power = cfg!(feature = "power") && second;
     if power {
         tasks |= fed_power_bit();
+        roles |= Role::Subspace.bit();
     }
     let total = if shared_head { elements.saturating_add(head) } else { elements };
     Capabilities {
@@ -51,14 +56,13 @@ pub(super) fn capabilities(shape: Shape, numeric: Numeric, second: bool) -> Capa
         tensors: if shared_head || power { 2 } else { 1 },
         tensor_elements: elements,
         total_elements: if power { total.max(elements.saturating_mul(2)) } else { total },
-        privacy: Privacy::None,
+        privacy,
     }
 }
 
 /// The tasks that one pass is enough for.
-pub(super) fn streamed_tasks() -> u16 {
-    let any_head = HeadSolve::LeastSquares { ridge: 0.0 };
-    Wire::FitHead { head: any_head }.bit() | fedrep_bit()
+pub(super) fn streamed_tasks(privacy: Privacy) -> u16 {
+    if privacy == Privacy::None { fit_head_bit() | fedrep_bit() } else { fit_head_bit() }
 }
 
 /// The tensors that a round of `task` comes with.
@@ -91,6 +95,11 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
             return Err(DeclineReason::Task);
         }
     })
+}
+
+/// The bit of fitting a head, however.
+fn fit_head_bit() -> u16 {
+    Wire::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } }.bit()
 }
 
 /// The bit of FedRep, whatever its parameters.

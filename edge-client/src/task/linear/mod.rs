@@ -2,6 +2,8 @@
 
 mod accepts;
 mod arithmetic;
+#[cfg(feature = "privacy")]
+mod noise;
 mod rounds;
 
 use fedspan_protocol::frame::crc32c_f32;
@@ -11,15 +13,19 @@ use fedspan_protocol::tensor::Encoding;
 use super::Usage;
 use crate::error::{NotReady, ShapeMismatch};
 use crate::kernel::project;
+use crate::mechanism::{Mechanism, Open};
 use crate::memory::{Memory, Shape};
+#[cfg(feature = "privacy")]
+use crate::privacy::SettingsError;
 use crate::source::SampleSource;
 #[cfg(feature = "power")]
 use crate::task::PowerCounts;
 
-/// A linear model `y = W^T B^T x` with the memory `M`.
+/// A linear model `y = W^T B^T x` with the memory `M`, whose updates leave through the mechanism `P`.
 #[derive(Clone, Debug)]
-pub struct Linear<M> {
+pub struct Linear<M, P = Open> {
     memory: M,
+    mechanism: P,
     state: State,
 }
 
@@ -38,10 +44,9 @@ struct State {
     power: PowerCounts,
 }
 
-impl<M: Memory> Linear<M> {
-    /// A model without representation and head.
-    pub const fn new(memory: M) -> Self {
-        let state = State {
+impl State {
+    const fn new() -> Self {
+        Self {
             representation: None,
             head: None,
             task: None,
@@ -49,8 +54,40 @@ impl<M: Memory> Linear<M> {
             usage: Usage { samples: 0, skipped: 0 },
             #[cfg(feature = "power")]
             power: PowerCounts::NOTHING,
-        };
-        Self { memory, state }
+        }
+    }
+}
+
+impl<M: Memory> Linear<M> {
+    /// A model without representation and head. Its updates leave as they are.
+    pub const fn new(memory: M) -> Self {
+        Self { memory, mechanism: Open, state: State::new() }
+    }
+}
+
+impl<M: Memory, P: Mechanism> Linear<M, P> {
+    /// A model without representation and head, from which only what `mechanism` hides in noise leaves: FedPower (a
+    /// feature) and fitting the head are all that it takes part in.
+    ///
+    /// # Errors
+    /// [`SettingsError`] if the mechanism's settings do not go with the sizes.
+    #[cfg(feature = "privacy")]
+    pub fn private(memory: M, mechanism: P) -> Result<Self, SettingsError> {
+        if let Some(settings) = mechanism.settings() {
+            noise::variance(&settings, memory.parts_ref().shape)?;
+        }
+        Ok(Self { memory, mechanism, state: State::new() })
+    }
+
+    /// The mechanism, to see how its source of entropy is.
+    pub fn mechanism(&self) -> &P {
+        &self.mechanism
+    }
+
+    /// What the last round used and what it had to skip: for the firmware. What a device with noise reports does not
+    /// depend on it.
+    pub fn usage(&self) -> Usage {
+        self.state.usage
     }
 
     /// The sizes.

@@ -10,8 +10,11 @@ use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 use fedspan_protocol::tensor::Role;
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
+#[cfg(feature = "privacy")]
+use super::noise;
 use super::{Linear, accepts, arithmetic};
 use crate::kernel::gradient;
+use crate::mechanism::{Mechanism, announced, is_private};
 use crate::memory::{Memory, Parts};
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "power")]
@@ -20,25 +23,27 @@ use crate::task::power;
 use crate::task::shared;
 use crate::task::{Task, Usage, fedrep, start};
 
-impl<M: Memory> Task for Linear<M> {
+impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
         let second = self.memory.parts_ref().second.is_some();
-        accepts::capabilities(self.shape(), self.memory.numeric(), second)
+        accepts::capabilities(self.shape(), self.memory.numeric(), second, announced(&self.mechanism))
     }
 
     fn streamed_tasks(&self) -> u16 {
-        accepts::streamed_tasks()
+        accepts::streamed_tasks(announced(&self.mechanism))
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let expected = accepts::expected(self.shape(), &round.task)?;
-        let room = match round.task {
-            Wire::FedAvg { .. } => self.memory.numeric() == Numeric::F32,
+        let open = !is_private(&self.mechanism);
+        let possible = match round.task {
+            Wire::FitHead { .. } => true,
+            Wire::FedAvg { .. } => open && self.memory.numeric() == Numeric::F32,
             #[cfg(feature = "power")]
             Wire::FedPower { .. } => self.memory.parts_ref().second.is_some(),
-            _ => true,
+            _ => open,
         };
-        if !room {
+        if !possible {
             return Err(DeclineReason::Task);
         }
         if !accepts::valid_parameters(&round.task) {
@@ -75,6 +80,8 @@ impl<M: Memory> Task for Linear<M> {
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
+        // What the noise is measured by must hold for any basis that comes.
+        let certify = self.is_noisy() && matches!(self.state.task, Some(Wire::FedPower { .. }));
         let Parts { shape, representation, head, .. } = self.memory.parts();
         let shared = match self.state.task {
             #[cfg(feature = "reveal-moments")]
@@ -93,7 +100,7 @@ impl<M: Memory> Task for Linear<M> {
             if !close {
                 return Err(DeclineReason::NotOrthonormal { error });
             }
-            if self.state.received == Encoding::I8 {
+            if self.state.received == Encoding::I8 || certify {
                 orthonormalise(representation, shape.width)
                     .map_err(|_| DeclineReason::NotOrthonormal { error })?;
             }
@@ -108,7 +115,11 @@ impl<M: Memory> Task for Linear<M> {
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        let Self { memory, state } = self;
+        #[cfg(feature = "privacy")]
+        if self.is_noisy() {
+            return noise::run(self, id, source);
+        }
+        let Self { memory, state, .. } = self;
         let usage = match state.task.ok_or(DeclineReason::Task)? {
             Wire::FedRep { head, .. } => {
                 let usage = arithmetic::fed_rep(memory, head, id, source)?;
@@ -160,21 +171,28 @@ impl<M: Memory> Task for Linear<M> {
             let used = fedrep::sample(&mut self.memory.parts(), head, number, x, target);
             self.state.usage.count(1, used);
         }
-        self.state.usage.samples
+        self.reported().samples
     }
 
     fn finish(&mut self) -> Result<Usage, DeclineReason> {
-        let usage = self.state.usage;
-        if usage.samples == 0 {
+        let (usage, reported) = (self.state.usage, self.reported());
+        if reported.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
         let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task else {
             return Err(DeclineReason::Task);
         };
+        if usage.samples == 0 {
+            return Ok(reported);
+        }
         self.state.head = None;
-        fedrep::finish(&mut self.memory.parts(), head, usage)?;
-        self.state.head = self.state.representation;
-        Ok(usage)
+        match fedrep::finish(&mut self.memory.parts(), head, usage) {
+            Ok(()) => self.state.head = self.state.representation,
+            // Nobody is told that these samples make no head.
+            Err(_) if self.is_noisy() => {}
+            Err(reason) => return Err(reason),
+        }
+        Ok(reported)
     }
 
     fn upload(&self) -> Descriptors {
@@ -250,6 +268,16 @@ impl<M: Memory> Task for Linear<M> {
         }
     }
 
+    #[cfg(feature = "privacy")]
+    fn cost(&self, task: &Wire) -> u64 {
+        match (self.mechanism.settings(), *task) {
+            (Some(settings), Wire::FedPower { iterations, .. }) => {
+                u64::from(iterations) * u64::from(settings.release())
+            }
+            _ => 0,
+        }
+    }
+
     fn head(&self) -> &[f32] {
         self.memory.parts_ref().head
     }
@@ -264,6 +292,22 @@ impl<M: Memory> Task for Linear<M> {
 
     fn restore_head(&mut self, representation: u32) {
         self.state.head = Some(representation);
+    }
+}
+
+impl<M: Memory, P: Mechanism> Linear<M, P> {
+    fn is_noisy(&self) -> bool {
+        is_private(&self.mechanism)
+    }
+
+    /// What is said of the samples of a round: with noise nothing that depends on what is in one.
+    fn reported(&self) -> Usage {
+        let Usage { samples, skipped } = self.state.usage;
+        if self.is_noisy() {
+            Usage { samples: samples.saturating_add(skipped), skipped: 0 }
+        } else {
+            self.state.usage
+        }
     }
 }
 

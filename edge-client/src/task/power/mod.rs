@@ -3,8 +3,15 @@
 //!
 //! The basis `Z` is where the round's tensor comes in, the product `Y = A Z` is summed in the second d x k of the
 //! memory, and nothing else is of that size: between two iterations `Y` is copied over `Z` and made orthonormal there.
+//! `plain` is in f32; `private` hides each product in noise.
 
+#[cfg(feature = "privacy")]
+mod cells;
+#[cfg(feature = "privacy")]
+mod integers;
 mod plain;
+#[cfg(feature = "privacy")]
+pub mod private;
 mod row;
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, RoundId, Task as Wire};
@@ -18,15 +25,19 @@ use crate::source::SampleSource;
 /// What the last FedPower round did with its rows, pass by pass the same. It is for the firmware and never leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerCounts {
+    /// Rows that were counted: with noise those that could not be used as well.
+    pub rows: u32,
     /// Rows of norm over 1, which were scaled to norm 1.
     pub clipped: u32,
     /// Rows that were left out: not finite, of a squared norm that overflows, without a target where one is needed.
     pub unusable: u32,
+    /// Rows after as many as the settings of the noise allow, which were not looked at.
+    pub beyond: u32,
 }
 
 impl PowerCounts {
     /// Of no rows yet.
-    pub const NOTHING: Self = Self { clipped: 0, unusable: 0 };
+    pub const NOTHING: Self = Self { rows: 0, clipped: 0, unusable: 0, beyond: 0 };
 }
 
 /// What a round asks for.

@@ -133,6 +133,7 @@ impl Pass<'_> {
 
     fn used(&mut self, row: Row) {
         self.usage.count(1, true);
+        self.counts.rows = self.usage.samples;
         let clipped = u32::from(row.is_clipped());
         self.counts.clipped = self.counts.clipped.saturating_add(clipped);
     }

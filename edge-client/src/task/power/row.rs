@@ -1,6 +1,8 @@
 //! Rows of `M`: what a sample's features are multiplied by.
 
 use fedspan_protocol::message::PowerRows;
+#[cfg(feature = "privacy")]
+use libm::sqrtf;
 
 use crate::kernel::vector::dot;
 use crate::source::Targets;
@@ -35,5 +37,11 @@ impl Row {
     /// row that is clipped has features of norm over 2^-64, any other a weight under 2^64.
     pub fn scale(self, z: f32) -> f32 {
         if self.is_clipped() { z / self.features } else { z * self.weight }
+    }
+
+    /// `a`, but for roundings.
+    #[cfg(feature = "privacy")]
+    pub fn factor(self) -> f32 {
+        if self.is_clipped() { 1.0 / sqrtf(self.features) } else { sqrtf(self.weight) }
     }
 }

@@ -1,0 +1,45 @@
+//! What is done to an update before it leaves: nothing, or noise of differential privacy.
+
+use fedspan_protocol::message::Privacy;
+
+#[cfg(feature = "privacy")]
+use crate::privacy::{NoEntropy, Seed, Settings};
+
+/// A mechanism of differential privacy, or none: [`Open`], or `privacy::Gaussian` (a feature).
+pub trait Mechanism {
+    /// The settings of its noise; `None` if there is none.
+    #[cfg(feature = "privacy")]
+    fn settings(&self) -> Option<Settings> {
+        None
+    }
+
+    /// Draws the seed of one round's noise, never the same again.
+    ///
+    /// # Errors
+    /// [`NoEntropy`]: there must be no release.
+    #[cfg(feature = "privacy")]
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        Err(NoEntropy)
+    }
+}
+
+/// No noise: what leaves is what was computed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Open;
+
+impl Mechanism for Open {}
+
+/// What a device says of its mechanism; the session fills in what has been spent.
+pub(crate) fn announced(mechanism: &impl Mechanism) -> Privacy {
+    #[cfg(feature = "privacy")]
+    if let Some(settings) = mechanism.settings() {
+        return Privacy::Gaussian { release: settings.release(), budget: settings.budget(), spent: 0 };
+    }
+    let _ = mechanism;
+    Privacy::None
+}
+
+/// Nothing that leaves may depend on a record but through noise.
+pub(crate) fn is_private(mechanism: &impl Mechanism) -> bool {
+    announced(mechanism) != Privacy::None
+}

@@ -1,0 +1,82 @@
+//! Rounds of a device with noise: nothing that leaves depends on what is in a record, but through the noise. Reports
+//! count what the source handed out, used or not, and no round is declined for what is in it.
+
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
+
+use super::{Linear, State, arithmetic};
+use crate::mechanism::Mechanism;
+use crate::memory::{Memory, Shape};
+use crate::privacy::{Settings, SettingsError, Variance};
+use crate::source::SampleSource;
+use crate::task::Usage;
+#[cfg(feature = "power")]
+use crate::task::power::{Order, private};
+use crate::task::presented::Presented;
+
+/// The variance that hides a product of this shape.
+pub(super) fn variance(settings: &Settings, shape: Shape) -> Result<Variance, SettingsError> {
+    let Shape { features, width, .. } = shape;
+    match (u16::try_from(features), u16::try_from(width)) {
+        (Ok(d), Ok(r)) => settings.variance(d, r),
+        _ => Err(SettingsError::Shape { features, width }),
+    }
+}
+
+/// A round, whichever is possible.
+pub(super) fn run<M: Memory, P: Mechanism>(
+    model: &mut Linear<M, P>,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    match model.state.task.ok_or(DeclineReason::Task)? {
+        Wire::FitHead { head } => fit_head(&mut model.memory, &mut model.state, head, id, source),
+        #[cfg(feature = "power")]
+        task => fed_power(model, Order::of(&task).ok_or(DeclineReason::Task)?, id, source),
+        #[cfg(not(feature = "power"))]
+        _ => Err(DeclineReason::Task),
+    }
+}
+
+/// A FedPower round. The seed of its noise is drawn before the first sample is read.
+#[cfg(feature = "power")]
+fn fed_power<M: Memory, P: Mechanism>(
+    model: &mut Linear<M, P>,
+    order: Order,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let Linear { memory, mechanism, state } = model;
+    let parts = &mut memory.parts();
+    let settings = mechanism.settings().ok_or(DeclineReason::Task)?;
+    let variance = variance(&settings, parts.shape).map_err(|_| DeclineReason::Parameter)?;
+    let seed = mechanism.draw_seed().map_err(|_| DeclineReason::Entropy)?;
+    let noise = private::Noise { seed, variance, grid: settings.grid(), rows_max: settings.rows_max() };
+    let reported = private::run(parts, order, &noise, &mut state.power, id, source)?;
+    let skipped = state.power.unusable;
+    state.usage = Usage { samples: reported.samples.saturating_sub(skipped), skipped };
+    Ok(reported)
+}
+
+/// Fits the head. Whether the samples made one is for the device alone to know: what it reports is the same.
+fn fit_head<M: Memory>(
+    memory: &mut M,
+    state: &mut State,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let mut source = Presented::new(source, memory.parts_ref().shape.features);
+    let fitted = arithmetic::solve_head(memory, head, id, &mut source);
+    let samples = source.samples();
+    state.usage = match fitted {
+        Ok(usage) => {
+            state.head = state.representation;
+            usage
+        }
+        Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
+            Usage { samples: 0, skipped: samples }
+        }
+        Err(reason) => return Err(reason),
+    };
+    if samples == 0 { Err(DeclineReason::NoSamples) } else { Ok(Usage { samples, skipped: 0 }) }
+}

@@ -1,0 +1,151 @@
+//! `Y = A Z` with noise: sums of integers, a discrete Gaussian on each, floats again only after that.
+//!
+//! What is sent, and whether anything is, does not depend on a record but through the noisy sums. Every row counts,
+//! whatever is in it; one that cannot be used adds nothing. The number of rows and what the source says of its health
+//! are taken to be public.
+
+use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
+
+use super::cells::get;
+use super::integers::{accumulate, check_basis, float_basis, project, round_basis, round_row};
+use super::row::Row;
+use super::{Order, PowerCounts, finish, next_basis};
+use crate::memory::Parts;
+use crate::privacy::{Seed, Variance, noise};
+use crate::source::{SampleSource, Targets};
+use crate::task::Usage;
+use crate::task::pass::for_each;
+
+/// What a round hides its products with.
+#[derive(Debug)]
+pub struct Noise {
+    /// For this round alone.
+    pub seed: Seed,
+    /// In squared units of the grid.
+    pub variance: Variance,
+    /// The grid is `2^-grid`.
+    pub grid: u32,
+    /// Samples that count.
+    pub rows_max: u32,
+}
+
+/// A whole round, as [`super::run`]. The usage is that of all rows that count. Where there is no upload, nothing of the
+/// samples is left in the buffers that an upload would come from; of the last row nothing is left anywhere.
+#[inline(never)]
+pub fn run(
+    parts: &mut Parts<'_>,
+    order: Order,
+    noise: &Noise,
+    counts: &mut PowerCounts,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let result = iterate(parts, order, noise, counts, id, source);
+    for scratch in [&mut *parts.residual, parts.z, parts.y] {
+        scratch.fill(0.0);
+    }
+    if result.is_err() {
+        parts.representation.fill(0.0);
+        parts.second.as_deref_mut().unwrap_or_default().fill(0.0);
+    }
+    result
+}
+
+fn iterate(
+    parts: &mut Parts<'_>,
+    order: Order,
+    noise: &Noise,
+    counts: &mut PowerCounts,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let (mut usage, mut coordinate) = (Usage::default(), 0);
+    for iteration in 0..order.iterations {
+        if iteration > 0 {
+            next_basis(parts)?;
+        }
+        round_basis(parts.representation);
+        check_basis(parts.representation, parts.shape.width).map_err(not_orthonormal)?;
+        usage = sum_up(parts, order.rows, noise, counts, id, source)?;
+        if usage.samples == 0 {
+            return Err(DeclineReason::NoSamples);
+        }
+        coordinate = hide(parts.second.as_deref_mut().unwrap_or_default(), noise, coordinate, usage);
+    }
+    float_basis(parts.representation);
+    finish(parts, order.upload)?;
+    Ok(usage)
+}
+
+/// A pass: `s A Z` in units of the grid, in the second buffer.
+fn sum_up(
+    parts: &mut Parts<'_>,
+    rows: PowerRows,
+    noise: &Noise,
+    counts: &mut PowerCounts,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let d = parts.shape.features;
+    let Some(sums) = parts.second.as_deref_mut() else { return Err(DeclineReason::Task) };
+    // The buffer of `S` is d x C; its first d values serve as a row.
+    let Some(row) = parts.residual.get_mut(..d) else { return Err(DeclineReason::Task) };
+    sums.fill(0.0);
+    *counts = PowerCounts::NOTHING;
+    let (basis, z, y) = (&*parts.representation, &mut *parts.z, &mut *parts.y);
+    let mut usage = for_each(id, source, d, |x, targets, index| {
+        if counts.rows >= noise.rows_max {
+            counts.beyond = counts.beyond.saturating_add(1);
+            return false;
+        }
+        counts.rows += 1;
+        match make_row(row, rows, x, targets, index, y) {
+            Some(clipped) => {
+                counts.clipped += u32::from(clipped);
+                project(basis, row, z);
+                accumulate(sums, row, z, noise.grid);
+            }
+            None => counts.unusable += 1,
+        }
+        true
+    })?;
+    usage.skipped = 0;
+    Ok(usage)
+}
+
+/// Writes a sample's row, and says whether it was clipped. `None` if it cannot be used.
+fn make_row(
+    row: &mut [f32],
+    rows: PowerRows,
+    x: &[f32],
+    targets: Targets<'_>,
+    index: usize,
+    y: &mut [f32],
+) -> Option<bool> {
+    let of_sample = Row::of(rows, x, targets, index, y)?;
+    round_row(row, x, of_sample.factor()).then_some(of_sample.is_clipped())
+}
+
+/// `(sum + noise) / (2^grid s)` in place of each sum. Each number of each iteration has a coordinate of its own: the
+/// one after the last is returned.
+fn hide(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
+    // Powers of two, but for the number of rows: one rounding, of what is no secret.
+    #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
+    let units = (1u64 << own.grid) as f32 * usage.samples as f32;
+    for sum in sums {
+        // 31 bits and 34 bits.
+        let noisy = i64::from(get(*sum)) + noise(&own.seed, coordinate, &own.variance);
+        #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
+        let value = noisy as f32 / units;
+        *sum = value;
+        coordinate += 1;
+    }
+    coordinate
+}
+
+/// From a row sum in units of 2^-30.
+fn not_orthonormal(row_sum: u64) -> DeclineReason {
+    #[allow(clippy::cast_precision_loss, reason = "a figure to be read")]
+    let error = row_sum as f32 / (1u32 << 30) as f32;
+    DeclineReason::NotOrthonormal { error }
+}

@@ -1,0 +1,40 @@
+//! How many samples there are, whatever is in them: what a device reports from which nothing may leave that depends on
+//! a record.
+
+use fedspan_protocol::message::RoundId;
+
+use crate::error::SourceError;
+use crate::source::{SampleSource, Samples};
+
+/// Another source, and how many samples it has handed out in the last pass.
+pub struct Presented<'a> {
+    source: &'a mut dyn SampleSource,
+    features: usize,
+    samples: u32,
+}
+
+impl<'a> Presented<'a> {
+    /// Nothing has been handed out yet. A sample has so many features.
+    pub fn new(source: &'a mut dyn SampleSource, features: usize) -> Self {
+        Self { source, features, samples: 0 }
+    }
+
+    /// Samples in the last pass.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
+}
+
+impl SampleSource for Presented<'_> {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.samples = 0;
+        self.source.rewind(id)
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let samples = self.source.next()?;
+        let count = samples.x.len().checked_div(self.features).unwrap_or(0);
+        self.samples = self.samples.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        Some(samples)
+    }
+}

@@ -1,0 +1,182 @@
+//! FedPower with noise, by hand: a mechanism whose seed is known, and the same round in wide integers.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, SEED, Seed, Settings, noise};
+use fedspan_client::source::{SampleSource, Samples};
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Mechanism, SourceError};
+use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId, Task as Wire};
+use fedspan_protocol::orthonormal::orthonormalise;
+
+use super::power::power_round;
+use super::{Heap, Sliced};
+
+/// The least noise there is.
+pub const LEAST: u64 = (1 << 14) + 1;
+
+pub fn settings(square: u64, rows_max: u32) -> Settings {
+    Settings::new(NoiseMultiplier::from_square(square).unwrap(), 1 << 40, rows_max).unwrap()
+}
+
+/// What happened, in its order.
+pub type Log = Rc<RefCell<Vec<&'static str>>>;
+
+/// A mechanism whose seeds the test knows.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub settings: Settings,
+    pub seed: [u8; SEED],
+    pub dry: bool,
+    pub log: Log,
+}
+
+impl Known {
+    pub fn new(settings: Settings, number: u64) -> Self {
+        let mut seed = [7; SEED];
+        seed[..8].copy_from_slice(&number.to_le_bytes());
+        Self { settings, seed, dry: false, log: Log::default() }
+    }
+}
+
+impl Mechanism for Known {
+    fn settings(&self) -> Option<Settings> {
+        Some(self.settings)
+    }
+
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        self.log.borrow_mut().push("seed");
+        if self.dry { Err(NoEntropy) } else { Ok(Seed::new(self.seed)) }
+    }
+}
+
+/// A source that says when it is read.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    pub samples: Sliced,
+    pub log: Log,
+}
+
+impl SampleSource for Watched {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.log.borrow_mut().push("rewind");
+        self.samples.rewind(id)
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        self.log.borrow_mut().push("next");
+        self.samples.next()
+    }
+}
+
+/// A round with memory of its own.
+pub fn private_round(
+    samples: &Sliced,
+    known: &Known,
+    task: Wire,
+    z: &[f32],
+    k: usize,
+) -> Result<(Usage, Vec<f32>), DeclineReason> {
+    let memory = Heap::power(samples.features, k, samples.outputs);
+    let mut model = Linear::private(memory, known.clone()).unwrap();
+    power_round(&mut model, task, z, &mut samples.clone())
+}
+
+/// The noisy sums of what was sent, exact: their magnitude is below 2^22.
+pub fn integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
+    let unit = f64::from(1u32 << grid) * rows as f64;
+    sent.iter()
+        .map(|&value| {
+            let exact = f64::from(value) * unit;
+            assert!(exact.abs() < f64::from(1 << 22));
+            exact.round() as i128
+        })
+        .collect()
+}
+
+/// A row as integers in units of 2^-15: clipped, its squared norm at most 2^30. `None` if it cannot be used.
+fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
+    use fedspan_client::source::Targets;
+    let (x, target) = samples.get(number);
+    let square = |values: &[f32]| values.iter().fold(0.0f32, |sum, v| sum + v * v);
+    let weight = match (rows, target) {
+        (PowerRows::Features, _) => 1.0,
+        (_, Targets::Values(y)) => square(y),
+        (_, Targets::Classes(classes)) => {
+            if usize::from(classes[0]) >= samples.outputs {
+                return None;
+            }
+            1.0
+        }
+    };
+    let features = square(x);
+    if !(features.is_finite() && weight.is_finite()) {
+        return None;
+    }
+    let clip = weight * features > 1.0;
+    let mut scale = if clip { 1.0 / features.sqrt() } else { weight.sqrt() };
+    for step in 0..8 {
+        let row: Vec<i128> = x.iter().map(|x| (f64::from(x * scale) * 32_768.0).round() as i128).collect();
+        if row.iter().map(|q| q * q).sum::<i128>() <= 1 << 30 {
+            return Some(row);
+        }
+        scale *= 1.0 - f32::powi(2.0, step - 14);
+    }
+    None
+}
+
+/// The integers of a basis, made orthonormal before. `None` if it is of deficient rank.
+pub fn basis(z: &[f32], k: usize) -> Option<Vec<i128>> {
+    let mut z = z.to_vec();
+    orthonormalise(&mut z, k).ok()?;
+    let integers = z.iter().map(|&v| ((f64::from(v) * 32_768.0).round() as i128).clamp(-32_767, 32_767));
+    Some(integers.collect())
+}
+
+/// `s A Z` in units of `2^-grid`, without noise.
+pub fn sums(samples: &Sliced, rows: PowerRows, zq: &[i128], k: usize, grid: u32) -> Vec<i128> {
+    let rounded = |v: i128, shift: u32| (v + (1 << (shift - 1))).div_euclid(1 << shift);
+    let mut sums = vec![0; zq.len()];
+    for number in 0..samples.len() {
+        let Some(q) = row(samples, rows, number) else { continue };
+        let p: Vec<i128> =
+            (0..k).map(|j| rounded(q.iter().zip(zq.chunks(k)).map(|(q, z)| q * z[j]).sum(), 15)).collect();
+        for (i, q) in q.iter().enumerate() {
+            for (j, p) in p.iter().enumerate() {
+                sums[i * k + j] += rounded(q * p, 30 - grid);
+            }
+        }
+    }
+    sums
+}
+
+/// What a whole round sends as its product, and the basis of its last iteration. `None` if a product is of deficient
+/// rank, as noise on a coarse grid can be.
+pub fn noisy_oracle(
+    samples: &Sliced,
+    known: &Known,
+    rows: PowerRows,
+    iterations: u64,
+    z: &[f32],
+    k: usize,
+) -> Option<(Vec<f32>, Vec<f32>)> {
+    let grid = known.settings.grid();
+    let variance = known.settings.variance(samples.features as u16, k as u16).unwrap();
+    let unit = (1u32 << grid) as f32 * samples.len() as f32;
+    let (mut z, mut zq) = (z.to_vec(), Vec::new());
+    for iteration in 0..iterations {
+        zq = basis(&z, k)?;
+        let sums = sums(samples, rows, &zq, k, grid);
+        let first = iteration * sums.len() as u64;
+        z = sums
+            .iter()
+            .zip(first..)
+            .map(|(&sum, at)| {
+                let noise = i128::from(noise(&Seed::new(known.seed), at, &variance));
+                (sum + noise) as f32 / unit
+            })
+            .collect();
+    }
+    Some((z, zq.iter().map(|&q| q as f32 / 32_768.0).collect()))
+}

@@ -1,0 +1,251 @@
+//! A device with noise: what its settings allow and what a release costs, what it announces and takes part in, and what
+//! it keeps to itself.
+#![cfg(feature = "privacy")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::*;
+use fedspan_client::privacy::{
+    NoEntropy, NoiseMultiplier, Seed, Settings, SettingsError, VarianceError, sensitivity,
+};
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Mechanism, NotReady, Task};
+use fedspan_protocol::message::{DeclineReason, HeadSolve, Privacy, Task as Wire, Upload};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+const LEAST: u64 = (1 << 14) + 1;
+
+fn multiplier(square: u64) -> NoiseMultiplier {
+    NoiseMultiplier::from_square(square).unwrap()
+}
+
+fn settings(square: u64, rows_max: u32) -> Settings {
+    Settings::new(multiplier(square), 1 << 40, rows_max).unwrap()
+}
+
+/// Noise that nobody needs to draw.
+#[derive(Clone, Copy, Debug)]
+struct Never(Settings);
+
+impl Mechanism for Never {
+    fn settings(&self) -> Option<Settings> {
+        Some(self.0)
+    }
+
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        panic!("a seed for nothing")
+    }
+}
+
+#[test]
+fn multipliers_have_room_for_cost_and_variance() {
+    for square in [0, 1, 1 << 14, (1 << 40) + 1, u64::MAX] {
+        assert_eq!(NoiseMultiplier::from_square(square).unwrap_err().square, square);
+    }
+    for (square, release) in [
+        // ceil(2^46 / (2^14 + 1)) by long division.
+        (LEAST, 4_294_705_168),
+        (1 << 16, 1 << 30),
+        (3 << 16, 357_913_942),
+        (1 << 18, 1 << 28),
+        (1 << 40, 64),
+        ((1 << 40) - 1, 65),
+    ] {
+        assert_eq!(multiplier(square).release(), release, "{square}");
+        let exact = (1u128 << 46).div_ceil(square.into());
+        assert_eq!(u128::from(release), exact);
+    }
+    let mut random = Random(1);
+    for _ in 0..10_000 {
+        let square = LEAST + random.next() % ((1 << (17 + random.below(24))) - LEAST);
+        let sensitivity = 1 + random.next() % (1 << (1 + random.below(20)));
+        let exact = (u128::from(sensitivity).pow(2) * u128::from(square)).div_ceil(1 << 16) + 16;
+        match multiplier(square).variance(sensitivity) {
+            Ok(variance) => assert_eq!(variance.ratio(), (exact as u64, 1)),
+            Err(error) => {
+                assert!(exact >= (1 << 56) - (1 << 29), "{square} {sensitivity}");
+                assert!(matches!(error, VarianceError::TooLarge { .. }));
+            }
+        }
+    }
+    for sensitivity in [1 << 28, 1 << 29, u64::MAX] {
+        assert!(matches!(multiplier(1 << 40).variance(sensitivity), Err(VarianceError::TooLarge { .. })));
+    }
+}
+
+/// Against the formula in f64, and never below it.
+#[test]
+fn sensitivity_is_its_formula_rounded_up() {
+    for d in [1u16, 2, 20, 58, 784, u16::MAX] {
+        for r in [1u16, 2, 3, 8, 24, 64, u16::MAX] {
+            for g in [0, 1, 4, 5, 10, 14, 15, 16, u32::MAX] {
+                let directions = if r == 1 { 1.0 } else { 2.0 };
+                let unit = f64::from(1u32 << g.min(15));
+                let exact = unit * (directions * (1.0 + 2f64.powi(-10))).sqrt()
+                    + unit / 32_768.0 * f64::from(r).sqrt()
+                    + (f64::from(d) * f64::from(r)).sqrt();
+                let found = sensitivity(d, r, g) as f64;
+                assert!(
+                    found >= exact * (1.0 - 1e-12) && found < exact + 1.001,
+                    "{d} {r} {g}: {found} {exact}"
+                );
+            }
+        }
+    }
+    assert_eq!(sensitivity(64, 4, 15), 46_382);
+    assert_eq!(sensitivity(58, 1, 15), 32_793);
+}
+
+#[test]
+fn settings_say_what_they_cannot_do() {
+    let z = multiplier(1 << 16);
+    for rows_max in [0, (1 << 30) + 1, u32::MAX] {
+        assert_eq!(Settings::new(z, 1, rows_max).unwrap_err(), SettingsError::RowsMax { rows_max });
+    }
+    for (rows_max, grid) in [
+        (1, 15),
+        (2, 15),
+        (1 << 15, 15),
+        ((1 << 15) + 1, 14),
+        (1 << 16, 14),
+        (1 << 29, 1),
+        ((1 << 29) + 1, 0),
+        (1 << 30, 0),
+    ] {
+        assert_eq!(settings(1 << 16, rows_max).grid(), grid, "{rows_max}");
+    }
+    // All sizes and multipliers that are possible have a variance.
+    for rows_max in [1, 1 << 20, 1 << 30] {
+        for square in [LEAST, 1 << 40] {
+            for d in [1, 64, u16::MAX] {
+                for r in [1, 2, 64] {
+                    let settings = settings(square, rows_max);
+                    let (variance, _) = settings.variance(d, r).unwrap().ratio();
+                    let sensitivity = u128::from(sensitivity(d, r, settings.grid()));
+                    assert_eq!(
+                        u128::from(variance),
+                        (sensitivity * sensitivity * u128::from(square)).div_ceil(1 << 16) + 16
+                    );
+                }
+            }
+        }
+    }
+    assert_eq!(settings(LEAST, 9).variance(65, 65), Err(SettingsError::Width { width: 65, most: 64 }));
+    let refused = Linear::private(Heap::new(65, 65, 1), Never(settings(LEAST, 9)));
+    assert_eq!(refused.unwrap_err(), SettingsError::Width { width: 65, most: 64 });
+    let refused = Linear::private(Heap::new(70_000, 1, 1), Never(settings(LEAST, 9)));
+    assert_eq!(refused.unwrap_err(), SettingsError::Shape { features: 70_000, width: 1 });
+}
+
+#[test]
+fn only_what_is_hidden_may_leave() {
+    let known = settings(1 << 18, 100);
+    for (memory, has_room) in
+        [(Heap::new(4, 2, 3), false), (Heap::power(4, 2, 3), true), (Heap::streaming(4, 2, 3), true)]
+    {
+        let power = has_room && cfg!(feature = "power");
+        let mut model = Linear::private(memory.clone(), Never(known)).unwrap();
+        let capabilities = model.capabilities();
+        assert_eq!(capabilities.privacy, Privacy::Gaussian { release: 1 << 28, budget: 1 << 40, spent: 0 });
+        let fit = Wire::FitHead { head: EXACT }.bit();
+        assert_eq!(capabilities.tasks, if power { fit | 1 << 5 } else { fit });
+        assert_eq!(capabilities.roles, if power { Role::Subspace.bit() } else { 0 });
+        assert_eq!(model.streamed_tasks(), fit);
+        assert_eq!(Linear::new(memory).capabilities().privacy, Privacy::None);
+        let encoding = Encoding::F32;
+        for task in [
+            fed_rep(EXACT, Upload::Gradient, 0.1),
+            fed_rep(EXACT, Upload::Representation, 0.1),
+            Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding },
+            Wire::PowerStart,
+            Wire::MomentRows { first: 0, count: 1 },
+        ] {
+            for role in [Role::Representation, Role::Subspace] {
+                let round = open(1, task, role, encoding, 4, 2);
+                assert_eq!(model.open(&round), Err(DeclineReason::Task), "{task:?}");
+            }
+            assert_eq!(model.cost(&task), 0);
+        }
+        assert_eq!(model.cost(&Wire::FitHead { head: EXACT }), 0);
+    }
+}
+
+fn fit<P: Mechanism>(
+    model: &mut Linear<Heap, P>,
+    head: HeadSolve,
+    b: &[f32],
+    samples: &Sliced,
+) -> Result<Usage, DeclineReason> {
+    let shape = model.shape();
+    let task = Wire::FitHead { head };
+    let round = open(1, task, Role::Representation, Encoding::F32, shape.features, shape.width);
+    receive(model, &round, &[b])?;
+    assert!(model.upload().is_empty());
+    model.run(round.id, &mut samples.clone().at_once(3))
+}
+
+fn fit_stream<P: Mechanism>(
+    model: &mut Linear<Heap, P>,
+    head: HeadSolve,
+    b: &[f32],
+    samples: &Sliced,
+) -> Result<Usage, DeclineReason> {
+    let shape = model.shape();
+    let task = Wire::FitHead { head };
+    let round = open(1, task, Role::Representation, Encoding::F32, shape.features, shape.width);
+    receive(model, &round, &[b])?;
+    model.begin()?;
+    for i in 0..samples.len() {
+        let (x, target) = samples.get(i);
+        assert_eq!(model.sample(x, target), i as u32 + 1, "every sample counts");
+    }
+    model.finish()
+}
+
+/// A head is fitted as without noise; what is said about it is the same for any samples.
+#[test]
+fn fitting_a_head_reports_nothing_of_its_samples() {
+    let mut random = Random(2);
+    let (d, k, m) = (6, 2, 15);
+    let samples = Sliced::regression(random.normals(m * d), random.normals(m), d, 1);
+    let b = flat(&random.orthonormal(d, k));
+    let steps = |step_size| HeadSolve::Gradient { steps: 200, step_size };
+    for (head, bad) in [(EXACT, vec![]), (EXACT, vec![4]), (EXACT, (0..m).collect()), (steps(1e9), vec![2])] {
+        let mut dirty = samples.clone();
+        for &row in &bad {
+            dirty.x[row * d] = f32::NAN;
+        }
+        let mut plain = Linear::new(Heap::streaming(d, k, 1));
+        let expected = fit(&mut plain, head, &b, &samples.without(&bad));
+        for streamed in [false, true] {
+            let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
+            // Another head before, on another representation.
+            let other = identity(d)[..].chunks(d).flat_map(|row| row[..k].to_vec()).collect::<Vec<_>>();
+            fit(&mut model, EXACT, &other, &samples).unwrap();
+            let run = if streamed { fit_stream } else { fit };
+            let usage = run(&mut model, head, &b, &dirty).unwrap();
+            assert_eq!(usage, Usage { samples: m as u32, skipped: 0 }, "{head:?} {bad:?}");
+            let answer = model.predict(&samples.x[..d], &mut [0.0]);
+            if expected.is_ok() {
+                assert_eq!(answer, Ok(()));
+                assert_eq!(
+                    model.usage(),
+                    Usage { samples: (m - bad.len()) as u32, skipped: bad.len() as u32 }
+                );
+                if !streamed {
+                    assert_eq!(bits(model.head()), bits(plain.head()));
+                }
+            } else {
+                assert_eq!(answer, Err(NotReady::NoHead), "{head:?} {bad:?}");
+            }
+        }
+    }
+    // That there are no samples at all is no secret.
+    let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
+    let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
+    assert_eq!(fit(&mut model, EXACT, &b, &nothing), Err(DeclineReason::NoSamples));
+    assert_eq!(fit_stream(&mut model, EXACT, &b, &nothing), Err(DeclineReason::NoSamples));
+    let failing = Sliced { failing_pass: Some(1), ..samples };
+    assert_eq!(fit(&mut model, EXACT, &b, &failing), Err(DeclineReason::Device));
+}

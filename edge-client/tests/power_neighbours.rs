@@ -1,0 +1,239 @@
+//! FedPower with noise and one record replaced by any other: the sums differ by no more than the sensitivity, the
+//! outputs lie on the same grid, and everything else that is said is the same.
+#![cfg(all(feature = "power", feature = "privacy"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::power::*;
+use common::private::*;
+use common::*;
+use fedspan_client::privacy::sensitivity;
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
+
+const FEATURES: PowerRows = PowerRows::Features;
+const PRODUCT: PowerUpload = PowerUpload::Product;
+
+/// The noisy integers of one release, all with the same noise. `None` if the basis is declined.
+fn released(samples: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> Option<Vec<i128>> {
+    let known = Known::new(settings(LEAST, rows_max), 1);
+    match private_round(samples, &known, fed_power(1, rows, PRODUCT), z, k) {
+        Ok((_, sent)) => Some(integers(&sent, known.settings.grid(), samples.len())),
+        Err(DeclineReason::NotOrthonormal { .. }) => None,
+        Err(reason) => panic!("{reason:?}"),
+    }
+}
+
+/// How far two samples are apart, as a share of the sensitivity: with the same noise the difference of two releases is
+/// that of the sums.
+fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> f64 {
+    let releases = (released(a, rows, z, k, rows_max), released(b, rows, z, k, rows_max));
+    let (Some(a_sums), Some(b_sums)) = releases else { return 0.0 };
+    let square: i128 = a_sums.iter().zip(&b_sums).map(|(a, b)| (a - b) * (a - b)).sum();
+    let grid = settings(LEAST, rows_max).grid();
+    let bound = sensitivity(a.features as u16, k as u16, grid);
+    assert!(square <= i128::from(bound * bound), "{} over {bound}", (square as f64).sqrt());
+    (square as f64).sqrt() / bound as f64
+}
+
+/// Samples of which the first is this record.
+fn with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
+    let Labels::Values(y) = &others.labels else { panic!() };
+    let x = [record.0.clone(), others.x.clone()].concat();
+    Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
+}
+
+fn nobody(d: usize) -> Sliced {
+    Sliced::regression(Vec::new(), Vec::new(), d, 1)
+}
+
+/// Any record: of all sizes, along axes, at the edge of clipping, not finite, or bits at random.
+fn record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
+    let mut x = random.normals(d);
+    let target = [1.0, random.normal() as f32, 0.0, 1e19, f32::NAN][random.below(5)];
+    let norm = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    let mut scale = |by: f64| x.iter_mut().for_each(|x| *x = (f64::from(*x) * by) as f32);
+    match random.below(12) {
+        0 => scale(1.0 / norm),
+        1 => scale((1.0 + f64::from(f32::EPSILON)) / norm),
+        2 => scale((1.0 - f64::from(f32::EPSILON)) / norm),
+        3 => scale(1e18 / norm),
+        4 => scale(1e-41 / norm),
+        5 => scale(random.unit() / norm),
+        6 => x.fill((1.0 / d as f32).sqrt()),
+        7 => {
+            x.fill(0.0);
+            let at = random.below(d);
+            x[at] = [1.0, -1.0, 1.0 + f32::EPSILON, 2.0][random.below(4)];
+        }
+        8 => {
+            let at = random.below(d);
+            x[at] =
+                [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE][random.below(5)];
+        }
+        9 => x.fill(0.0),
+        10 => x.iter_mut().for_each(|x| *x = f32::from_bits(random.next() as u32)),
+        // Half units of the grid, which all round the same way.
+        _ => x.iter_mut().for_each(|x| *x = x.signum() * ((*x * 9.0).trunc() + 0.5) / 32_768.0),
+    }
+    (x, target)
+}
+
+#[test]
+fn no_record_moves_a_sum_by_more_than_the_sensitivity() {
+    let mut random = Random(1);
+    let mut worst = Worst::default();
+    for case in 0..60_000 {
+        let k = 1 + case % 4;
+        let d = k + random.below([1, 3, 30][case % 3]);
+        let rows_max = [1 << 6, 1 << 15, 1 << 20, 1 << 26, 1 << 30][case % 5];
+        let mut z = flat(&random.orthonormal(d, k));
+        match case % 7 {
+            0 => z = identity_columns(d, k),
+            // As far from orthonormal as is tolerated.
+            1 => z.iter_mut().for_each(|z| *z *= 1.0004),
+            2 => {
+                let at = random.below(d * k);
+                z[at] += 4e-4;
+            }
+            _ => {}
+        }
+        let (u, v) = (record(&mut random, d), record(&mut random, d));
+        let others = if case % 2 == 0 {
+            nobody(d)
+        } else {
+            Sliced::regression(random.normals(3 * d), random.normals(3), d, 1)
+        };
+        let rows = ROWS[case / 2 % 2];
+        let share = share(&with(&u, &others), &with(&v, &others), rows, &z, k, rows_max);
+        worst.saw(if k == 1 { "share, one column" } else { "share, more columns" }, share);
+        if rows_max == 1 << 30 {
+            worst.saw("share, coarsest grid", share);
+        }
+    }
+}
+
+/// Orthogonal unit vectors in the span of the basis, or one against nothing where there is one column.
+#[test]
+fn the_sensitivity_is_attained_to_a_percent() {
+    let mut random = Random(2);
+    let mut worst = Worst::default();
+    for (d, k) in [(2, 1), (2, 2), (5, 2), (5, 5), (12, 3), (40, 8)] {
+        let unit = |i: usize| ((0..d).map(|j| if i == j { 1.0 } else { 0.0 }).collect::<Vec<f32>>(), 1.0);
+        let other = if k == 1 { (vec![0.0; d], 1.0) } else { unit(1) };
+        let z = identity_columns(d, k);
+        let (a, b) = (with(&unit(0), &nobody(d)), with(&other, &nobody(d)));
+        let on_axes = share(&a, &b, FEATURES, &z, k, 1 << 15);
+        assert!(on_axes > 0.99, "d={d} k={k}: {on_axes}");
+        // The same in any other basis, with one more record.
+        let z = flat(&random.orthonormal(d, k));
+        let column = |j: usize| (z.iter().skip(j).step_by(k).copied().collect::<Vec<f32>>(), 1.0);
+        let others = Sliced::regression(random.normals(d), vec![1.0], d, 1);
+        let other = if k == 1 { (vec![f32::NAN; d], 1.0) } else { column(1) };
+        let turned = share(&with(&column(0), &others), &with(&other, &others), FEATURES, &z, k, 1 << 15);
+        assert!(turned > 0.99, "d={d} k={k}: {turned}");
+        worst.saw("share", on_axes.max(turned));
+    }
+}
+
+/// From many starts, whatever moves a pair of records and a basis further apart is kept.
+#[test]
+fn climbing_finds_nothing_above_it() {
+    let mut random = Random(3);
+    let mut worst = Worst::default();
+    for (start, rows_max) in [1 << 15, 1 << 20, 1 << 25, 1 << 30, 1 << 30].into_iter().enumerate() {
+        for k in [1, 2, 3] {
+            let d = k + start % 3;
+            let mut z = random.orthonormal(d, k);
+            let mut pair = [random.normals(d), random.normals(d)];
+            let mut best = 0.0;
+            for step in 0..1500 {
+                let size = 10f64.powf(-5.0 * random.unit());
+                let mut moved = pair.clone();
+                let mut turned = z.clone();
+                if step % 3 == 0 {
+                    turned += random.gaussian(d, k) * size;
+                    turned = orthonormal64(&turned);
+                } else {
+                    let own = &mut moved[step % 2];
+                    let norm = own.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    own.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
+                }
+                let of = |x: &Vec<f32>| with(&(x.clone(), 1.0), &nobody(d));
+                let found = share(&of(&moved[0]), &of(&moved[1]), FEATURES, &flat(&turned), k, rows_max);
+                if found >= best {
+                    (best, pair, z) = (found, moved, turned);
+                }
+            }
+            worst.saw(["finest", "2^-10", "2^-5", "1", "1"][start], best);
+            if rows_max == 1 << 15 {
+                assert!(best > 0.99, "d={d} k={k}: {best}");
+            }
+        }
+    }
+}
+
+/// What is sent times `s 2^g` is an integer, always, and what is sent is computed from that integer, `s` and `g` alone:
+/// the low bits of floats, by which sums of floats tell records apart, say nothing. For `s` a power of two the product
+/// is exact, so it is an integer itself; for any other the nearest integer gives the same float again.
+#[test]
+fn outputs_of_neighbours_lie_on_the_same_grid() {
+    let mut random = Random(4);
+    for case in 0..100_000u64 {
+        let (d, k) = (2 + random.below(2), 1 + random.below(2));
+        let z = flat(&random.orthonormal(d, k));
+        let known = Known::new(settings(LEAST << random.below(4), 1 << 16), case);
+        let (others, iterations) = (random.below(4), 1 + random.below(2) as u16);
+        let others = Sliced::regression(random.normals(others * d), random.normals(others), d, 1);
+        let task = fed_power(iterations, ROWS[random.below(2)], PRODUCT);
+        let unit = (1u32 << known.settings.grid()) as f32 * (others.len() + 1) as f32;
+        for _ in 0..2 {
+            let samples = with(&record(&mut random, d), &others);
+            let (_, sent) = private_round(&samples, &known, task, &z, k).unwrap();
+            for value in sent {
+                let exact = f64::from(value) * f64::from(unit);
+                let integer = exact.round();
+                assert!(!samples.len().is_power_of_two() || integer == exact, "{value:e}");
+                assert_eq!((integer as f32 / unit).to_bits(), value.to_bits());
+            }
+        }
+    }
+}
+
+/// Whatever the records are, the answer has the same form: no decline, no count that depends on them.
+#[test]
+fn reports_of_neighbours_are_the_same() {
+    let mut random = Random(5);
+    for case in 0..4000 {
+        let k = 1 + case % 4;
+        let d = k + 2 + random.below(6);
+        let m = 1 + random.below(6);
+        let z = flat(&random.orthonormal(d, k));
+        let known = Known::new(settings(LEAST, 1 << 15), case as u64);
+        let mut samples = nobody(d);
+        for _ in 0..m {
+            samples = with(&record(&mut random, d), &samples);
+        }
+        for rows in ROWS {
+            for upload in UPLOADS {
+                let task = fed_power(1 + (case % 3) as u16, rows, upload);
+                let (usage, sent) = private_round(&samples, &known, task, &z, k).unwrap();
+                assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
+                assert!(sent.iter().all(|v| v.is_finite()));
+            }
+        }
+    }
+    // Classes that are unknown, too.
+    let mut model = Linear::private(Heap::power(3, 1, 2), Known::new(settings(LEAST, 8), 9)).unwrap();
+    for classes in [vec![0, 1, 1], vec![0, 9, 1], vec![9, 9, 9]] {
+        let unknown = classes.iter().filter(|&&class| class > 1).count() as u32;
+        let mut source = Sliced::classification(vec![0.3; 9], classes, 3, 2);
+        let task = fed_power(1, PowerRows::Weighted, PRODUCT);
+        let (usage, _) = power_round(&mut model, task, &identity_columns(3, 1), &mut source).unwrap();
+        assert_eq!(usage, Usage { samples: 3, skipped: 0 });
+        assert_eq!(model.usage(), Usage { samples: 3 - unknown, skipped: unknown });
+        assert_eq!(model.upload().len(), 1);
+    }
+}

@@ -1,0 +1,254 @@
+//! FedPower with noise, round by round: where its seed comes from and when, what a round costs, what is left of one that
+//! is declined, and the bits of one that is not.
+#![cfg(all(feature = "power", feature = "privacy"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::power::*;
+use common::private::*;
+use common::*;
+use fedspan_client::memory::Memory;
+use fedspan_client::privacy::{EntropyError, EntropySource, Gaussian, HealthFailure, MinEntropy};
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+const FEATURES: PowerRows = PowerRows::Features;
+const PRODUCT: PowerUpload = PowerUpload::Product;
+const BOTH: PowerUpload = PowerUpload::ProductAndBasis;
+
+/// Samples whose values are powers of two, and a basis of such: the same floats, whatever computes them.
+fn exact_samples() -> (Sliced, Vec<f32>) {
+    let x = vec![0.5, 0.25, 0.0, -0.5, 0.125, 1.0, 0.25, -0.25, 3.0, 0.0, 0.0, 0.0625];
+    (Sliced::regression(x, vec![1.0, -0.5, 0.25, 2.0], 3, 1), identity_columns(3, 2))
+}
+
+/// The bits of a round: the same on every core, and those of a second implementation in another language, with rational
+/// numbers.
+#[test]
+fn golden() {
+    let (samples, z) = exact_samples();
+    let known = Known::new(settings(1 << 16, 100), 42);
+    let variance = known.settings.variance(3, 2).unwrap();
+    assert_eq!((known.settings.grid(), variance.ratio()), (15, (46_368 * 46_368 + 16, 1)));
+    for (rows, iterations, upload, expected) in [
+        (
+            FEATURES,
+            1,
+            PRODUCT,
+            vec![0x3ef9_4f00, 0xbd88_a800, 0xbe5f_1000, 0xbf6b_6f80, 0xbed0_e400, 0xbd5e_d800],
+        ),
+        (
+            PowerRows::Weighted,
+            2,
+            BOTH,
+            vec![
+                0xbc28_0000,
+                0xbf01_cc80,
+                0xbe36_fe00,
+                0x3e39_ce00,
+                0x3e79_8600,
+                0x3f34_0300,
+                0x3f3e_5a00,
+                0xbea8_a400,
+                0xbeaf_9400,
+                0xbf6f_5800,
+                0xbf12_f600,
+                0x3e07_0800,
+            ],
+        ),
+        (
+            FEATURES,
+            3,
+            PowerUpload::Basis,
+            vec![0x3f0a_2dee, 0x3f20_2b7f, 0xbef1_ee75, 0x3f47_6483, 0x3f32_5a54, 0x3d32_4c22],
+        ),
+    ] {
+        let (_, sent) = private_round(&samples, &known, fed_power(iterations, rows, upload), &z, 2).unwrap();
+        let found = bits(&sent);
+        assert_eq!(found, expected, "{rows:?} {iterations} {upload:?}");
+    }
+}
+
+/// The seed comes first, and once a round, however many iterations there are.
+#[test]
+fn the_seed_is_drawn_before_any_sample_is_read() {
+    let (samples, z) = exact_samples();
+    for iterations in [1, 3] {
+        let known = Known::new(settings(LEAST, 8), 1);
+        let mut source = Watched { samples: samples.clone(), log: known.log.clone() };
+        let mut model = Linear::private(Heap::power(3, 2, 1), known.clone()).unwrap();
+        power_round(&mut model, fed_power(iterations, FEATURES, PRODUCT), &z, &mut source).unwrap();
+        let expected = [&["seed"][..], &["rewind", "next", "next"].repeat(iterations.into())].concat();
+        assert_eq!(*known.log.borrow(), expected);
+    }
+}
+
+#[test]
+fn without_entropy_no_sample_is_read_and_nothing_leaves() {
+    let (samples, z) = exact_samples();
+    let mut known = Known::new(settings(LEAST, 8), 1);
+    known.dry = true;
+    let log = known.log.clone();
+    let mut source = Watched { samples, log: log.clone() };
+    let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
+    let task = fed_power(2, FEATURES, PRODUCT);
+    assert_eq!(power_round(&mut model, task, &z, &mut source).unwrap_err(), DeclineReason::Entropy);
+    assert_eq!(*log.borrow(), ["seed"]);
+}
+
+/// SplitMix64 as a source, until it dies.
+struct Board {
+    random: Random,
+    reads: u32,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Well,
+    Stuck,
+    Silent,
+}
+
+impl EntropySource for Board {
+    type Error = &'static str;
+
+    fn read(&mut self, samples: &mut [u8]) -> Result<(), Self::Error> {
+        self.reads += 1;
+        if self.fate == Fate::Silent {
+            return Err("silent");
+        }
+        let stuck = self.fate == Fate::Stuck;
+        samples.fill_with(|| if stuck { 3 } else { self.random.next() as u8 });
+        Ok(())
+    }
+}
+
+fn board(fate: Fate) -> Gaussian<Board> {
+    let source = Board { random: Random(1), reads: 0, fate };
+    Gaussian::new(settings(LEAST, 8), source, MinEntropy::new(8).unwrap())
+}
+
+/// Each round has a seed of its own, and a source that fails says why.
+#[test]
+fn boards_draw_a_seed_a_round() {
+    let (samples, z) = exact_samples();
+    let task = fed_power(1, FEATURES, PRODUCT);
+    let mut model = Linear::private(Heap::power(3, 2, 1), board(Fate::Well)).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        let (_, sent) = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
+        assert!(!seen.contains(&bits(&sent)), "the same noise twice");
+        // A retry says the same.
+        assert_eq!(bits(&emitted(&model, 2)), bits(&sent));
+        seen.push(bits(&sent));
+    }
+    assert!(model.mechanism().failure().is_none());
+    for (fate, failure) in [
+        (Fate::Silent, EntropyError::Source { error: "silent", samples: 0 }),
+        (
+            Fate::Stuck,
+            EntropyError::Health {
+                failure: HealthFailure::Repetition { run: 4 },
+                samples: 4,
+                claim: MinEntropy::new(8).unwrap(),
+            },
+        ),
+    ] {
+        let mut model = Linear::private(Heap::power(3, 2, 1), board(fate)).unwrap();
+        for failures in 1..=3 {
+            let found = power_round(&mut model, task, &z, &mut samples.clone()).unwrap_err();
+            assert_eq!(found, DeclineReason::Entropy);
+            assert_eq!(model.mechanism().failure(), Some(&failure));
+            assert_eq!(model.mechanism().failures(), failures);
+        }
+        // Heads need no seed.
+        assert!(model.set_representation(&z).is_ok());
+        assert!(model.fit_head(EXACT, &mut samples.clone()).is_ok());
+        assert!(!format!("{:?}", model.mechanism()).contains("random"));
+    }
+}
+
+#[test]
+fn a_round_costs_its_iterations() {
+    let known = Known::new(settings(1 << 18, 8), 1);
+    let model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
+    for iterations in [1, 2, 700, u16::MAX] {
+        for upload in UPLOADS {
+            assert_eq!(model.cost(&fed_power(iterations, FEATURES, upload)), u64::from(iterations) << 28);
+        }
+    }
+    // Dear ones as well.
+    let known = Known::new(settings(LEAST, 8), 1);
+    let release = u64::from(known.settings.release());
+    let model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
+    assert_eq!(model.cost(&fed_power(u16::MAX, FEATURES, PRODUCT)), release * 65_535);
+    assert_eq!(Linear::new(Heap::power(3, 2, 1)).cost(&fed_power(9, FEATURES, PRODUCT)), 0);
+}
+
+/// A round that fails after samples have been read leaves no sums without noise behind, and no record.
+#[test]
+fn nothing_is_left_of_a_round_that_is_declined() {
+    let (samples, z) = exact_samples();
+    for failing in 1..=3 {
+        let mut source = Sliced { failing_pass: Some(failing), ..samples.clone() };
+        let known = Known::new(settings(LEAST, 8), 1);
+        let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
+        let task = fed_power(3, FEATURES, BOTH);
+        let error = power_round(&mut model, task, &z, &mut source).unwrap_err();
+        assert_eq!((error, source.passes), (DeclineReason::Device, failing));
+        assert!(emitted(&model, 4).iter().all(|v| v.to_bits() == 0));
+    }
+    let nothing = Sliced::regression(Vec::new(), Vec::new(), 3, 1);
+    let known = Known::new(settings(LEAST, 8), 1);
+    let error = private_round(&nothing, &known, fed_power(1, FEATURES, BOTH), &z, 2).unwrap_err();
+    assert_eq!(error, DeclineReason::NoSamples);
+    // The last row is gone in any case.
+    let mut memory = Heap::power(3, 2, 1);
+    let mut model = Linear::private(&mut memory, known).unwrap();
+    power_round(&mut model, fed_power(1, FEATURES, BOTH), &z, &mut samples.clone()).unwrap();
+    let parts = memory.parts();
+    assert!([parts.residual, parts.z, parts.y].iter().all(|part| part.iter().all(|v| v.to_bits() == 0)));
+}
+
+/// The representation is invalid afterwards, and the head is for another one, as without noise.
+#[test]
+fn representation_and_head_around_a_round() {
+    let (samples, z) = exact_samples();
+    let known = Known::new(settings(LEAST, 8), 1);
+    let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
+    model.set_representation(&z).unwrap();
+    model.fit_head(EXACT, &mut samples.clone()).unwrap();
+    let fitted_on = model.head_fitted_on();
+    power_round(&mut model, fed_power(1, FEATURES, PRODUCT), &z, &mut samples.clone()).unwrap();
+    assert!(model.representation().is_none());
+    assert_eq!(model.head_fitted_on(), fitted_on);
+}
+
+/// In each encoding it is the same round; a basis is made orthonormal again, however it came.
+#[test]
+fn the_basis_that_is_used_is_orthonormal_to_the_grid() {
+    let mut random = Random(1);
+    let (d, k) = (12, 3);
+    let samples = decaying(&mut random, d, 1, 5, 0.8);
+    for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
+        let mut z = flat(&random.orthonormal(d, k));
+        if encoding == Encoding::F32 {
+            z.iter_mut().for_each(|z| *z *= 1.0004);
+        }
+        let known = Known::new(settings(LEAST, 8), 1);
+        let mut model = Linear::private(Heap::power(d, k, 1), known).unwrap();
+        let round = open(1, fed_power(1, FEATURES, BOTH), Role::Subspace, encoding, d, k);
+        receive(&mut model, &round, &[&z]).unwrap();
+        model.run(round.id, &mut samples.clone()).unwrap();
+        let sent = emitted(&model, 5);
+        let basis = matrix(d, k, &sent[d * k..]);
+        let off = norm2(&(basis.transpose() * &basis - M::identity(k, k)));
+        assert!(off <= 2f64.powi(-10), "{encoding:?}: {off:e}");
+        assert!(sent[d * k..].iter().all(|v| (v * 32_768.0).fract() == 0.0));
+        let near = (basis - matrix(d, k, &z)).norm();
+        assert!(near <= if encoding == Encoding::I8 { 0.05 } else { 2e-3 }, "{near:e}");
+    }
+}
