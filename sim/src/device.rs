@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::data::Dataset;
 use crate::evaluate;
 use crate::fleet::{Build, SimSession, foreseeable, frame_limit};
+use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
 /// `fedspan-sim device`.
@@ -84,11 +85,11 @@ pub fn client_session(
     leave_when_fitted: bool,
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
-    let build = Build::of(scenario, dataset);
+    let build = Build::of(scenario, dataset, Seeds::System).ok()?;
     let frame_limit = frame_limit(build.shape);
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
-    Some(build.session(config, identity.protection, client.source(), random))
+    build.session(config, identity.protection, client.source(), random).ok()
 }
 
 /// Runs a session over one connection until it ends.

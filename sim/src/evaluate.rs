@@ -3,7 +3,7 @@
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
-use fedspan_client::{Linear, Recording, Task};
+use fedspan_client::{Linear, Mechanism, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
@@ -91,7 +91,11 @@ pub fn recording(set: &Set, shape: Shape) -> Recording<'_> {
 
 /// Scores a model with a fitted head on one client.
 #[must_use]
-pub fn score(model: &mut Linear<HeapWorkspace>, client: &Client, shape: Shape) -> ClientScore {
+pub fn score<P: Mechanism>(
+    model: &mut Linear<HeapWorkspace, P>,
+    client: &Client,
+    shape: Shape,
+) -> ClientScore {
     let train = errors(model, &client.train, shape);
     let test = errors(model, &client.test, shape);
     let classification = matches!(client.test.y, Labels::Classes(_));
@@ -114,7 +118,7 @@ struct Errors {
     unanswered: bool,
 }
 
-fn errors(model: &mut Linear<HeapWorkspace>, set: &Set, shape: Shape) -> Errors {
+fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
     let mut total = Errors { squares: 0.0, right: 0, unanswered: false };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();

@@ -6,6 +6,7 @@ use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
+use fedspan_client::privacy::Settings;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Event, Linear, Session};
@@ -17,6 +18,7 @@ use rand_core::SeedableRng;
 
 use crate::data::{ClientSource, Dataset};
 use crate::evaluate;
+use crate::noise::{self, Seeds, SimNoise};
 use crate::scenario::Scenario;
 
 /// A workspace whose sizes are known at run time only: the simulator's counterpart of the device's
@@ -97,7 +99,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
 }
 
 /// The client as the simulator runs it.
-pub type SimSession = Session<Linear<HeapWorkspace>, ClientSource, NoStore, ChaCha8Rng>;
+pub type SimSession = Session<Linear<HeapWorkspace, SimNoise>, ClientSource, NoStore, ChaCha8Rng>;
 
 /// A simulated device's randomness: the same in every run. Not for devices with keys, which nobody may foresee.
 #[must_use]
@@ -114,31 +116,48 @@ pub struct Build {
     pub numeric: Numeric,
     /// Whether there is room for power iterations.
     pub power: bool,
+    /// How they hide what they send.
+    pub privacy: Option<Settings>,
+    /// Of the noise.
+    pub seeds: Seeds,
 }
+
+/// Devices that cannot hide what the scenario says they do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(pub String);
 
 impl Build {
     /// That of a scenario with its data.
-    #[must_use]
-    pub fn of(scenario: &Scenario, dataset: &Dataset) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn of(scenario: &Scenario, dataset: &Dataset, seeds: Seeds) -> Result<Self, BuildError> {
+        Ok(Self {
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
             power: scenario.algorithm.power.is_some(),
-        }
+            privacy: noise::settings(scenario, dataset).map_err(BuildError)?,
+            seeds,
+        })
     }
 
     /// Makes the session of one device.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`BuildError`].
     pub fn session(
         &self,
         config: Config,
         protection: Protection,
         source: ClientSource,
         random: ChaCha8Rng,
-    ) -> SimSession {
+    ) -> Result<SimSession, BuildError> {
         let memory = HeapWorkspace::new(self.shape, self.numeric);
         let memory = if self.power { memory.with_second() } else { memory };
-        Session::new(config, protection, Linear::new(memory), source, NoStore, random)
+        let noise = SimNoise::new(self.privacy, self.seeds, config.device);
+        let task = Linear::private(memory, noise).map_err(|error| BuildError(error.to_string()))?;
+        Ok(Session::new(config, protection, task, source, NoStore, random))
     }
 }
 

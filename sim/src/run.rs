@@ -8,15 +8,20 @@ pub mod recorded;
 mod simulation;
 mod times;
 
+use std::collections::BTreeMap;
+
 pub use devices::gate;
-use fedspan_aggregator::engine::{Counters, Failure};
+use fedspan_aggregator::engine::{Counters, DeviceId, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
 pub use prepare::{Job, engine, given_start};
 pub use times::Times;
 
+use serde::Serialize;
+
 use crate::data::DataError;
 use crate::evaluate::{ClientScore, Scores, average};
+use crate::fleet::BuildError;
 use crate::report::summary::Figures;
 use crate::scenario::Scenario;
 
@@ -53,9 +58,23 @@ pub enum RunError {
     /// The scenario and the data do not fit.
     #[error("{0}")]
     Mismatch(String),
+    /// The devices cannot be built so.
+    #[error(transparent)]
+    Build(#[from] BuildError),
     /// A fault of this program.
     #[error("the fleet fell silent before the campaign was over")]
     Silent,
+}
+
+/// The account of the devices' noise.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PrivacyFigures {
+    /// The largest of the devices': every record is (epsilon, delta)-private.
+    pub epsilon: f64,
+    /// Delta.
+    pub delta: f64,
+    /// Epsilon of each device.
+    pub devices: BTreeMap<DeviceId, f64>,
 }
 
 /// One round, as `rounds.jsonl` has it.
@@ -100,6 +119,8 @@ pub struct Outcome {
     pub representation: Option<Matrix>,
     /// The engine's counters.
     pub counters: Counters,
+    /// What all releases have cost the records of each device; without noise there is no account.
+    pub privacy: Option<PrivacyFigures>,
     /// Updates that counted in all rounds, the start's included, the final fit-head's not.
     pub updates: u64,
     /// Bytes up and down of all rounds.

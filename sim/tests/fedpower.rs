@@ -1,7 +1,7 @@
 //! FedPower as devices and server do it, against the same on Gram matrices in f64.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use fedspan_sim::power::{Case, Grams};
+use fedspan_sim::power::{Case, Grams, Promise};
 use fedspan_sim::run::{Job, Outcome, Unwatched};
 use fedspan_sim::scenario::Scenario;
 
@@ -28,7 +28,11 @@ fn case(scenario: &Scenario) -> Case {
         decay: power.decay,
         procrustes: power.procrustes,
         participation: 1.0,
-        privacy: None,
+        privacy: scenario.privacy.map(|privacy| Promise {
+            epsilon: privacy.epsilon.get(),
+            delta: privacy.delta.get(),
+            calibration: privacy.calibration,
+        }),
         one_shot: false,
     }
 }
@@ -54,6 +58,92 @@ fn devices_agree_with_gram_matrices() {
         }
         assert!(devices[devices.len() - 1] < 0.02, "{changes:?}: {devices:?}");
     }
+}
+
+/// With noise, and the same seeds of it, too: integers on devices, floats on matrices.
+#[test]
+fn private_devices_agree_with_gram_matrices() {
+    for changes in [
+        &["privacy.epsilon=10"][..],
+        &["privacy.epsilon=10", "privacy.calibration=paper", "algorithm.local_steps=4"],
+        &["privacy.epsilon=4", "algorithm.local_steps=1"],
+        &["privacy.epsilon=10", "data.k=1", "model.k=1"],
+    ] {
+        let scenario = scenario("fedpower", &[changes, &["data.samples=2000"]].concat());
+        let fleet = Grams::of(&scenario).unwrap();
+        let devices = distances(&run(&scenario));
+        let grams = case(&scenario).run(&fleet, scenario.seed).unwrap();
+        assert_eq!(devices.len(), grams.len(), "{changes:?}");
+        for (round, (device, gram)) in devices.iter().zip(&grams).enumerate() {
+            assert!((device - gram).abs() < 1e-4, "{changes:?}, exchange {round}: {device} and {gram}");
+        }
+        let noiseless = Case { privacy: None, ..case(&scenario) };
+        let clean = noiseless.run(&fleet, scenario.seed).unwrap();
+        let last = devices.len() - 1;
+        assert!((devices[last] - clean[last]).abs() > 1e-3, "{changes:?}: there is noise");
+    }
+}
+
+/// What is reported is the account of what was sent: all of epsilon where it was tight and everybody took part, less otherwise.
+#[test]
+fn the_account_is_reported() {
+    let epsilon = |changes: &[&str]| {
+        let scenario = scenario("fedpower", &[changes, &["data.samples=300", "privacy.epsilon=2"]].concat());
+        let outcome = run(&scenario);
+        let privacy = outcome.privacy.unwrap();
+        assert_eq!(privacy.delta, 1e-4);
+        assert_eq!(privacy.devices.len(), 20);
+        let most = privacy.devices.values().copied().fold(0.0, f64::max);
+        assert_eq!(privacy.epsilon, most);
+        privacy
+    };
+    let tight = epsilon(&[]);
+    assert!(tight.epsilon <= 2.0 && tight.epsilon > 1.999, "{}", tight.epsilon);
+    assert!(tight.devices.values().all(|each| *each == tight.epsilon));
+    let paper = epsilon(&["privacy.calibration=paper"]);
+    assert!(paper.epsilon < 0.5, "{}", paper.epsilon);
+    let some = epsilon(&["participation.policy=with-replacement", "participation.draws=8"]);
+    assert!(some.devices.values().any(|each| *each < 1.9), "who was not drawn has not spent: {some:?}");
+    let mut open = scenario("fedpower", &["data.samples=300"]);
+    open.privacy = None;
+    assert!(run(&open).privacy.is_none());
+}
+
+/// What cannot be promised is said before anything is computed.
+#[test]
+fn what_cannot_be_promised_is_refused() {
+    let said = |changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        match Scenario::parse("fedpower", Scenario::built_in("fedpower").unwrap(), &changes) {
+            Err(problem) => problem.to_string(),
+            Ok(scenario) => Job::prepare(&scenario, 1).unwrap_err().to_string(),
+        }
+    };
+    for (changes, wanted) in [
+        (&["privacy.epsilon=0"][..], "privacy.epsilon: found 0, allowed: a number from"),
+        (&["privacy.epsilon=-3"], "privacy.epsilon: found -3, allowed: a number from"),
+        (&["privacy.delta=1"], "privacy.delta: found 1, allowed: a number from"),
+        (&["privacy.delta=0"], "privacy.delta: found 0, allowed: a number from"),
+        (&["privacy.epsilon=10000", "data.samples=10"], "devices add 0.5 to 4096 times that"),
+        (
+            &["privacy.calibration=loose"],
+            "privacy.calibration: found \"loose\", allowed: \"tight\", \"paper\"",
+        ),
+        (&["model.k=101"], "model.k: found 101"),
+        (&["participation.policy=with-replacement", "participation.draws=0"], "participation.draws: found 0"),
+        (&["algorithm.iterations=0"], "algorithm.iterations: found 0"),
+        (&["algorithm.local_steps=11"], "algorithm.local_steps: found 11, allowed: at most the 10"),
+    ] {
+        let said = said(changes);
+        assert!(said.contains(wanted), "{changes:?}: {said}");
+    }
+    let linear = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n[model]\nk = 1\n\
+                  [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[privacy]\nepsilon = 1.0\ndelta = 1e-5\n";
+    let said = Scenario::parse("my.toml", linear, &[]).unwrap_err().to_string();
+    assert!(
+        said.contains("algorithm.name: \"fedrep\" adds no noise; allowed with [privacy]: \"fedpower\""),
+        "{said}"
+    );
 }
 
 /// Any participation policy goes with it, and any data: digits, whose principal directions are those of all rows.

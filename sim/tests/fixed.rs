@@ -19,6 +19,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use fedspan_sim::device::{Identity, client_session};
 use fedspan_sim::evaluate::shape_of;
 use fedspan_sim::fleet::{Build, HeapWorkspace, foreseeable};
+use fedspan_sim::noise::Seeds;
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 
@@ -118,8 +119,9 @@ fn a_device_says_which_arithmetic_it_has() {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let source = dataset.clients[0].source();
-        let build = Build { shape, numeric: own, power: false };
-        let session = build.session(Config::new(1), Protection::Plaintext, source, foreseeable(1, 1));
+        let build = Build { shape, numeric: own, power: false, privacy: None, seeds: Seeds::System };
+        let session =
+            build.session(Config::new(1), Protection::Plaintext, source, foreseeable(1, 1)).unwrap();
         let capabilities = session.task().capabilities();
         assert_eq!(capabilities.numeric, own);
         let hello = Hello {

@@ -199,7 +199,7 @@ fn one(
 fn stop(entry: &Entry, error: &RunError) -> Stop {
     let message = format!("{}: {error}", entry.scenario.name);
     match error {
-        RunError::Data(_) | RunError::Mismatch(_) => Stop::Usage(message),
+        RunError::Data(_) | RunError::Mismatch(_) | RunError::Build(_) => Stop::Usage(message),
         RunError::Failed(_) | RunError::Refused { .. } | RunError::NotFinite { .. } | RunError::Silent => {
             Stop::Failed(message)
         }
@@ -237,6 +237,10 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
             lines.push(("bytes per update", each, bytes(each)));
         }
     }
+    if let Some(privacy) = &summary.privacy {
+        lines.push(("epsilon", privacy.epsilon, format!("{:.4}", privacy.epsilon)));
+        lines.push(("delta", privacy.delta, format!("{:e}", privacy.delta)));
+    }
     if summary.rejected > 0 {
         lines.push(number("rejected", summary.rejected));
     }
@@ -248,6 +252,8 @@ pub fn show(name: &str, value: f64) -> String {
     match name {
         "rounds" | "updates" | "rejected" => format!("{value:.0}"),
         "simulated time" => format!("{value:.2}"),
+        "epsilon" => format!("{value:.4}"),
+        "delta" => format!("{value:e}"),
         name if name.starts_with("bytes") => bytes(value),
         name => figure(name, value),
     }

@@ -9,15 +9,15 @@ use fedspan_aggregator::engine::{DeviceId, Participation};
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_aggregator::privacy::fedpower::{Calibration, Products};
 use fedspan_aggregator::privacy::{Delta, Epsilon, ParameterError, Releases};
-use fedspan_aggregator::random::{Purpose, stream};
-use fedspan_client::privacy::{Seed, Variance, noise};
+use fedspan_client::privacy::{NoiseMultiplier, Seed, Settings, Variance, noise};
 use fedspan_protocol::message::{PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
 
 use super::grams::Grams;
+use crate::noise::secret;
 
-/// Grid points of one record's product per unit, as on a device.
+/// Grid points of one record's product per unit, where a device's are the finest.
 const GRID: f64 = 32_768.0;
 
 /// One setting.
@@ -63,6 +63,9 @@ pub enum CaseError {
     /// There is no noise for what is promised.
     #[error(transparent)]
     Promise(#[from] ParameterError),
+    /// There is, and devices cannot add it.
+    #[error(transparent)]
+    Settings(#[from] fedspan_client::privacy::SettingsError),
     /// There is, and it cannot be sampled.
     #[error(transparent)]
     Variance(#[from] fedspan_client::privacy::VarianceError),
@@ -93,6 +96,30 @@ impl Case {
         self.parameters().exchanges().iter().scan(0, sum).collect()
     }
 
+    /// The variance of a device's noise in squared units of its grid, and how many of these there are in 1: as the devices'
+    /// own mechanism has it, which bounds what rounding adds to the sensitivity. Where that is for more noise, without.
+    fn variance(&self, fleet: &Grams) -> Result<Option<(Variance, f64)>, CaseError> {
+        let Some(nu) = self.noise()? else { return Ok(None) };
+        let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let rows = fleet.samples.iter().max().map_or(1, |rows| u32::try_from(*rows).unwrap_or(u32::MAX));
+        let sensitivity = if self.rank == 1 { 1.0 } else { 2.0 };
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates, and is refused"
+        )]
+        let up = |square: f64| square.ceil() as u64;
+        let multiplier = NoiseMultiplier::from_square(up(nu * nu / sensitivity * 65_536.0));
+        let settings = multiplier.ok().and_then(|multiplier| Settings::new(multiplier, 0, rows).ok());
+        Ok(Some(match settings {
+            Some(settings) => {
+                let grid = f64::from(1u32 << settings.grid());
+                (settings.variance(side(fleet.truth.nrows()), side(self.rank))?, grid)
+            }
+            None => (Variance::new(up(nu * nu * GRID * GRID), 1)?, GRID),
+        }))
+    }
+
     fn parameters(&self) -> FedPowerParameters {
         FedPowerParameters {
             iterations: self.iterations,
@@ -114,10 +141,7 @@ impl Case {
     /// # Errors
     /// [`CaseError`].
     pub fn run(&self, fleet: &Grams, seed: u64) -> Result<Vec<f64>, CaseError> {
-        let variance = match self.noise()? {
-            Some(nu) => Some(variance(nu)?),
-            None => None,
-        };
+        let variance = self.variance(fleet)?;
         let start = random_start(fleet.truth.nrows(), self.rank, seed);
         let mut server = FedPower::new(start, self.parameters());
         let devices: Vec<DeviceId> = (0..fleet.grams.len() as u64).collect();
@@ -135,7 +159,8 @@ impl Case {
             }
             let request = server.request();
             for device in cohort.devices {
-                let private = variance.as_ref().map(|variance| (variance, secret(seed, round, device)));
+                let private =
+                    variance.map(|(variance, grid)| (variance, 1.0 / grid, secret(seed, round, device)));
                 let tensors = answer(fleet, device, &request, private)?;
                 let draws = cohort.draws.get(&device).copied().unwrap_or(1);
                 server.absorb(device, Share { samples: fleet.declared(device), draws }, &tensors);
@@ -147,29 +172,12 @@ impl Case {
     }
 }
 
-/// The noise of a product in units of the grid.
-fn variance(nu: f64) -> Result<Variance, fedspan_client::privacy::VarianceError> {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and is refused")]
-    let square = (nu * nu * GRID * GRID).ceil() as u64;
-    Variance::new(square, 1)
-}
-
-/// A device's seed for one exchange.
-fn secret(seed: u64, round: u32, device: u64) -> Seed {
-    let mut random = stream(seed, Purpose::Noise, u64::from(round) << 32 | device);
-    let mut bytes = [0; 32];
-    for part in bytes.as_chunks_mut::<8>().0 {
-        *part = random.bits().to_le_bytes();
-    }
-    Seed::new(bytes)
-}
-
 /// What a device answers: the iterations that are asked for, with noise in every product.
 fn answer(
     fleet: &Grams,
     device: DeviceId,
     request: &fedspan_aggregator::algorithm::Request,
-    private: Option<(&Variance, Seed)>,
+    private: Option<(Variance, f64, Seed)>,
 ) -> Result<Vec<Tensor>, CaseError> {
     let (Task::FedPower { iterations, upload, .. }, [sent]) = (request.task, request.tensors.as_slice())
     else {
@@ -178,13 +186,13 @@ fn answer(
     let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
     let index = usize::try_from(device).unwrap_or(usize::MAX);
     let samples = fleet.samples.get(index).copied().unwrap_or(1);
-    let scale = 1.0 / (GRID * samples as f64);
     let product = |z: &Matrix, iteration: u64| {
         let mut y = fleet.product(index, z).unwrap_or_else(|| z.clone());
-        if let Some((variance, seed)) = &private {
-            let elements = y.len() as u64;
-            for (element, value) in (0..).zip(y.iter_mut()) {
-                *value += noise(seed, iteration * elements + element, variance) as f64 * scale;
+        if let Some((variance, unit, seed)) = &private {
+            let (d, r) = y.shape();
+            for (row, column) in (0..d).flat_map(|row| (0..r).map(move |column| (row, column))) {
+                let coordinate = iteration * (d * r) as u64 + (row * r + column) as u64;
+                y[(row, column)] += noise(seed, coordinate, variance) as f64 * unit / samples as f64;
             }
         }
         y

@@ -4,7 +4,7 @@ use fedspan_aggregator::engine::Counters;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::evaluate::{Scores, average};
-use crate::run::Outcome;
+use crate::run::{Outcome, PrivacyFigures};
 use crate::scenario::Scenario;
 
 /// Figures by name, in the order of the tables; those that do not apply are not in it.
@@ -136,6 +136,9 @@ pub struct Summary {
     pub rejected: u64,
     /// The engine's counters, final heads included.
     pub counters: Counters,
+    /// The account of the devices' noise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<PrivacyFigures>,
     /// The machine.
     pub timing: Timing,
 }
@@ -177,6 +180,7 @@ impl Summary {
             updates: outcome.updates,
             rejected: outcome.counters.rejected(),
             counters: outcome.counters,
+            privacy: outcome.privacy.clone(),
             timing: Timing {
                 wall_s,
                 rounds_s: outcome.seconds,

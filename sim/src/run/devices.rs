@@ -7,7 +7,7 @@ use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_aggregator::engine::Engine;
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
-use fedspan_protocol::message::{Model, Welcome};
+use fedspan_protocol::message::{Model, Privacy, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
@@ -33,6 +33,8 @@ pub struct Devices {
     seed: u64,
     gate: Arc<Gate>,
     all: Vec<SimDevice>,
+    /// What each said of its noise.
+    privacy: Vec<Privacy>,
     /// Bytes up and down when they were last asked for.
     told: (u64, u64),
 }
@@ -40,7 +42,7 @@ pub struct Devices {
 impl Devices {
     /// Nobody is connected.
     pub fn new(build: Build, seed: u64, gate: Arc<Gate>) -> Self {
-        Self { build, seed, gate, all: Vec::new(), told: (0, 0) }
+        Self { build, seed, gate, all: Vec::new(), privacy: Vec::new(), told: (0, 0) }
     }
 
     /// Connects a device for each client: hello, admission as on a server, welcome.
@@ -53,11 +55,11 @@ impl Devices {
             let id = self.all.len() as u64;
             let config = Config { frame_limit: limit, ..Config::new(id) };
             let (bench, random) = (Protection::Plaintext, foreseeable(self.seed, id));
-            let session = self.build.session(config, bench, client.source(), random);
+            let session = self.build.session(config, bench, client.source(), random)?;
             let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
             for said in device.said.drain(..) {
                 match said {
-                    Inbound::Hello(_) => {}
+                    Inbound::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
                     Inbound::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
                     _ => return Err(RunError::Silent),
                 }
@@ -67,6 +69,12 @@ impl Devices {
             self.all.push(device);
         }
         Ok(())
+    }
+
+    /// What a device said of its noise.
+    pub fn privacy(&self, device: u64) -> Privacy {
+        let said = usize::try_from(device).ok().and_then(|index| self.privacy.get(index));
+        said.copied().unwrap_or_default()
     }
 
     /// How many there are.

@@ -18,6 +18,8 @@ use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
+use crate::fleet::Build;
+use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
 /// A scenario with its data: everything that can be wrong with files has been found.
@@ -51,7 +53,7 @@ impl<'a> Job<'a> {
                 .map_err(|error| RunError::Mismatch(error.to_string()))?;
             dataset.truth = Some(truth);
         }
-        scenario.multiplier_square().map_err(RunError::Mismatch)?;
+        Build::of(scenario, &dataset, Seeds::Foreseeable(seed))?;
         check_targets(scenario, &dataset)?;
         check_models(scenario, &dataset)?;
         let mut given = None;
@@ -94,7 +96,7 @@ impl<'a> Job<'a> {
     /// # Errors
     /// [`RunError`].
     pub fn replay(&self, replay: &mut Replay) -> Result<Outcome, RunError> {
-        self.simulation().recorded(replay.recording()).run(&mut Unwatched)
+        self.simulation()?.recorded(replay.recording()).run(&mut Unwatched)
     }
 
     /// Runs it.
@@ -105,10 +107,10 @@ impl<'a> Job<'a> {
         if !self.scenario.is_federated() {
             return baseline(self.scenario, &self.dataset);
         }
-        self.simulation().wanting(self.wanted).run(watcher)
+        self.simulation()?.wanting(self.wanted).run(watcher)
     }
 
-    fn simulation(&self) -> Simulation<'_> {
+    fn simulation(&self) -> Result<Simulation<'_>, RunError> {
         Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
     }
 }
@@ -256,6 +258,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         outputs: dataset.outputs,
         representation: None,
         counters: Counters::default(),
+        privacy: None,
         updates: 0,
         bytes: (0, 0),
         fit_bytes: (0, 0),

@@ -20,10 +20,11 @@ use super::devices::{Devices, gate};
 use super::prepare::engine;
 use super::recorded::Recording;
 use super::times::Times;
-use super::{Outcome, RoundRow, RunError, Unwatched, Watcher, check_finite};
+use super::{Outcome, PrivacyFigures, RoundRow, RunError, Unwatched, Watcher, check_finite};
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::Build;
+use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
 /// Engine clock ticks per unit of simulated time.
@@ -70,19 +71,20 @@ impl<'a> Simulation<'a> {
         seed: u64,
         given: Option<Matrix>,
         times: Times,
-    ) -> Self {
+    ) -> Result<Self, RunError> {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
         let engine = engine(scenario, dataset, seed, given.clone());
         let gate = gate(scenario, dataset, &engine);
         let attackers = scenario.attack.map(|attack| Attackers::of(attack, dataset.clients.len(), seed));
-        Self {
+        let build = Build::of(scenario, dataset, Seeds::Foreseeable(seed))?;
+        Ok(Self {
             scenario,
             dataset,
             seed,
             given,
             shape,
             engine,
-            devices: Devices::new(Build::of(scenario, dataset), seed, gate),
+            devices: Devices::new(build, seed, gate),
             arrivals: Arrivals::new(scenario, dataset, seed, shape, times),
             attackers: attackers.map(|attackers| {
                 let honest = attackers.honest(dataset);
@@ -99,7 +101,7 @@ impl<'a> Simulation<'a> {
             finished: false,
             interrupted: false,
             wanted: Wanted::All,
-        }
+        })
     }
 
     /// Computes only these figures.
@@ -142,6 +144,7 @@ impl<'a> Simulation<'a> {
         if let Some(row) = self.rows.last_mut() {
             row.scores.get_or_insert(scores);
         }
+        let privacy = self.privacy();
         let outcome = Outcome {
             rounds: self.rows,
             scores,
@@ -153,6 +156,7 @@ impl<'a> Simulation<'a> {
             outputs: self.dataset.outputs,
             representation: Some(basis),
             counters: self.engine.counters(),
+            privacy,
             updates: self.updates,
             bytes: trained,
             fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),
@@ -188,6 +192,7 @@ impl<'a> Simulation<'a> {
             self.time = opened_at;
         }
         for id in 0..self.dataset.clients.len() as u64 {
+            self.engine.heard_privacy(id, self.devices.privacy(id));
             self.handle(Event::Joined(id), actions);
         }
     }
@@ -457,6 +462,13 @@ impl<'a> Simulation<'a> {
         Ok((scores, clients))
     }
 
+    /// What all releases together have cost the records of each device.
+    fn privacy(&self) -> Option<PrivacyFigures> {
+        let delta = self.scenario.privacy?.delta;
+        let (devices, epsilon) = self.engine.ledger().epsilons(delta);
+        Some(PrivacyFigures { epsilon, delta: delta.get(), devices: devices.into_iter().collect() })
+    }
+
     /// Whether `[stop]` asks for the end; figures count where the round was evaluated.
     fn reached(&self, scores: Option<&Scores>) -> bool {
         let stop = &self.scenario.stop;
@@ -508,7 +520,7 @@ mod tests {
             Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
         let dataset = Job::prepare(&scenario, 3)?.dataset;
         let times = Times::of(&scenario, &dataset, 3)?;
-        let mut run = Simulation::new(&scenario, &dataset, 3, None, times);
+        let mut run = Simulation::new(&scenario, &dataset, 3, None, times)?;
         run.devices.connect(&dataset.clients)?;
         let mut actions = Vec::new();
         for id in 0..9 {

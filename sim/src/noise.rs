@@ -1,0 +1,82 @@
+//! Noise of simulated devices: the client's own mechanism, with seeds that a simulation can draw again.
+
+use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_client::Mechanism;
+use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, Seed, Settings};
+
+use crate::data::Dataset;
+use crate::scenario::Scenario;
+
+/// How the devices of a scenario hide what they send; `None` without `[privacy]`. A device's budget is what all
+/// iterations of the scenario cost.
+///
+/// # Errors
+/// A sentence with the numbers, where devices cannot do that.
+pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Settings>, String> {
+    let Some(square) = scenario.multiplier_square()? else { return Ok(None) };
+    let rows = dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len());
+    let rows = u32::try_from(rows.max().unwrap_or(1).max(1)).unwrap_or(u32::MAX);
+    let iterations = scenario.algorithm.power.map_or(0, |power| power.iterations);
+    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
+    let budget = u64::from(multiplier.release()) * u64::from(iterations);
+    let settings = Settings::new(multiplier, budget, rows).map_err(|error| error.to_string())?;
+    settings.variance(side(dataset.features), side(scenario.model.k)).map_err(|error| error.to_string())?;
+    Ok(Some(settings))
+}
+
+/// Where seeds come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seeds {
+    /// The system's entropy: for devices that speak to a server.
+    System,
+    /// A run's seed: the same in every run, and known to whoever knows it.
+    Foreseeable(u64),
+}
+
+/// The mechanism of a simulated device, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct SimNoise {
+    settings: Option<Settings>,
+    seeds: Seeds,
+    device: u64,
+    drawn: u32,
+}
+
+impl SimNoise {
+    /// That of one device.
+    #[must_use]
+    pub fn new(settings: Option<Settings>, seeds: Seeds, device: u64) -> Self {
+        Self { settings, seeds, device, drawn: 0 }
+    }
+}
+
+impl Mechanism for SimNoise {
+    fn settings(&self) -> Option<Settings> {
+        self.settings
+    }
+
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        self.drawn += 1;
+        match self.seeds {
+            Seeds::Foreseeable(seed) => Ok(secret(seed, self.drawn, self.device)),
+            Seeds::System => {
+                let mut bytes = [0; 32];
+                getrandom::fill(&mut bytes).map_err(|_| NoEntropy)?;
+                Ok(Seed::new(bytes))
+            }
+        }
+    }
+}
+
+/// The seed of a device's noise in the `release`th update of its life, from 1. Not for devices with data of their own:
+/// whoever knows the run's seed knows the noise.
+#[must_use]
+pub fn secret(seed: u64, release: u32, device: u64) -> Seed {
+    let mut random = stream(seed, Purpose::Noise, u64::from(release) << 32 | device);
+    let mut bytes = [0; 32];
+    for part in bytes.as_chunks_mut::<8>().0 {
+        *part = random.bits().to_le_bytes();
+    }
+    Seed::new(bytes)
+}
