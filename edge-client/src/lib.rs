@@ -30,7 +30,7 @@
 //! Files, from the inside out: [`kernel`] is arithmetic on slices; [`memory`] holds the buffers;
 //! [`source`] is where samples come from; [`task`] is what a device computes in a round; [`session`] is
 //! the sans-IO state machine that speaks the protocol; [`link`] drives it over `embedded-io` and
-//! `embedded-io-async`; [`store`] is what survives a reset; [`features`] turns inertial windows into
+//! `embedded-io-async`; [`store`] is what survives a reset, the privacy ledger among it; [`features`] turns inertial windows into
 //! samples; `recorded` (a feature) is a recording in flash that a device trains on. With the feature `i16` and
 //! `memory::FixedWorkspace` a device computes in 16-bit fixed point: three to twelve times fewer instructions where
 //! there is no floating point.

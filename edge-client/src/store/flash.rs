@@ -73,15 +73,18 @@ impl core::error::Error for FlashError {}
 ///
 /// # The privacy ledger
 ///
-/// A round whose update is private costs two writes of 21 bytes more. The pages of a device that has not spent anything
-/// are **blank**: erased, every byte 0xFF. At its first start a device writes a ledger of 0 there; should the power go, it
-/// does so at the next. Pages that hold something else and no whole copy of a ledger are those of a device that cannot
-/// tell what it has spent: that is all ([`SPENT`](super::SPENT)), is written down, and stays so. So it is for a device
-/// that has run without privacy: whoever switches privacy on erases the range once, together with the samples that any
-/// update was made from, or knows that none has left. Who can erase the range can make a device forget.
+/// A round whose update is private costs two more writes, of 21 bytes each and eight around them. What was saved once is
+/// never less after a reset, whenever the power goes.
 ///
-/// What was saved once is never less after a reset, whenever the power goes. Two copies of the largest number are there:
-/// damage to both that spares an older one goes back to that, and damage to all of them means that all is spent.
+/// Blank pages (erased, every byte 0xFF) are those of a device that has spent nothing. It begins a ledger of 0 there
+/// before it writes anything else; should the power go meanwhile, it does so at the next start. Pages that hold something
+/// else and no whole copy of a ledger are those of a device that cannot tell what it has spent: all of it
+/// ([`SPENT`](super::SPENT)). That is written down, and stays so. So it is also for a device that has run without privacy:
+/// whoever switches privacy on erases the range once, which makes handshakes begin anew, too, so that the device needs a
+/// new key. Who can erase the range can make a device forget.
+///
+/// There are two copies of the largest number. Damage to one changes nothing, damage to all that are in the flash means
+/// that everything is spent; damage to those two that spares an older one goes back to that.
 pub struct FlashStore<F: NorFlash, const N: usize> {
     pub(super) map: MapStorage<u8, Careful<F>, Cache<Uncached, Uncached, Uncached, u8>>,
     pub(super) buffer: Aligned<N>,
