@@ -35,8 +35,10 @@
 //! `memory::FixedWorkspace` a device computes in 16-bit fixed point: three to twelve times fewer instructions where
 //! there is no floating point.
 //!
+//! With the feature `privacy` a model can be [private](Linear): what leaves is hidden in noise, or does not leave.
+//!
 //! **Not supported**: networks and adapters (linear models only, for now), several connections at once, differential
-//! privacy, forward secrecy.
+//! privacy of anything but FedPower (the feature `power`), forward secrecy.
 
 #![no_std]
 #![forbid(unsafe_code)]

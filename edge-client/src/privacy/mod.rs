@@ -1,5 +1,6 @@
 //! Noise for differential privacy, in integers: an exact sampler of the discrete Gaussian, noise that is expanded from
-//! a seed coordinate by coordinate, and seeds from a board's entropy source.
+//! a seed coordinate by coordinate, seeds from a board's entropy source; and the Gaussian mechanism, by which a
+//! [`Linear`](crate::Linear) hides what leaves (of it, with the feature `power`, FedPower is possible).
 //!
 //! ```
 //! use core::convert::Infallible;
@@ -38,11 +39,16 @@
 //! * [`noise`] is a function of seed, coordinate and variance, the same on every core and in any order. Its bits are
 //!   ChaCha20's: fair and independent for whoever cannot tell ChaCha20 from random.
 //! * [`draw_seed`] gives no seed unless 1024 samples of the source have passed the health tests.
+//! * With [`Gaussian`], what leaves of a FedPower round but for its noise is moved by one record that is replaced by any
+//!   other by no more than [`sensitivity`], in the integers that are really added up: rows are clipped, and bases are
+//!   certified, in integers. [`NoiseMultiplier`] makes the variance, and what the account is charged, of that. The number
+//!   of records is public, and so is whether the source of samples or of entropy fails; nothing else that is reported, no
+//!   decline included, depends on a record but through the noise.
 //!
 //! # What is not
 //!
-//! * **Differential privacy.** That takes values that are clipped in integers, a variance that fits the clipping, an
-//!   account of what has been spent, and a seed that is never used for two different releases. None of it is here.
+//! * **A budget.** [`Task::cost`](crate::Task::cost) says what a round costs; who runs a round charges it before.
+//! * **Privacy of anything else.** Heads, predictions and counters are for the device alone, and depend on its records.
 //! * **Entropy.** Health tests notice a source that has died. Whether a source has the entropy that is claimed for it,
 //!   only its design and its measurement can tell; a generator with a known seed passes every test.
 //! * **Constant time.** How long a draw takes depends on the noise that is drawn

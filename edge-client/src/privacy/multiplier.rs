@@ -44,6 +44,7 @@ const SMOOTHING: u128 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NoiseMultiplier {
     square: u64,
+    release: u32,
 }
 
 impl NoiseMultiplier {
@@ -52,11 +53,13 @@ impl NoiseMultiplier {
     /// # Errors
     /// [`NoiseMultiplierError`] for 2^14 or less (z of 1/2: its release would cost 2^32), and for more than 2^40.
     pub const fn from_square(square: u64) -> Result<Self, NoiseMultiplierError> {
-        if square > SQUARE_TOO_SMALL && square <= SQUARE_MAX {
-            Ok(Self { square })
-        } else {
-            Err(NoiseMultiplierError { square })
+        if square <= SQUARE_TOO_SMALL || square > SQUARE_MAX {
+            return Err(NoiseMultiplierError { square });
         }
+        // Below 2^32, as the square is above 2^14.
+        #[allow(clippy::cast_possible_truncation, reason = "32 bits")]
+        let release = (1u64 << (UNIT + COST)).div_ceil(square) as u32;
+        Ok(Self { square, release })
     }
 
     /// `z^2`, in units of 2^-16.
@@ -68,10 +71,7 @@ impl NoiseMultiplier {
     /// What one release with this noise costs: `1 / z^2` in units of 2^-30, rounded up.
     #[must_use]
     pub const fn release(self) -> u32 {
-        // Below 2^32, as the square is above 2^14.
-        #[allow(clippy::cast_possible_truncation, reason = "32 bits")]
-        let cost = (1u64 << (UNIT + COST)).div_ceil(self.square) as u32;
-        cost
+        self.release
     }
 
     /// The variance that hides what one record moves by at most `sensitivity` (L2, in units of the grid):

@@ -1,0 +1,103 @@
+//! The whole client of a device with noise: FedPower, and nothing leaves without it. Whatever a server asks for and
+//! whatever the source of entropy says, no panic can be reached.
+
+#![no_std]
+#![no_main]
+
+use core::cell::UnsafeCell;
+use core::convert::Infallible;
+use core::hint::spin_loop;
+use core::mem::MaybeUninit;
+use core::slice::from_mut;
+
+use embedded_io::Read;
+use fedspan_client::link::{Buffers, run};
+use fedspan_client::memory::PowerWorkspace;
+use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings};
+use fedspan_client::session::{Config, Protection};
+use fedspan_client::store::NoStore;
+use fedspan_client::{Linear, Recording, Session};
+use least::{D, K, Line, Steps, clock, key, samples, tell};
+
+const CONFIG: Config = Config::new(1);
+const RECEIVE: usize = CONFIG.frame_limit as usize;
+const TRANSMIT: usize = CONFIG.transmit_capacity();
+
+/// Samples from the line.
+struct Source;
+
+impl EntropySource for Source {
+    type Error = Infallible;
+
+    fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
+        for sample in samples {
+            let Ok(_) = Line.read(from_mut(sample));
+        }
+        Ok(())
+    }
+}
+
+type Model = Linear<&'static mut PowerWorkspace<D, K>, Gaussian<Source>>;
+type Client = Session<Model, Recording<'static>, NoStore, Steps>;
+
+/// Everything that the client needs, in static memory.
+struct Everything {
+    client: MaybeUninit<Client>,
+    workspace: PowerWorkspace<D, K>,
+    receive: [u8; RECEIVE],
+    transmit: [u8; TRANSMIT],
+}
+
+struct Place(UnsafeCell<Everything>);
+
+// SAFETY: only `main` touches it, once.
+unsafe impl Sync for Place {}
+
+static PLACE: Place = Place(UnsafeCell::new(Everything {
+    client: MaybeUninit::uninit(),
+    workspace: PowerWorkspace::new(),
+    receive: [0; RECEIVE],
+    transmit: [0; TRANSMIT],
+}));
+
+fn number() -> u32 {
+    let mut bytes = [0; 4];
+    let Ok(()) = Source.read(&mut bytes);
+    u32::from_le_bytes(bytes)
+}
+
+#[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
+#[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
+fn main() -> ! {
+    let (x, y) = samples();
+    let samples = Recording::regression(x, y, D, 1);
+    // SAFETY: nobody else has this place.
+    let Everything { client, workspace, receive, transmit } = unsafe { &mut *PLACE.0.get() };
+    // Any settings.
+    let (settings, claim) = loop {
+        if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
+            && let Ok(settings) = Settings::new(multiplier, number().into(), number())
+            && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
+        {
+            break (settings, claim);
+        }
+    };
+    let Ok(model) = Linear::private(workspace, Gaussian::new(settings, Source, claim)) else {
+        loop {
+            spin_loop();
+        }
+    };
+    let client =
+        client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Steps(1)));
+    loop {
+        let buffers = Buffers { receive, transmit };
+        let closed = run(client, &mut Line, buffers, clock, |_| {});
+        let mut out = [0.0];
+        if let Some(sample) = x.get(..D)
+            && client.task_mut().predict(sample, &mut out).is_ok()
+        {
+            tell(out[0]);
+        }
+        while clock() < closed.retry_at {}
+    }
+}
