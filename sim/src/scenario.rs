@@ -30,7 +30,7 @@ use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 19] = [
+pub const BUILT_IN: [(&str, &str, &str); 20] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -116,6 +116,11 @@ pub const BUILT_IN: [(&str, &str, &str); 19] = [
         "fedpower-sbm",
         "communities in graphs, without noise (FedPower, Model II)",
         include_str!("../scenarios/fedpower-sbm.toml"),
+    ),
+    (
+        "fedpower-mnist",
+        "principal directions of handwritten digits, without noise (FedPower)",
+        include_str!("../scenarios/fedpower-mnist.toml"),
     ),
     (
         "byzantine",
