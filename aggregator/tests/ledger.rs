@@ -69,10 +69,11 @@ fn less_noise_than_the_minimum_is_refused() {
     let noise = |budget| Privacy::Gaussian { release: 10, budget, spent: 0 };
     assert_eq!(with(noise(most)), Ok(()));
     assert_eq!(with(noise(1)), Ok(()));
-    let refused = Err(Refusal::Capability(Need::Privacy(most)));
+    let refusal = Refusal::Capability(Need::Privacy(most));
+    let refused = Err(refusal);
     assert_eq!(with(noise(most + 1)), refused);
     assert_eq!(with(Privacy::None), refused);
-    let said = refused.unwrap_err().to_string();
+    let said = refusal.to_string();
     assert!(said.contains("noise in updates, with a privacy budget of at most 0.0"), "{said}");
     // Who asks for nothing takes everybody.
     let anybody = Requirements::new(model, &[], None);
