@@ -297,12 +297,12 @@ fn each_kind_of_mistake_has_its_message() {
         (
             "\"fedrep\"",
             "\"fedrap\"",
-            "fleet.toml:10: algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"local-only\", \"pooled\" (did you mean \"fedrep\"?)",
+            "fleet.toml:10: algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"local-only\", \"pooled\" (did you mean \"fedrep\"?)",
         ),
         (
             "\"fedrep\"",
             "\"zzz\"",
-            "found \"zzz\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"local-only\", \"pooled\"",
+            "found \"zzz\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"local-only\", \"pooled\"",
         ),
         (
             "k = 3",

@@ -118,8 +118,8 @@ fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool,
     orthonormal(&mean(&turned)).unwrap()
 }
 
-/// What f32 on the wire leaves of a difference.
-const CLOSE: f64 = 2e-6;
+/// What f32 on the wire leaves of a difference, also where bases nearly cancel.
+const CLOSE: f64 = 1e-4;
 
 #[test]
 fn the_papers_synchronisation_sets() {

@@ -111,12 +111,14 @@ fn a_ledger_is_never_below_what_a_device_says() {
     let mut ledger = Ledger::default();
     ledger.heard(1, Privacy::None);
     assert!(ledger.accounts().is_empty());
-    ledger.received(1, 5);
+    ledger.received(1, 1, 5);
     assert!(ledger.accounts().is_empty(), "who adds no noise has no account");
     ledger.heard(7, PRIVATE);
     assert_eq!(ledger.accounts()[&7].spent, 300);
-    ledger.received(7, 2);
-    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (500, 0));
+    for _ in 0..3 {
+        ledger.received(7, 4, 2);
+        assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (500, 0), "once a round");
+    }
     // It charged itself for something that never came.
     ledger.heard(7, Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
     assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 0));
@@ -124,7 +126,7 @@ fn a_ledger_is_never_below_what_a_device_says() {
     ledger.heard(7, PRIVATE);
     assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 1));
     ledger.heard(3, Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
-    ledger.received(3, u32::MAX);
+    ledger.received(3, 1, u32::MAX);
     let (each, largest) = ledger.epsilons(Delta::USUAL);
     assert_eq!(each.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [3, 7]);
     assert_eq!(largest, each[0].1);
@@ -174,9 +176,19 @@ fn the_engine_charges_what_it_receives() {
     let second = open(&mut actions);
     assert_ne!(first.id, second.id);
     engine.handle(3, Event::Update(2, honest(2, &first)), &mut actions);
-    assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 20], 1));
+    assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 10], 1));
     let mut unheard = honest(1, &second);
     unheard.id.round = 77;
     engine.handle(3, Event::Update(1, unheard), &mut actions);
-    assert_eq!(spent(&engine), [10, 10, 20]);
+    assert_eq!(spent(&engine), [10, 10, 10]);
+    // What comes too late for its round, read or unread, has left all the same.
+    for device in [0, 1] {
+        engine.handle(4, Event::Update(device, honest(device, &second)), &mut actions);
+    }
+    engine.handle(200, Event::Tick, &mut actions);
+    assert_ne!(engine.open_round().map(|round| round.opening.id), Some(second.id), "the deadline has passed");
+    engine.handle(201, Event::Unread(2, second.id), &mut actions);
+    assert_eq!(spent(&engine), [20, 20, 20]);
+    engine.handle(202, Event::Update(2, honest(2, &second)), &mut actions);
+    assert_eq!(spent(&engine), [20, 20, 20]);
 }

@@ -13,7 +13,7 @@ pub trait Mechanism {
         None
     }
 
-    /// Draws the seed of one round's noise, never the same again.
+    /// Draws the seed of one round's noise. Two rounds with one seed would show their difference bare.
     ///
     /// # Errors
     /// [`NoEntropy`]: there must be no release.

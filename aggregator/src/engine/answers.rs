@@ -31,7 +31,7 @@ impl Engine {
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
-        self.charge(device, update.id, outcome);
+        self.charge(device, update.id);
         self.counters.count(outcome);
         actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
         match outcome {
@@ -72,20 +72,18 @@ impl Engine {
         self.settle(now, device, NotCounted::Rejected(why), actions);
     }
 
-    /// Whatever becomes of an update, its noise is spent; the same bytes again cost nothing.
-    fn charge(&mut self, device: DeviceId, id: RoundId, outcome: AckOutcome) {
-        if outcome == AckOutcome::Duplicate {
-            return;
-        }
+    /// Whatever becomes of an update, its noise is spent: of the open round and of the one before it.
+    fn charge(&mut self, device: DeviceId, id: RoundId) {
         let open = self.open.as_ref().map(|round| (round.opening.id, releases(&round.opening.request.task)));
         if let Some((_, releases)) = open.into_iter().chain(self.closed).find(|(known, _)| *known == id) {
-            self.ledger.received(device, releases);
+            self.ledger.received(device, id.round, releases);
         }
     }
 
     /// A device that has restarted or reconnected may be quicker than the opening that is on its way to it, at
     /// which it sends its update again. Anything else is answered.
     pub(super) fn unread(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
+        self.charge(device, id);
         let outcome = match &self.open {
             Some(round) if id == round.opening.id => {
                 if !round.cohort.contains(&device) {

@@ -18,6 +18,8 @@ pub struct Account {
     pub budget: u64,
     /// What they have cost: what was received here, and no less than the device has said.
     pub spent: u64,
+    /// The last round of which an update has come.
+    round: u32,
 }
 
 /// All accounts.
@@ -34,12 +36,14 @@ impl Ledger {
         let Privacy::Gaussian { release, budget, spent } = said else { return };
         let account = self.accounts.entry(device).or_default();
         self.fell_back += u64::from(spent < account.spent);
-        *account = Account { release, budget, spent: spent.max(account.spent) };
+        *account = Account { release, budget, spent: spent.max(account.spent), ..*account };
     }
 
-    /// An update of so many noisy releases has come.
-    pub fn received(&mut self, device: DeviceId, releases: u32) {
-        if let Some(account) = self.accounts.get_mut(&device) {
+    /// An update of so many noisy releases has come. A device has one for each round: whatever became of it, the same again
+    /// costs nothing.
+    pub fn received(&mut self, device: DeviceId, round: u32, releases: u32) {
+        if let Some(account) = self.accounts.get_mut(&device).filter(|account| round > account.round) {
+            account.round = round;
             let cost = u64::from(account.release).saturating_mul(releases.into());
             account.spent = account.spent.saturating_add(cost);
         }
