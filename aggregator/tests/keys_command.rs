@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
+use std::fs::{Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -228,8 +228,9 @@ async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(Keys) -> T) -> T {
     let server = Server::bind(fleet, 1, protection).await.unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async move { _ = stopped.await }, false));
-    // Bound before the first await of `serve` that takes time.
-    while !at.join("state/control.sock").exists() {
+    // It is bound first, and its owner's alone a moment later.
+    let private = |data: Metadata| data.permissions().mode() & 0o777 == 0o600;
+    while !std::fs::metadata(at.join("state/control.sock")).is_ok_and(private) {
         tokio::task::yield_now().await;
     }
     let result = test(keys).await;

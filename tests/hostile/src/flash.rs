@@ -53,7 +53,8 @@ pub fn flash_image(bytes: &[u8]) -> Work {
         }
     }
     // What is spent by the bytes that are there, and what it has been since.
-    let spent = ledger(&bench.chip.0.borrow().bytes);
+    let was = copy(&bench.chip.0.borrow().bytes);
+    let spent = was.unwrap_or_else(|| begun(&bench.chip.0.borrow().bytes));
     let mut paid = spent..=spent;
     bench.chip.0.borrow_mut().power = full;
     if private {
@@ -81,30 +82,38 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     bench.chip.0.borrow_mut().power = usize::MAX;
     bench.save(200).expect("sound flash");
     assert_eq!(bench.load(), Ok(Some(record(200))));
-    // Also where a firmware without privacy has been at it, which leaves no flash blank.
+    // Also where a firmware without privacy has been at it, which leaves no flash blank: a ledger that was there before it
+    // is there still, and there is none to begin.
     let spent = bench.spent().expect("sound flash");
     assert!(spent >= *paid.start(), "{spent} of {paid:?}");
-    assert!(if private { paid.contains(&spent) || spent == SPENT } else { spent > 0 });
+    let known = if private { paid.contains(&spent) } else { was == Some(spent) };
+    assert!(known || spent == SPENT, "{spent} of {was:?} and {paid:?}");
     bench.work
 }
 
-/// What these bytes say by a second reading: the largest whole copy; nothing if they are blank, or but for the place where
-/// a device begins its ledger; and else everything.
-fn ledger(bytes: &[u8]) -> u64 {
-    let (magic, number) =
-        (b"FSPLPAID", |bytes: &[u8]| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
+/// What a ledger's copy begins with.
+const MAGIC: &[u8; 8] = b"FSPLPAID";
+
+/// What these bytes say by a second reading: the largest whole copy.
+fn copy(bytes: &[u8]) -> Option<u64> {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
     let whole = |copy: &&[u8]| {
-        copy.starts_with(magic) && number(&copy[16..]) == u64::from(reference::crc32c(&copy[..16]))
+        copy.starts_with(MAGIC) && number(&copy[16..]) == u64::from(reference::crc32c(&copy[..16]))
     };
-    let copies = bytes.windows(20).filter(whole).map(|copy| number(&copy[8..16]));
+    bytes.windows(20).filter(whole).map(|copy| number(&copy[8..16])).max()
+}
+
+/// What they say where there is no copy: nothing if they are blank, or but for the place where a device begins its ledger;
+/// and else everything.
+fn begun(bytes: &[u8]) -> u64 {
     let place = bytes.len() - PAGE / 2 + 20;
-    let begun =
-        [&magic[..], &[0; 8], &reference::crc32c(&[&magic[..], &[0; 8]].concat()).to_le_bytes()].concat();
+    let first = [&MAGIC[..], &[0; 8]].concat();
+    let first = [&first[..], &reference::crc32c(&first).to_le_bytes()].concat();
     let blank = bytes.iter().enumerate().all(|(at, byte)| {
-        let written = at.checked_sub(place).and_then(|at| begun.get(at)).unwrap_or(&0xFF);
+        let written = at.checked_sub(place).and_then(|at| first.get(at)).unwrap_or(&0xFF);
         byte & written == *written
     });
-    copies.max().unwrap_or(if blank { 0 } else { SPENT })
+    if blank { 0 } else { SPENT }
 }
 
 /// Without a ledger and with one, for two, three and four pages: erased, all zero, a few records of this firmware of which
