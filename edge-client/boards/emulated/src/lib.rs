@@ -10,6 +10,7 @@
 //! | `identity` | who the device is: its provisioning record, a file of the host |
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
+//! | `iteration`, `power` | the same of one FedPower iteration, without noise and with it (feature `power`) |
 //! | `sealing` | what encryption costs: instructions, stack |
 //! | [`lengths`] | that products of integers are right at any length |
 //! | [`once`] | static memory that is handed out once |
@@ -20,6 +21,8 @@
 #![cfg_attr(target_os = "none", no_std)]
 
 pub mod board;
+#[cfg(feature = "power")]
+pub mod iteration;
 pub mod lengths;
 pub mod link;
 pub mod nor;
@@ -46,6 +49,8 @@ pub mod kept;
 pub mod measure;
 #[cfg(target_os = "none")]
 pub mod pipes;
+#[cfg(all(target_os = "none", feature = "power"))]
+pub mod power;
 #[cfg(target_os = "none")]
 pub mod register;
 #[cfg(target_os = "none")]

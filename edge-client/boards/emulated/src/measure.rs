@@ -46,18 +46,24 @@ pub fn update<B: Board + Meter, A: Memory>(
 
 /// Which problem to run how often, if the command line says so.
 fn asked() -> Option<(&'static Problem<D, M>, u32)> {
+    let problem = word("problem", |problem| match problem {
+        "well" => Some(&WELL),
+        "ill" => Some(&ILL),
+        _ => None,
+    })?;
+    Some((problem, times()?))
+}
+
+/// What `read` makes of a word of the command line.
+pub(crate) fn word<R>(key: &str, read: impl FnOnce(&str) -> Option<R>) -> Option<R> {
     let words = semihosting::experimental::env::args::<256>().ok()?;
-    let value = |key: &str| {
-        let mut found =
-            (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
-        found.next()
-    };
-    let problem = match value("problem")? {
-        "well" => &WELL,
-        "ill" => &ILL,
-        _ => return None,
-    };
-    Some((problem, value("times")?.parse().ok()?))
+    let mut found = (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
+    read(found.next()?)
+}
+
+/// How often, if the command line says so.
+pub(crate) fn times() -> Option<u32> {
+    word("times", |times| times.parse().ok())
 }
 
 fn one<B: Board + Meter, A: Memory>(
@@ -90,7 +96,7 @@ fn one<B: Board + Meter, A: Memory>(
 
 /// Instructions of one call, the mean of [`REPEATS`].
 #[inline(never)]
-fn count<M: Meter, R>(meter: &M, mut work: impl FnMut() -> R) -> u64 {
+pub(crate) fn count<M: Meter, R>(meter: &M, mut work: impl FnMut() -> R) -> u64 {
     let began = meter.ticks();
     for _ in 0..REPEATS {
         black_box(work());

@@ -16,14 +16,15 @@ use fedspan_client::secure::{Channel, Greeting, Key, NONCE, answer_nonce, encode
 use fedspan_protocol::frame::{Decoder, Fed, crc32c, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
-    Capabilities, Chunk, Descriptors, HeadSolve, Hello, Message, Model, Numeric, Privacy, RoundId, RoundOpen, Task,
-    ToDevice, ToServer, Update, Upload, Welcome,
+    Capabilities, Chunk, Descriptors, HeadSolve, Hello, Message, Model, Numeric, Privacy, RoundId, RoundOpen,
+    Task, ToDevice, ToServer, Update, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::fault;
+use crate::measure::{times, word};
 use crate::once::Once;
 use crate::problem::Generator;
 use crate::shape::{D, K};
@@ -269,7 +270,7 @@ pub fn sealing<B: Board + Meter>(board: &B) {
         for index in 0..times {
             require(match problem {
                 Problem::Seal => bench.seal(),
-                Problem::Open => bench.open(index),
+                Problem::Open => bench.open(index as usize),
                 Problem::Handshake => bench.shake().is_some(),
             });
         }
@@ -288,22 +289,18 @@ enum Problem {
 }
 
 /// What to do under which limit how often, if the command line says so.
-fn asked() -> Option<(Problem, usize, usize)> {
-    let words = semihosting::experimental::env::args::<256>().ok()?;
-    let value = |key: &str| {
-        let mut found =
-            (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
-        found.next()
-    };
-    let (problem, limit) = value("problem")?.split_once('-')?;
-    let problem = match problem {
-        "seal" => Problem::Seal,
-        "open" => Problem::Open,
-        "handshake" => Problem::Handshake,
-        _ => return None,
-    };
-    let limit = limit.parse().ok().filter(|limit| LIMITS.contains(limit))?;
-    Some((problem, limit, value("times")?.parse().ok()?))
+fn asked() -> Option<(Problem, usize, u32)> {
+    let (problem, limit) = word("problem", |problem| {
+        let (problem, limit) = problem.split_once('-')?;
+        let problem = match problem {
+            "seal" => Problem::Seal,
+            "open" => Problem::Open,
+            "handshake" => Problem::Handshake,
+            _ => return None,
+        };
+        Some((problem, limit.parse().ok().filter(|limit| LIMITS.contains(limit))?))
+    })?;
+    Some((problem, limit, times()?))
 }
 
 #[inline(never)]

@@ -1,6 +1,9 @@
-//! The shape that `update` measures: by feature, since its sizes are types.
+//! The shape that is measured: by feature, since its sizes are types.
 
 #[cfg(any(
+    all(feature = "shape-32-4-32", feature = "shape-20-2-20"),
+    all(feature = "shape-32-4-32", feature = "shape-64-4-32"),
+    all(feature = "shape-32-4-32", feature = "shape-128-8-32"),
     all(feature = "shape-20-2-20", feature = "shape-64-4-32"),
     all(feature = "shape-20-2-20", feature = "shape-128-8-32"),
     all(feature = "shape-64-4-32", feature = "shape-128-8-32"),
@@ -12,6 +15,8 @@ const CHOSEN: (usize, usize, usize, u32) = if cfg!(feature = "shape-128-8-32") {
     (128, 8, 32, 16)
 } else if cfg!(feature = "shape-64-4-32") {
     (64, 4, 32, 32)
+} else if cfg!(feature = "shape-32-4-32") {
+    (32, 4, 32, 64)
 } else {
     (20, 2, 20, 64)
 };

@@ -1,0 +1,124 @@
+//! One FedPower iteration of a [`Problem`], as the session drives it, as it is and in noise, and the hash of what it
+//! gives. The same on the host: what a board prints can be compared with it.
+
+use core::convert::Infallible;
+
+use fedspan_client::memory::Memory;
+use fedspan_client::privacy::{
+    EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Seed, Settings, Variance,
+};
+use fedspan_client::{Linear, Mechanism, Recording, Task};
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{
+    DeclineReason, Descriptors, PowerRows, PowerUpload, RoundId, RoundOpen, Task as Wire,
+};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use crate::problem::{Generator, Problem, pattern};
+
+/// The round that is measured.
+pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
+
+/// A noise multiplier of 4, squared, in units of 2^-16.
+const SQUARE: u64 = 16 << 16;
+
+/// A source with a known seed, so that every run draws the same: it stands for a board's, and hides nothing.
+#[derive(Clone, Debug)]
+pub struct Known(Generator);
+
+impl EntropySource for Known {
+    type Error = Infallible;
+
+    fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
+        samples.iter_mut().for_each(|sample| *sample = self.0.bits().to_le_bytes()[7]);
+        Ok(())
+    }
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self(Generator::new(5))
+    }
+}
+
+/// Four bits a sample: the usual claim.
+///
+/// # Errors
+/// [`DeclineReason::Parameter`]: never with these constants.
+pub fn claim() -> Result<MinEntropy, DeclineReason> {
+    MinEntropy::new(4).map_err(|_| DeclineReason::Parameter)
+}
+
+/// Noise that hides the products of at most `rows` samples.
+///
+/// # Errors
+/// [`DeclineReason::Parameter`] where there is no such noise.
+pub fn mechanism(rows: u32) -> Result<Gaussian<Known>, DeclineReason> {
+    let parameter = DeclineReason::Parameter;
+    let multiplier = NoiseMultiplier::from_square(SQUARE).map_err(|_| parameter)?;
+    let settings = Settings::new(multiplier, u64::MAX, rows).map_err(|_| parameter)?;
+    Ok(Gaussian::new(settings, Known::default(), claim()?))
+}
+
+/// A seed and the variance of each number of the product: the noise alone, to be drawn again.
+///
+/// # Errors
+/// As [`mechanism`].
+pub fn alone(mechanism: &Gaussian<Known>, d: u16, k: u16) -> Result<(Seed, Variance), DeclineReason> {
+    let settings = mechanism.settings().ok_or(DeclineReason::Parameter)?;
+    let variance = settings.variance(d, k).map_err(|_| DeclineReason::Parameter)?;
+    Ok((Seed::new([9; 32]), variance))
+}
+
+/// What came out of an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// `plain`, or `private`.
+    pub path: &'static str,
+    /// CRC-32C of the product.
+    pub update: u32,
+    /// Rows that were clipped.
+    pub clipped: u32,
+}
+
+/// The samples of a problem.
+#[must_use]
+pub fn samples<const D: usize, const M: usize>(problem: &Problem<D, M>) -> Recording<'_> {
+    Recording::regression(problem.x.as_flattened(), &problem.y, D, 1)
+}
+
+/// Opens the round and receives its basis.
+///
+/// # Errors
+/// The reason for which the client declines.
+pub fn open<M: Memory, P: Mechanism>(client: &mut Linear<M, P>) -> Result<(), DeclineReason> {
+    let shape = client.shape();
+    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let (d, k) = (side(shape.features), side(shape.width));
+    let tensor = TensorDescriptor::inline(Role::Subspace, Encoding::F32, d, k);
+    let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
+    let task = Wire::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 };
+    client.open(&RoundOpen { id: ROUND, task, tensors: Descriptors::from_iter([tensor]) })?;
+    let basis = client.tensor_mut(0).ok_or(DeclineReason::Tensors)?;
+    pattern(basis);
+    orthonormalise(basis, shape.width).map_err(|_| DeclineReason::Tensors)?;
+    client.verify()
+}
+
+/// What came out, once the iteration has run. `upload` has room for the product, d x k.
+pub fn outcome<M: Memory, P: Mechanism>(client: &Linear<M, P>, upload: &mut [f32]) -> Outcome {
+    client.emit(0, 0, upload);
+    Outcome {
+        path: if client.mechanism().settings().is_some() { "private" } else { "plain" },
+        update: crc32c_f32(upload),
+        clipped: client.power_counts().clipped,
+    }
+}
+
+impl core::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { path, update, clipped } = self;
+        write!(f, "\"path\":\"{path}\",\"update\":\"{update:08x}\",\"clipped\":{clipped}")
+    }
+}

@@ -1,0 +1,93 @@
+//! What one FedPower iteration costs on this core: one line of JSON without noise and one with it.
+//!
+//! `instructions` is the iteration, from samples in flash to the product; `verify` the check of a received basis. With
+//! noise, `noise` of it is drawing that of all d x k numbers, and `seed` drawing their seed from a source of entropy: what is
+//! left is the product in integers. `stack` is what the iteration takes beyond its caller. Counts need `-icount shift=0`.
+//!
+//! With the words `problem=plain` (or `private`) and `times=N` it runs N times and nothing is measured, see
+//! [`crate::measure`].
+
+use core::fmt::Display;
+use core::hint::black_box;
+
+use fedspan_client::memory::PowerWorkspace;
+use fedspan_client::privacy::{Gaussian, draw_seed, noise};
+use fedspan_client::{Linear, Mechanism, Memory, Task};
+use fedspan_protocol::message::DeclineReason;
+use semihosting::println;
+
+use crate::board::{Board, Meter};
+use crate::iteration::{Known, ROUND, alone, claim, mechanism, open, outcome, samples};
+use crate::measure::{count, times, word};
+use crate::problem::Problem;
+use crate::shape::{D, K, M};
+use crate::stack;
+
+static PROBLEM: Problem<D, M> = Problem::well_conditioned();
+
+/// Measures both and prints them.
+///
+/// # Errors
+/// The reason for which the client declined the round.
+pub fn power<B: Board + Meter, A: Memory>(
+    board: &B,
+    memory: &mut A,
+    upload: &mut [f32; D * K],
+) -> Result<(), DeclineReason> {
+    let mechanism = mechanism(M as u32)?;
+    let plain = &mut Linear::new(&mut *memory);
+    match word("problem", |problem| Some(problem == "plain")).zip(times()) {
+        Some((true, times)) => return repeat(plain, times),
+        Some((false, times)) => return repeat(&mut private(memory, mechanism)?, times),
+        None => {}
+    }
+    one(board, plain, upload, &"")?;
+    let (seed, variance) = alone(&mechanism, D as u16, K as u16)?;
+    let all = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
+    let of_noise = count(board, || (0..(D * K) as u64).fold(0, all));
+    let (mut source, claim) = (Known::default(), claim()?);
+    let of_seed = count(board, || draw_seed(&mut source, claim).is_ok());
+    let more = format_args!("\"noise\":{of_noise},\"seed\":{of_seed},");
+    one(board, &mut private(memory, mechanism)?, upload, &more)
+}
+
+fn private<A: Memory>(
+    memory: &mut A,
+    mechanism: Gaussian<Known>,
+) -> Result<Linear<&mut A, Gaussian<Known>>, DeclineReason> {
+    Linear::private(memory, mechanism).map_err(|_| DeclineReason::Parameter)
+}
+
+fn repeat<A: Memory, P: Mechanism>(client: &mut Linear<A, P>, times: u32) -> Result<(), DeclineReason> {
+    open(client)?;
+    let mut source = samples(&PROBLEM);
+    (0..times).try_for_each(|_| client.run(ROUND, &mut source).map(drop))
+}
+
+#[inline(never)]
+fn one<B: Board + Meter, A: Memory, P: Mechanism>(
+    board: &B,
+    client: &mut Linear<A, P>,
+    upload: &mut [f32; D * K],
+    more: &dyn Display,
+) -> Result<(), DeclineReason> {
+    open(client)?;
+    let mut source = samples(&PROBLEM);
+    let mut ended = Ok(());
+    let stack = stack::peak(B::stack_limit(), &mut || ended = client.run(ROUND, &mut source).map(drop));
+    ended?;
+    let outcome = outcome(client, upload);
+
+    let empty = count(board, || black_box(ROUND));
+    let instructions = count(board, || client.run(black_box(ROUND), &mut source)) - empty;
+    let verify = count(board, || client.verify()) - empty;
+
+    println!(
+        "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"m\":{M},\
+         \"instructions\":{instructions},\"verify\":{verify},{more}\"stack\":{stack},\"client\":{},{outcome}}}",
+        B::NAME,
+        B::CORE,
+        size_of::<PowerWorkspace<D, K>>() + size_of::<Linear<&mut A, P>>(),
+    );
+    Ok(())
+}

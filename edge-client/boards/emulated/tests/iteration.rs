@@ -1,0 +1,46 @@
+//! The measured FedPower iterations on the host: rows are clipped, and noise is there where it should be, and the same
+//! whenever its seed is.
+#![cfg(feature = "power")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_client::memory::PowerWorkspace;
+use fedspan_client::{Linear, Mechanism, Task};
+use fedspan_emulated::iteration::{Outcome, ROUND, mechanism, open, outcome, samples};
+use fedspan_emulated::problem::Problem;
+
+fn iteration<const D: usize, const K: usize, const M: usize, P: Mechanism>(
+    mut client: Linear<&mut PowerWorkspace<D, K>, P>,
+) -> (Outcome, Vec<f32>) {
+    open(&mut client).unwrap();
+    let problem = Problem::<D, M>::well_conditioned();
+    client.run(ROUND, &mut samples(&problem)).unwrap();
+    let mut product = vec![0.0; D * K];
+    let outcome = outcome(&client, &mut product);
+    println!("\"d\":{D},\"k\":{K},\"m\":{M},{outcome}");
+    (outcome, product)
+}
+
+fn both_ways<const D: usize, const K: usize, const M: usize>() {
+    let memory = &mut PowerWorkspace::<D, K>::new();
+    let (plain, product) = iteration::<D, K, M, _>(Linear::new(&mut *memory));
+    let mut private = || {
+        let mechanism = mechanism(M as u32).unwrap();
+        iteration::<D, K, M, _>(Linear::private(&mut *memory, mechanism).unwrap())
+    };
+    let (hidden, noisy) = private();
+    assert_eq!((plain.path, hidden.path), ("plain", "private"));
+    assert_eq!((plain.clipped, hidden.clipped), (M as u32, M as u32));
+    // Four times the sensitivity, about sqrt 2 over M, in each number: several times what a row moves.
+    let square: f32 = product.iter().zip(&noisy).map(|(p, q)| (p - q).powi(2)).sum();
+    let sigma = (square / (D * K) as f32).sqrt() * M as f32;
+    assert!((4.5..7.0).contains(&sigma), "{sigma}");
+    assert_eq!(private().0, hidden);
+}
+
+#[test]
+fn products_are_hidden_where_they_should_be() {
+    both_ways::<20, 2, 20>();
+    both_ways::<32, 4, 32>();
+    both_ways::<64, 4, 32>();
+    both_ways::<128, 8, 32>();
+}

@@ -1,0 +1,78 @@
+//! What a FedPower iteration costs on the cores that have a budget for it, without noise and with it, against the list
+//! `power` in `budgets.toml`: a figure that grows by more than two percent fails. `tests/boards` measures, then runs
+//! this; FEDSPAN_REGENERATE_BUDGETS=1 writes a new list and the table of the boards' README, for a change that is wanted.
+#![cfg(feature = "emulation")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod budget;
+
+use std::fmt::Write;
+
+use budget::{Key, List, Place, Rows, core_name, lines, regenerating};
+
+const LIST: List = List {
+    name: "power",
+    keys: &["core", "opt_level", "d", "k", "m", "path"],
+    // `noise` and `seed` are there with noise.
+    figures: &["instructions", "verify", "noise", "seed", "stack", "client", "cycles"],
+    numbers: &["d", "k", "m"],
+};
+const MEASURED: [(&str, [u64; 3]); 4] =
+    [("m4", [32, 4, 32]), ("m4", [64, 4, 32]), ("m4", [128, 8, 32]), ("m0", [20, 2, 20])];
+const PATHS: [&str; 2] = ["plain", "private"];
+
+fn key(core: &str, shape: [u64; 3], path: &str) -> Key {
+    let words = [core.to_owned(), "s".to_owned()].into_iter().chain(shape.map(|n| n.to_string()));
+    words.chain([path.to_owned()]).collect()
+}
+
+/// The README's table.
+fn table(rows: &Rows) -> String {
+    let mut text = String::from(
+        "| core | (d, r, s) | without noise | with noise | of that: product | noise | seed | cycles without | with | stack \
+         | static |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for (core, shape) in MEASURED {
+        let [plain, private] = PATHS.map(|path| &rows[&key(core, shape, path)]);
+        let thousands = |n: u64| format!("{:.0}", n as f64 / 1e3);
+        let product = private["instructions"] - private["noise"] - private["seed"];
+        let instructions =
+            [plain["instructions"], private["instructions"], product, private["noise"], private["seed"]];
+        let [d, r, s] = shape;
+        let cells = instructions.into_iter().chain([plain["cycles"], private["cycles"]]).map(thousands);
+        let cells = cells.collect::<Vec<_>>().join(" | ");
+        let (stack, memory) = (private["stack"], private["client"]);
+        let _ =
+            writeln!(text, "| {} | ({d}, {r}, {s}) | {cells} | {stack} B | {memory} B |", core_name(core));
+    }
+    text
+}
+
+const PLACE: Place = Place {
+    file: "edge-client/boards/README.md",
+    begin: "<!-- power: written by tests/tests/power.rs -->\n",
+    end: "<!-- end of power -->\n",
+};
+
+#[test]
+fn iterations_cost_no_more_than_they_did() {
+    let rows = LIST.measured(&lines("target/boards/powered.jsonl"));
+    for (core, shape) in MEASURED {
+        for (path, missing) in PATHS.into_iter().zip([2, 0]) {
+            let key = key(core, shape, path);
+            assert_eq!(rows[&key].len(), LIST.figures.len() - missing, "{key:?} lacks a figure");
+        }
+    }
+    assert_eq!(rows.len(), MEASURED.len() * PATHS.len(), "every core, shape and path");
+    if regenerating() {
+        LIST.write(&rows);
+        PLACE.write(&table(&rows));
+    } else {
+        LIST.check(&rows);
+    }
+}
+
+#[test]
+fn the_readme_shows_the_budgets() {
+    PLACE.check(|| table(&LIST.budgeted()), "tests/boards");
+}
