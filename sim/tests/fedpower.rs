@@ -189,3 +189,18 @@ fn the_basis_is_sent_where_it_is_needed() {
     let (alone, _) = bytes(&["algorithm.procrustes=false"]);
     assert_eq!(alone, last);
 }
+
+/// Every power iteration takes a computation's time, and every exchange `communication` on top.
+#[test]
+fn a_run_takes_its_iterations_and_its_exchanges() {
+    for (steps, decay, exchanges) in [(1, "false", 10), (2, "false", 5), (4, "false", 3), (4, "true", 4)] {
+        let steps = format!("algorithm.local_steps={steps}");
+        let decay = format!("algorithm.decay={decay}");
+        let changes = ["data.samples=100", "fleet.communication=7", &steps, &decay];
+        let mut scenario = scenario("fedpower", &changes);
+        scenario.privacy = None;
+        let outcome = run(&scenario);
+        let last = outcome.rounds.last().unwrap();
+        assert_eq!((last.round, last.time), (exchanges, 10.0 + 7.0 * f64::from(exchanges)), "{changes:?}");
+    }
+}

@@ -6,10 +6,14 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{code, directory, errors, program};
+use fedspan_protocol::message::Task;
 use fedspan_sim::data::{Dataset, Labels};
 use fedspan_sim::run::{Job, Outcome, RoundRow, RunError, Times, Unwatched};
 use fedspan_sim::scenario::{BUILT_IN, Scenario};
 use proptest::prelude::*;
+
+/// A task of one computation.
+const ONE: Task = Task::PowerStart;
 
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
                       [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.2\n";
@@ -135,7 +139,10 @@ proptest! {
 #[test]
 fn recorded_times_are_given_back() {
     let times = Times::recorded(BTreeMap::from([((0, 1), 1.5), ((1, 2), 3.0)]));
-    assert_eq!((times.time(0, 1), times.time(1, 2), times.time(1, 1)), (1.5, 3.0, f64::INFINITY));
+    assert_eq!(
+        (times.time(0, 1, &ONE), times.time(1, 2, &ONE), times.time(1, 1, &ONE)),
+        (1.5, 3.0, f64::INFINITY)
+    );
 }
 
 /// Who has no time never answers: the others are enough, or the run ends and says so.
@@ -158,8 +165,9 @@ fn times_that_were_seen_are_those_of_the_rounds() {
 fn speed_goes_with_the_data_where_it_is_asked_to() {
     let sizes = ["fleet.speed=exponential", "fleet.correlation=samples", "data.sizes=log-normal"];
     let (by_samples, dataset) = times(LINEAR, &sizes, 3);
-    let mut pairs: Vec<(usize, f64)> =
-        (0..12).map(|client| (dataset.clients[client].train.len(), by_samples.time(client, 1))).collect();
+    let mut pairs: Vec<(usize, f64)> = (0..12)
+        .map(|client| (dataset.clients[client].train.len(), by_samples.time(client, 1, &ONE)))
+        .collect();
     pairs.sort_by(|a, b| a.1.total_cmp(&b.1));
     assert!(pairs.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{pairs:?}");
     assert!(pairs[0].0 < pairs[11].0);
@@ -171,7 +179,7 @@ fn speed_goes_with_the_data_where_it_is_asked_to() {
         Labels::Values(_) | Labels::Absent(_) => panic!("digits are classes"),
     };
     let mut pairs: Vec<(f64, f64)> =
-        (0..dataset.clients.len()).map(|client| (classes(client), by_task.time(client, 1))).collect();
+        (0..dataset.clients.len()).map(|client| (classes(client), by_task.time(client, 1, &ONE))).collect();
     pairs.sort_by(|a, b| a.1.total_cmp(&b.1));
     assert!(pairs.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{pairs:?}");
 
@@ -179,7 +187,7 @@ fn speed_goes_with_the_data_where_it_is_asked_to() {
     for change in ["fleet.correlation=task", "fleet.correlation=samples"] {
         let sorted = |changes: &[&str]| {
             let (times, _) = times(LINEAR, changes, 3);
-            let mut all: Vec<f64> = (0..12).map(|client| times.time(client, 1)).collect();
+            let mut all: Vec<f64> = (0..12).map(|client| times.time(client, 1, &ONE)).collect();
             all.sort_by(f64::total_cmp);
             all
         };
@@ -232,12 +240,12 @@ fn the_next_to_answer_takes_the_place() {
     let outcome = outcome(&changes, 5);
     let (times, _) = times(LINEAR, &changes, 5);
     let mut by_time: Vec<u64> = (0..12).collect();
-    by_time.sort_by(|a, b| times.time(*a as usize, 1).total_cmp(&times.time(*b as usize, 1)));
+    by_time.sort_by(|a, b| times.time(*a as usize, 1, &ONE).total_cmp(&times.time(*b as usize, 1, &ONE)));
     let mut replaced = 0;
     for (row, took) in trained(&outcome).iter().zip(durations(&outcome)) {
         assert_eq!(row.participants.len(), 4);
         let slowest = *row.participants.last().unwrap();
-        assert!(close(took, times.time(slowest as usize, 1)), "the slowest that counts");
+        assert!(close(took, times.time(slowest as usize, 1, &ONE)), "the slowest that counts");
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
         // Who counts is in order of time, with gaps where someone dropped out.

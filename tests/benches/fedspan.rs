@@ -100,6 +100,71 @@ mod update_128_8_32 {
     }
 }
 
+/// One power iteration `X^T (X Z)` on a device's samples, the shape of the scenario `fedpower-mnist`.
+#[divan::bench_group]
+mod power_784_10_100 {
+    use fedspan_client::Mechanism;
+    use fedspan_client::memory::PowerWorkspace;
+    use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings};
+    use fedspan_protocol::message::{PowerRows, PowerUpload};
+
+    use super::*;
+
+    const D: usize = 784;
+    const R: usize = 10;
+    const S: usize = 100;
+
+    fn client<P: Mechanism>(bencher: Bencher, mut client: Linear<PowerWorkspace<D, R>, P>) {
+        let (x, y) = (numbers(S * D, 1), numbers(S, 2));
+        let tensor = TensorDescriptor::inline(Role::Subspace, Encoding::F32, D as u16, R as u16);
+        let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
+        let task = Wire::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 };
+        let id = RoundId { round: 1, stage: 0 };
+        client.open(&RoundOpen { id, task, tensors: Descriptors::from_iter([tensor]) }).expect("opens");
+        client.tensor_mut(0).expect("there is one").copy_from_slice(&basis(D, R));
+        client.verify().expect("orthonormal");
+        let mut source = Recording::regression(&x, &y, D, 1);
+        bencher
+            .counter(ItemsCount::new(S))
+            .bench_local(|| client.run(black_box(id), &mut source).expect("runs"));
+    }
+
+    #[divan::bench]
+    fn without_noise(bencher: Bencher) {
+        client(bencher, Linear::new(PowerWorkspace::new()));
+    }
+
+    /// Integers, and noise on each of D R numbers: once an iteration, whatever the number of samples.
+    #[divan::bench]
+    fn with_noise(bencher: Bencher) {
+        struct Counter(u64);
+
+        impl EntropySource for Counter {
+            type Error = core::convert::Infallible;
+
+            fn read(&mut self, samples: &mut [u8]) -> Result<(), Self::Error> {
+                for sample in samples {
+                    self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    *sample = self.0.to_le_bytes()[7];
+                }
+                Ok(())
+            }
+        }
+
+        let multiplier = NoiseMultiplier::from_square(16 << 16).expect("a multiplier");
+        let settings = Settings::new(multiplier, u64::MAX, S as u32).expect("settings");
+        let mechanism = Gaussian::new(settings, Counter(1), MinEntropy::new(4).expect("a claim"));
+        client(bencher, Linear::private(PowerWorkspace::new(), mechanism).expect("noise"));
+    }
+
+    #[divan::bench]
+    fn nalgebra(bencher: Bencher) {
+        let x = DMatrix::from_row_slice(S, D, &numbers(S * D, 1));
+        let z = DMatrix::from_row_slice(D, R, &basis(D, R));
+        bencher.counter(ItemsCount::new(S)).bench_local(|| x.tr_mul(&(black_box(&x) * &z)));
+    }
+}
+
 #[divan::bench_group]
 mod codec_20_2 {
     use super::*;

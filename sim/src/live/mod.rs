@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Security, Shape};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
-use fedspan_protocol::message::RoundId;
+use fedspan_protocol::message::RoundOpen;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -160,8 +160,8 @@ pub async fn run(
             continue;
         };
         let (times, unit, address) = (Arc::clone(&times), *unit, address.clone());
-        let sleep = move |id: RoundId| {
-            let units = times.time(client, id.round) + communication;
+        let sleep = move |open: &RoundOpen| {
+            let units = times.time(client, open.id.round, &open.task) + communication;
             Duration::try_from_secs_f64(unit.as_secs_f64() * units).unwrap_or(Duration::MAX)
         };
         devices.spawn(async move {
@@ -194,7 +194,7 @@ pub async fn run(
 async fn take_part(
     mut session: SimSession,
     address: &str,
-    sleep: impl Fn(RoundId) -> Duration,
+    sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> Result<(), String> {
     let began = Instant::now();
     let mut tries = 0;

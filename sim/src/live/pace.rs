@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fedspan_protocol::frame::{Decoder, Fed};
-use fedspan_protocol::message::{RoundId, ToDevice, decode};
+use fedspan_protocol::message::{RoundId, RoundOpen, ToDevice, decode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -27,7 +27,7 @@ pub(super) async fn carry(
     server: impl AsyncRead + AsyncWrite,
     session: impl AsyncRead + AsyncWrite,
     limit: usize,
-    sleep: impl Fn(RoundId) -> Duration,
+    sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> std::io::Result<()> {
     let (from_server, mut to_server) = tokio::io::split(server);
     let (mut from_session, to_session) = tokio::io::split(session);
@@ -41,7 +41,7 @@ async fn delay(
     mut server: impl AsyncRead + Unpin,
     mut session: impl AsyncWrite + Unpin,
     limit: usize,
-    sleep: impl Fn(RoundId) -> Duration,
+    sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> std::io::Result<()> {
     let mut decoder = Decoder::new(vec![0; limit]);
     // The frame that is coming in, as it is on the wire.
@@ -78,7 +78,7 @@ async fn delay(
                     // The same again keeps its time.
                     let same = held.take().filter(|held| held.id == open.id);
                     let until =
-                        same.map_or_else(|| Instant::now() + sleep(open.id).min(FOR_EVER), |held| held.until);
+                        same.map_or_else(|| Instant::now() + sleep(&open).min(FOR_EVER), |held| held.until);
                     held = Some(Held { id: open.id, until, frames: Vec::new() });
                 }
                 Some(ToDevice::RoundClosed(_)) => held = None,
@@ -98,7 +98,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use fedspan_protocol::frame::encode;
-    use fedspan_protocol::message::{Descriptors, HeadSolve, RoundOpen, Task, Welcome};
+    use fedspan_protocol::message::{Descriptors, HeadSolve, Task, Welcome};
     use tokio::io::DuplexStream;
 
     use super::*;
@@ -126,7 +126,7 @@ mod tests {
     fn line() -> (DuplexStream, DuplexStream) {
         let (server, ours) = tokio::io::duplex(1 << 12);
         let (theirs, session) = tokio::io::duplex(1 << 12);
-        tokio::spawn(carry(ours, theirs, 256, |id| HOUR * id.round));
+        tokio::spawn(carry(ours, theirs, 256, |open| HOUR * open.id.round));
         (server, session)
     }
 

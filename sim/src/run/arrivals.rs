@@ -61,7 +61,7 @@ impl Arrivals {
         let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
         Asked {
             id,
-            at: now + self.communication + self.times.time(index, id.round) + sending,
+            at: now + self.communication + self.times.time(index, id.round, &opening.request.task) + sending,
             place: index,
             lost: drops_out(self.dropout, self.seed, index, id.round),
         }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use drawn::{Drawn, in_round};
 use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_protocol::message::Task;
 pub use link::Link;
 use order::order;
 use recorded::Recorded;
@@ -54,11 +55,16 @@ impl Times {
         Self(Kind::Recorded(Recorded::once(table)))
     }
 
-    /// Time of a client in a round; infinite if it never answers.
+    /// Time of a client in a round with this task; infinite if it never answers. A power iteration is a computation: what
+    /// is drawn counts for each.
     #[must_use]
-    pub fn time(&self, client: usize, round: u32) -> f64 {
+    pub fn time(&self, client: usize, round: u32, task: &Task) -> f64 {
+        let computations = match *task {
+            Task::FedPower { iterations, .. } => f64::from(iterations),
+            _ => 1.0,
+        };
         match &self.0 {
-            Kind::Drawn(drawn) => drawn.time(client, round),
+            Kind::Drawn(drawn) => computations * drawn.time(client, round),
             Kind::Recorded(recorded) => recorded.time(client, round),
         }
     }
