@@ -116,12 +116,12 @@ fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
     }
     let clip = weight * features > 1.0;
     let mut scale = if clip { 1.0 / features.sqrt() } else { weight.sqrt() };
-    for step in 0..8 {
+    for step in 0..11 {
         let row: Vec<i128> = x.iter().map(|x| (f64::from(x * scale) * 32_768.0).round() as i128).collect();
         if row.iter().map(|q| q * q).sum::<i128>() <= 1 << 30 {
             return Some(row);
         }
-        scale *= 1.0 - f32::powi(2.0, step - 14);
+        scale *= 1.0 - f32::powi(2.0, step - 17);
     }
     None
 }
