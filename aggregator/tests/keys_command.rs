@@ -195,6 +195,46 @@ fn a_passphrase_comes_from_a_file_or_a_terminal_and_never_from_the_command_line(
     assert!(err.contains("it opens with a passphrase, but [devices] sets key_file"), "{err}");
 }
 
+/// The operator says what records are promised; the record says with how much noise the device keeps that.
+#[test]
+fn records_can_want_noise() {
+    let directory = fleet();
+    let at = directory.path();
+    done(at, &["add", "1..2"]);
+    let promise = ["--epsilon", "2", "--delta", "1e-5", "--releases", "100", "--slot", "500"];
+    let (code, out, err) = run(at, &[&["export", "--all", "--flash", "noisy"], &promise[..]].concat());
+    assert_eq!(
+        (code, out.as_str(), err.as_str()),
+        (0, "noisy: 2 records of 86 bytes, devices 1..2; noise multiplier 19.94\n", "")
+    );
+    let more = ["export", "1", "-o", "one.bin", "--rows", "500", "--iterations", "4", "--clip", "0.5"];
+    done(at, &[&more, &promise[..]].concat());
+    let read = |file: &str| Provision::read(&std::fs::read(at.join(file)).unwrap()).unwrap().noise.unwrap();
+    let (usual, own) = (read("noisy/device-2.bin"), read("one.bin"));
+    assert_eq!((usual.rows_max, usual.iterations_max, usual.clip, usual.slot), (32_768, 1, 0.0, 500));
+    assert_eq!((own.rows_max, own.iterations_max, own.clip, own.slot), (500, 4, 0.5, 500));
+    assert_eq!((usual.multiplier_square, usual.budget), (own.multiplier_square, own.budget));
+    // As the table of PRIVACY.md: T = 100, z = 20 is an epsilon of 1.9931.
+    assert!(((usual.multiplier_square as f64 / 65_536.0).sqrt() - 19.94).abs() < 0.005);
+    for (arguments, message) in [
+        (&["--epsilon", "2"][..], "--delta"),
+        (&["--releases", "3"], "--epsilon"),
+        (&["--epsilon", "0", "--delta", "1e-5", "--releases", "3", "--slot", "1"], "epsilon is 0"),
+        (&["--epsilon", "1", "--delta", "1", "--releases", "3", "--slot", "1"], "delta is 1"),
+        (&["--epsilon", "1", "--delta", "0.1", "--releases", "0", "--slot", "1"], "there are 0 releases"),
+        (&["--epsilon", "1e-9", "--delta", "1e-12", "--releases", "3", "--slot", "1"], "no finite noise"),
+        (&[&promise[..], &["--rows", "0"]].concat(), "--rows 0: 1 to"),
+        (&[&promise[..], &["--clip", "nan"]].concat(), "--clip NaN: finite"),
+        (&[&promise[..], &["--iterations", "0"]].concat(), "at least 1"),
+    ] {
+        let (code, _, err) = run(at, &[&["export", "1", "--flash", "never"], arguments].concat());
+        assert!(code == 2 && err.contains(message), "{arguments:?}: {err}");
+    }
+    let (code, _, err) = run(at, &[&["export", "1", "-o", "lines"], &promise[..]].concat());
+    assert!(code == 2 && err.contains("--epsilon is for provisioning records"), "{err}");
+    assert!(!at.join("never").exists() && !at.join("lines").exists());
+}
+
 /// Each of them reads, changes, writes: none may undo another's change. The first ones race to make the store.
 #[test]
 fn commands_at_the_same_time_lose_nothing() {

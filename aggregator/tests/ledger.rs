@@ -8,7 +8,7 @@ use common::hello;
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::{Action, Engine, Event};
-use fedspan_aggregator::privacy::units::{epsilon_of, most_units};
+use fedspan_aggregator::privacy::units::{epsilon_of, most_units, provisioned};
 use fedspan_aggregator::privacy::{
     Composition, Delta, Epsilon, Ledger, Minimum, NoiseMultiplier, Releases, releases,
 };
@@ -36,6 +36,26 @@ proptest! {
         let less = NoiseMultiplier::new(z * (1.0 - 1e-5)).unwrap();
         let above = Composition::repeated(less, Releases::new(t).unwrap()).epsilon(delta);
         prop_assert!(units <= above, "{units} over {above}");
+    }
+
+    /// What is provisioned suffices for all releases, stays within epsilon, and is no more noise than that takes.
+    #[test]
+    fn devices_are_provisioned_for_their_releases(
+        epsilon in 0.01f64..50.0,
+        exponent in 1i32..12,
+        releases in 1u32..100_000,
+    ) {
+        let (epsilon, delta) = (Epsilon::new(epsilon).unwrap(), Delta::new(10f64.powi(-exponent)).unwrap());
+        let Ok((square, budget)) = provisioned(epsilon, delta, Releases::new(releases).unwrap()) else {
+            // The largest multiplier has a square of 2^24.
+            prop_assert!(most_units(epsilon, delta) / u64::from(releases) < 64);
+            return Ok(());
+        };
+        prop_assert!(square > 1 << 14 && square <= 1 << 40);
+        let release = |square: u64| (1u64 << 46).div_ceil(square);
+        prop_assert!(release(square) * u64::from(releases) <= budget && epsilon_of(budget, delta) <= epsilon.get());
+        let less = square - 1;
+        prop_assert!(less <= 1 << 14 || release(less) * u64::from(releases) > budget || release(less) == release(square));
     }
 
     #[test]

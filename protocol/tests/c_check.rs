@@ -80,6 +80,7 @@ int main(void) {
     (void)representation_i8_decoded;
     (void)representation_i8_orthonormal;
     (void)provision_record;
+    (void)provision_with_noise;
     puts("OK");
     return 0;
 }

@@ -9,7 +9,9 @@ use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
 
 use common::exchange;
-use common::golden::{self, Golden, Message, encoded, provision_record, representation};
+use common::golden::{
+    self, Golden, Message, encoded, provision_record, provision_with_noise, representation,
+};
 use common::{Event, events, head, plain, stuff};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::limits::{HEADER, SCHEMA_HASH, WIRE_VERSION};
@@ -62,6 +64,11 @@ fn others() -> Vec<Pinned> {
             name: "provision_record",
             meaning: "not a frame: the provisioning record of device 0x0123456789abcdef with key 40 41 .. 5f, epoch 515",
             bytes: provision_record(),
+        },
+        Pinned {
+            name: "provision_with_noise",
+            meaning: "not a frame: the same with an entry for noise",
+            bytes: provision_with_noise(),
         },
     ];
     let pin = |s: exchange::Sealed| Pinned { name: s.name, meaning: s.meaning, bytes: s.wire };

@@ -6,13 +6,20 @@ mod common;
 use std::path::Path;
 
 use common::crc32c;
-use common::golden::{PROVISIONED, provision_record};
-use fedspan_protocol::secure::{Key, PROVISION, PROVISION_MAX, PROVISION_VERSION, Provision, ProvisionError};
+use common::golden::{NOISE, PROVISIONED, provision_record, provision_with_noise};
+use fedspan_protocol::secure::{
+    Key, PROVISION, PROVISION_MAX, PROVISION_VERSION, PROVISION_WITH_NOISE, Provision, ProvisionError,
+    ProvisionedNoise,
+};
 use proptest::prelude::*;
 
 fn golden() -> Provision {
     let (device, epoch, key) = PROVISIONED;
-    Provision { device, key: Key::new(epoch, key) }
+    Provision { device, key: Key::new(epoch, key), noise: None }
+}
+
+fn noisy() -> Provision {
+    Provision { noise: Some(NOISE), ..golden() }
 }
 
 /// A record with entries, and a correct length and check, written by nothing but the table in SPEC.md.
@@ -38,17 +45,31 @@ fn what_is_written_is_the_golden_record_and_reads_back() {
 }
 
 #[test]
+fn so_is_one_with_noise() {
+    let mut page = [0xff; 4096];
+    assert_eq!(
+        (noisy().write(&mut page), noisy().length()),
+        (Ok(PROVISION_WITH_NOISE), PROVISION_WITH_NOISE)
+    );
+    assert_eq!(page[..PROVISION_WITH_NOISE], provision_with_noise());
+    assert!(page[PROVISION_WITH_NOISE..].iter().all(|byte| *byte == 0xff), "nothing else is touched");
+    assert_eq!(Provision::read(&page), Ok(noisy()));
+}
+
+#[test]
 fn a_buffer_that_is_too_short_is_not_written() {
-    for got in 0..PROVISION {
-        let mut out = vec![0xff; got];
-        assert_eq!(golden().write(&mut out), Err(ProvisionError::Truncated { needed: PROVISION, got }));
-        assert!(out.iter().all(|byte| *byte == 0xff));
+    for (record, needed) in [(golden(), PROVISION), (noisy(), PROVISION_WITH_NOISE)] {
+        for got in 0..needed {
+            let mut out = vec![0xff; got];
+            assert_eq!(record.write(&mut out), Err(ProvisionError::Truncated { needed, got }));
+            assert!(out.iter().all(|byte| *byte == 0xff));
+        }
     }
 }
 
 #[test]
 fn every_truncation_is_an_error_with_its_numbers() {
-    for record in [provision_record(), with_entries(&[0x80, 3, 1, 2, 3, 0xff, 0])] {
+    for record in [provision_record(), provision_with_noise(), with_entries(&[0x80, 3, 1, 2, 3, 0xff, 0])] {
         for got in 0..record.len() {
             let error = Provision::read(&record[..got]).unwrap_err();
             let needed = if got < 8 { PROVISION } else { record.len() };
@@ -68,7 +89,7 @@ fn every_truncation_is_an_error_with_its_numbers() {
 /// Every other value of every byte, every pair of bits within 64.
 #[test]
 fn every_flip_is_an_error() {
-    for record in [provision_record(), with_entries(&[0x80, 3, 1, 2, 3])] {
+    for record in [provision_record(), provision_with_noise(), with_entries(&[0x80, 3, 1, 2, 3])] {
         let read = |flip: &dyn Fn(&mut [u8])| {
             let mut page = record.clone();
             page.resize(PROVISION_MAX, 0xff);
@@ -125,6 +146,16 @@ fn entries_that_may_be_skipped_are_and_others_are_refused() {
     ] {
         assert_eq!(Provision::read(&with_entries(entries)), Err(error), "{entries:?}");
     }
+    // Noise of another length is none that this version can add.
+    for length in (0..=255).filter(|length| *length != 30) {
+        let entry = [&[1, length][..], &vec![0; length.into()]].concat();
+        assert_eq!(Provision::read(&with_entries(&entry)), Err(ProvisionError::Entry { offset: 50 }));
+    }
+    for clip in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut entry = provision_with_noise()[50..82].to_vec();
+        entry[26..30].copy_from_slice(&clip.to_le_bytes());
+        assert_eq!(Provision::read(&with_entries(&entry)), Err(ProvisionError::Entry { offset: 50 }));
+    }
     let longest = [&[0x80, 255][..], &[1; 255], &[0x81, 199], &[2; 199]].concat();
     assert_eq!(with_entries(&longest[..457]).len(), 511);
     let fits = [&[0x80, 255][..], &[1; 255], &[0x81, 199], &[2; 199]].concat();
@@ -132,11 +163,19 @@ fn entries_that_may_be_skipped_are_and_others_are_refused() {
     assert_eq!(Provision::read(&with_entries(&fits)), Ok(golden()));
 }
 
+fn noise() -> impl Strategy<Value = ProvisionedNoise> {
+    let clip = any::<f32>();
+    (any::<(u64, u64, u32, u32, u16)>(), clip).prop_map(|(numbers, clip)| {
+        let (multiplier_square, budget, rows_max, slot, iterations_max) = numbers;
+        ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max }
+    })
+}
+
 proptest! {
     #[test]
-    fn any_device_and_key_come_back(device: u64, epoch: u16, key: [u8; 32]) {
-        let provision = Provision { device, key: Key::new(epoch, key) };
-        let mut bytes = [0; PROVISION];
+    fn any_device_and_key_come_back(device: u64, epoch: u16, key: [u8; 32], noise in prop::option::of(noise())) {
+        let provision = Provision { device, key: Key::new(epoch, key), noise };
+        let mut bytes = [0; PROVISION_WITH_NOISE];
         provision.write(&mut bytes).unwrap();
         prop_assert_eq!(Provision::read(&bytes), Ok(provision));
     }
@@ -150,17 +189,20 @@ proptest! {
     #[test]
     fn random_entries_are_read_or_refused(entries in prop::collection::vec(any::<u8>(), 0..=458)) {
         if let Ok(read) = Provision::read(&with_entries(&entries)) {
-            prop_assert_eq!(read, golden());
+            prop_assert_eq!(Provision { noise: None, ..read }, golden());
         }
     }
 }
 
 /// The bytes in SPEC.md are those of the record.
 #[test]
-fn the_specification_shows_the_record() {
+fn the_specification_shows_the_records() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap();
-    let block = text.split("```provision\n").nth(1).unwrap().split("```").next().unwrap();
-    let hex = block.lines().flat_map(|line| line.split(';').next().unwrap().split_whitespace());
-    let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
-    assert_eq!(bytes, provision_record());
+    let shown = |number: usize| -> Vec<u8> {
+        let block = text.split("```provision\n").nth(number).unwrap().split("```").next().unwrap();
+        let hex = block.lines().flat_map(|line| line.split(';').next().unwrap().split_whitespace());
+        hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+    };
+    assert_eq!(shown(1), provision_record());
+    assert_eq!(shown(2), provision_with_noise()[50..]);
 }

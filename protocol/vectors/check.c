@@ -165,6 +165,16 @@ int main(void)
     for (int i = 0; i < 32; i++) REQUIRE(provision_record[18 + i] == 0x40 + i);
     uint32_t crc = crc32c(0, provision_record, 50);
     for (int i = 0; i < 4; i++) REQUIRE(provision_record[50 + i] == (uint8_t)(crc >> 8 * i));
+
+    /* The same with an entry: tag 1, 30 bytes: square of the multiplier, budget, rows, slot, clip, iterations. */
+    static const uint8_t entry[] = {1, 30, 0, 1, 2, 3, 4, 5, 0, 0, 32, 33, 34, 35, 36, 37, 38, 39,
+                                    0xe8, 3, 0, 0, 0xdc, 5, 0, 0, 0, 0, 0x40, 0x3f, 3, 0};
+    REQUIRE(sizeof provision_with_noise == 86 && provision_with_noise[6] == 86 && provision_with_noise[7] == 0);
+    REQUIRE(memcmp(provision_with_noise, provision_record, 6) == 0);
+    REQUIRE(memcmp(provision_with_noise + 8, provision_record + 8, 42) == 0);
+    REQUIRE(memcmp(provision_with_noise + 50, entry, sizeof entry) == 0);
+    crc = crc32c(0, provision_with_noise, 82);
+    for (int i = 0; i < 4; i++) REQUIRE(provision_with_noise[82 + i] == (uint8_t)(crc >> 8 * i));
     printf("OK\n");
     return 0;
 }

@@ -1,10 +1,17 @@
 //! The units in which devices keep their ledgers ([`Privacy`](fedspan_protocol::message::Privacy)): squares of
 //! sensitivity over standard deviation, in 2^-30. They add up, and the sum is the account of one Gaussian release.
 
-use super::{Composition, Delta, Epsilon, NoiseMultiplier, Releases};
+use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
 
 /// Units in 1.
 const ONE: f64 = 1_073_741_824.0;
+
+/// The square of the multiplier (in units of 2^-16) with which a release costs one unit.
+const SQUARE_OF_ONE_UNIT: u64 = 1 << 46;
+
+/// What devices add at least and at most, as squares of multipliers.
+const SQUARE_MIN: u64 = (1 << 14) + 1;
+const SQUARE_MAX: u64 = 1 << 40;
 
 /// The epsilon of all that has cost so much: 0 of nothing, infinite where there is no account.
 #[must_use]
@@ -29,6 +36,26 @@ pub fn most_units(epsilon: Epsilon, delta: Delta) -> u64 {
         }
     }
     most
+}
+
+/// What a device is provisioned with so that so many releases stay within epsilon at delta: the square of its noise
+/// multiplier, in units of 2^-16, and its budget.
+///
+/// # Errors
+/// [`ParameterError::OutOfReach`] for more noise than a device adds: a square of more than 2^40.
+pub fn provisioned(epsilon: Epsilon, delta: Delta, releases: Releases) -> Result<(u64, u64), ParameterError> {
+    let budget = most_units(epsilon, delta);
+    // A device charges the inverse of the square, rounded up: no more than this.
+    let release = budget / u64::from(releases.get());
+    let square = (release > 0).then(|| SQUARE_OF_ONE_UNIT.div_ceil(release));
+    match square.filter(|square| *square <= SQUARE_MAX) {
+        Some(square) => Ok((square.max(SQUARE_MIN), budget)),
+        None => Err(ParameterError::OutOfReach {
+            epsilon: epsilon.get(),
+            delta: delta.get(),
+            releases: releases.get(),
+        }),
+    }
 }
 
 /// One release with the multiplier that the units are the inverse square of, rounded down.

@@ -19,6 +19,7 @@ mod aead;
 mod channel;
 mod greeting;
 mod key;
+mod noise;
 mod provision;
 mod schedule;
 mod window;
@@ -26,8 +27,10 @@ mod window;
 pub use channel::{Channel, Unopened, answer_nonce, is_answer};
 pub use greeting::{GREETING, Greeting, encode_hello, transcript};
 pub use key::{KEY, Key};
+pub use noise::ProvisionedNoise;
 pub use provision::{
-    PROVISION, PROVISION_MAGIC, PROVISION_MAX, PROVISION_VERSION, Provision, ProvisionError,
+    PROVISION, PROVISION_MAGIC, PROVISION_MAX, PROVISION_VERSION, PROVISION_WITH_NOISE, Provision,
+    ProvisionError,
 };
 pub use window::{WINDOW, Window};
 

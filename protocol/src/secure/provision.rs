@@ -4,7 +4,7 @@
 //! use fedspan_protocol::secure::{Key, Provision};
 //!
 //! let mut flash = [0xff; 4096]; // an erased page; `include_bytes!` serves as well
-//! let provision = Provision { device: 7, key: Key::new(0, [0x42; 32]) };
+//! let provision = Provision { device: 7, key: Key::new(0, [0x42; 32]), noise: None };
 //! provision.write(&mut flash)?;
 //! assert_eq!(Provision::read(&flash)?, provision);
 //! # Ok::<(), fedspan_protocol::secure::ProvisionError>(())
@@ -13,6 +13,7 @@
 use core::fmt;
 
 use super::key::{KEY, Key};
+use super::noise::{self, ProvisionedNoise};
 use crate::frame::crc32c;
 
 /// First bytes of a record.
@@ -29,19 +30,24 @@ const FIXED: usize = 4 + 2 + 2 + 8 + 2 + KEY;
 
 const CRC: usize = 4;
 
-/// Bytes of a record without entries: what this version writes.
+/// Bytes of a record without entries.
 pub const PROVISION: usize = FIXED + CRC;
+
+/// Bytes of a record with the entry for noise: the longest that this version writes.
+pub const PROVISION_WITH_NOISE: usize = PROVISION + 2 + noise::VALUE;
 
 /// An entry whose tag has this bit may be skipped by a reader that does not know it.
 const SKIPPABLE: u8 = 0x80;
 
 /// What a board needs to know to be one device of one fleet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Provision {
     /// Its number.
     pub device: u64,
     /// The secret that it shares with its server.
     pub key: Key,
+    /// The noise that it adds to what it sends. A firmware that cannot add it must not join.
+    pub noise: Option<ProvisionedNoise>,
 }
 
 /// Why there is no provisioning record.
@@ -74,7 +80,8 @@ pub enum ProvisionError {
     },
     /// The record is damaged. Its CRC-32C covers the key, and is not told.
     Check,
-    /// An entry ends after the record does, or does not follow its predecessor in the order of tags.
+    /// An entry ends after the record does, does not follow its predecessor in the order of tags, or holds what no entry
+    /// with its tag can hold.
     Entry {
         /// Offset of its tag.
         offset: usize,
@@ -120,58 +127,66 @@ impl Provision {
         let device = u64::from_le_bytes(take(&mut fields).ok_or(truncated)?);
         let epoch = u16::from_le_bytes(take(&mut fields).ok_or(truncated)?);
         let key = Key::new(epoch, take(&mut fields).ok_or(truncated)?);
-        read_entries(content)?;
-        Ok(Self { device, key })
+        let noise = read_entries(content)?;
+        Ok(Self { device, key, noise })
     }
 
-    /// Writes the record to the start of `out`; says how many bytes it has.
+    /// Bytes of the record.
+    #[must_use]
+    pub const fn length(&self) -> usize {
+        if self.noise.is_some() { PROVISION_WITH_NOISE } else { PROVISION }
+    }
+
+    /// Writes the record to the start of `out`; says how many bytes it has, [`PROVISION_WITH_NOISE`] at most.
     ///
     /// # Errors
     /// [`ProvisionError::Truncated`] if `out` is too short; it is not written then.
     pub fn write(&self, out: &mut [u8]) -> Result<usize, ProvisionError> {
-        let got = out.len();
-        let truncated = ProvisionError::Truncated { needed: PROVISION, got };
-        let record = out.get_mut(..PROVISION).ok_or(truncated)?;
-        let length = (PROVISION as u16).to_le_bytes();
+        let (needed, got) = (self.length(), out.len());
+        let record = out.get_mut(..needed).ok_or(ProvisionError::Truncated { needed, got })?;
+        let length = (needed as u16).to_le_bytes();
         let (version, epoch) = (PROVISION_VERSION.to_le_bytes(), self.key.epoch().to_le_bytes());
         let device = self.device.to_le_bytes();
         let fields: [&[u8]; 6] =
             [&PROVISION_MAGIC, &version, &length, &device, &epoch, self.key.expose().as_slice()];
-        let (content, check) = record.split_at_mut(FIXED);
-        for (byte, value) in content.iter_mut().zip(fields.into_iter().flatten()) {
-            *byte = *value;
+        let (content, check) = record.split_at_mut(needed - CRC);
+        let entry = self.noise.iter().flat_map(ProvisionedNoise::bytes);
+        for (byte, value) in content.iter_mut().zip(fields.into_iter().flatten().copied().chain(entry)) {
+            *byte = value;
         }
         check.copy_from_slice(&crc32c(content).to_le_bytes());
-        Ok(PROVISION)
+        Ok(needed)
     }
 }
 
 /// Takes the next field.
-fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
+pub(super) fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
     let (field, rest) = fields.split_first_chunk()?;
     *fields = rest;
     Some(*field)
 }
 
 /// Entries follow the key: tag, length, value; every tag at most once, in ascending order.
-fn read_entries(content: &[u8]) -> Result<(), ProvisionError> {
+fn read_entries(content: &[u8]) -> Result<Option<ProvisionedNoise>, ProvisionError> {
     let mut offset = FIXED;
-    let mut before = None;
+    let (mut before, mut noise) = (None, None);
     while let Some(&tag) = content.get(offset) {
         let malformed = ProvisionError::Entry { offset };
         let length = content.get(offset + 1).map(|length| usize::from(*length)).ok_or(malformed)?;
         let end = offset + 2 + length;
-        if end > content.len() || before.is_some_and(|before| before >= tag) {
+        let value = content.get(offset + 2..end).ok_or(malformed)?;
+        if before.is_some_and(|before| before >= tag) {
             return Err(malformed);
         }
-        // This version knows none.
-        if tag & SKIPPABLE == 0 {
+        if tag == noise::TAG {
+            noise = Some(ProvisionedNoise::read(value).ok_or(malformed)?);
+        } else if tag & SKIPPABLE == 0 {
             return Err(ProvisionError::UnknownEntry { tag });
         }
         before = Some(tag);
         offset = end;
     }
-    Ok(())
+    Ok(noise)
 }
 
 impl fmt::Display for ProvisionError {

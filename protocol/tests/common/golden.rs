@@ -8,6 +8,7 @@ use fedspan_protocol::message::{
     Task, ToDevice, ToServer, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::secure::ProvisionedNoise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::Random;
@@ -75,6 +76,32 @@ pub fn provision_record() -> Vec<u8> {
     record.extend_from_slice(&device.to_le_bytes());
     record.extend_from_slice(&epoch.to_le_bytes());
     record.extend_from_slice(&key);
+    record.extend_from_slice(&super::crc32c(&record).to_le_bytes());
+    record
+}
+
+/// The noise of the vectors' other provisioning record.
+pub const NOISE: ProvisionedNoise = ProvisionedNoise {
+    multiplier_square: 0x0504_0302_0100,
+    budget: 0x2726_2524_2322_2120,
+    rows_max: 1000,
+    slot: 1500,
+    clip: 0.75,
+    iterations_max: 3,
+};
+
+/// The same with noise.
+pub fn provision_with_noise() -> Vec<u8> {
+    let mut record = provision_record();
+    record.truncate(50);
+    record[6..8].copy_from_slice(&86u16.to_le_bytes());
+    record.extend_from_slice(&[1, 30]);
+    record.extend_from_slice(&[0, 1, 2, 3, 4, 5, 0, 0]);
+    record.extend_from_slice(&(0x20..0x28).collect::<Vec<u8>>());
+    record.extend_from_slice(&1000u32.to_le_bytes());
+    record.extend_from_slice(&1500u32.to_le_bytes());
+    record.extend_from_slice(&0.75f32.to_le_bytes());
+    record.extend_from_slice(&3u16.to_le_bytes());
     record.extend_from_slice(&super::crc32c(&record).to_le_bytes());
     record
 }

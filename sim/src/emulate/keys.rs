@@ -37,7 +37,7 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     for device in devices {
         let accepted = store.keys().lookup(device, 0).ok_or_else(|| failed(&"no key was made"))?;
         let mut record = [0; PROVISION];
-        let provision = Provision { device, key: accepted.key().clone() };
+        let provision = Provision { device, key: accepted.key().clone(), noise: None };
         provision.write(&mut record).map_err(|error| failed(&error))?;
         create_private(&file(plan.scratch, device), &record).map_err(|error| failed(&error))?;
     }

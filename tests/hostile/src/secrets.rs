@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use fedspan_aggregator::keys::{Mistake, parse_keys};
-use fedspan_protocol::secure::{Key, PROVISION, PROVISION_MAX, Provision};
+use fedspan_protocol::secure::{
+    Key, PROVISION, PROVISION_MAX, PROVISION_WITH_NOISE, Provision, ProvisionedNoise,
+};
 
 use crate::Work;
 use crate::reference::crc32c;
@@ -13,23 +15,31 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
+/// Device, epoch, key, and the bytes of its noise.
+type Fields = (u64, u16, [u8; 32], Option<[u8; 30]>);
+
 /// The record as SPEC.md, section 13, states it: the whole of it at once.
-fn record(bytes: &[u8]) -> Option<(u64, u16, [u8; 32])> {
+fn record(bytes: &[u8]) -> Option<Fields> {
     let length = usize::from(u16::from_le_bytes(number(bytes, 6)?));
     let record = bytes.get(..length).filter(|_| (54..=512).contains(&length))?;
     let (content, check) = record.split_last_chunk::<4>()?;
     let sound = content.starts_with(b"FSPV\x01\x00") && crc32c(content).to_le_bytes() == *check;
-    let (mut entries, mut last) = (content.get(50..)?, None);
+    let (mut entries, mut last, mut noise) = (content.get(50..)?, None, None);
     while let Some((&tag, rest)) = entries.split_first() {
         let (&length, rest) = rest.split_first()?;
         entries = rest.get(usize::from(length)..)?;
-        if tag < 0x80 || last.is_some_and(|last| last >= tag) {
+        if last.is_some_and(|last| last >= tag) || tag < 0x80 && (tag, length) != (1, 30) {
             return None;
+        }
+        if tag == 1 {
+            // An exponent of ones is that of what is not finite.
+            noise = number(rest, 0).filter(|noise: &[u8; 30]| noise[27] & 0x7F < 0x7F || noise[26] < 0x80);
+            noise?;
         }
         last = Some(tag);
     }
     let fields = (number(bytes, 8)?, number(bytes, 16)?, number(bytes, 18)?);
-    sound.then_some((u64::from_le_bytes(fields.0), u16::from_le_bytes(fields.1), fields.2))
+    sound.then_some((u64::from_le_bytes(fields.0), u16::from_le_bytes(fields.1), fields.2, noise))
 }
 
 /// A byte of settings (what is made of it), then a record: as it is, with a sound frame around it, or an honest one with
@@ -63,12 +73,15 @@ pub fn provision(bytes: &[u8]) -> Work {
         page.resize(page.len().max(1024), 0xFF);
     }
     let read = Provision::read(&page);
-    let fields = |provision: &Provision| (provision.device, provision.key.epoch(), *provision.key.expose());
+    let fields = |provision: &Provision| {
+        let noise = provision.noise.map(|noise| bytes_of(&noise));
+        (provision.device, provision.key.epoch(), *provision.key.expose(), noise)
+    };
     assert_eq!(read.as_ref().ok().map(fields), record(&page), "{read:?}");
     match &read {
         Ok(provision) => {
-            let mut again = [0; PROVISION];
-            assert_eq!(provision.write(&mut again), Ok(PROVISION));
+            let mut again = [0; PROVISION_WITH_NOISE];
+            assert_eq!(provision.write(&mut again), Ok(provision.length()));
             assert_eq!(Provision::read(&again).as_ref(), Ok(provision));
             // Nothing behind the record matters.
             let length = usize::from(u16::from_le_bytes([page[6], page[7]]));
@@ -81,10 +94,23 @@ pub fn provision(bytes: &[u8]) -> Work {
     Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
 }
 
+/// What noise is in a record, from its fields.
+fn bytes_of(noise: &ProvisionedNoise) -> [u8; 30] {
+    let ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max } = noise;
+    let mut bytes = [0; 30];
+    bytes[..8].copy_from_slice(&multiplier_square.to_le_bytes());
+    bytes[8..16].copy_from_slice(&budget.to_le_bytes());
+    bytes[16..20].copy_from_slice(&rows_max.to_le_bytes());
+    bytes[20..24].copy_from_slice(&slot.to_le_bytes());
+    bytes[24..28].copy_from_slice(&clip.to_le_bytes());
+    bytes[28..].copy_from_slice(&iterations_max.to_le_bytes());
+    bytes
+}
+
 /// A record with a device, a key and entries from the script, and a sound check.
 fn honest(script: &mut Script<'_>) -> Vec<u8> {
     let (device, epoch, key) = (script.word(), script.word(), script.byte());
-    let provision = Provision { device: device.into(), key: Key::new(epoch, [key; 32]) };
+    let provision = Provision { device: device.into(), key: Key::new(epoch, [key; 32]), noise: None };
     let mut page = vec![0; PROVISION];
     provision.write(&mut page).expect("room");
     page.truncate(PROVISION - 4);
@@ -151,8 +177,9 @@ fn hex(device: u64, key: &Key) -> String {
 pub fn provision_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for settings in 1..8u8 {
+        let noise = [&[1, 30][..], &[7; 30], &[0x80, 0]].concat();
         for entries in
-            [&[][..], &[0x80, 1, 7], &[0x80, 0, 0xFF, 2, 1, 1], &[0x80, 0, 0x80, 0], &[5, 0], &[0x80]]
+            [&[][..], &[0x80, 1, 7], &[0x80, 0, 0xFF, 2, 1, 1], &[0x80, 0, 0x80, 0], &[5, 0], &[0x80], &noise]
         {
             let length = entries.len() as u8;
             seeds.push([&[settings, 9, 0, 1, 0, 0x42, length], entries, &[1, 8, 0, 1, 0, 0]].concat());

@@ -11,8 +11,10 @@ use fedspan_aggregator::keys::{
     Answer, Cost, FileError, KeyStore, KeyStoreError, Listed, Range, Request, State, Which, create_private,
     parse_keys, ranges,
 };
+use fedspan_aggregator::privacy::units::provisioned;
+use fedspan_aggregator::privacy::{Delta, Epsilon, ParameterError, Releases};
 use fedspan_aggregator::server::query;
-use fedspan_protocol::secure::{PROVISION, Provision};
+use fedspan_protocol::secure::{PROVISION, PROVISION_WITH_NOISE, Provision, ProvisionedNoise};
 use getrandom::SysRng;
 use zeroize::Zeroizing;
 
@@ -68,6 +70,8 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         fedspan-aggregator keys --config fleet.toml export 1..64 -o fleet.keys    for a host that plays them\n  \
         fedspan-aggregator keys --config fleet.toml export 1..64 --flash records  records/device-1.bin and so on\n  \
+        fedspan-aggregator keys --config fleet.toml export 1..64 --flash records --epsilon 2 --delta 1e-5 \
+        --releases 100 --slot 500\n  \
         fedspan-aggregator keys --config fleet.toml export 7 -o device-7.bin      one record")]
     Export {
         #[command(flatten)]
@@ -79,7 +83,64 @@ enum Command {
         /// A directory for provisioning records, device-7.bin and so on.
         #[arg(long, value_name = "DIR", conflicts_with = "output")]
         flash: Option<PathBuf>,
+        #[command(flatten)]
+        noise: NoiseOptions,
     },
+}
+
+/// The noise that records make devices add to what they send. Their firmware must have it (features `privacy`, `power`).
+#[derive(Args)]
+#[command(next_help_heading = "Noise, in provisioning records")]
+struct NoiseOptions {
+    /// What all releases of a device's life promise to each of its records.
+    #[arg(long, value_name = "X", requires = "delta", requires = "releases", requires = "slot")]
+    epsilon: Option<f64>,
+    /// At this delta.
+    #[arg(long, value_name = "X", requires = "epsilon")]
+    delta: Option<f64>,
+    /// How many releases there can be: power iterations, and updates of FedRep.
+    #[arg(long, value_name = "N", requires = "epsilon")]
+    releases: Option<u32>,
+    /// Milliseconds from the beginning of a computation to its answer, whatever it takes: more than the longest does.
+    #[arg(long, value_name = "MS", requires = "epsilon")]
+    slot: Option<u32>,
+    /// Samples of a round that count.
+    #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 32_768)]
+    rows: u32,
+    /// Power iterations, or gradient steps of a head, that a round may ask for.
+    #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 1)]
+    iterations: u16,
+    /// The norm that FedRep's gradients are clipped to; without it none leaves.
+    #[arg(long, value_name = "X", requires = "epsilon")]
+    clip: Option<f32>,
+}
+
+impl NoiseOptions {
+    /// What goes into the records.
+    fn provisioned(&self) -> Result<Option<ProvisionedNoise>, Stop> {
+        let (Some(epsilon), Some(delta), Some(releases), Some(slot)) =
+            (self.epsilon, self.delta, self.releases, self.slot)
+        else {
+            return Ok(None);
+        };
+        let wrong = |error: ParameterError| Stop::Wrong(error.to_string());
+        let epsilon = Epsilon::new(epsilon).map_err(wrong)?;
+        let delta = Delta::new(delta).map_err(wrong)?;
+        let releases = Releases::new(releases).map_err(wrong)?;
+        let (multiplier_square, budget) = provisioned(epsilon, delta, releases).map_err(wrong)?;
+        let Self { rows: rows_max, iterations: iterations_max, clip, .. } = *self;
+        if rows_max == 0 || rows_max > 1 << 30 {
+            return Err(Stop::Wrong(format!("--rows {rows_max}: 1 to {}", 1 << 30)));
+        }
+        if iterations_max == 0 || slot == 0 {
+            return Err(Stop::Wrong("--iterations and --slot: at least 1".to_owned()));
+        }
+        if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
+            return Err(Stop::Wrong(format!("--clip {clip}: finite and above 0")));
+        }
+        let clip = clip.unwrap_or(0.0);
+        Ok(Some(ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max }))
+    }
 }
 
 #[derive(Args)]
@@ -130,8 +191,14 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::List { .. } => Request::List,
         Command::Revoke { devices } => Request::Revoke(devices.clone()),
         Command::Rotate(selection) => Request::Rotate(selection.which()),
-        Command::Export { selection, output, .. } => {
+        Command::Export { selection, output, noise, .. } => {
             // Before anything secret is read.
+            let record = output.as_ref().is_none_or(|output| is_record(output));
+            if noise.provisioned()?.is_some() && !record {
+                return Err(Stop::Wrong(
+                    "--epsilon is for provisioning records: --flash, or -o NAME.bin".to_owned(),
+                ));
+            }
             if let Some(output) = output.as_ref().filter(|output| output.symlink_metadata().is_ok()) {
                 return Err(failed(FileError::Exists { path: output.clone() }));
             }
@@ -147,8 +214,8 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
             serde_json::json!({ "keys": rows }).to_string() + "\n"
         }
         (Command::List { .. }, Answer::Listed(rows)) => table(&rows),
-        (Command::Export { output, flash, .. }, Answer::Exported(text)) => {
-            export(output.as_deref(), flash.as_deref(), &text)?
+        (Command::Export { output, flash, noise, .. }, Answer::Exported(text)) => {
+            export(output.as_deref(), flash.as_deref(), noise.provisioned()?, &text)?
         }
         (command, Answer::Changed(rows)) => changed(command, &rows),
         _ => return Err(failed("the server's answer is not one to this request")),
@@ -288,9 +355,18 @@ fn utc(seconds: u64) -> String {
 }
 
 /// Writes keys, and says what was written.
-fn export(output: Option<&Path>, flash: Option<&Path>, text: &str) -> Result<String, Stop> {
+fn export(
+    output: Option<&Path>,
+    flash: Option<&Path>,
+    noise: Option<ProvisionedNoise>,
+    text: &str,
+) -> Result<String, Stop> {
     let keys = parse_keys(text).map_err(|_| failed("the server's answer holds no keys"))?;
-    let records = keys.into_iter().map(|(device, key)| Provision { device, key });
+    let records = keys.into_iter().map(|(device, key)| Provision { device, key, noise });
+    let (length, noisy) = match noise {
+        Some(noise) => (PROVISION_WITH_NOISE, format!("; noise multiplier {:.2}", multiplier(&noise))),
+        None => (PROVISION, String::new()),
+    };
     if let Some(directory) = flash {
         let in_directory = |error| failed(format!("{}: {error}", directory.display()));
         std::fs::create_dir_all(directory).map_err(in_directory)?;
@@ -307,7 +383,7 @@ fn export(output: Option<&Path>, flash: Option<&Path>, text: &str) -> Result<Str
         }
         let (count, which) = (records.len(), ranges(records.iter().map(|record| record.device)));
         return Ok(format!(
-            "{}: {count} records of {PROVISION} bytes, devices {which}\n",
+            "{}: {count} records of {length} bytes, devices {which}{noisy}\n",
             directory.display()
         ));
     }
@@ -318,11 +394,11 @@ fn export(output: Option<&Path>, flash: Option<&Path>, text: &str) -> Result<Str
     }
     let mut records: Vec<Provision> = records.collect();
     let name = output.display();
-    if output.extension().is_some_and(|extension| extension == "bin") {
+    if is_record(output) {
         return match (records.pop(), records.len()) {
             (Some(record), 0) => {
                 write_record(output, &record)?;
-                Ok(format!("{name}: the record of device {}, {PROVISION} bytes\n", record.device))
+                Ok(format!("{name}: the record of device {}, {length} bytes{noisy}\n", record.device))
             }
             (_, more) => {
                 Err(Stop::Wrong(format!("{name}: a record is one device's, not {}'s; see --flash", more + 1)))
@@ -335,9 +411,20 @@ fn export(output: Option<&Path>, flash: Option<&Path>, text: &str) -> Result<Str
 }
 
 fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
-    let mut bytes = Zeroizing::new([0; PROVISION]);
-    record.write(bytes.as_mut_slice()).map_err(failed)?;
-    create_private(path, bytes.as_slice()).map_err(failed)
+    let mut bytes = Zeroizing::new([0; PROVISION_WITH_NOISE]);
+    let length = record.write(bytes.as_mut_slice()).map_err(failed)?;
+    create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failed)
+}
+
+/// Whether a file of this name is to hold a provisioning record.
+fn is_record(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "bin")
+}
+
+/// Standard deviation over sensitivity.
+#[allow(clippy::cast_precision_loss, reason = "41 bits")]
+fn multiplier(noise: &ProvisionedNoise) -> f64 {
+    (noise.multiplier_square as f64 / 65_536.0).sqrt()
 }
 
 #[cfg(test)]

@@ -21,7 +21,10 @@ pub fn identify(identity: &Identity) -> (u64, Protection) {
             };
             let (page, n) = read(name).unwrap_or_else(|_| unusable(&"it cannot be read"));
             let record = Provision::read(page.get(..n).unwrap_or_default());
-            let Provision { device, key } = record.unwrap_or_else(|problem| unusable(&problem));
+            let Provision { device, key, noise } = record.unwrap_or_else(|problem| unusable(&problem));
+            if noise.is_some() {
+                unusable(&"it wants noise on what is sent, which this firmware does not add");
+            }
             (device, Protection::Key(key))
         }
         Identity::Plaintext(device) => {

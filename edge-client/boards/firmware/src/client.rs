@@ -148,6 +148,7 @@ mod tests {
             Absent::NoRecord,
             Absent::TooNew,
             Absent::Damaged,
+            Absent::Noise,
             Absent::Pages,
         ] {
             let text = absent.text();

@@ -21,6 +21,8 @@ pub enum Absent {
     TooNew,
     /// A record whose check is wrong.
     Damaged,
+    /// A record that wants noise on what is sent, which this firmware does not add.
+    Noise,
     /// Pages that are no pages of this flash, a mistake in the board's memory map.
     Pages,
 }
@@ -35,6 +37,7 @@ impl Absent {
             Self::NoRecord => "fedspan: no key: what is in its place is no provisioning record\r\n",
             Self::TooNew => "fedspan: no key: this firmware is too old for the provisioning record\r\n",
             Self::Damaged => "fedspan: no key: the provisioning record is damaged\r\n",
+            Self::Noise => "fedspan: this firmware does not add the noise that the record wants\r\n",
             Self::Pages => "fedspan: the memory map's pages for the record are wrong\r\n",
         }
     }
@@ -61,7 +64,11 @@ pub fn identity<F: ReadNorFlash>(
     let read = flash.read(address, &mut page.0).map_err(|_| Absent::Unreadable);
     let record = read.and_then(|()| Provision::read(&page.0).map_err(absent));
     page.0.zeroize();
-    record.map(|Provision { device, key }| (device, Protection::Key(key)))
+    let Provision { device, key, noise } = record?;
+    if noise.is_some() {
+        return Err(Absent::Noise);
+    }
+    Ok((device, Protection::Key(key)))
 }
 
 fn absent(error: ProvisionError) -> Absent {
@@ -76,7 +83,7 @@ fn absent(error: ProvisionError) -> Absent {
 #[cfg(test)]
 mod tests {
     use embedded_storage::nor_flash::{ErrorType, NorFlashErrorKind};
-    use fedspan_client::secure::{Key, PROVISION};
+    use fedspan_client::secure::{Key, PROVISION, ProvisionedNoise};
 
     use super::*;
 
@@ -106,7 +113,7 @@ mod tests {
 
     fn page(change: impl FnOnce(&mut [u8])) -> OnePage {
         let mut page = vec![0xff; 4096];
-        let provision = Provision { device: 7, key: Key::new(3, [0x42; 32]) };
+        let provision = Provision { device: 7, key: Key::new(3, [0x42; 32]), noise: None };
         assert_eq!(provision.write(&mut page), Ok(PROVISION));
         change(&mut page);
         OnePage(page)
@@ -130,6 +137,17 @@ mod tests {
         assert_eq!(absent(|page| page[20] ^= 1), Some(Absent::Damaged));
         assert_eq!(absent(|page| page[53] ^= 1), Some(Absent::Damaged));
         assert_eq!(identity(&mut page(|_| ()), 0, 99).err(), Some(Absent::Unreadable));
+        let noise = ProvisionedNoise {
+            multiplier_square: 1 << 20,
+            budget: 1,
+            rows_max: 1,
+            slot: 1,
+            clip: 0.0,
+            iterations_max: 1,
+        };
+        let noisy = Provision { device: 7, key: Key::new(3, [0x42; 32]), noise: Some(noise) };
+        let written = &mut page(|page| assert!(noisy.write(page).is_ok()));
+        assert_eq!(identity(written, 4096, 99).err(), Some(Absent::Noise));
     }
 
     #[test]
