@@ -29,6 +29,7 @@ pub use key::{KEY, Key};
 pub use provision::{
     PROVISION, PROVISION_MAGIC, PROVISION_MAX, PROVISION_VERSION, Provision, ProvisionError,
 };
+pub use schedule::derive;
 pub use window::{WINDOW, Window};
 
 /// Bytes of randomness that each side adds to a handshake.

@@ -1,4 +1,4 @@
-//! From the shared key and a handshake to the keys of the two directions.
+//! From the shared key and a handshake to the keys of the two directions; and from any secret to one for a purpose.
 
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -32,6 +32,18 @@ impl Keys {
         okm.zeroize();
         keys
     }
+}
+
+/// A secret for one purpose out of another: `HKDF-Expand(HKDF-Extract(no salt, secret), info, 32)`, with the parts of `info`
+/// one after the other. Not for the key of a connection, which [`Channel`](super::Channel) makes keys of by itself: what
+/// `info` begins with has to keep the purposes of one secret apart.
+#[must_use]
+#[cfg_attr(target_os = "none", inline(never))]
+pub fn derive(secret: &[u8; KEY], info: &[&[u8]]) -> [u8; KEY] {
+    let mut derived = [0; KEY];
+    // Fails for more than 255 blocks, of which this is one.
+    let _ = Hkdf::<Sha256>::new(None, secret).expand_multi_info(info, &mut derived);
+    derived
 }
 
 impl Drop for Keys {

@@ -76,7 +76,7 @@ fn main() -> ! {
     // Any settings.
     let (settings, claim) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
-            && let Ok(settings) = Settings::new(multiplier, number().into(), number())
+            && let Ok(settings) = Settings::new(multiplier, number().into(), number(), number().into())
             && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
         {
             break (settings, claim);
