@@ -56,10 +56,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
         // The server has not heard of this round for a while; it is under way.
         if open.id == self.talk.round
-            && matches!(
-                self.talk.state,
-                State::Receiving { .. } | State::Collecting | State::AwaitingSlot
-            )
+            && matches!(self.talk.state, State::Receiving { .. } | State::Collecting | State::AwaitingSlot)
         {
             return self.talk.unexpected();
         }

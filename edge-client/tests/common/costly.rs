@@ -116,13 +116,7 @@ impl<T: Task> Task for Costly<T> {
 pub type PrivateBench = Bench<super::Sliced, Costly<Linear<Heap>>>;
 
 /// A device whose update costs 3 of `budget`, and which answers a `slot` after it began to compute.
-pub fn private(
-    problem: &Problem,
-    limit: u16,
-    budget: Option<u64>,
-    slot: u64,
-    flash: &Flash,
-) -> PrivateBench {
+pub fn private(problem: &Problem, limit: u16, budget: Option<u64>, slot: u64, flash: &Flash) -> PrivateBench {
     let task = Linear::new(Heap::new(problem.d, problem.k, problem.c));
     Bench::of(config(limit), Costly::new(task, budget, slot), problem.samples.clone(), flash.clone())
 }

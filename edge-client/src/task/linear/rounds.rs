@@ -50,7 +50,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         if !possible {
             return Err(DeclineReason::Task);
         }
-        if !accepts::valid_parameters(&round.task) || accepts::iterations(&round.task) > self.iterations_max() {
+        if !accepts::valid_parameters(&round.task) || accepts::iterations(&round.task) > self.iterations_max()
+        {
             return Err(DeclineReason::Parameter);
         }
         let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
