@@ -186,6 +186,28 @@ fn nothing_makes_it_leave_early() {
     assert_eq!(leaves(&mut bench), opened + SLOT);
 }
 
+/// A server that hears nothing opens the round again and again. A decline that waits is its answer; the round is not
+/// computed, nor paid for, another time meanwhile.
+#[test]
+fn a_round_whose_decline_waits_is_not_computed_again() {
+    let problem = problem(57, 8, 1);
+    let flash = Flash::default();
+    let mut bench = device(&problem, 60_000, &flash);
+    bench.session.task_mut().broken = true;
+    let opened = bench.now;
+    compute(&mut bench, &problem);
+    let passes = bench.session.source_mut().passes;
+    for _ in 0..5 {
+        bench.now += 10_000;
+        for (message, body) in problem.server(1, gradient(), Encoding::F32, 128).opening() {
+            assert!(bench.message(&message, &body).is_empty());
+        }
+    }
+    assert_eq!(declined(&bench.wake()), DeclineReason::UpdateNonFinite);
+    assert_eq!((bench.now, bench.session.source_mut().passes), (opened + 60_000, passes));
+    assert_eq!(flash.0.borrow().spent, 3);
+}
+
 /// A greeting, a decline, and the closing of the link, too, leave at the slot.
 #[test]
 fn whatever_is_asked_meanwhile_is_answered_at_the_slot() {

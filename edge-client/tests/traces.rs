@@ -167,7 +167,7 @@ fn course(limit: u16, steps: &[(u8, Millis)]) -> Course {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::with_cases(2000) })]
 
     #[test]
     fn no_trace_tells_what_the_samples_are(
