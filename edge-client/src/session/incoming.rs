@@ -4,6 +4,7 @@ use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{self, Chunk, DeclineReason, Descriptors, RoundOpen, ToDevice, decode};
 use rand_core::Rng;
 
+use super::clock::SLOTS;
 use super::conversation::State;
 use super::vocabulary::count;
 use super::{Millis, Sampling, Session};
@@ -54,10 +55,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        // The server has not heard of this round for a while; it is under way.
-        if open.id == self.talk.round
-            && matches!(self.talk.state, State::Receiving { .. } | State::Collecting | State::AwaitingSlot)
-        {
+        // The server has not heard of this round for a while; it is under way, or its decline waits for the slot.
+        let under_way =
+            matches!(self.talk.state, State::Receiving { .. } | State::Collecting | State::AwaitingSlot);
+        let declined = SLOTS && self.talk.decline.is_some_and(|decline| decline.id == open.id);
+        if open.id == self.talk.round && (under_way || declined) {
             return self.talk.unexpected();
         }
         if open.id == self.talk.round && self.talk.update_ready {
