@@ -1,9 +1,20 @@
 //! What is done to an update before it leaves: nothing, or noise of differential privacy.
 
-use fedspan_protocol::message::Privacy;
+use fedspan_protocol::message::{Privacy, RoundId};
 
 #[cfg(feature = "privacy")]
 use crate::privacy::{NoEntropy, Seed, Settings};
+
+/// What tells one release of a device from every other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Release {
+    /// The campaign of the round.
+    pub campaign: u64,
+    /// The round.
+    pub round: RoundId,
+    /// What all releases before it have cost, by the device's ledger: more for each.
+    pub spent: u64,
+}
 
 /// A mechanism of differential privacy, or none: [`Open`], or `privacy::Gaussian` (a feature).
 pub trait Mechanism {
@@ -13,7 +24,17 @@ pub trait Mechanism {
         None
     }
 
-    /// Draws the seed of one round's noise. Two rounds with one seed would show their difference bare.
+    /// Before a release is paid for: whatever its seed needs that can fail.
+    ///
+    /// # Errors
+    /// [`NoEntropy`]: there must be no release.
+    #[cfg(feature = "privacy")]
+    fn prepare(&mut self, _release: &Release) -> Result<(), NoEntropy> {
+        Ok(())
+    }
+
+    /// The seed of the noise of the release that was [prepared](Self::prepare), once. Two releases with one seed would show
+    /// their difference bare.
     ///
     /// # Errors
     /// [`NoEntropy`]: there must be no release.

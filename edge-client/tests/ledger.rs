@@ -1,5 +1,6 @@
-//! The privacy budget: an update is paid for once, durably, before anything of it leaves, whatever becomes of it; what
-//! cannot be paid for is declined before anything is received; a ledger that cannot be read is spent.
+//! The privacy budget: an update is paid for once, durably, before it is computed, whatever becomes of it; what cannot be
+//! paid for is declined before anything is received; a ledger that cannot be read is spent.
+#![cfg(feature = "privacy")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
@@ -8,10 +9,10 @@ use common::costly::*;
 use common::problem::*;
 use common::server::*;
 use common::*;
-use fedspan_client::Linear;
 use fedspan_client::session::{Config, Counters, Event, Protection, Sampling, Session};
 use fedspan_client::source::NoRecording;
 use fedspan_client::store::SPENT;
+use fedspan_client::{Linear, Release};
 use fedspan_protocol::message::{
     Ack, AckOutcome, DeclineReason, Privacy, Rejection, RoundId, Task as Wire, ToDevice, ToServer,
 };
@@ -21,11 +22,27 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-/// Opens `round`, all of it, and returns what follows at once.
+const SLOT: u64 = 5_000;
+
+/// Opens `round`, all of it, and returns what follows at once, or at its slot.
 fn open(bench: &mut PrivateBench, problem: &Problem, round: u32) -> Vec<(ToServer, Vec<u8>)> {
+    open_task(bench, problem, round, gradient())
+}
+
+fn open_task(
+    bench: &mut PrivateBench,
+    problem: &Problem,
+    round: u32,
+    task: Wire,
+) -> Vec<(ToServer, Vec<u8>)> {
     let limit = bench.limit as u16;
-    let opening = problem.server(round, gradient(), Encoding::F32, limit).opening();
-    opening.iter().flat_map(|(message, body)| bench.message(message, body)).collect()
+    let opening = problem.server(round, task, Encoding::F32, limit).opening();
+    let mut sent: Vec<_> = opening.iter().flat_map(|(message, body)| bench.message(message, body)).collect();
+    if bench.session.quiet_until() > bench.now {
+        assert!(sent.is_empty());
+        sent = bench.wake();
+    }
+    sent
 }
 
 fn ack(bench: &mut PrivateBench, round: u32, outcome: AckOutcome) {
@@ -52,7 +69,7 @@ fn hello_says_what_is_spent() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     for spent in [0, 3, 6] {
-        let mut bench = private(&problem, 256, Some(10), None, &flash);
+        let mut bench = private(&problem, 256, Some(10), SLOT, &flash);
         let sent = bench.all(Event::LinkUp);
         let [(ToServer::Hello(hello), _)] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!(hello.capabilities.privacy, Privacy::Gaussian { release: 3, budget: 10, spent });
@@ -63,13 +80,13 @@ fn hello_says_what_is_spent() {
     }
 }
 
-/// In this order: the ledger, the record, the first byte.
+/// In this order: the ledger, the samples, the record, the first byte.
 #[test]
-fn an_update_is_paid_for_before_it_leaves() {
+fn an_update_is_paid_for_before_it_is_computed() {
     let problem = problem(57, 8, 1);
     for limit in [128, 256, 4096] {
         let flash = Flash::default();
-        let mut bench = private(&problem, limit, Some(10), None, &flash);
+        let mut bench = private(&problem, limit, Some(10), SLOT, &flash);
         bench.connect(7, 60_000);
         let opening = problem.server(1, gradient(), Encoding::F32, limit).opening();
         for (n, (message, body)) in opening.iter().enumerate() {
@@ -78,9 +95,11 @@ fn an_update_is_paid_for_before_it_leaves() {
             if n + 1 < opening.len() {
                 assert_eq!((sent, calls, flash.0.borrow().spent), (None, vec!["load_spent"], 0));
             } else {
-                assert!(matches!(sent, Some((ToServer::Update(_), _))));
+                assert!(sent.is_none());
                 assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent", "save"]);
                 assert_eq!(flash.0.borrow().spent, 3);
+                assert!(bench.all(Event::Tick).is_empty());
+                assert!(is_update(&bench.wake()));
             }
         }
     }
@@ -93,7 +112,7 @@ proptest! {
     #[test]
     fn a_round_is_paid_for_once_however_often_it_is_sent(
         seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096]),
-        slot in prop::sample::select(vec![None, Some(1u64), Some(700), Some(30_000)]),
+        slot in prop::sample::select(vec![1u64, 700, 30_000]),
     ) {
         let problem = problem(57, 8, 2);
         let flash = Flash::default();
@@ -122,12 +141,88 @@ proptest! {
     }
 }
 
+/// Whether a computation succeeds may depend on records: it is paid for before it begins, and nothing is given back. The
+/// same round again is another computation, with other noise.
+#[test]
+fn a_round_that_fails_stays_paid_for() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = private(&problem, 256, Some(9), SLOT, &flash);
+    bench.connect(7, 60_000);
+    // The first pass over the samples.
+    bench.session.source_mut().failing_pass = Some(1);
+    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
+    assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent"]);
+    bench.session.task_mut().broken = true;
+    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::UpdateNonFinite);
+    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 2));
+    bench.session.task_mut().broken = false;
+    assert!(is_update(&open(&mut bench, &problem, 1)));
+    assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::Budget { left: 0 });
+    let round = RoundId { round: 1, stage: 0 };
+    let releases = [0, 3, 6].map(|spent| Release { campaign: 7, round, spent });
+    assert_eq!(bench.session.task().releases, releases, "no two are the same");
+}
+
+/// Power that goes between the payment and the first byte costs the round, and what comes after it is another release.
+#[test]
+fn a_reset_gives_no_second_release_for_free() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    for (kept, reason) in [(false, None), (true, Some(DeclineReason::RoundRepeated { last: 1 }))] {
+        let spent = flash.0.borrow().spent;
+        let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
+        bench.connect(7, 60_000);
+        bench.session.task_mut().broken = !kept;
+        let opening = problem.server(1, gradient(), Encoding::F32, 256).opening();
+        assert!(opening.iter().all(|(message, body)| bench.message(message, body).is_empty()));
+        assert_eq!(flash.0.borrow().spent, spent + 3);
+        // Before its slot.
+        let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
+        bench.connect(7, 60_000);
+        if let Some(reason) = reason {
+            assert_eq!(declined(&open(&mut bench, &problem, 1)), reason);
+            assert!(bench.session.task().releases.is_empty());
+            assert_eq!(flash.0.borrow().spent, spent + 3);
+        }
+    }
+}
+
+/// Nothing was looked at: no entropy costs nothing, and is said at once.
+#[test]
+fn without_entropy_nothing_is_paid() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = private(&problem, 256, Some(10), SLOT, &flash);
+    bench.connect(7, 60_000);
+    bench.session.task_mut().dry = true;
+    let (message, body) = problem.server(1, gradient(), Encoding::F32, 256).opening().remove(0);
+    assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Entropy);
+    assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (0, 0));
+    assert_eq!(bench.session.counters().forfeited, 0);
+}
+
+/// Without a slot a private device would show how long it computes: it computes nothing that costs something.
+#[test]
+fn without_a_slot_nothing_that_costs_is_computed() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = private(&problem, 256, Some(10), 0, &flash);
+    bench.connect(7, 60_000);
+    for _ in 0..3 {
+        assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+    }
+    assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (0, 0));
+    assert_eq!(bench.session.counters().declined, 3);
+}
+
 #[test]
 fn the_budget_is_exact_to_the_unit() {
     let problem = problem(20, 2, 1);
     for budget in 0..=9u64 {
         let flash = Flash::default();
-        let mut bench = private(&problem, 256, Some(budget), None, &flash);
+        let mut bench = private(&problem, 256, Some(budget), SLOT, &flash);
         bench.connect(7, 60_000);
         for round in 1..=5u32 {
             let sent = open(&mut bench, &problem, round);
@@ -143,7 +238,7 @@ fn the_budget_is_exact_to_the_unit() {
         }
         assert_eq!(u64::from(bench.session.counters().declined), 5 - budget / 3);
         // What is spent stays so with a larger release.
-        let mut larger = private(&problem, 256, Some(budget), None, &flash);
+        let mut larger = private(&problem, 256, Some(budget), SLOT, &flash);
         larger.session.task_mut().release = 4;
         larger.connect(7, 60_000);
         assert_eq!(declined(&open(&mut larger, &problem, 9)), DeclineReason::Budget { left: budget % 3 });
@@ -151,7 +246,7 @@ fn the_budget_is_exact_to_the_unit() {
     // A budget that was made smaller than what is spent.
     let flash = Flash::default();
     flash.0.borrow_mut().spent = 8;
-    let mut bench = private(&problem, 256, Some(5), None, &flash);
+    let mut bench = private(&problem, 256, Some(5), SLOT, &flash);
     bench.connect(7, 60_000);
     assert_eq!(declined(&open(&mut bench, &problem, 9)), DeclineReason::Budget { left: 0 });
 }
@@ -162,7 +257,7 @@ fn what_costs_nothing_goes_on_over_the_budget() {
     let problem = problem(57, 8, 1);
     for limit in [128, 4096] {
         let flash = Flash::default();
-        let mut bench = private(&problem, limit, Some(5), None, &flash);
+        let mut bench = private(&problem, limit, Some(5), SLOT, &flash);
         bench.connect(7, 60_000);
         assert!(is_update(&open(&mut bench, &problem, 1)));
         ack(&mut bench, 1, AckOutcome::Counted);
@@ -177,8 +272,7 @@ fn what_costs_nothing_goes_on_over_the_budget() {
         bench.session.task_mut().task.predict(&row, &mut again).unwrap();
         assert_eq!(bits(&out), bits(&again));
         for round in 3..6 {
-            let fit = problem.server(round, Wire::FitHead { head: EXACT }, Encoding::F32, limit).opening();
-            let sent: Vec<_> = fit.iter().flat_map(|(m, body)| bench.message(m, body)).collect();
+            let sent = open_task(&mut bench, &problem, round, Wire::FitHead { head: EXACT });
             assert!(matches!(&sent[..], [(ToServer::Update(update), _)] if update.tensors.is_empty()));
             ack(&mut bench, round, AckOutcome::Counted);
             bench.session.task_mut().task.predict(&row, &mut again).unwrap();
@@ -192,7 +286,7 @@ fn what_costs_nothing_goes_on_over_the_budget() {
 #[test]
 fn the_update_in_flight_survives_a_round_over_the_budget() {
     let problem = problem(20, 2, 1);
-    let mut bench = private(&problem, 256, Some(5), None, &Flash::default());
+    let mut bench = private(&problem, 256, Some(5), SLOT, &Flash::default());
     bench.connect(7, 60_000);
     let first = open(&mut bench, &problem, 1);
     assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::Budget { left: 2 });
@@ -203,7 +297,7 @@ fn the_update_in_flight_survives_a_round_over_the_budget() {
 fn storage_that_fails_lets_nothing_leave() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
-    let mut bench = private(&problem, 256, Some(10), None, &flash);
+    let mut bench = private(&problem, 256, Some(10), SLOT, &flash);
     bench.connect(7, 60_000);
     flash.0.borrow_mut().fail_spent = true;
     for failures in 1..4 {
@@ -228,7 +322,7 @@ fn storage_that_fails_lets_nothing_leave() {
 fn a_round_stays_paid_for_whatever_becomes_of_it() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
-    let mut bench = private(&problem, 256, Some(100), None, &flash);
+    let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
     bench.connect(7, 60_000);
     let mut paid = 0;
     let outcomes = [AckOutcome::Late, AckOutcome::Rejected(Rejection::NotAsked), AckOutcome::Duplicate];
@@ -247,7 +341,7 @@ fn a_round_stays_paid_for_whatever_becomes_of_it() {
     bench.connect(8, 60_000);
     assert!(is_update(&open(&mut bench, &problem, 1)));
     // After a reset the same round is a repeated one, and not paid for again.
-    let mut bench = private(&problem, 256, Some(100), None, &flash);
+    let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
     bench.connect(8, 60_000);
     assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::RoundRepeated { last: 1 });
     assert_eq!(flash.0.borrow().spent, 21);
@@ -261,11 +355,12 @@ fn a_round_stays_paid_for_whatever_becomes_of_it() {
         Problem { d, k, c: 1, b, samples }
     };
     let flash = Flash::default();
-    let mut bench = private(&huge, 4096, Some(100), None, &flash);
+    let mut bench = private(&huge, 4096, Some(100), SLOT, &flash);
     bench.connect(7, 60_000);
     let opening = huge.server(1, gradient(), Encoding::F32, 4096).opening();
     assert!(bench.once(Event::Message(&payload(&opening[0].0, &opening[0].1))).is_none());
-    assert_eq!(declined(&bench.all(Event::Tick)), DeclineReason::UpdateNonFinite);
+    assert!(bench.all(Event::Tick).is_empty());
+    assert_eq!(declined(&bench.wake()), DeclineReason::UpdateNonFinite);
     assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
 }
 
@@ -276,7 +371,7 @@ fn a_ledger_that_cannot_be_read_is_spent() {
         let flash = Flash::default();
         flash.0.borrow_mut().fail_load = !lost;
         flash.0.borrow_mut().spent = if lost { SPENT } else { 0 };
-        let mut bench = private(&problem, 256, Some(u64::MAX), None, &flash);
+        let mut bench = private(&problem, 256, Some(u64::MAX), SLOT, &flash);
         bench.connect(7, 60_000);
         flash.0.borrow_mut().fail_load = false;
         for round in 1..4 {
@@ -294,7 +389,7 @@ fn a_ledger_that_cannot_be_read_is_spent() {
 fn privacy_and_keys_are_independent() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
-    let mut bench = private(&problem, 256, None, None, &flash);
+    let mut bench = private(&problem, 256, None, SLOT, &flash);
     bench.connect(7, 60_000);
     assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Budget { left: 0 });
     assert_eq!((flash.0.borrow().calls.len(), bench.session.counters().ledger_lost), (0, 0));
@@ -302,7 +397,7 @@ fn privacy_and_keys_are_independent() {
     for (budget, keyed) in [(None, false), (None, true), (Some(10), false), (Some(10), true)] {
         let flash = Flash::default();
         let protection = if keyed { Protection::Key(Key::new(0, [7; 32])) } else { Protection::Plaintext };
-        let task = Costly { task: Linear::new(Heap::new(20, 2, 1)), release: 3, budget };
+        let task = Costly::new(Linear::new(Heap::new(20, 2, 1)), budget, SLOT);
         let (source, random) = (problem.samples.clone(), ChaCha8Rng::seed_from_u64(1));
         let mut session = Session::new(config(256), protection, task, source, flash.clone(), random);
         let mut out = vec![0; config(256).transmit_capacity()];
@@ -318,7 +413,7 @@ fn samples_that_are_seen_once_are_paid_for_once() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
-    let task = Costly { task: Linear::new(Heap::streaming(20, 2, 1)), release: 3, budget: Some(5) };
+    let task = Costly::new(Linear::new(Heap::streaming(20, 2, 1)), Some(5), SLOT);
     let mut bench = Bench::of(config, task, NoRecording, flash.clone());
     bench.connect(7, 60_000);
     let tensors = || vec![(Role::Representation, 20, 2, problem.b.clone())];
@@ -328,10 +423,11 @@ fn samples_that_are_seen_once_are_paid_for_once() {
     for i in 0..30 {
         assert_eq!(flash.0.borrow().spent, 0);
         let (x, target) = problem.samples.get(i);
-        let sent = bench.all(Event::Sample(x, target));
-        assert_eq!(is_update(&sent), i == 29);
+        assert!(bench.all(Event::Sample(x, target)).is_empty(), "{i}");
     }
     assert_eq!(flash.0.borrow().spent, 3);
+    assert_eq!(bench.last.wake, bench.now + SLOT);
+    assert!(is_update(&bench.wake()));
     let (message, body) = opening(2);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Budget { left: 2 });
     assert!(!bench.session.is_collecting());

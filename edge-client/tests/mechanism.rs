@@ -11,7 +11,9 @@ use fedspan_client::privacy::{
 };
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Mechanism, NotReady, Task};
-use fedspan_protocol::message::{DeclineReason, HeadSolve, Privacy, Task as Wire, Upload};
+use fedspan_protocol::message::{
+    DeclineReason, HeadSolve, PowerRows, PowerUpload, Privacy, Task as Wire, Upload,
+};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const LEAST: u64 = (1 << 14) + 1;
@@ -21,7 +23,7 @@ fn multiplier(square: u64) -> NoiseMultiplier {
 }
 
 fn settings(square: u64, rows_max: u32) -> Settings {
-    Settings::new(multiplier(square), 1 << 40, rows_max).unwrap()
+    Settings::new(multiplier(square), 1 << 40, rows_max, 1).unwrap().with_iterations(200)
 }
 
 /// Noise that nobody needs to draw.
@@ -101,7 +103,12 @@ fn sensitivity_is_its_formula_rounded_up() {
 fn settings_say_what_they_cannot_do() {
     let z = multiplier(1 << 16);
     for rows_max in [0, (1 << 30) + 1, u32::MAX] {
-        assert_eq!(Settings::new(z, 1, rows_max).unwrap_err(), SettingsError::RowsMax { rows_max });
+        assert_eq!(Settings::new(z, 1, rows_max, 1).unwrap_err(), SettingsError::RowsMax { rows_max });
+    }
+    assert_eq!(Settings::new(z, 1, 1, 0).unwrap_err(), SettingsError::Slot);
+    for slot in [1, u64::MAX] {
+        let settings = Settings::new(z, 1, 1, slot).unwrap();
+        assert_eq!((settings.slot(), settings.iterations_max()), (slot, 1));
     }
     for (rows_max, grid) in [
         (1, 15),
@@ -168,6 +175,30 @@ fn only_what_is_hidden_may_leave() {
             assert_eq!(model.cost(&task), 0);
         }
         assert_eq!(model.cost(&Wire::FitHead { head: EXACT }), 0);
+    }
+}
+
+/// A server cannot make a computation longer than a slot is made for: neither iterations nor gradient steps.
+#[test]
+fn no_round_goes_on_for_longer_than_is_allowed() {
+    let once = Settings::new(multiplier(1 << 18), 1 << 40, 100, 1).unwrap();
+    for (settings, most) in [(Some(once), 1), (Some(once.with_iterations(3)), 3), (None, u16::MAX)] {
+        for asked in [1, 2, 3, 4, u16::MAX] {
+            let head = HeadSolve::Gradient { steps: asked, step_size: 0.1 };
+            let fit = open(1, Wire::FitHead { head }, Role::Representation, Encoding::F32, 4, 2);
+            let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
+            let power = Wire::FedPower { iterations: asked, rows, upload, encoding: Encoding::F32 };
+            let power = open(1, power, Role::Subspace, Encoding::F32, 4, 2);
+            for round in if cfg!(feature = "power") { vec![fit, power] } else { vec![fit] } {
+                let memory = Heap::power(4, 2, 1);
+                let said = match settings {
+                    Some(settings) => Linear::private(memory, Never(settings)).unwrap().open(&round),
+                    None => Linear::new(memory).open(&round),
+                };
+                let expected = if asked > most { Err(DeclineReason::Parameter) } else { Ok(()) };
+                assert_eq!(said, expected, "{asked} of {most}: {:?}", round.task);
+            }
+        }
     }
 }
 

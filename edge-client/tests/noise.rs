@@ -5,8 +5,10 @@
 #[path = "common/law.rs"]
 mod law;
 
+use fedspan_client::Release;
 use fedspan_client::privacy::discrete_gaussian::sample;
 use fedspan_client::privacy::{SEED, Seed, Variance, noise};
+use fedspan_protocol::message::RoundId;
 use law::Tally;
 use proptest::prelude::*;
 use rand_chacha::ChaCha20Rng;
@@ -61,6 +63,32 @@ fn golden() {
     let sum =
         (0..300).fold(0u64, |sum, i| sum.wrapping_mul(31).wrapping_add_signed(noise(&seed, i, &variance)));
     assert_eq!(sum, 8_611_281_136_691_914_224);
+}
+
+/// HKDF by Python's `hmac` and `hashlib`: the seed of a release, from the same drawn one.
+#[test]
+fn golden_derivation() {
+    let release =
+        |campaign, round, stage, spent| Release { campaign, round: RoundId { round, stage }, spent };
+    let golden = [
+        (release(0, 0, 0, 0), "9074a64512892a8c2605b17667d333e1914ca5b3af514d5f601166f94d52fe95"),
+        (release(7, 1, 0, 0), "1137328426ec3f0c6010274bf7bf10946577287145a5eaf7bde0e3fcd83a5457"),
+        (release(7, 1, 0, 3), "9ab8ebfd090f713b3304f16ba080c94ffe65836f5688c7bc0b27ec047d049d76"),
+        (release(7, 1, 1, 3), "a27cb79d5569921e497329dc41a7cc38b38d06220e6973d8cd147a867d4cfc04"),
+        (release(7, 2, 1, 3), "2f9da93c7492b73e3749f06023ed17b29020e73fd7fd7ed4472236d3fddeff0b"),
+        (release(8, 2, 1, 3), "f734d10bba512ace388ee27c885d74185d962067fe4caa7db4ac8bf33452564c"),
+        (
+            release(0x0123_4567_89AB_CDEF, 0xFEDC_BA98, 0x1234, 0x8877_6655_4433_2211),
+            "ebc40ad9e56aa04fc586f24f134ec0138061a939cc58cbc9186bc0992e7e923e",
+        ),
+    ];
+    let variance = Variance::new(1 << 55, 1).unwrap();
+    let fingerprint = |seed: &Seed| [0, 1, 2, 3, 4, 5, 6, 7].map(|i| noise(seed, i, &variance));
+    for (release, expected) in golden {
+        let bytes = std::array::from_fn(|i| u8::from_str_radix(&expected[2 * i..2 * i + 2], 16).unwrap());
+        let derived = Seed::new(COUNTING).of_release(&release);
+        assert_eq!(fingerprint(&derived), fingerprint(&Seed::new(bytes)), "{release:?}");
+    }
 }
 
 proptest! {

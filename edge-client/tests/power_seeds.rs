@@ -7,11 +7,12 @@ mod common;
 
 use common::power::*;
 use common::private::*;
+use common::server::{Bench, Flash, Server};
 use common::*;
 use fedspan_client::memory::Memory;
-use fedspan_client::privacy::{EntropyError, EntropySource, Gaussian, HealthFailure, MinEntropy};
-use fedspan_client::{Linear, Task};
-use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
+use fedspan_client::privacy::{EntropyError, EntropySource, Gaussian, HealthFailure, MinEntropy, noise};
+use fedspan_client::{Linear, Mechanism, Release, Task};
+use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const FEATURES: PowerRows = PowerRows::Features;
@@ -109,6 +110,8 @@ struct Board {
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Well,
+    /// Gives the same samples for every seed, as after every reset: all health tests pass.
+    Repeating,
     Stuck,
     Silent,
 }
@@ -120,6 +123,9 @@ impl EntropySource for Board {
         self.reads += 1;
         if self.fate == Fate::Silent {
             return Err("silent");
+        }
+        if self.fate == Fate::Repeating && self.reads % 16 == 1 {
+            self.random = Random(1);
         }
         let stuck = self.fate == Fate::Stuck;
         samples.fill_with(|| if stuck { 3 } else { self.random.next() as u8 });
@@ -170,6 +176,63 @@ fn boards_draw_a_seed_a_round() {
         assert!(model.fit_head(EXACT, &mut samples.clone()).is_ok());
         assert!(!format!("{:?}", model.mechanism()).contains("random"));
     }
+}
+
+/// A source that repeats itself does not repeat the noise: campaign, round and what was spent have a part in the seed.
+#[test]
+fn no_two_releases_have_one_seed() {
+    let variance = settings(LEAST, 8).variance(3, 2).unwrap();
+    let mut mechanism = board(Fate::Repeating);
+    let mut noise_of = |release: &Release| {
+        mechanism.prepare(release).unwrap();
+        let seed = mechanism.draw_seed().unwrap();
+        // Once.
+        assert!(mechanism.draw_seed().is_err());
+        [0, 1, 2, 3].map(|i| noise(&seed, i, &variance))
+    };
+    let first = Release { campaign: 1, round: RoundId { round: 1, stage: 0 }, spent: 0 };
+    let releases = [
+        first,
+        Release { campaign: 2, ..first },
+        Release { round: RoundId { round: 2, stage: 0 }, ..first },
+        Release { round: RoundId { round: 1, stage: 1 }, ..first },
+        Release { spent: 1, ..first },
+        Release { spent: 1 << 63, ..first },
+    ];
+    let noises = releases.map(|release| noise_of(&release));
+    for (n, own) in noises.iter().enumerate() {
+        assert!(!noises[..n].contains(own), "{n}");
+        assert_eq!(noise_of(&releases[n]), *own, "the source does repeat itself");
+    }
+}
+
+/// In whole sessions: the same basis in three rounds, and after a reset.
+#[test]
+fn a_source_that_repeats_itself_shows_no_difference() {
+    let (samples, z) = exact_samples();
+    let flash = Flash::default();
+    let mut seen = Vec::new();
+    // With a reset after three rounds.
+    for _ in 0..2 {
+        let model = Linear::private(Heap::power(3, 2, 1), board(Fate::Repeating)).unwrap();
+        let mut bench = Bench::of(problem::config(256), model, samples.clone(), flash.clone());
+        bench.connect(7, 60_000);
+        for _ in 0..3 {
+            let tensors = vec![(Role::Subspace, 3, 2, z.clone())];
+            let task = fed_power(1, FEATURES, PRODUCT);
+            let round = seen.len() as u32 + 1;
+            let mut server = Server::new(round, task, Encoding::F32, 256, tensors);
+            let (message, body) = server.opening().remove(0);
+            assert!(bench.message(&message, &body).is_empty());
+            for (message, body) in bench.wake() {
+                server.take(message, body);
+            }
+            let sent = bits(&server.values(0));
+            assert!(!seen.contains(&sent));
+            seen.push(sent);
+        }
+    }
+    assert_eq!(seen.len(), 6);
 }
 
 #[test]

@@ -45,6 +45,17 @@ fn wycheproof_hmac_sha256() {
     assert_eq!((valid, invalid), (66, 108));
 }
 
+/// By Python's `hmac` and `hashlib`. Parts make no difference.
+#[test]
+fn a_secret_for_a_purpose() {
+    let secret = std::array::from_fn(|i| i as u8);
+    let expected = bytes("1424d0f742e3a99ee776da30cc08a7b5fefd4b434522dd9e771c548f9c529f16");
+    for info in [&[&b"a purpose"[..]][..], &[b"a ", b"", b"purpose"]] {
+        assert_eq!(fedspan_protocol::secure::derive(&secret, info).to_vec(), expected);
+    }
+    assert_ne!(fedspan_protocol::secure::derive(&secret, &[b"another"]).to_vec(), expected);
+}
+
 #[test]
 fn wycheproof_hkdf_sha256() {
     let (mut valid, mut invalid) = (0, 0);

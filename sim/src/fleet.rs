@@ -7,7 +7,7 @@ use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::privacy::Settings;
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::{Config, Millis, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Event, Linear, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
@@ -173,6 +173,8 @@ pub struct SimDevice {
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
     wire: Vec<u8>,
+    /// The session's clock. It moves only where a device waits for a slot: what time a simulation takes is modelled.
+    now: Millis,
 }
 
 impl SimDevice {
@@ -187,6 +189,7 @@ impl SimDevice {
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],
             wire: Vec::new(),
+            now: 0,
         };
         device.step(Event::LinkUp);
         device
@@ -202,15 +205,17 @@ impl SimDevice {
             let wire = std::mem::take(&mut self.wire);
             let mut input = wire.as_slice();
             while let Fed::Message(message) = self.decoder.feed(&mut input) {
-                let progress = self.session.handle(0, Event::Message(message), &mut self.transmit);
+                let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
                 let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                 self.connection.receive(sent, &mut self.said);
                 let mut more = progress.again;
                 while more {
-                    let progress = self.session.handle(0, Event::Tick, &mut self.transmit);
+                    let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
                     let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                     self.connection.receive(sent, &mut self.said);
-                    more = progress.again && progress.sent > 0;
+                    let quiet_until = self.session.quiet_until();
+                    more = progress.again && progress.sent > 0 || quiet_until > self.now;
+                    self.now = self.now.max(quiet_until);
                 }
             }
             self.wire = wire;
@@ -229,7 +234,7 @@ impl SimDevice {
 
     /// Gives the session one event and the host whatever it answers.
     pub fn step(&mut self, event: Event<'_>) {
-        let progress = self.session.handle(0, event, &mut self.transmit);
+        let progress = self.session.handle(self.now, event, &mut self.transmit);
         let sent = self.transmit.get(..progress.sent).unwrap_or_default();
         self.connection.receive(sent, &mut self.said);
     }

@@ -3,9 +3,14 @@
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::Mechanism;
 use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, Seed, Settings};
+use fedspan_client::session::Millis;
 
 use crate::data::Dataset;
 use crate::scenario::Scenario;
+
+/// How long a device that adds noise is quiet while it computes, on a clock of its own: a simulation sets that forward, and
+/// a device on a host computes less long.
+pub const SLOT: Millis = 1_000;
 
 /// How the devices of a scenario hide what they send; `None` without `[privacy]`. A device's budget is what all
 /// iterations of the scenario cost.
@@ -20,7 +25,9 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Setting
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(iterations);
-    let settings = Settings::new(multiplier, budget, rows).map_err(|error| error.to_string())?;
+    let settings = Settings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
+    // A server of the scenario asks for no more, and heads of whatever steps.
+    let settings = settings.with_iterations(u16::MAX);
     settings.variance(side(dataset.features), side(scenario.model.k)).map_err(|error| error.to_string())?;
     Ok(Some(settings))
 }

@@ -8,7 +8,8 @@ use super::health::MinEntropy;
 use super::multiplier::NoiseMultiplier;
 use super::noise::Seed;
 use super::sensitivity::{GRID_MAX, sensitivity};
-use crate::mechanism::Mechanism;
+use crate::mechanism::{Mechanism, Release};
+use crate::session::Millis;
 
 /// Sums of rows stay within so many bits.
 const SUM_BITS: u32 = 30;
@@ -23,6 +24,8 @@ pub struct Settings {
     multiplier: NoiseMultiplier,
     budget: u64,
     rows_max: u32,
+    iterations_max: u16,
+    slot: Millis,
 }
 
 impl Settings {
@@ -30,13 +33,47 @@ impl Settings {
     /// [`NoiseMultiplier::release`]. `rows_max`: samples of a round that count; sums take the finest grid that they fit
     /// on with so many, and later samples of a pass are ignored. Up to 2^15 the grid is the finest.
     ///
+    /// `slot`: how long the device is quiet once it begins to compute, in milliseconds; then its answer leaves, whatever
+    /// the computation took. Measure the longest one on the board: a whole pass over all samples for each iteration that
+    /// is allowed, twice a pass for a head, rows that make the most work (none clipped, none unusable; samples that do not
+    /// determine the head), the noise of every number, and both writes to flash with an erased page; and take twice
+    /// that. Where it is too short, [`Counters::slots_missed`](crate::session::Counters::slots_missed) counts, and the
+    /// time of answering tells something of records. The server's limits, for silence and for rounds, have to be longer.
+    ///
     /// # Errors
-    /// [`SettingsError::RowsMax`] for none, and for more than 2^30.
-    pub const fn new(multiplier: NoiseMultiplier, budget: u64, rows_max: u32) -> Result<Self, SettingsError> {
+    /// [`SettingsError::RowsMax`] for none, and for more than 2^30; [`SettingsError::Slot`] for 0.
+    pub const fn new(
+        multiplier: NoiseMultiplier,
+        budget: u64,
+        rows_max: u32,
+        slot: Millis,
+    ) -> Result<Self, SettingsError> {
         if rows_max == 0 || rows_max > 1 << SUM_BITS {
             return Err(SettingsError::RowsMax { rows_max });
         }
-        Ok(Self { multiplier, budget, rows_max })
+        if slot == 0 {
+            return Err(SettingsError::Slot);
+        }
+        Ok(Self { multiplier, budget, rows_max, iterations_max: 1, slot })
+    }
+
+    /// The same for rounds of more than one iteration: `most` of FedPower, or gradient steps of a head. What asks for more
+    /// is declined, since otherwise a server could make a computation as long as a slot and see which records are slower.
+    #[must_use]
+    pub const fn with_iterations(self, most: u16) -> Self {
+        Self { iterations_max: most, ..self }
+    }
+
+    /// Iterations, or gradient steps of a head, that a round may ask for.
+    #[must_use]
+    pub const fn iterations_max(&self) -> u16 {
+        self.iterations_max
+    }
+
+    /// How long a device is quiet once it begins to compute, in milliseconds.
+    #[must_use]
+    pub const fn slot(&self) -> Millis {
+        self.slot
     }
 
     /// What one release costs.
@@ -89,6 +126,8 @@ pub enum SettingsError {
         /// What was asked for: from 1 to 2^30.
         rows_max: u32,
     },
+    /// No time at which anything may leave.
+    Slot,
     /// No basis of so many columns.
     Width {
         /// Columns.
@@ -111,6 +150,7 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::RowsMax { rows_max } => write!(f, "{rows_max} rows a round: it has to be 1 to 2^30"),
+            Self::Slot => f.write_str("a slot of 0 ms: it has to be longer than the longest computation"),
             Self::Width { width, most } => {
                 write!(f, "a basis of {width} columns, at most {most} are possible")
             }
@@ -134,11 +174,13 @@ impl fmt::Display for NoEntropy {
 
 impl core::error::Error for NoEntropy {}
 
-/// The Gaussian mechanism of a board, with a fresh seed for each round.
+/// The Gaussian mechanism of a board, with a fresh seed for each release.
 pub struct Gaussian<S: EntropySource> {
     settings: Settings,
     source: S,
     claim: MinEntropy,
+    /// Of the release that is prepared.
+    seed: Option<Seed>,
     failure: Option<EntropyError<S::Error>>,
     failures: u32,
 }
@@ -146,7 +188,7 @@ pub struct Gaussian<S: EntropySource> {
 impl<S: EntropySource> Gaussian<S> {
     /// `claim`: what is known of the source's samples.
     pub const fn new(settings: Settings, source: S, claim: MinEntropy) -> Self {
-        Self { settings, source, claim, failure: None, failures: 0 }
+        Self { settings, source, claim, seed: None, failure: None, failures: 0 }
     }
 
     /// Why the last seed could not be drawn, if it could not.
@@ -175,12 +217,22 @@ impl<S: EntropySource> Mechanism for Gaussian<S> {
         Some(self.settings)
     }
 
+    fn prepare(&mut self, release: &Release) -> Result<(), NoEntropy> {
+        (self.seed, self.failure) = (None, None);
+        match draw_seed(&mut self.source, self.claim) {
+            Ok(drawn) => {
+                self.seed = Some(drawn.of_release(release));
+                Ok(())
+            }
+            Err(error) => {
+                self.failure = Some(error);
+                self.failures = self.failures.saturating_add(1);
+                Err(NoEntropy)
+            }
+        }
+    }
+
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
-        self.failure = None;
-        draw_seed(&mut self.source, self.claim).map_err(|error| {
-            self.failure = Some(error);
-            self.failures = self.failures.saturating_add(1);
-            NoEntropy
-        })
+        self.seed.take().ok_or(NoEntropy)
     }
 }

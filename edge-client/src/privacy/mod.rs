@@ -48,16 +48,17 @@
 //! # What is not
 //!
 //! * **A budget.** [`Task::cost`](crate::Task::cost) says what a round costs; the [session](crate::session) charges it
-//!   when the update is computed, before a byte of it leaves. A round that fails then (a basis of noisy products that has
-//!   no full rank) is declined, and is not charged.
+//!   before the update is computed. A round that fails then (a basis of noisy products that has no full rank) is declined,
+//!   and stays charged.
 //! * **Privacy of anything else.** Heads, predictions and counters are for the device alone, and depend on its records.
 //! * **Entropy.** Health tests notice a source that has died. Whether a source has the entropy that is claimed for it,
 //!   only its design and its measurement can tell; a generator with a known seed passes every test, and so does a driver
-//!   that gives the same samples after every reset: each seed is tested by itself.
+//!   that gives the same samples after every reset: each seed is tested by itself. ([`Seed::of_release`] keeps two releases
+//!   from having the same noise even then, as long as the ledger is kept; it is no help against who knows the samples.)
 //! * **Constant time.** How long a draw takes depends on the noise that is drawn
-//!   ([how](discrete_gaussian#running-time)). Who can time a release must not be able to time its noise: send at a
-//!   fixed time ([`Config::slot`](crate::session::Config::slot), off by default), and see `aggregator/PRIVACY.md` for what
-//!   that does not hide yet. Power and emission are not considered at all.
+//!   ([how](discrete_gaussian#running-time)). Who can time a release must not be able to time its noise: a session says
+//!   nothing from the beginning of a computation to its slot ([`Settings::new`]); `aggregator/PRIVACY.md` says what that
+//!   does not hide. Power and emission are not considered at all.
 //! * **Memory without traces.** Seeds, samples and key streams are overwritten when they are dropped. What a compiler
 //!   leaves in registers and on the stack is not, nor is the state of the hash.
 

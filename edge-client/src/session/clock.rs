@@ -1,8 +1,11 @@
-//! The session's clock: when it asks again, sends again, reconnects, and wakes.
+//! The session's clock: when it asks again, sends again, reconnects, is quiet, and wakes.
 
 use super::conversation::{Conversation, Outgoing, State};
 use super::vocabulary::count;
 use super::{Millis, Progress};
+
+/// Whether there are tasks whose answers wait for a slot.
+pub const SLOTS: bool = cfg!(feature = "privacy");
 
 /// Silence after hello, or between chunks, after which the device asks again.
 const ASK_AGAIN: Millis = 2_000;
@@ -45,14 +48,6 @@ impl Conversation {
     /// True if it is time to connect, and to schedule the attempt after that.
     #[must_use]
     pub fn tick(&mut self, now: Millis) -> bool {
-        // Only now is it known how long computing took.
-        if let (State::Computed, Some(slot)) = (self.state, self.slot) {
-            let first = self.opened.saturating_add(slot);
-            if now > first {
-                count(&mut self.counters.slots_missed);
-            }
-            self.enter_until(next_slot(first, slot, now), State::AwaitingSlot);
-        }
         if now < self.due {
             return false;
         }
@@ -64,9 +59,41 @@ impl Conversation {
                 self.receive(now, true);
             }
             State::AwaitingAck | State::AwaitingSlot => self.enter(State::Sending { next: Outgoing::Head }),
-            State::Idle | State::Collecting | State::Computed | State::Sending { .. } => {}
+            State::Idle | State::Collecting | State::Sending { .. } => {}
         }
         false
+    }
+
+    /// A computation begins whose duration nobody may learn: nothing is said until its slot.
+    pub fn be_quiet(&mut self, now: Millis) {
+        if SLOTS && self.slot > 0 {
+            self.quiet_until = now.saturating_add(self.slot);
+            self.computing = true;
+        }
+    }
+
+    /// The first time after a computation: only now is it known how long that took. A slot that is over is missed, and
+    /// the next one is waited for.
+    pub fn settle(&mut self, now: Millis) {
+        if !SLOTS || !core::mem::take(&mut self.computing) || now <= self.quiet_until {
+            return;
+        }
+        count(&mut self.counters.slots_missed);
+        self.quiet_until = next_slot(self.quiet_until, self.slot, now);
+        if self.state == State::AwaitingSlot {
+            self.due = self.quiet_until;
+        }
+    }
+
+    /// Nothing leaves now, whatever it is.
+    pub fn is_quiet(&self, now: Millis) -> bool {
+        SLOTS && now < self.quiet_until
+    }
+
+    /// The time that an event counts as having come at. Before the slot it is the slot: when the device came round to
+    /// hear of it depends on how long it computed, and so would every time that is counted from there.
+    pub fn heard_at(&self, now: Millis) -> Millis {
+        if SLOTS { now.max(self.quiet_until) } else { now }
     }
 
     /// Hello is out.
@@ -104,8 +131,14 @@ impl Conversation {
     }
 
     /// What the driver does next, having sent so many bytes.
-    pub fn progress(&self, sent: usize) -> Progress {
+    pub fn progress(&self, now: Millis, sent: usize) -> Progress {
         let wake = if self.is_welcome() { self.due.min(self.alive_at()) } else { self.due };
+        if self.is_quiet(now) {
+            // A link is not closed either. One that is gone comes back at its own time, which is later.
+            let waits = self.close || self.state != State::Offline;
+            let wake = if waits { self.quiet_until } else { wake };
+            return Progress { sent, again: self.computing, close: false, wake };
+        }
         Progress { sent, again: self.has_more(), close: self.close, wake }
     }
 
@@ -114,7 +147,7 @@ impl Conversation {
             State::Offline => false,
             _ if self.close => false,
             State::Greeting { said } => !said,
-            State::Computed | State::Sending { .. } | State::Receiving { ask: true } => true,
+            State::Sending { .. } | State::Receiving { ask: true } => true,
             _ => self.confirm || self.decline.is_some() || self.resend.is_some(),
         }
     }

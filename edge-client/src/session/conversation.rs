@@ -5,7 +5,7 @@ use fedspan_protocol::message::{
     Ack, AckOutcome, Decline, DeclineReason, Descriptors, Fault, Missing, Refusal, RoundId, ToDevice,
 };
 
-use super::clock::RECONNECT_LONGEST;
+use super::clock::{RECONNECT_LONGEST, SLOTS};
 use super::vocabulary::count;
 use super::{Config, Counters, Millis};
 use crate::store::Loaded;
@@ -22,8 +22,7 @@ pub enum State {
         ask: bool,
     },
     Collecting,
-    /// An update that waits for its slot, and how late it is is not known yet.
-    Computed,
+    /// The update is computed, and leaves when the device may speak again.
     AwaitingSlot,
     Sending {
         next: Outgoing,
@@ -48,8 +47,7 @@ pub struct Conversation {
     pub assembly: Assembly,
     pub upload: Descriptors,
     pub usage: Usage,
-    /// When the round was opened, and what its update costs of the privacy budget.
-    pub opened: Millis,
+    /// What the round's update costs of the privacy budget.
     pub cost: u64,
     /// The update is paid for, and nothing of it has left.
     pub unsent: bool,
@@ -73,7 +71,12 @@ pub struct Conversation {
     /// Attempts to connect since a server said welcome.
     pub attempts: u32,
     pub close: bool,
-    pub slot: Option<Millis>,
+    /// How long nothing is said after the beginning of a computation; 0 where nothing is private.
+    pub slot: Millis,
+    /// The slot of the last computation: nothing leaves before, and what comes before counts as coming then.
+    pub quiet_until: Millis,
+    /// A round was computed, and how late it is is not known yet.
+    pub computing: bool,
     /// Closes the link once the final head is fitted and acknowledged.
     pub leave_when_fitted: bool,
     /// The open round fits the final head.
@@ -84,8 +87,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Offline, after what was stored.
-    pub fn new(loaded: Loaded, config: &Config) -> Self {
+    /// Offline, after what was stored. `slot` is the task's.
+    pub fn new(loaded: Loaded, config: &Config, slot: Millis) -> Self {
         Self {
             state: State::Offline,
             due: 0,
@@ -93,7 +96,6 @@ impl Conversation {
             assembly: Assembly::nothing(),
             upload: Descriptors::new(),
             usage: Usage::default(),
-            opened: 0,
             cost: 0,
             unsent: false,
             update_ready: false,
@@ -109,7 +111,9 @@ impl Conversation {
             welcomed: 0,
             attempts: 0,
             close: false,
-            slot: config.slot.filter(|slot| *slot > 0),
+            slot: if SLOTS { slot } else { 0 },
+            quiet_until: 0,
+            computing: false,
             leave_when_fitted: config.leave_when_fitted,
             fitting: false,
             fitted: false,
@@ -234,10 +238,13 @@ impl Conversation {
         }
     }
 
-    /// Begins to send the update; a private one at its slot, unless something of it has left already: that was at one.
+    /// Begins to send the update: at its slot if it was computed just now, or when somebody asks for it after that.
     pub fn send_update(&mut self) {
-        let waits = self.unsent && self.slot.is_some();
-        self.enter(if waits { State::Computed } else { State::Sending { next: Outgoing::Head } });
+        if SLOTS && self.computing {
+            self.enter_until(self.quiet_until, State::AwaitingSlot);
+        } else {
+            self.enter(State::Sending { next: Outgoing::Head });
+        }
     }
 
     #[cold]

@@ -4,9 +4,11 @@ use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{self, Chunk, DeclineReason, Descriptors, RoundOpen, ToDevice, decode};
 use rand_core::Rng;
 
+use super::clock::SLOTS;
 use super::conversation::State;
 use super::vocabulary::count;
 use super::{Millis, Sampling, Session};
+use crate::mechanism::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
 use crate::task::{Task, Usage};
@@ -53,13 +55,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        // The server has not heard of this round for a while; it is under way.
-        if open.id == self.talk.round
-            && matches!(
-                self.talk.state,
-                State::Receiving { .. } | State::Collecting | State::Computed | State::AwaitingSlot
-            )
-        {
+        // The server has not heard of this round for a while; it is under way, or its decline waits for the slot.
+        let under_way =
+            matches!(self.talk.state, State::Receiving { .. } | State::Collecting | State::AwaitingSlot);
+        let declined = SLOTS && self.talk.decline.is_some_and(|decline| decline.id == open.id);
+        if open.id == self.talk.round && (under_way || declined) {
             return self.talk.unexpected();
         }
         if open.id == self.talk.round && self.talk.update_ready {
@@ -87,13 +87,13 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         };
         self.talk.drop_update();
         self.talk.round = open.id;
-        (self.talk.opened, self.talk.cost) = (now, cost);
+        self.talk.cost = cost;
         self.talk.fitting = matches!(open.task, message::Task::FitHead { .. });
         self.talk.assembly = assembly;
         self.talk.receive(now, false);
         if self.talk.assembly.is_complete() {
             match self.take_body(&open.tensors, body) {
-                Ok(()) => self.tensors_complete(),
+                Ok(()) => self.tensors_complete(now),
                 Err(reason) => self.talk.decline_round(open.id, reason),
             }
         }
@@ -124,7 +124,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 }
                 self.talk.receive(now, false);
                 if self.talk.assembly.is_complete() {
-                    self.tensors_complete();
+                    self.tensors_complete(now);
                 }
             }
             Ok(None) => {}
@@ -132,29 +132,29 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
-    fn tensors_complete(&mut self) {
+    fn tensors_complete(&mut self, now: Millis) {
         let id = self.talk.round;
         if let Err(reason) = self.task.verify() {
             return self.talk.decline_round(id, reason);
         }
-        match self.config.sampling {
-            Sampling::Replay => {
-                let result = self.task.run(id, &mut self.source);
-                self.computed(result);
-            }
-            Sampling::Stream { .. } => match self.task.begin() {
+        if let Sampling::Stream { .. } = self.config.sampling {
+            return match self.task.begin() {
                 Ok(()) => self.talk.enter(State::Collecting),
                 Err(reason) => self.talk.decline_round(id, reason),
-            },
+            };
+        }
+        if self.start(now) {
+            let result = self.task.run(id, &mut self.source);
+            self.computed(result);
         }
     }
 
-    pub(super) fn sample(&mut self, x: &[f32], target: Targets<'_>) {
+    pub(super) fn sample(&mut self, now: Millis, x: &[f32], target: Targets<'_>) {
         let (State::Collecting, Sampling::Stream { samples }) = (self.talk.state, self.config.sampling)
         else {
             return self.talk.unexpected();
         };
-        if self.task.sample(x, target) >= samples {
+        if self.task.sample(x, target) >= samples && self.start(now) {
             let result = self.task.finish();
             self.computed(result);
         }
@@ -171,9 +171,6 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return self.talk.decline_round(id, DeclineReason::Tensors);
         }
         self.talk.upload = upload;
-        if let Err(reason) = self.charge() {
-            return self.talk.decline_round(id, reason);
-        }
         let record = Record {
             campaign: self.talk.campaign,
             round: id.round,
@@ -188,23 +185,41 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.talk.send_update();
     }
 
-    /// Whether a round's update can be paid for. What costs nothing always can.
+    /// Whether a round's update can be paid for. What costs nothing always can; what costs something has a slot.
     fn afford(&self, cost: u64) -> Result<(), DeclineReason> {
-        if cost == 0 { Ok(()) } else { self.ledger.afford(self.task.capabilities().privacy, cost) }
+        match (cost, self.talk.slot) {
+            (0, _) => Ok(()),
+            (_, 0) => Err(DeclineReason::Device),
+            _ => self.ledger.afford(self.task.capabilities().privacy, cost),
+        }
     }
 
-    /// Pays for the update that was computed, before anything of it is kept or leaves. Once a round: a retry sends the
-    /// same bytes. It stays paid for whatever becomes of it.
-    fn charge(&mut self) -> Result<(), DeclineReason> {
+    /// Pays for the round, and is quiet from here on if it is private: now the samples are looked at. False if it was
+    /// declined instead, at once, since no sample had a part in that.
+    fn start(&mut self, now: Millis) -> bool {
+        if let Err(reason) = self.pay() {
+            self.talk.decline_round(self.talk.round, reason);
+            return false;
+        }
+        self.talk.be_quiet(now);
+        true
+    }
+
+    /// Pays for an update before it is computed, since whether that succeeds tells something as well. Once for each
+    /// computation: a retry sends the same bytes. It stays paid for whatever becomes of it.
+    fn pay(&mut self) -> Result<(), DeclineReason> {
         let cost = self.talk.cost;
         self.afford(cost)?;
-        if cost > 0 {
-            if self.ledger.charge(cost, &mut self.store).is_err() {
-                count(&mut self.talk.counters.storage);
-                return Err(DeclineReason::Device);
-            }
-            self.talk.unsent = true;
+        if cost == 0 {
+            return Ok(());
         }
+        let (campaign, round) = (self.talk.campaign, self.talk.round);
+        self.task.prepare(&Release { campaign, round, spent: self.ledger.spent() })?;
+        if self.ledger.charge(cost, &mut self.store).is_err() {
+            count(&mut self.talk.counters.storage);
+            return Err(DeclineReason::Device);
+        }
+        self.talk.unsent = true;
         Ok(())
     }
 }

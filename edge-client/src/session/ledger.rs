@@ -25,6 +25,11 @@ impl Ledger {
         self.lost
     }
 
+    /// What all updates so far have cost.
+    pub fn spent(&self) -> u64 {
+        self.spent
+    }
+
     /// What hello says.
     pub fn told(&self, mut privacy: Privacy) -> Privacy {
         if let Privacy::Gaussian { spent, .. } = &mut privacy {

@@ -16,11 +16,15 @@
 //! A finished update survives a lost link: when the server opens the same round again, the same bytes
 //! are sent again. Head, counters and storage change only once a round has been computed.
 //!
-//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they leave, once a round,
-//! and never taken back: also for a round that is closed, lost or late. A round that would cost more than is left of the
-//! device's own budget is declined before anything of it is received; what costs nothing goes on. A ledger that cannot be
-//! read counts as spent. The update leaves at a fixed time after the round's opening ([`Config::slot`]), however long the
-//! computation took: drawing noise takes longer or shorter with its value.
+//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they are computed, once for
+//! each computation, and never taken back: also for a round that is declined after that, closed, lost or late. A round
+//! that would cost more than is left of the device's own budget is declined before anything of it is received; what costs
+//! nothing goes on. A ledger that cannot be read counts as spent.
+//!
+//! How long a private device computes depends on its records and on its noise, and nobody is to learn it. From the last
+//! tensor of a round to a fixed time after it ([`Task::slot`]) the device says nothing at all, whatever it hears, and does
+//! not close its link; then it answers, with an update, a fitted head or a decline. What it hears meanwhile counts as
+//! heard at the slot. What it declines before it looks at a sample is declined at once.
 
 mod clock;
 mod conversation;
@@ -78,7 +82,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             task.restore_head(loaded.representation);
         }
         let remembered = loaded.ok().flatten().unwrap_or_default();
-        let mut talk = Conversation::new(remembered, &config);
+        let mut talk = Conversation::new(remembered, &config, task.slot());
         if loaded.is_err() {
             count(&mut talk.counters.storage);
         }
@@ -131,6 +135,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.ledger.told(self.task.capabilities().privacy)
     }
 
+    /// Until when a private device says nothing. The link must not be closed before; [`Progress::wake`] is not earlier.
+    pub fn quiet_until(&self) -> Millis {
+        self.talk.quiet_until
+    }
+
     /// How the session behaves.
     pub fn config(&self) -> Config {
         self.config
@@ -154,6 +163,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// Takes one event and writes at most one frame into `out`, which holds
     /// [`Config::transmit_capacity`] bytes. `now` never goes back.
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
+        self.talk.settle(now);
+        let at = self.talk.heard_at(now);
         match event {
             Event::LinkUp => {
                 self.guard.forget();
@@ -161,22 +172,22 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             }
             Event::LinkDown => {
                 self.guard.forget();
-                if self.talk.link_down(now) {
-                    self.schedule_attempt(now);
+                if self.talk.link_down(at) {
+                    self.schedule_attempt(at);
                 }
             }
-            Event::Message(bytes) if self.guard.is_plaintext() => self.message(now, bytes),
-            Event::Message(bytes) => self.unsealed(now, bytes),
-            Event::Sealed(frame) => self.sealed(now, frame),
-            Event::Sample(x, target) => self.sample(x, target),
+            Event::Message(bytes) if self.guard.is_plaintext() => self.message(at, bytes),
+            Event::Message(bytes) => self.unsealed(at, bytes),
+            Event::Sealed(frame) => self.sealed(at, frame),
+            Event::Sample(x, target) => self.sample(at, x, target),
             Event::Tick => {
-                if self.talk.tick(now) {
+                if !self.talk.is_quiet(now) && self.talk.tick(now) {
                     self.schedule_attempt(now);
                 }
             }
         }
         let sent = self.transmit(now, out);
-        self.talk.progress(sent)
+        self.talk.progress(now, sent)
     }
 
     /// A random delay, so that a fleet does not come back at once.

@@ -31,6 +31,9 @@ impl Part {
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     #[inline(never)]
     pub(super) fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
+        if self.talk.is_quiet(now) {
+            return 0;
+        }
         let Some((message, part)) = self.next_frame(now) else { return 0 };
         let tensors = self.talk.upload.get(part.tensors.clone()).unwrap_or_default();
         let body = tensors.iter().map(|tensor| tensor.encoding.byte_len(part.of(tensor).len())).sum();

@@ -18,9 +18,6 @@ pub struct Config {
     pub sampling: Sampling,
     /// Closes the link once the final head is fitted and acknowledged: for devices that only come by.
     pub leave_when_fitted: bool,
-    /// Time between the moments at which a private update may leave, counted from the round's opening: more than
-    /// computing it ever takes, so that the time of sending does not tell how long that took. `None` or 0: at once.
-    pub slot: Option<Millis>,
 }
 
 impl Config {
@@ -29,7 +26,7 @@ impl Config {
     pub const fn new(device: u64) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
         let frame_limit = FRAME_LIMIT_DEFAULT as u16;
-        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false, slot: None }
+        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false }
     }
 
     /// Bytes that the buffer for outgoing frames must have.
@@ -124,9 +121,10 @@ pub struct Counters {
     pub storage: u32,
     /// Privacy ledgers that were there and cannot be read: the whole budget counts as spent.
     pub ledger_lost: u32,
-    /// Private updates that were paid for and of which nothing has left: their round was closed, declined or replaced.
+    /// Private rounds that were paid for and of which nothing has left: closed, declined or replaced after that.
     pub forfeited: u32,
-    /// Times that a private update was ready, or its link there again, after the first slot: it waits for the next.
+    /// Computations that took longer than a slot ([`Task::slot`](crate::Task::slot)): their answer waits for the next,
+    /// and that it does tells how long they took. There should be none: choose a longer slot.
     pub slots_missed: u32,
 }
 

@@ -20,6 +20,8 @@ mod start;
 
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
+use crate::mechanism::Release;
+use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 
 pub use linear::Linear;
@@ -100,9 +102,24 @@ pub trait Task {
     fn emit(&self, index: usize, first: usize, out: &mut [f32]);
 
     /// What a round of `task` costs of the device's privacy budget, in the units of
-    /// [`Privacy`](fedspan_protocol::message::Privacy): 0 where nothing leaves, or nothing is hidden in noise.
+    /// [`Privacy`](fedspan_protocol::message::Privacy): 0 where nothing leaves, or nothing is hidden in noise. What costs
+    /// something needs the feature `privacy` and a [`slot`](Self::slot): without them the session declines it.
     fn cost(&self, _task: &message::Task) -> u64 {
         0
+    }
+
+    /// How long a private device is quiet after it has begun to compute, whatever it computes: longer than that ever
+    /// takes. 0 where nothing is private.
+    fn slot(&self) -> Millis {
+        0
+    }
+
+    /// A round that costs something is about to be paid for and computed; its noise is for this release alone.
+    ///
+    /// # Errors
+    /// The reason to decline. Nothing is paid then, and no sample was read.
+    fn prepare(&mut self, _release: &Release) -> Result<(), DeclineReason> {
+        Ok(())
     }
 
     /// The head in use.

@@ -2,7 +2,7 @@
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Task};
+use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire,
 };
@@ -11,13 +11,25 @@ use super::Heap;
 use super::problem::{Problem, config};
 use super::server::{Bench, Flash};
 
-/// `T`, of which an update costs `release` of `budget`; with no budget it says that it is not private, and costs so much
-/// nevertheless.
+/// `T`, of which an update costs `release` of `budget`, and which is quiet for a `slot` when it computes; with no budget it
+/// says that it is not private, and costs so much nevertheless.
 #[derive(Clone, Debug)]
 pub struct Costly<T> {
     pub task: T,
     pub release: u32,
     pub budget: Option<u64>,
+    pub slot: u64,
+    /// What it was prepared for.
+    pub releases: Vec<Release>,
+    /// Fails to be prepared, as without entropy; or to compute, which is seen at the end.
+    pub dry: bool,
+    pub broken: bool,
+}
+
+impl<T> Costly<T> {
+    pub fn new(task: T, budget: Option<u64>, slot: u64) -> Self {
+        Self { task, release: 3, budget, slot, releases: Vec::new(), dry: false, broken: false }
+    }
 }
 
 impl<T: Task> Task for Costly<T> {
@@ -31,6 +43,15 @@ impl<T: Task> Task for Costly<T> {
 
     fn cost(&self, task: &Wire) -> u64 {
         if let Wire::FitHead { .. } = task { 0 } else { self.release.into() }
+    }
+
+    fn slot(&self) -> u64 {
+        self.slot
+    }
+
+    fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
+        self.releases.push(*release);
+        if self.dry { Err(DeclineReason::Entropy) } else { Ok(()) }
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -50,7 +71,8 @@ impl<T: Task> Task for Costly<T> {
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        self.task.run(id, source)
+        let usage = self.task.run(id, source)?;
+        if self.broken { Err(DeclineReason::UpdateNonFinite) } else { Ok(usage) }
     }
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
@@ -62,7 +84,8 @@ impl<T: Task> Task for Costly<T> {
     }
 
     fn finish(&mut self) -> Result<Usage, DeclineReason> {
-        self.task.finish()
+        let usage = self.task.finish()?;
+        if self.broken { Err(DeclineReason::UpdateNonFinite) } else { Ok(usage) }
     }
 
     fn upload(&self) -> Descriptors {
@@ -92,15 +115,8 @@ impl<T: Task> Task for Costly<T> {
 
 pub type PrivateBench = Bench<super::Sliced, Costly<Linear<Heap>>>;
 
-/// A device whose update costs 3 of `budget`; private updates leave at multiples of `slot`.
-pub fn private(
-    problem: &Problem,
-    limit: u16,
-    budget: Option<u64>,
-    slot: Option<u64>,
-    flash: &Flash,
-) -> PrivateBench {
-    let config = fedspan_client::session::Config { slot, ..config(limit) };
+/// A device whose update costs 3 of `budget`, and which answers a `slot` after it began to compute.
+pub fn private(problem: &Problem, limit: u16, budget: Option<u64>, slot: u64, flash: &Flash) -> PrivateBench {
     let task = Linear::new(Heap::new(problem.d, problem.k, problem.c));
-    Bench::of(config, Costly { task, release: 3, budget }, problem.samples.clone(), flash.clone())
+    Bench::of(config(limit), Costly::new(task, budget, slot), problem.samples.clone(), flash.clone())
 }

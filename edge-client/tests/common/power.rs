@@ -3,7 +3,7 @@
 use fedspan_client::memory::Memory;
 use fedspan_client::source::SampleSource;
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Mechanism, Task};
+use fedspan_client::{Linear, Mechanism, Release, Task};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role};
 
@@ -27,6 +27,7 @@ pub fn power_round<A: Memory, P: Mechanism>(
     let shape = model.shape();
     let round = open(1, task, Role::Subspace, Encoding::F32, shape.features, shape.width);
     receive(model, &round, &[z])?;
+    model.prepare(&Release::default())?;
     let usage = model.run(round.id, source)?;
     Ok((usage, emitted(model, 7)))
 }

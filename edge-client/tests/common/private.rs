@@ -13,11 +13,15 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use super::power::power_round;
 use super::{Heap, Sliced};
 
+/// Milliseconds from the beginning of a computation to the answer.
+pub const SLOT: u64 = 5_000;
+
 /// The least noise there is.
 pub const LEAST: u64 = (1 << 14) + 1;
 
 pub fn settings(square: u64, rows_max: u32) -> Settings {
-    Settings::new(NoiseMultiplier::from_square(square).unwrap(), 1 << 40, rows_max).unwrap()
+    let multiplier = NoiseMultiplier::from_square(square).unwrap();
+    Settings::new(multiplier, 1 << 40, rows_max, SLOT).unwrap().with_iterations(u16::MAX)
 }
 
 /// What happened, in its order.

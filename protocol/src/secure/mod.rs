@@ -32,6 +32,7 @@ pub use provision::{
     PROVISION, PROVISION_MAGIC, PROVISION_MAX, PROVISION_VERSION, PROVISION_WITH_NOISE, Provision,
     ProvisionError,
 };
+pub use schedule::derive;
 pub use window::{WINDOW, Window};
 
 /// Bytes of randomness that each side adds to a handshake.

@@ -15,7 +15,7 @@ use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
 
 use super::grams::Grams;
-use crate::noise::secret;
+use crate::noise::{SLOT, secret};
 
 /// Grid points of one record's product per unit, where a device's are the finest.
 const GRID: f64 = 32_768.0;
@@ -110,7 +110,7 @@ impl Case {
         )]
         let up = |square: f64| square.ceil() as u64;
         let multiplier = NoiseMultiplier::from_square(up(nu * nu / sensitivity * 65_536.0));
-        let settings = multiplier.ok().and_then(|multiplier| Settings::new(multiplier, 0, rows).ok());
+        let settings = multiplier.ok().and_then(|multiplier| Settings::new(multiplier, 0, rows, SLOT).ok());
         Ok(Some(match settings {
             Some(settings) => {
                 let grid = f64::from(1u32 << settings.grid());

@@ -138,6 +138,15 @@ pub(super) fn valid_parameters(task: &Wire) -> bool {
     steps > 0 && step_sizes.iter().all(|step| (0.0..f32::INFINITY).contains(step))
 }
 
+/// How often a task goes over what it has: iterations, or gradient steps of a head.
+pub(super) fn iterations(task: &Wire) -> u16 {
+    match *task {
+        Wire::FedRep { head, .. } | Wire::FitHead { head } => parameters_of(head).1,
+        Wire::FedPower { iterations, .. } => iterations,
+        _ => 1,
+    }
+}
+
 /// Step size (or ridge) and number of steps; no steps where the head cannot be solved here.
 fn parameters_of(head: HeadSolve) -> (f32, u16) {
     match head {

@@ -67,8 +67,7 @@ impl<M: Memory> Linear<M> {
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// A model without representation and head, from which only what `mechanism` hides in noise leaves: FedPower (a
-    /// feature) and fitting the head are all that it takes part in. Set [`Config::slot`](crate::session::Config::slot):
-    /// without it the time of sending tells how long the noise took to draw.
+    /// feature) and fitting the head are all that it takes part in. It answers at the slots that the settings say.
     ///
     /// # Errors
     /// [`SettingsError`] if the mechanism's settings do not go with the sizes.

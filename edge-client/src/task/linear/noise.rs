@@ -37,7 +37,7 @@ pub(super) fn run<M: Memory, P: Mechanism>(
     }
 }
 
-/// A FedPower round. The seed of its noise is drawn before the first sample is read.
+/// A FedPower round. The seed of its noise was drawn before the first sample is read.
 #[cfg(feature = "power")]
 fn fed_power<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,

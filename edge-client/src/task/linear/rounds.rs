@@ -14,8 +14,12 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 use super::noise;
 use super::{Linear, accepts, arithmetic};
 use crate::kernel::gradient;
+#[cfg(feature = "privacy")]
+use crate::mechanism::Release;
 use crate::mechanism::{Mechanism, announced, is_private};
 use crate::memory::{Memory, Parts};
+#[cfg(feature = "privacy")]
+use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "power")]
 use crate::task::power;
@@ -46,7 +50,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         if !possible {
             return Err(DeclineReason::Task);
         }
-        if !accepts::valid_parameters(&round.task) {
+        if !accepts::valid_parameters(&round.task) || accepts::iterations(&round.task) > self.iterations_max()
+        {
             return Err(DeclineReason::Parameter);
         }
         let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
@@ -278,6 +283,16 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         }
     }
 
+    #[cfg(feature = "privacy")]
+    fn slot(&self) -> Millis {
+        self.mechanism.settings().map_or(0, |settings| settings.slot())
+    }
+
+    #[cfg(feature = "privacy")]
+    fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
+        self.mechanism.prepare(release).map_err(|_| DeclineReason::Entropy)
+    }
+
     fn head(&self) -> &[f32] {
         self.memory.parts_ref().head
     }
@@ -298,6 +313,15 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 impl<M: Memory, P: Mechanism> Linear<M, P> {
     fn is_noisy(&self) -> bool {
         is_private(&self.mechanism)
+    }
+
+    /// How often a round may go over what it has: with noise no longer than its slot is made for.
+    fn iterations_max(&self) -> u16 {
+        #[cfg(feature = "privacy")]
+        if let Some(settings) = self.mechanism.settings() {
+            return settings.iterations_max();
+        }
+        u16::MAX
     }
 
     /// What is said of the samples of a round: with noise nothing that depends on what is in one.

@@ -76,10 +76,11 @@ fn main() -> ! {
     // Any settings.
     let (settings, claim) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
-            && let Ok(settings) = Settings::new(multiplier, number().into(), number())
+            && let Ok(settings) = Settings::new(multiplier, number().into(), number(), number().into())
             && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
         {
-            break (settings, claim);
+            let [a, b, ..] = number().to_le_bytes();
+            break (settings.with_iterations(u16::from_le_bytes([a, b])), claim);
         }
     };
     let Ok(model) = Linear::private(workspace, Gaussian::new(settings, Source, claim)) else {
