@@ -152,7 +152,7 @@ mod power_784_10_100 {
         }
 
         let multiplier = NoiseMultiplier::from_square(16 << 16).expect("a multiplier");
-        let settings = Settings::new(multiplier, u64::MAX, S as u32).expect("settings");
+        let settings = Settings::new(multiplier, u64::MAX, S as u32, 1000).expect("settings");
         let mechanism = Gaussian::new(settings, Counter(1), MinEntropy::new(4).expect("a claim"));
         client(bencher, Linear::private(PowerWorkspace::new(), mechanism).expect("noise"));
     }

@@ -57,7 +57,7 @@ pub fn claim() -> Result<MinEntropy, DeclineReason> {
 pub fn mechanism(rows: u32) -> Result<Gaussian<Known>, DeclineReason> {
     let parameter = DeclineReason::Parameter;
     let multiplier = NoiseMultiplier::from_square(SQUARE).map_err(|_| parameter)?;
-    let settings = Settings::new(multiplier, u64::MAX, rows).map_err(|_| parameter)?;
+    let settings = Settings::new(multiplier, u64::MAX, rows, 1000).map_err(|_| parameter)?;
     Ok(Gaussian::new(settings, Known::default(), claim()?))
 }
 
