@@ -150,18 +150,10 @@ fn attack_devices(numbers: u64) -> [Found; 2] {
 }
 
 #[test]
-fn nothing_that_leaves_proves_a_neighbour() {
-    let [by_integers, by_floats] = attack_devices(300_000);
-    assert!(by_integers.nothing() && by_floats.nothing());
-    assert!(by_floats.attacked > 50_000);
-}
-
-/// `cargo test --release -p fedspan-client --all-features --test attack_floats -- --ignored --nocapture`
-#[test]
-#[ignore = "minutes"]
 fn nothing_in_four_million_proves_a_neighbour() {
     let [by_integers, by_floats] = attack_devices(4_000_000);
-    assert!(by_integers.nothing() && by_floats.nothing());
+    assert!(by_integers.attacked >= 4_000_000 && by_integers.nothing());
+    assert!(by_floats.attacked > 2_000_000 && by_floats.nothing());
 }
 
 /// The same attack on the same neighbours, where a firmware without noise adds it in floats to what it sends. Whatever
