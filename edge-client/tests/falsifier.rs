@@ -124,7 +124,7 @@ fn refuted(square: u64, sets: u64, samples: u64) -> (u64, f64) {
 fn search(sets: u64, samples: u64) {
     assert_eq!(refuted(SQUARE, sets, samples).0, 0);
     let (found, most) = refuted(SQUARE / 4, sets, samples);
-    assert!(found > sets / 4 && most > 2.0 * MARGIN, "half the noise: {found} of {sets}, {most}");
+    assert!(found > sets / 8 && most > 2.0 * MARGIN, "half the noise: {found} of {sets}, {most}");
 }
 
 #[test]
