@@ -45,7 +45,7 @@ fn halton(mut index: u64, base: u64) -> f64 {
 /// The neighbours of one data set: entries within a half or within one and a half, so that some records are clipped.
 fn neighbours(number: u64, square: u64) -> Pair {
     let (d, k) = SHAPE;
-    let reach = if number % 3 == 0 { 1.0 } else { 3.0 };
+    let reach = if number.is_multiple_of(3) { 1.0 } else { 3.0 };
     let point: Vec<f32> =
         PRIMES.iter().map(|&base| (reach * (halton(100 + number, base) - 0.5)) as f32).collect();
     let mut rows: Vec<Vec<f32>> = point.chunks(d).map(<[f32]>::to_vec).collect();

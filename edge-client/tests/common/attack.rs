@@ -5,9 +5,9 @@
 use fedspan_client::privacy::{Settings, Variance};
 use fedspan_protocol::message::{PowerRows, PowerUpload, Task as Wire};
 
+use crate::common::Sliced;
 use crate::common::power::fed_power;
 use crate::common::private::{Known, basis, private_round, sums};
-use crate::common::{Sliced, bits};
 
 /// A device with its records, the basis that it is asked about, and its settings. Its releases are those of the shipped
 /// code, from memory of their own.
@@ -96,7 +96,7 @@ impl Pair {
     }
 }
 
-pub fn dot(a: &[f64], b: &[f64]) -> f64 {
+fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
@@ -106,14 +106,9 @@ pub fn records(rows: &[Vec<f32>]) -> Sliced {
     Sliced::regression(rows.concat(), vec![1.0; rows.len()], d, 1)
 }
 
-/// The records that the sensitivity is attained with: the first and the second unit vector.
+/// Two of them are the records that the sensitivity is attained with.
 pub fn unit_vector(d: usize, at: usize) -> Vec<f32> {
     (0..d).map(|i| if i == at { 1.0 } else { 0.0 }).collect()
-}
-
-/// Two vectors of floats are the same bits.
-pub fn same(a: &[f32], b: &[f32]) -> bool {
-    bits(a) == bits(b)
 }
 
 /// `P(X >= count)` of a binomial with the mean at or below `count`: terms fall from the first on.
