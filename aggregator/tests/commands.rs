@@ -66,3 +66,18 @@ fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("No space left"), "{}", errors(&output));
 }
+
+/// No fleet is asked for matrices that can equal a record, whatever it was built to send: it never begins to serve.
+#[test]
+fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
+    let directory = directory("moments");
+    let file = directory.join("fleet.toml");
+    let asked = std::fs::read_to_string(&file).unwrap().replace("k = 2\n", "k = 2\ninit = \"moments\"\n");
+    std::fs::write(&file, asked).unwrap();
+    let output = program(&directory, &["serve"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    for part in ["model.init", "allowed for a real fleet", "moments reveal records"] {
+        assert!(errors(&output).contains(part), "{}", errors(&output));
+    }
+    assert!(!directory.join("state").exists(), "nothing is written");
+}

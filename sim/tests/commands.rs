@@ -201,3 +201,16 @@ fn results_that_are_lost_are_an_error() {
     assert_eq!(code(&output), 1);
     assert!(errors(&output).contains("standard output"), "{}", errors(&output));
 }
+
+/// With noise on, no client is asked for what can equal a record: the run is refused.
+#[test]
+fn moments_and_noise_do_not_go_together() {
+    let here = directory("moments-private");
+    let private = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 4\nd = 8\nk = 2\nsamples = 6\n[model]\nk = 2\n\
+                   init = \"INIT\"\n[algorithm]\nname = \"fedpower\"\niterations = 3\n[privacy]\nepsilon = 5.0\ndelta = 1e-3\n";
+    for (init, done) in [("random", true), ("moments", false)] {
+        std::fs::write(here.join("private.toml"), private.replace("INIT", init)).unwrap();
+        let output = program(&here, &["run", "private.toml"]);
+        assert_eq!(code(&output) == 0, done, "{init}: {}", errors(&output));
+    }
+}

@@ -1,0 +1,238 @@
+//! The floating-point attack (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2021) on what leaves a device with
+//! noise: an output that one of two neighbours cannot have sent proves that it was the other. It proves nothing here,
+//! and a lot where noise is added in floats.
+//!
+//! The argument is by equal supports. What leaves is `f(n)`: `n` the noisy integer, `f` division by the public unit
+//! `2^g s` and one rounding. `n` is any integer around the sum up to `Variance::magnitude_max`, from either neighbour,
+//! but for a probability below 2^-2800. Up to 2^23 a float comes from one `n` only, so that `f` hides nothing; above it
+//! may come from several, and the attacker tries them all.
+#![cfg(all(feature = "power", feature = "privacy"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "common/attack.rs"]
+mod attack;
+mod common;
+#[path = "common/sampler.rs"]
+mod sampler;
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use attack::{Device, records};
+use common::power::*;
+use common::private::*;
+use common::*;
+use fedspan_protocol::message::{PowerRows, PowerUpload};
+use sampler::{box_muller_f32, box_muller_f64, words};
+
+/// Squared multipliers in units of 2^-16: the least; 1; 4; 4096, where integers have no room in a float.
+const SQUARES: [u64; 4] = [LEAST, 1 << 16, 1 << 20, 1 << 40];
+
+/// All integers that leave as this float; empty if there is none. `n as f32 / unit` never falls as n grows.
+fn integers_of(value: f32, unit: f32) -> RangeInclusive<i64> {
+    let near = (f64::from(value) * f64::from(unit)).round() as i64;
+    // A float of 24 bits stands for 2^11 integers below 2^35, and for twice as many after a division.
+    let window = (near - (1 << 13))..=(near + (1 << 13));
+    let first = |holds: &dyn Fn(f32) -> bool| {
+        let (mut low, mut high) = (*window.start(), *window.end());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if holds(middle as f32 / unit) { high = middle } else { low = middle + 1 }
+        }
+        low
+    };
+    let (start, end) = (first(&|own| own >= value), first(&|own| own > value));
+    assert!(start > *window.start() && end < *window.end());
+    start..=end - 1
+}
+
+/// Whether a device with this sum can have sent one of these integers.
+fn reachable(integers: &RangeInclusive<i64>, sum: i128, most: u64) -> bool {
+    let (low, high) = (sum - i128::from(most), sum + i128::from(most));
+    !integers.is_empty() && i128::from(*integers.start()) <= high && i128::from(*integers.end()) >= low
+}
+
+/// Whether `sum + noise` can be `value` for any noise that is an f32. If there is one it is next to `value - sum`.
+fn reachable_f32(value: f32, sum: f32) -> bool {
+    let noise = value - sum;
+    [noise, noise.next_up(), noise.next_down()].into_iter().any(|noise| sum + noise == value)
+}
+
+/// The same for an f64.
+fn reachable_f64(value: f64, sum: f64) -> bool {
+    let noise = value - sum;
+    [noise, noise.next_up(), noise.next_down()].into_iter().any(|noise| sum + noise == value)
+}
+
+/// What became of an attack on single numbers.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    attacked: u64,
+    /// Only the neighbour that sent it can have sent it.
+    proofs: u64,
+    /// Only the other one can have.
+    false_proofs: u64,
+    /// Neither: the attacker does not know how it was made.
+    impossible: u64,
+}
+
+impl Found {
+    fn saw(&mut self, by_sender: bool, by_other: bool) {
+        self.attacked += 1;
+        match (by_sender, by_other) {
+            (true, true) => {}
+            (true, false) => self.proofs += 1,
+            (false, true) => self.false_proofs += 1,
+            (false, false) => self.impossible += 1,
+        }
+    }
+
+    fn nothing(&self) -> bool {
+        (self.proofs, self.false_proofs, self.impossible) == (0, 0, 0)
+    }
+}
+
+/// Neighbours: up to four records, of which the first is another one.
+fn neighbours(random: &mut Random, square: u64, rows: usize, k: usize) -> [Device; 2] {
+    let d = k + 1;
+    let z = flat(&random.orthonormal(d, k));
+    let mut all: Vec<Vec<f32>> = (0..=rows).map(|_| random.normals(d)).collect();
+    let replaced = all.pop().unwrap();
+    let one = Device { samples: records(&all), z, k, settings: settings(square, 1 << 15) };
+    all[0] = replaced;
+    [one.clone(), Device { samples: records(&all), ..one }]
+}
+
+/// Attacks at least `numbers` numbers that devices send: with the integers of the mechanism, and with sums of floats
+/// where the sum and all that is sent are exact floats.
+fn attack_devices(numbers: u64) -> [Found; 2] {
+    const RELEASES: u64 = 500;
+    let mut random = Random(13);
+    let [mut by_integers, mut by_floats] = [Found::default(), Found::default()];
+    for case in 0usize.. {
+        if by_integers.attacked >= numbers {
+            break;
+        }
+        let (square, rows) = (SQUARES[case % 4], 1 + case / 4 % 4);
+        let devices = neighbours(&mut random, square, rows, 1 + case % 3);
+        let (unit, most) = (devices[0].unit(), devices[0].noise_law().magnitude_max());
+        let of_first_basis = devices.each_ref().map(Device::sums);
+        // A round of two iterations also sends the basis of its second one: the attacker computes the sums for it.
+        let two = case % 8 == 7;
+        let task = match two {
+            true => fed_power(2, PowerRows::Features, PowerUpload::ProductAndBasis),
+            false => fed_power(1, PowerRows::Features, PowerUpload::Product),
+        };
+        let exact = unit.to_bits().trailing_zeros() >= 23 && square < 1 << 40;
+        for number in 0..if two { RELEASES / 10 } else { RELEASES } {
+            let sender = random.below(2);
+            let sent = devices[sender].answer(task, (case as u64) << 32 | number);
+            let (product, basis) = sent.split_at(of_first_basis[0].len());
+            let zq: Vec<i128> = basis.iter().map(|z| (f64::from(*z) * 32_768.0) as i128).collect();
+            let own: [Vec<i128>; 2] = std::array::from_fn(|i| match two {
+                true => devices[i].sums_for(&zq),
+                false => of_first_basis[i].clone(),
+            });
+            for (at, &value) in product.iter().enumerate() {
+                let integers = integers_of(value, unit);
+                let by = |device: usize| reachable(&integers, own[device][at], most);
+                by_integers.saw(by(sender), by(1 - sender));
+                if exact {
+                    let by = |device: usize| reachable_f32(value, own[device][at] as f32 / unit);
+                    by_floats.saw(by(sender), by(1 - sender));
+                }
+            }
+        }
+    }
+    println!("with the mechanism's integers: {by_integers:?}");
+    println!("with sums of floats: {by_floats:?}");
+    [by_integers, by_floats]
+}
+
+#[test]
+fn nothing_in_four_million_proves_a_neighbour() {
+    let [by_integers, by_floats] = attack_devices(4_000_000);
+    assert!(by_integers.attacked >= 4_000_000 && by_integers.nothing());
+    assert!(by_floats.attacked > 2_000_000 && by_floats.nothing());
+}
+
+/// The same attack on the same neighbours, where a firmware without noise adds it in floats to what it sends. Whatever
+/// floats the noise is made of: the attacker does not look at Box and Muller.
+#[test]
+fn noise_in_floats_proves_neighbours() {
+    let mut random = Random(13);
+    let mut words = words(5);
+    for square in [1 << 20, 1 << 16, LEAST] {
+        let [mut single, mut double] = [Found::default(), Found::default()];
+        for case in 0..400 {
+            let devices = neighbours(&mut random, square, 1 + case % 4, 1 + case % 3);
+            let sigma = devices[0].variance().sqrt() / f64::from(devices[0].unit());
+            let task = fed_power(1, PowerRows::Features, PowerUpload::Product);
+            let sums = devices.each_ref().map(|own| round(&own.samples, task, &own.z, own.k).unwrap().1);
+            for _ in 0..100 {
+                let sender = random.below(2);
+                for (own, other) in sums[sender].iter().zip(&sums[1 - sender]) {
+                    let sent = own + sigma as f32 * box_muller_f32(&mut words);
+                    single.saw(reachable_f32(sent, *own), reachable_f32(sent, *other));
+                    let (own, other) = (f64::from(*own), f64::from(*other));
+                    let sent = own + sigma * box_muller_f64(&mut words);
+                    double.saw(reachable_f64(sent, own), reachable_f64(sent, other));
+                }
+            }
+        }
+        let z = (square as f64 / 65_536.0).sqrt();
+        for (name, found) in [("f32", single), ("f64", double)] {
+            let rate = found.proofs as f64 / found.attacked as f64;
+            println!("z = {z:.2}, {name}: {:.2} % of {} numbers are proofs", 100.0 * rate, found.attacked);
+            assert!(rate > 0.005, "z = {z}, {name}: {rate}");
+            assert_eq!((found.false_proofs, found.impossible), (0, 0));
+        }
+    }
+}
+
+/// On the coarsest grid every integer near the sums can be seen to leave, from either neighbour.
+#[test]
+fn every_integer_leaves_from_both_neighbours() {
+    let coarse = settings(LEAST, 1 << 30);
+    let z = identity_columns(2, 1);
+    let device =
+        |record: Vec<f32>| Device { samples: records(&[record]), z: z.clone(), k: 1, settings: coarse };
+    let devices = [device(vec![1.0, 0.0]), device(vec![0.0, 0.0])];
+    let sums = devices.each_ref().map(Device::sums);
+    assert_eq!(sums, [[1, 0], [0, 0]]);
+    let three_sigma = (3.0 * devices[0].variance().sqrt()) as i64;
+    let seen = devices.each_ref().map(|device| {
+        let mut seen = [BTreeSet::new(), BTreeSet::new()];
+        for number in 0..60_000 {
+            for (seen, value) in seen.iter_mut().zip(device.release(number)) {
+                let integers = integers_of(value, device.unit());
+                assert_eq!(integers.start(), integers.end());
+                seen.insert(*integers.start());
+            }
+        }
+        seen
+    });
+    for seen in seen.iter().flatten() {
+        assert!((-three_sigma..=three_sigma).all(|n| seen.contains(&n)), "{three_sigma}: {seen:?}");
+    }
+}
+
+/// The decoding itself: every float has exactly the integers that become it.
+#[test]
+fn integers_are_those_that_become_the_float() {
+    let mut random = Random(3);
+    for case in 0..20_000 {
+        let unit = (1u64 << (case % 16)) as f32 * (1 + case % 7) as f32;
+        let n = (random.next() >> (30 + random.below(34))) as i64 * [1, -1][case % 2];
+        let integers = integers_of(n as f32 / unit, unit);
+        assert!(integers.contains(&n));
+        let becomes = |n: i64| n as f32 / unit == *integers.start() as f32 / unit;
+        assert!(integers.clone().all(becomes));
+        assert!(!becomes(integers.start() - 1) && !becomes(integers.end() + 1));
+        assert!(n.abs() > 1 << 23 || integers.start() == integers.end());
+        // Half a unit on is no integer.
+        if n.abs() < 1 << 20 && unit == 1.0 {
+            assert!(integers_of(n as f32 + 0.5, unit).is_empty());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The method of moments against records: the leading direction of what leaves, held against each record of the device.
+//! Without noise it is the record where there is one, and close to one where there are twenty. With noise it is no
+//! closer than to the records of somebody else.
+#![cfg(all(feature = "power", feature = "privacy", feature = "reveal-moments"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::power::*;
+use common::private::*;
+use common::*;
+use fedspan_client::{Linear, Mechanism, Task};
+use fedspan_protocol::message::{
+    DeclineReason, HeadSolve, PowerRows, PowerUpload, RoundId, RoundOpen, Task as Wire, Upload,
+};
+use fedspan_protocol::tensor::{Encoding, Role};
+use nalgebra::DVector;
+
+const D: usize = 20;
+const K: usize = 2;
+const PRODUCT: PowerUpload = PowerUpload::Product;
+
+fn samples(random: &mut Random, m: usize) -> Sliced {
+    Sliced::regression(random.normals(m * D), random.normals(m), D, 1)
+}
+
+/// Of the largest singular value.
+fn leading_direction(sent: &M) -> DVector<f64> {
+    let eigen = (sent.transpose() * sent).symmetric_eigen();
+    let right = eigen.eigenvectors.column(eigen.eigenvalues.imax()).into_owned();
+    (sent * right).normalize()
+}
+
+/// The record that the direction is closest to, as a cosine.
+fn closest(direction: &DVector<f64>, samples: &Sliced) -> f64 {
+    samples.x64().row_iter().map(|x| (x * direction)[0].abs() / x.norm()).fold(0.0, f64::max)
+}
+
+/// The whole moment matrix, asked for one row at a time.
+fn moments<P: Mechanism>(mut model: Linear<Heap, P>, samples: &Sliced) -> Result<M, DeclineReason> {
+    let mut all = M::zeros(D, D);
+    for first in 0..D {
+        let id = RoundId { round: 1 + first as u32, stage: 0 };
+        let task = Wire::MomentRows { first: first as u16, count: 1 };
+        model.open(&RoundOpen { id, task, tensors: Default::default() })?;
+        model.verify()?;
+        model.run(id, &mut samples.clone())?;
+        for (j, value) in (first..D).zip(emitted(&model, 4)) {
+            all[(first, j)] = value.into();
+            all[(j, first)] = value.into();
+        }
+    }
+    Ok(all)
+}
+
+fn bare() -> Linear<Heap> {
+    Linear::new(Heap::new(D, K, 1))
+}
+
+#[test]
+fn without_noise_moments_are_records() {
+    let mut random = Random(17);
+    println!("m, mean of the largest |cos|: moments, and those of records of somebody else");
+    for (m, least) in [(1, 0.9999), (2, 0.95), (5, 0.9), (20, 0.8), (40, 0.75)] {
+        let [mut own, mut others] = [0.0; 2];
+        for _ in 0..100 {
+            let (samples, else_where) = (samples(&mut random, m), samples(&mut random, m));
+            let direction = leading_direction(&moments(bare(), &samples).unwrap());
+            own += closest(&direction, &samples) / 100.0;
+            others += closest(&direction, &else_where) / 100.0;
+        }
+        println!("{m}: {own:.4}, {others:.4}");
+        assert!(own > least && own > others + 0.1, "m = {m}: {own}, {others}");
+    }
+}
+
+/// Of one record, whatever is sent without noise is the record.
+#[test]
+fn without_noise_everything_is_the_one_record() {
+    let mut random = Random(18);
+    for _ in 0..50 {
+        let samples = samples(&mut random, 1);
+        let z = flat(&random.orthonormal(D, K));
+        let task = fed_power(1, PowerRows::Features, PRODUCT);
+        let (_, product) = round(&samples, task, &z, K).unwrap();
+        let mut model = bare();
+        let start = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, D, K);
+        receive(&mut model, &start, &[&z]).unwrap();
+        model.run(start.id, &mut samples.clone()).unwrap();
+        let start = emitted(&model, 7);
+        let head = HeadSolve::LeastSquares { ridge: 0.1 };
+        let task = fed_rep(head, Upload::Gradient, 1.0);
+        let (_, gradient) = fed_rep_round(&mut bare(), task, &z, &mut samples.clone()).unwrap();
+        for (name, sent) in [("FedPower", product), ("power start", start), ("FedRep", gradient)] {
+            let found = closest(&leading_direction(&matrix(D, K, &sent)), &samples);
+            assert!(found > 0.9999, "{name}: {found}");
+        }
+    }
+}
+
+/// Mean and variance of the mean.
+fn mean(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n * (n - 1.0)))
+}
+
+/// The largest |cos| of what leaves with noise and the device's records, by how many standard errors it is over that of
+/// records of somebody else, on average. `aimed`: the server puts the record it looks for into the basis.
+fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f64 {
+    let mut random = Random(19);
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    for number in 0..rounds {
+        let (samples, else_where) = (samples(&mut random, m), samples(&mut random, m));
+        let mut basis = random.gaussian(D, K);
+        if aimed {
+            basis.set_column(0, &samples.x64().row(0).transpose());
+        }
+        let z = flat(&orthonormal64(&basis));
+        let task = fed_power(iterations, PowerRows::Features, PRODUCT);
+        let known = Known::new(settings(square, 1 << 15), number);
+        let (_, sent) = private_round(&samples, &known, task, &z, K).unwrap();
+        let direction = leading_direction(&matrix(D, K, &sent));
+        own.push(closest(&direction, &samples));
+        others.push(closest(&direction, &else_where));
+    }
+    let ((own, own_error), (others, others_error)) = (mean(&own), mean(&others));
+    let errors = (own - others) / (own_error + others_error).sqrt();
+    let z = (square as f64 / 65_536.0).sqrt();
+    println!(
+        "z = {z:.2}, m = {m}, {iterations} iterations, aimed {aimed}: {own:.4}, of somebody else {others:.4}, {errors:.1} \
+         standard errors more"
+    );
+    errors
+}
+
+fn hidden(rounds: u64) {
+    for (z, m, iterations) in [(4, 1, 1), (4, 1, 3), (4, 5, 1), (4, 20, 1), (8, 1, 1), (8, 1, 3)] {
+        assert!(excess((z * z) << 16, m, iterations, false, rounds) <= 3.0);
+    }
+    // Differential privacy is a bound and no wall: little noise and a basis that is aimed at a record show it.
+    assert!(excess(LEAST, 1, 1, true, rounds) > 10.0, "the attack works");
+    excess(1 << 16, 1, 1, false, rounds);
+    excess(16 << 16, 1, 1, true, rounds);
+}
+
+#[test]
+fn with_noise_a_record_is_no_closer_than_anybodys() {
+    hidden(4_000);
+}
+
+/// `cargo test --release -p fedspan-client --all-features --test attack_moments -- --ignored --nocapture`
+#[test]
+#[ignore = "minutes"]
+fn so_of_many_rounds() {
+    hidden(40_000);
+}
+
+/// Even in a build that can reveal moments: what has noise on does not.
+#[test]
+fn a_device_with_noise_refuses_moments() {
+    let samples = samples(&mut Random(20), 1);
+    let model = Linear::private(Heap::power(D, K, 1), Known::new(settings(LEAST, 8), 1)).unwrap();
+    let capabilities = model.capabilities();
+    let asked = Wire::MomentRows { first: 0, count: 1 };
+    assert_eq!((capabilities.tasks & asked.bit(), capabilities.roles & Role::Moment.bit()), (0, 0));
+    assert_eq!(moments(model, &samples).unwrap_err(), DeclineReason::Task);
+    // What a build says that can.
+    assert!(fedspan_client::WARNING.unwrap().contains("moment"));
+}

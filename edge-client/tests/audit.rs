@@ -1,0 +1,275 @@
+//! An audit of epsilon: whether one of two neighbours was at work is guessed from what leaves, by an attacker who knows
+//! all but that (white box: records, basis, variance, the best statistic). Whatever (epsilon, delta) holds, an event has
+//! `P <= e^epsilon Q + delta` for its probabilities under the two; so counts bound epsilon from below. The bound has to
+//! come close to the claim, or the audit could not notice anything, and must not exceed it. Mechanisms with a fault in
+//! them exceed it.
+//!
+//! The pair is that which attains the sensitivity. The event, "the statistic reaches a threshold", is chosen with one
+//! half of the releases and counted in the other.
+#![cfg(all(feature = "power", feature = "privacy"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "common/attack.rs"]
+mod attack;
+mod common;
+
+use attack::{Device, Pair, at_least, at_most, claimed_epsilon, normal_quantile, records, unit_vector};
+use common::power::identity_columns;
+use common::private::settings;
+
+/// Each probability is bounded at this level: both hold in 95 % of audits.
+const LEVEL: f64 = 0.025;
+
+/// `z = 2`, in units of 2^-16 squared.
+const TWO: u64 = 4 << 16;
+
+/// At which the claim of one release is 1.36.
+const DELTA: f64 = 1e-3;
+
+/// A statistic of releases of the first neighbour, and of the second.
+type Statistics = [Vec<f64>; 2];
+
+/// `releases` of each neighbour, which no other part of an audit has, and N statistics of each.
+fn statistics<const N: usize>(
+    audit: u64,
+    part: u64,
+    releases: u64,
+    draw: impl Fn(bool, u64) -> [f64; N],
+) -> [Statistics; N] {
+    let first = (audit * 2 + part) << 40;
+    let drawn = [true, false].map(|neighbour| {
+        let own = first + (u64::from(neighbour) << 39);
+        (own..own + releases).map(|number| draw(neighbour, number)).collect::<Vec<_>>()
+    });
+    std::array::from_fn(|which| drawn.each_ref().map(|own| own.iter().map(|all| all[which]).collect()))
+}
+
+fn reaching(statistics: &[f64], threshold: f64) -> u64 {
+    statistics.iter().filter(|&&statistic| statistic >= threshold).count() as u64
+}
+
+/// What epsilon is at least, given this event's counts.
+fn epsilon_at_least(statistics: &Statistics, threshold: f64, delta: f64) -> f64 {
+    let draws = statistics[0].len() as u64;
+    let [p, q] = statistics.each_ref().map(|own| reaching(own, threshold));
+    let over = at_least(p, draws, LEVEL) - delta;
+    if over <= 0.0 { 0.0 } else { (over / at_most(q, draws, LEVEL)).ln().max(0.0) }
+}
+
+/// The threshold with the largest bound, from those that cut off a geometric series of shares of the first.
+fn best_threshold(statistics: &Statistics, delta: f64) -> (f64, f64) {
+    let mut sorted = statistics[0].clone();
+    sorted.sort_by(f64::total_cmp);
+    let mut left = sorted.len() as f64;
+    let mut best = (f64::NEG_INFINITY, f64::INFINITY);
+    while left > 10.0 {
+        left *= 0.9;
+        let threshold = sorted[sorted.len() - 1 - left as usize];
+        let bound = epsilon_at_least(statistics, threshold, delta);
+        best = if bound > best.0 { (bound, threshold) } else { best };
+    }
+    best
+}
+
+/// A whole audit: each statistic of a release is tried in the first half, the best of them counted in the second.
+fn audit<const N: usize>(
+    number: u64,
+    releases: u64,
+    delta: f64,
+    draw: impl Fn(bool, u64) -> [f64; N],
+) -> f64 {
+    let first = statistics(number, 0, releases, &draw);
+    let tried = first.iter().map(|own| best_threshold(own, delta)).enumerate();
+    let (which, (_, threshold)) = tried.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).unwrap();
+    let second = statistics(number, 1, releases, &draw);
+    epsilon_at_least(&second[which], threshold, delta)
+}
+
+/// One device with the first unit vector, and one with the second, `times` each; asked about the plane of both.
+fn worst_pair(square: u64, times: usize) -> Pair {
+    let device = |at| Device {
+        samples: records(&vec![unit_vector(2, at); times]),
+        z: identity_columns(2, 2),
+        k: 2,
+        settings: settings(square, 1 << 15),
+    };
+    Pair::new(device(0), device(1))
+}
+
+/// What is claimed of this many releases: by the account, of the settings alone.
+fn claim(square: u64, releases: f64, delta: f64) -> f64 {
+    claimed_epsilon((releases * 65_536.0 / square as f64).sqrt(), delta)
+}
+
+/// `audits` audits of one release, by the share of the claim that they confirm: that is 0.8 at least, and above 1 no more
+/// often than bounds at this level may be wrong by chance.
+fn confirm(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f64) {
+    let pair = worst_pair(square, 1);
+    assert!(pair.mu > 0.999 * (65_536.0 / square as f64).sqrt(), "the sensitivity is attained");
+    let claim = claim(square, 1.0, delta);
+    let mut shares: Vec<f64> = (0..audits).map(|number| bound(&pair, number) / claim).collect();
+    shares.sort_by(f64::total_cmp);
+    let (least, median) = (shares[0], shares[shares.len() / 2]);
+    let most = shares[shares.len() - 1];
+    let over = shares.iter().filter(|&&share| share > 1.0).count() as u64;
+    println!(
+        "claimed {claim:.4} at delta {delta:e}: {audits} audits confirm {least:.3}, {median:.3}, {most:.3} of it (least, \
+         median, most), {over} of them more than all"
+    );
+    assert!(least >= 0.8 && over <= by_chance(audits) && most < 1.05, "{shares:?}");
+}
+
+/// How many audits may exceed a claim that holds: each does with a chance of `2 LEVEL` at most.
+fn by_chance(audits: u64) -> u64 {
+    (audits as f64 * 2.0 * LEVEL) as u64
+}
+
+fn confirmed(audits: u64, releases: u64) {
+    for (square, delta) in [(TWO, DELTA), (1 << 16, 1e-2)] {
+        confirm(audits, square, delta, |pair, number| {
+            audit(number, releases, delta, |neighbour, number| {
+                [pair.statistic(&pair.of(neighbour).release(number))]
+            })
+        });
+    }
+}
+
+#[test]
+fn the_audit_confirms_the_claim_and_does_not_exceed_it() {
+    confirmed(1, 200_000);
+}
+
+/// At a delta that counts cannot show: of noise that is Gaussian, the two kinds of wrong guesses say what `mu` is at
+/// least, and that what epsilon is at any delta.
+fn confirmed_by_guesses(audits: u64, releases: u64) {
+    confirm(audits, 16 << 16, 1e-5, |pair, number| {
+        let [guesses] = statistics(number, 0, releases, |neighbour, number| {
+            [pair.statistic(&pair.of(neighbour).release(number))]
+        });
+        let [right, wrong] = guesses.each_ref().map(|own| reaching(own, 0.0));
+        let rates = [releases - right, wrong].map(|count| at_most(count, releases, LEVEL));
+        claimed_epsilon(-rates.iter().map(|&rate| normal_quantile(rate)).sum::<f64>(), 1e-5)
+    });
+}
+
+#[test]
+fn wrong_guesses_confirm_the_claim_at_a_small_delta() {
+    confirmed_by_guesses(1, 300_000);
+}
+
+/// What may be wrong with a mechanism. None of it can be switched on in the code that ships: each is made of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Settings with half the multiplier that is claimed.
+    NoiseHalved,
+    /// Records of norm 4 that are not clipped, each worth 16 of norm 1, which is what the device is given; what leaves
+    /// is scaled down to norm 1 by the test.
+    ClippedAfterNoise,
+    /// Two rounds, by a source of seeds that repeats itself.
+    SeedReused,
+    /// Records of norm 2 that are not clipped: the device is given each four times, with norm 1.
+    RecordNotClipped,
+}
+
+/// An audit of a mechanism with this fault, and what is claimed of it.
+fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
+    let (square, times) = match fault {
+        Some(Fault::NoiseHalved) => (TWO / 4, 1),
+        Some(Fault::ClippedAfterNoise) => (TWO, 16),
+        Some(Fault::RecordNotClipped) => (TWO, 4),
+        _ => (TWO, 1),
+    };
+    let pair = worst_pair(square, times);
+    // The second round asks for the two directions the other way round.
+    let turned = |device: &Device| Device { z: vec![0.0, 1.0, 1.0, 0.0], ..device.clone() };
+    let second = Pair::new(turned(&pair.one), turned(&pair.other));
+    let two_rounds = matches!(fault, None | Some(Fault::SeedReused));
+    let bound = audit(number, releases, DELTA, |neighbour, number| {
+        let mut sent = pair.of(neighbour).release(number);
+        if !two_rounds {
+            if fault == Some(Fault::ClippedAfterNoise) {
+                clip(&mut sent, times);
+            }
+            return [pair.statistic(&sent); 2];
+        }
+        let another = if fault.is_none() { number | 1 << 63 } else { number };
+        let next = second.of(neighbour).release(another);
+        // Guesses from both rounds, and from their difference alone.
+        let (a, b) = (pair.statistic(&sent), second.statistic(&next));
+        let difference: Vec<f32> = sent.iter().zip(&next).map(|(a, b)| a - b).collect();
+        [a + b, pair.statistic(&difference)]
+    });
+    (bound, claim(TWO, if two_rounds { 2.0 } else { 1.0 }, DELTA))
+}
+
+/// Of `s A Z`, to norm 1.
+fn clip(sent: &mut [f32], rows: usize) {
+    let square: f32 = sent.iter().map(|value| value * value).sum();
+    let norm = rows as f32 * square.sqrt();
+    sent.iter_mut().for_each(|value| *value /= norm.max(1.0));
+}
+
+fn caught(audits: u64, releases: u64) {
+    let faults =
+        [Fault::NoiseHalved, Fault::ClippedAfterNoise, Fault::SeedReused, Fault::RecordNotClipped].map(Some);
+    for fault in faults.into_iter().chain([None]) {
+        let mut least = f64::INFINITY;
+        let mut found = 0;
+        for number in 0..audits {
+            let (bound, claim) = audit_of(fault, number, releases);
+            found += u64::from(bound > claim);
+            least = least.min(bound / claim);
+        }
+        println!(
+            "{fault:?}: {found} of {audits} audits of 4 x {releases} exceed the claim, {least:.2} of it or more"
+        );
+        match fault {
+            Some(_) => assert_eq!(found, audits, "{fault:?}"),
+            None => assert!(found <= by_chance(audits), "{found}"),
+        }
+    }
+}
+
+#[test]
+fn every_fault_is_caught() {
+    caught(1, 20_000);
+}
+
+/// `cargo test --release -p fedspan-client --all-features --test audit -- --ignored --nocapture`
+#[test]
+#[ignore = "minutes"]
+fn twenty_audits_confirm_the_claim_and_catch_every_fault() {
+    confirmed(20, 500_000);
+    confirmed_by_guesses(20, 500_000);
+    caught(20, 20_000);
+}
+
+/// Bounds hold in as many cases as they should: over all counts there can be, exactly.
+#[test]
+fn bounds_on_probabilities_are_those_of_clopper_and_pearson() {
+    // From tables: 5 of 10, 0 of 10.
+    assert!(
+        (at_least(5, 10, LEVEL) - 0.187_086).abs() < 1e-6 && (at_most(5, 10, LEVEL) - 0.812_914).abs() < 1e-6
+    );
+    assert!((at_most(0, 10, LEVEL) - 0.308_498).abs() < 1e-6 && at_least(0, 10, LEVEL) == 0.0);
+    for (draws, p) in [(30u64, 0.3f64), (30, 0.02), (200, 0.5), (200, 0.004)] {
+        let mut misses = [0.0; 2];
+        let mut term = (1.0 - p).powi(draws as i32);
+        for count in 0..=draws {
+            misses[0] += if at_least(count, draws, LEVEL) > p { term } else { 0.0 };
+            misses[1] += if at_most(count, draws, LEVEL) < p { term } else { 0.0 };
+            term *= (draws - count) as f64 / (count + 1) as f64 * p / (1.0 - p);
+        }
+        assert!(misses.iter().all(|&miss| miss <= LEVEL), "{draws} {p}: {misses:?}");
+    }
+}
+
+/// The claim is the account's (`aggregator/PRIVACY.md`).
+#[test]
+fn claims_are_those_of_the_account() {
+    for (releases, z, epsilon) in
+        [(1.0f64, 4.0, 0.926_341_504), (100.0, 20.0, 1.993_091_404), (50.0, 10.0, 2.943_225_24)]
+    {
+        assert!((claimed_epsilon(releases.sqrt() / z, 1e-5) - epsilon).abs() < 1e-8);
+    }
+}

@@ -1,0 +1,152 @@
+//! A search for what would refute the claim, after Google's StochasticTester: data sets of low discrepancy, two
+//! neighbours each, histograms of what leaves from both. No bucket, and none of the tails, may hold more than `e^epsilon`
+//! times what it holds for the neighbour, plus delta. The claim is that of the settings; the attacker knows no more of
+//! the mechanism than where to look.
+#![cfg(all(feature = "power", feature = "privacy"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "common/attack.rs"]
+mod attack;
+mod common;
+
+use attack::{Device, Pair, claimed_delta, records};
+use common::private::settings;
+use common::{Random, flat};
+
+/// z = 2.
+const SQUARE: u64 = 4 << 16;
+
+/// Where the claim is tried.
+const EPSILONS: [f64; 3] = [0.5, 1.0, 2.0];
+
+/// What a count may be off by, in standard errors: of 360 000 events in a full search a tenth of one is off by as much.
+const MARGIN: f64 = 5.0;
+
+/// Two fifths of a standard deviation each, the outermost without an end.
+const BUCKETS: usize = 20;
+
+/// Features, columns.
+const SHAPE: (usize, usize) = (3, 2);
+
+/// Coordinates of a point, as many as the largest data set has: two neighbours' records and three others.
+const PRIMES: [u64; 15] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47];
+
+/// The radical inverse (Halton 1960): the digits of `index` behind the point, in reverse.
+fn halton(mut index: u64, base: u64) -> f64 {
+    let (mut value, mut place) = (0.0, 1.0);
+    while index > 0 {
+        place /= base as f64;
+        value += (index % base) as f64 * place;
+        index /= base;
+    }
+    value
+}
+
+/// The neighbours of one data set: entries within a half or within one and a half, so that some records are clipped.
+fn neighbours(number: u64, square: u64) -> Pair {
+    let (d, k) = SHAPE;
+    let reach = if number.is_multiple_of(3) { 1.0 } else { 3.0 };
+    let point: Vec<f32> =
+        PRIMES.iter().map(|&base| (reach * (halton(100 + number, base) - 0.5)) as f32).collect();
+    let mut rows: Vec<Vec<f32>> = point.chunks(d).map(<[f32]>::to_vec).collect();
+    rows.truncate(2 + (number % 4) as usize);
+    let replaced = rows.pop().unwrap();
+    let z = flat(&Random(number).orthonormal(d, k));
+    let one = Device { samples: records(&rows), z, k, settings: settings(square, 1 << 15) };
+    rows[0] = replaced;
+    let other = Device { samples: records(&rows), ..one.clone() };
+    Pair::new(one, other)
+}
+
+type Histogram = [u64; BUCKETS];
+
+/// Counts of a release's first number, and of the ratio of likelihoods; both centred between the neighbours and in
+/// standard deviations of the noise.
+fn histograms(pair: &Pair, first: bool, samples: u64, seeds: u64) -> [Histogram; 2] {
+    let centre = (pair.one.sums()[0] + pair.other.sums()[0]) as f64 / 2.0;
+    let (unit, sigma) = (f64::from(pair.one.unit()), pair.one.variance().sqrt());
+    let mut all = [[0; BUCKETS]; 2];
+    for number in 0..samples {
+        let sent = pair.of(first).release(seeds + number);
+        let values = [(f64::from(sent[0]) * unit - centre) / sigma, pair.statistic(&sent)];
+        for (histogram, value) in all.iter_mut().zip(values) {
+            let bucket = (value * 2.5).floor() + (BUCKETS / 2) as f64;
+            histogram[bucket.clamp(0.0, BUCKETS as f64 - 1.0) as usize] += 1;
+        }
+    }
+    all
+}
+
+/// By how many standard errors the worst event exceeds the claim: buckets, and all from a bucket on, either way.
+fn worst(p: &Histogram, q: &Histogram, samples: u64) -> f64 {
+    let mut worst = f64::NEG_INFINITY;
+    let n = samples as f64;
+    let mut event = |p: u64, q: u64| {
+        for epsilon in EPSILONS {
+            let delta = claimed_delta((65_536.0 / SQUARE as f64).sqrt(), epsilon);
+            let (p, q) = (p as f64 / n, q as f64 / n);
+            // One more of each, since a count of none is off by something as well.
+            let error = ((p + 1.0 / n + (2.0 * epsilon).exp() * (q + 1.0 / n)) / n).sqrt();
+            worst = worst.max((p - epsilon.exp() * q - delta) / error);
+        }
+    };
+    for (p, q) in [(p, q), (q, p)] {
+        for bucket in 0..BUCKETS {
+            event(p[bucket], q[bucket]);
+            event(p[bucket..].iter().sum(), q[bucket..].iter().sum());
+            event(p[..=bucket].iter().sum(), q[..=bucket].iter().sum());
+        }
+    }
+    worst
+}
+
+/// How many of the data sets refute the claim, for devices with this squared multiplier, and the most standard errors.
+fn refuted(square: u64, sets: u64, samples: u64) -> (u64, f64) {
+    let (mut refuted, mut most) = (0, 0.0f64);
+    let mut moved = 0.0f64;
+    for set in 0..sets {
+        let pair = neighbours(set, square);
+        moved = moved.max(pair.mu * (square as f64 / 65_536.0).sqrt());
+        let [a, b] = [true, false]
+            .map(|first| histograms(&pair, first, samples, (set << 32) + (u64::from(first) << 31)));
+        let over = a.iter().zip(&b).map(|(p, q)| worst(p, q, samples)).fold(0.0, f64::max);
+        refuted += u64::from(over > MARGIN);
+        most = most.max(over);
+    }
+    println!(
+        "z = {}: {refuted} of {sets} data sets of 2 x {samples} releases refute the claim of z = 2, by {most:.1} \
+         standard errors at most; neighbours move sums by {moved:.3} of the sensitivity at most",
+        (square as f64 / 65_536.0).sqrt()
+    );
+    (refuted, most)
+}
+
+fn search(sets: u64, samples: u64) {
+    assert_eq!(refuted(SQUARE, sets, samples).0, 0);
+    let (found, most) = refuted(SQUARE / 4, sets, samples);
+    assert!(found > sets / 8 && most > 2.0 * MARGIN, "half the noise: {found} of {sets}, {most}");
+}
+
+#[test]
+fn no_data_set_refutes_the_claim_and_many_refute_half_the_noise() {
+    search(40, 4_000);
+}
+
+/// `cargo test --release -p fedspan-client --all-features --test falsifier -- --ignored --nocapture`
+#[test]
+#[ignore = "minutes"]
+fn so_of_five_hundred_data_sets() {
+    search(500, 20_000);
+}
+
+/// Points fill the unit interval evenly: of the first `base^n` there is one in each part of that length.
+#[test]
+fn halton_points_are_spread_evenly() {
+    for base in PRIMES {
+        let parts = base * base;
+        let mut seen: Vec<u64> =
+            (0..parts).map(|index| (halton(index, base) * parts as f64 + 0.5) as u64).collect();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..parts), "base {base}");
+    }
+}
