@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance};
+use fedspan_aggregator::server::Status;
 use fedspan_aggregator::store;
 use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;
@@ -26,8 +27,31 @@ fn bits(matrix: &Matrix) -> Vec<u64> {
     matrix.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Rows of which four directions stand out.
+const ROWS: &str = r#"
+seed = 11
+[data]
+kind = "spiked-covariance"
+clients = 12
+d = 20
+k = 3
+samples = 300
+noise_std = 0.3
+"#;
+
 async fn agrees(sections: &str) {
-    let scenario = Scenario::parse("test", &format!("{DATA}{sections}"), &[]).expect("scenario");
+    agree(DATA, sections).await;
+}
+
+/// The same bits, simulated and by devices.
+async fn agree(data: &str, sections: &str) {
+    let (_, served, simulated) = both(data, sections).await;
+    assert_eq!(bits(&served), bits(&simulated));
+}
+
+/// What a real campaign on these data says and learns, and what is learnt in a simulation.
+async fn both(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
+    let scenario = Scenario::parse("test", &format!("{data}{sections}"), &[]).expect("scenario");
     let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
     let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
     let state = tempfile::tempdir().expect("a directory");
@@ -52,7 +76,7 @@ async fn agrees(sections: &str) {
     let (d, k) = (dataset.features, scenario.model.k);
     let served = Matrix::from_column_slice(d, k, &committed.state[..d * k]);
     let served = orthonormal(&served).expect("full rank");
-    assert_eq!(bits(&served), bits(simulated.representation.as_ref().expect("there is one")));
+    (status, served, simulated.representation.expect("there is one"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,4 +103,26 @@ async fn one_shared_model() {
     let sections =
         "[model]\nk = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 10\nstep_size = 0.1\nlocal_steps = 3\n";
     agrees(sections).await;
+}
+
+const POWER: &str =
+    "[model]\nk = 3\n[algorithm]\nname = \"fedpower\"\niterations = 5\nlocal_steps = 2\ndecay = true\n";
+
+/// With alignment each exchange but the last takes the basis as well as the product.
+#[tokio::test(flavor = "multi_thread")]
+async fn power_iterations() {
+    agree(ROWS, POWER).await;
+}
+
+/// With noise, of which devices keep a ledger, and the server another: it asks for what they promise. Devices have the
+/// system's entropy: nobody can say beforehand what they send.
+#[tokio::test(flavor = "multi_thread")]
+async fn power_iterations_in_noise() {
+    let promise = "[privacy]\nepsilon = 20.0\ndelta = 1e-4\n";
+    let (status, served, simulated) = both(ROWS, &format!("{POWER}{promise}")).await;
+    let privacy = status.privacy.expect("an account");
+    assert!(privacy.epsilon <= 20.0 && privacy.epsilon > 19.99, "{}", privacy.epsilon);
+    assert_eq!((privacy.devices.len(), privacy.fell_back), (12, 0));
+    let apart = principal_angle_distance(&served, &simulated);
+    assert!(apart < 0.9 && apart > 1e-3, "the same directions and not the same noise: {apart}");
 }
