@@ -225,13 +225,29 @@ fn records_can_want_noise() {
         (&["--epsilon", "1e-9", "--delta", "1e-12", "--releases", "3", "--slot", "1"], "no finite noise"),
         (&[&promise[..], &["--rows", "0"]].concat(), "--rows 0: 1 to"),
         (&[&promise[..], &["--clip", "nan"]].concat(), "--clip NaN: finite"),
-        (&[&promise[..], &["--iterations", "0"]].concat(), "at least 1"),
+        (&[&promise[..], &["--iterations", "0"]].concat(), "--iterations 0: 1 to the 100"),
+        (&[&promise[..], &["--iterations", "101"]].concat(), "--iterations 101: 1 to the 100"),
+        (&["--epsilon", "1", "--delta", "0.1", "--releases", "3", "--slot", "0"], "--slot 0: at least 1"),
+        (
+            &["--epsilon", "1", "--delta", "0.1", "--releases", "3", "--slot", "60000"],
+            "[rounds] deadline is 60 s",
+        ),
+        (&[&promise[..], &["--without-noise"]].concat(), "cannot be used with"),
     ] {
         let (code, _, err) = run(at, &[&["export", "1", "--flash", "never"], arguments].concat());
         assert!(code == 2 && err.contains(message), "{arguments:?}: {err}");
     }
     let (code, _, err) = run(at, &[&["export", "1", "-o", "lines"], &promise[..]].concat());
     assert!(code == 2 && err.contains("--epsilon is for provisioning records"), "{err}");
+    // Where the server asks for noise, no record goes without by mistake, nor with too little.
+    let text = std::fs::read_to_string(at.join("fleet.toml")).unwrap();
+    std::fs::write(at.join("fleet.toml"), text + "[privacy]\nepsilon = 1.5\ndelta = 1e-5\n").unwrap();
+    let (code, _, err) = run(at, &["export", "1", "--flash", "never"]);
+    assert!(code == 2 && err.contains("[privacy] asks devices for noise"), "{err}");
+    let (code, _, err) = run(at, &[&["export", "1", "--flash", "never"], &promise[..]].concat());
+    assert!(code == 2 && err.contains("[privacy] asks for 1.5 at most"), "{err}");
+    done(at, &["export", "1", "--flash", "own", "--without-noise"]);
+    assert!(Provision::read(&std::fs::read(at.join("own/device-1.bin")).unwrap()).unwrap().noise.is_none());
     assert!(!at.join("never").exists() && !at.join("lines").exists());
 }
 

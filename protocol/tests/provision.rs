@@ -151,7 +151,7 @@ fn entries_that_may_be_skipped_are_and_others_are_refused() {
         let entry = [&[1, length][..], &vec![0; length.into()]].concat();
         assert_eq!(Provision::read(&with_entries(&entry)), Err(ProvisionError::Entry { offset: 50 }));
     }
-    for clip in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+    for clip in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, -1.0] {
         let mut entry = provision_with_noise()[50..82].to_vec();
         entry[26..30].copy_from_slice(&clip.to_le_bytes());
         assert_eq!(Provision::read(&with_entries(&entry)), Err(ProvisionError::Entry { offset: 50 }));
@@ -164,7 +164,7 @@ fn entries_that_may_be_skipped_are_and_others_are_refused() {
 }
 
 fn noise() -> impl Strategy<Value = ProvisionedNoise> {
-    let clip = any::<f32>();
+    let clip = any::<f32>().prop_map(f32::abs);
     (any::<(u64, u64, u32, u32, u16)>(), clip).prop_map(|(numbers, clip)| {
         let (multiplier_square, budget, rows_max, slot, iterations_max) = numbers;
         ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max }

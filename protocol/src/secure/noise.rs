@@ -28,7 +28,7 @@ pub struct ProvisionedNoise {
 }
 
 impl ProvisionedNoise {
-    /// Reads a value; `None` if it has another length, or a norm that is not finite.
+    /// Reads a value; `None` if it has another length, or a norm that is none.
     pub(super) fn read(mut value: &[u8]) -> Option<Self> {
         let fields = &mut value;
         let noise = Self {
@@ -39,7 +39,7 @@ impl ProvisionedNoise {
             clip: f32::from_le_bytes(take(fields)?),
             iterations_max: u16::from_le_bytes(take(fields)?),
         };
-        (value.is_empty() && noise.clip.is_finite()).then_some(noise)
+        (value.is_empty() && noise.clip.is_finite() && noise.clip.is_sign_positive()).then_some(noise)
     }
 
     /// The whole entry, byte by byte.

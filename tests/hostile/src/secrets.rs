@@ -32,8 +32,9 @@ fn record(bytes: &[u8]) -> Option<Fields> {
             return None;
         }
         if tag == 1 {
-            // An exponent of ones is that of what is not finite.
-            noise = number(rest, 0).filter(|noise: &[u8; 30]| noise[27] & 0x7F < 0x7F || noise[26] < 0x80);
+            // No sign; an exponent of ones is that of what is not finite.
+            noise = number(rest, 0)
+                .filter(|noise: &[u8; 30]| noise[27] < 0x7F || noise[27] == 0x7F && noise[26] < 0x80);
             noise?;
         }
         last = Some(tag);

@@ -11,13 +11,12 @@ use fedspan_aggregator::keys::{
     Answer, Cost, FileError, KeyStore, KeyStoreError, Listed, Range, Request, State, Which, create_private,
     parse_keys, ranges,
 };
-use fedspan_aggregator::privacy::units::provisioned;
-use fedspan_aggregator::privacy::{Delta, Epsilon, ParameterError, Releases};
 use fedspan_aggregator::server::query;
 use fedspan_protocol::secure::{PROVISION, PROVISION_WITH_NOISE, Provision, ProvisionedNoise};
 use getrandom::SysRng;
 use zeroize::Zeroizing;
 
+use super::noise::{NoiseOptions, multiplier};
 use super::unlock::Sources;
 
 /// How long a command waits for another one that is writing.
@@ -88,61 +87,6 @@ enum Command {
     },
 }
 
-/// The noise that records make devices add to what they send. Their firmware must have it (features `privacy`, `power`).
-#[derive(Args)]
-#[command(next_help_heading = "Noise, in provisioning records")]
-struct NoiseOptions {
-    /// What all releases of a device's life promise to each of its records.
-    #[arg(long, value_name = "X", requires = "delta", requires = "releases", requires = "slot")]
-    epsilon: Option<f64>,
-    /// At this delta.
-    #[arg(long, value_name = "X", requires = "epsilon")]
-    delta: Option<f64>,
-    /// How many releases there can be: power iterations, and updates of FedRep.
-    #[arg(long, value_name = "N", requires = "epsilon")]
-    releases: Option<u32>,
-    /// Milliseconds from the beginning of a computation to its answer, whatever it takes: more than the longest does.
-    #[arg(long, value_name = "MS", requires = "epsilon")]
-    slot: Option<u32>,
-    /// Samples of a round that count.
-    #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 32_768)]
-    rows: u32,
-    /// Power iterations, or gradient steps of a head, that a round may ask for.
-    #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 1)]
-    iterations: u16,
-    /// The norm that FedRep's gradients are clipped to; without it none leaves.
-    #[arg(long, value_name = "X", requires = "epsilon")]
-    clip: Option<f32>,
-}
-
-impl NoiseOptions {
-    /// What goes into the records.
-    fn provisioned(&self) -> Result<Option<ProvisionedNoise>, Stop> {
-        let (Some(epsilon), Some(delta), Some(releases), Some(slot)) =
-            (self.epsilon, self.delta, self.releases, self.slot)
-        else {
-            return Ok(None);
-        };
-        let wrong = |error: ParameterError| Stop::Wrong(error.to_string());
-        let epsilon = Epsilon::new(epsilon).map_err(wrong)?;
-        let delta = Delta::new(delta).map_err(wrong)?;
-        let releases = Releases::new(releases).map_err(wrong)?;
-        let (multiplier_square, budget) = provisioned(epsilon, delta, releases).map_err(wrong)?;
-        let Self { rows: rows_max, iterations: iterations_max, clip, .. } = *self;
-        if rows_max == 0 || rows_max > 1 << 30 {
-            return Err(Stop::Wrong(format!("--rows {rows_max}: 1 to {}", 1 << 30)));
-        }
-        if iterations_max == 0 || slot == 0 {
-            return Err(Stop::Wrong("--iterations and --slot: at least 1".to_owned()));
-        }
-        if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
-            return Err(Stop::Wrong(format!("--clip {clip}: finite and above 0")));
-        }
-        let clip = clip.unwrap_or(0.0);
-        Ok(Some(ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max }))
-    }
-}
-
 #[derive(Args)]
 struct Selection {
     /// Numbers or ranges: 7, 1..64 (64 included).
@@ -193,11 +137,9 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::Rotate(selection) => Request::Rotate(selection.which()),
         Command::Export { selection, output, noise, .. } => {
             // Before anything secret is read.
-            let record = output.as_ref().is_none_or(|output| is_record(output));
-            if noise.provisioned()?.is_some() && !record {
-                return Err(Stop::Wrong(
-                    "--epsilon is for provisioning records: --flash, or -o NAME.bin".to_owned(),
-                ));
+            match output.as_ref().is_none_or(|output| is_record(output)) {
+                true => drop(noise.of_records(fleet).map_err(Stop::Wrong)?),
+                false => noise.of_lines().map_err(Stop::Wrong)?,
             }
             if let Some(output) = output.as_ref().filter(|output| output.symlink_metadata().is_ok()) {
                 return Err(failed(FileError::Exists { path: output.clone() }));
@@ -215,7 +157,8 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         }
         (Command::List { .. }, Answer::Listed(rows)) => table(&rows),
         (Command::Export { output, flash, noise, .. }, Answer::Exported(text)) => {
-            export(output.as_deref(), flash.as_deref(), noise.provisioned()?, &text)?
+            let noise = noise.of_records(fleet).ok().flatten();
+            export(output.as_deref(), flash.as_deref(), noise, &text)?
         }
         (command, Answer::Changed(rows)) => changed(command, &rows),
         _ => return Err(failed("the server's answer is not one to this request")),
@@ -419,12 +362,6 @@ fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
 /// Whether a file of this name is to hold a provisioning record.
 fn is_record(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "bin")
-}
-
-/// Standard deviation over sensitivity.
-#[allow(clippy::cast_precision_loss, reason = "41 bits")]
-fn multiplier(noise: &ProvisionedNoise) -> f64 {
-    (noise.multiplier_square as f64 / 65_536.0).sqrt()
 }
 
 #[cfg(test)]

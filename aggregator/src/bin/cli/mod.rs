@@ -1,4 +1,5 @@
 //! Commands that are longer than a few lines.
 
 pub mod keys;
+pub mod noise;
 pub mod unlock;

@@ -1,0 +1,131 @@
+//! Options of `keys export` for the noise in provisioning records.
+
+use std::time::Duration;
+
+use clap::Args;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::privacy::units::{epsilon_of, provisioned};
+use fedspan_aggregator::privacy::{Delta, Epsilon, Releases};
+use fedspan_protocol::secure::ProvisionedNoise;
+
+/// Rows of a round that are counted at most.
+const ROWS_MAX: u32 = 1 << 30;
+
+/// The noise that records make devices add to what they send. Their firmware must have it (features `privacy`, `power`).
+#[derive(Args)]
+#[command(next_help_heading = "Noise, in provisioning records")]
+pub struct NoiseOptions {
+    /// What all releases of a device's life promise to each of its records.
+    #[arg(long, value_name = "X", requires = "delta", requires = "releases", requires = "slot")]
+    epsilon: Option<f64>,
+    /// At this delta.
+    #[arg(long, value_name = "X", requires = "epsilon")]
+    delta: Option<f64>,
+    /// How many releases there can be: power iterations, and updates of FedRep.
+    #[arg(long, value_name = "N", requires = "epsilon")]
+    releases: Option<u32>,
+    /// Milliseconds from the beginning of a computation to its answer, whatever it takes: more than the longest does.
+    #[arg(long, value_name = "MS", requires = "epsilon")]
+    slot: Option<u32>,
+    /// Samples of a round that count.
+    #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 32_768)]
+    rows: u32,
+    /// Power iterations, or gradient steps of a head, that a round may ask for.
+    #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 1)]
+    iterations: u16,
+    /// The norm that FedRep's gradients are clipped to; without it none leaves.
+    #[arg(long, value_name = "X", requires = "epsilon")]
+    clip: Option<f32>,
+    /// Records without noise although [privacy] asks for it: the firmware has its own.
+    #[arg(long, conflicts_with = "epsilon")]
+    without_noise: bool,
+}
+
+impl NoiseOptions {
+    /// Lines of keys have no place for it.
+    pub fn of_lines(&self) -> Result<(), String> {
+        match (self.epsilon, self.without_noise) {
+            (None, false) => Ok(()),
+            (Some(_), _) => Err("--epsilon is for provisioning records: --flash, or -o NAME.bin".to_owned()),
+            (None, true) => {
+                Err("--without-noise is for provisioning records: --flash, or -o NAME.bin".to_owned())
+            }
+        }
+    }
+
+    /// What goes into the records of a fleet, if it can take part in it.
+    pub fn of_records(&self, fleet: &Fleet) -> Result<Option<ProvisionedNoise>, String> {
+        let noise = self.provisioned()?;
+        match (&noise, fleet.privacy) {
+            (Some(noise), _) => self.suits(noise, fleet)?,
+            (None, Some(_)) if !self.without_noise => {
+                return Err("[privacy] asks devices for noise: say how much with --epsilon, or --without-noise where \
+                            their firmware has its own"
+                    .to_owned());
+            }
+            (None, _) => {}
+        }
+        Ok(noise)
+    }
+
+    fn provisioned(&self) -> Result<Option<ProvisionedNoise>, String> {
+        let (Some(epsilon), Some(delta), Some(releases), Some(slot)) =
+            (self.epsilon, self.delta, self.releases, self.slot)
+        else {
+            return Ok(None);
+        };
+        let epsilon = Epsilon::new(epsilon).map_err(|error| error.to_string())?;
+        let delta = Delta::new(delta).map_err(|error| error.to_string())?;
+        let releases = Releases::new(releases).map_err(|error| error.to_string())?;
+        let (multiplier_square, budget) =
+            provisioned(epsilon, delta, releases).map_err(|error| error.to_string())?;
+        let Self { rows: rows_max, iterations: iterations_max, clip, .. } = *self;
+        if !(1..=ROWS_MAX).contains(&rows_max) {
+            return Err(format!("--rows {rows_max}: 1 to {ROWS_MAX}"));
+        }
+        if iterations_max == 0 || u32::from(iterations_max) > releases.get() {
+            let releases = releases.get();
+            return Err(format!(
+                "--iterations {iterations_max}: 1 to the {releases} releases that there can be"
+            ));
+        }
+        if slot == 0 {
+            return Err("--slot 0: at least 1".to_owned());
+        }
+        if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
+            return Err(format!("--clip {clip}: finite and above 0"));
+        }
+        let clip = clip.unwrap_or(0.0);
+        Ok(Some(ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max }))
+    }
+
+    /// Whether a server of this fleet would take such a device, and wait for it.
+    fn suits(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
+        if let Some(minimum) = fleet.privacy.filter(|minimum| noise.budget > minimum.budget()) {
+            let (asked, delta) = (minimum.epsilon.get(), minimum.delta.get());
+            let found = epsilon_of(noise.budget, minimum.delta);
+            return Err(format!(
+                "that is epsilon {found:.4} at delta {delta}; [privacy] asks for {asked} at most"
+            ));
+        }
+        let slot = Duration::from_millis(noise.slot.into());
+        let limits =
+            [("[rounds] deadline", fleet.rounds.deadline), ("[limits] idle", Some(fleet.limits.idle))];
+        for (name, limit) in limits {
+            if let Some(limit) = limit.filter(|limit| *limit <= slot) {
+                let limit = limit.as_secs_f64();
+                return Err(format!(
+                    "--slot {}: {name} is {limit} s, which no device with it keeps",
+                    noise.slot
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Standard deviation over sensitivity.
+#[allow(clippy::cast_precision_loss, reason = "41 bits")]
+pub fn multiplier(noise: &ProvisionedNoise) -> f64 {
+    (noise.multiplier_square as f64 / 65_536.0).sqrt()
+}
