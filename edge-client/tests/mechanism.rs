@@ -14,6 +14,7 @@ use fedspan_client::{Linear, Mechanism, NotReady, Task};
 use fedspan_protocol::message::{
     DeclineReason, HeadSolve, PowerRows, PowerUpload, Privacy, Task as Wire, Upload,
 };
+use fedspan_protocol::secure::ProvisionedNoise;
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const LEAST: u64 = (1 << 14) + 1;
@@ -97,6 +98,32 @@ fn sensitivity_is_its_formula_rounded_up() {
     }
     assert_eq!(sensitivity(64, 4, 15), 46_382);
     assert_eq!(sensitivity(58, 1, 15), 32_793);
+}
+
+/// What a provisioning record says is what the device does, or it does nothing.
+#[test]
+fn records_make_settings_or_errors() {
+    let noise = ProvisionedNoise {
+        multiplier_square: 9 << 16,
+        budget: 77,
+        rows_max: 500,
+        slot: 250,
+        clip: 0.0,
+        iterations_max: 3,
+    };
+    let made = Settings::provisioned(&noise).unwrap();
+    assert_eq!((made.release(), made.budget(), made.rows_max()), ((1u32 << 30).div_ceil(9), 77, 500));
+    assert_eq!((made.slot(), made.iterations_max()), (250, 3));
+    for (wrong, message) in [
+        (ProvisionedNoise { multiplier_square: 1 << 14, ..noise }, "16384"),
+        (ProvisionedNoise { multiplier_square: u64::MAX, ..noise }, "18446744073709551615"),
+        (ProvisionedNoise { rows_max: 0, ..noise }, "0 rows a round"),
+        (ProvisionedNoise { rows_max: u32::MAX, ..noise }, "4294967295 rows a round"),
+        (ProvisionedNoise { slot: 0, ..noise }, "a slot of 0 ms"),
+    ] {
+        let said = Settings::provisioned(&wrong).unwrap_err().to_string();
+        assert!(said.contains(message), "{wrong:?}: {said}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use core::fmt;
 use super::discrete_gaussian::{Variance, VarianceError};
 use super::entropy::{EntropyError, EntropySource, draw_seed};
 use super::health::MinEntropy;
-use super::multiplier::NoiseMultiplier;
+use super::multiplier::{NoiseMultiplier, NoiseMultiplierError};
 use super::noise::Seed;
 use super::sensitivity::{GRID_MAX, sensitivity};
 use crate::mechanism::{Mechanism, Release};
@@ -128,6 +128,8 @@ pub enum SettingsError {
     },
     /// No time at which anything may leave.
     Slot,
+    /// No such noise multiplier.
+    Multiplier(NoiseMultiplierError),
     /// No basis of so many columns.
     Width {
         /// Columns.
@@ -151,6 +153,7 @@ impl fmt::Display for SettingsError {
         match *self {
             Self::RowsMax { rows_max } => write!(f, "{rows_max} rows a round: it has to be 1 to 2^30"),
             Self::Slot => f.write_str("a slot of 0 ms: it has to be longer than the longest computation"),
+            Self::Multiplier(error) => error.fmt(f),
             Self::Width { width, most } => {
                 write!(f, "a basis of {width} columns, at most {most} are possible")
             }

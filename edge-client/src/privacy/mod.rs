@@ -71,6 +71,7 @@ mod health;
 mod mechanism;
 mod multiplier;
 mod noise;
+mod provisioned;
 mod sensitivity;
 
 pub use discrete_gaussian::{Variance, VarianceError};
