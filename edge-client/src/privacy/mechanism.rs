@@ -39,6 +39,12 @@ impl Settings {
         Ok(Self { multiplier, budget, rows_max })
     }
 
+    /// How much noise.
+    #[must_use]
+    pub const fn multiplier(&self) -> NoiseMultiplier {
+        self.multiplier
+    }
+
     /// What one release costs.
     #[must_use]
     pub const fn release(&self) -> u32 {

@@ -67,7 +67,8 @@ impl<M: Memory> Linear<M> {
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// A model without representation and head, from which only what `mechanism` hides in noise leaves: FedPower (a
-    /// feature) and fitting the head are all that it takes part in. Set [`Config::slot`](crate::session::Config::slot):
+    /// feature), FedRep where the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in 16-bit fixed point), and
+    /// fitting the head are all that it takes part in. Set [`Config::slot`](crate::session::Config::slot):
     /// without it the time of sending tells how long the noise took to draw.
     ///
     /// # Errors
@@ -76,6 +77,9 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     pub fn private(memory: M, mechanism: P) -> Result<Self, SettingsError> {
         if let Some(settings) = mechanism.settings() {
             noise::variance(&settings, memory.parts_ref().shape)?;
+            if let Some(clipping) = mechanism.clipping() {
+                noise::gradient_variance(&settings, clipping.clip())?;
+            }
         }
         Ok(Self { memory, mechanism, state: State::new() })
     }
@@ -147,6 +151,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         samples: &mut dyn SampleSource,
     ) -> Result<Usage, DeclineReason> {
         let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
+        #[cfg(feature = "privacy")]
+        noise::forget(&mut self.mechanism);
         self.state.task = Some(Wire::FitHead { head });
         let usage = arithmetic::solve_head(&mut self.memory, head, RoundId::default(), samples)?;
         self.state.head = Some(hash);

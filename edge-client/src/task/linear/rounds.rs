@@ -14,9 +14,11 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 use super::noise;
 use super::{Linear, accepts, arithmetic};
 use crate::kernel::gradient;
-use crate::mechanism::{Mechanism, announced, is_private};
-use crate::memory::{Memory, Parts};
+use crate::mechanism::{Mechanism, announced, is_private, sends_gradients};
+use crate::memory::{Memory, Parts, PartsRef};
 use crate::source::{SampleSource, Targets};
+#[cfg(feature = "privacy")]
+use crate::task::hidden;
 #[cfg(feature = "power")]
 use crate::task::power;
 #[cfg(feature = "shared-head")]
@@ -26,11 +28,12 @@ use crate::task::{Task, Usage, fedrep, start};
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
         let second = self.memory.parts_ref().second.is_some();
-        accepts::capabilities(self.shape(), self.memory.numeric(), second, announced(&self.mechanism))
+        let (numeric, privacy) = (self.memory.numeric(), announced(&self.mechanism));
+        accepts::capabilities(self.shape(), numeric, second, privacy, self.does_fed_rep())
     }
 
     fn streamed_tasks(&self) -> u16 {
-        accepts::streamed_tasks(announced(&self.mechanism))
+        accepts::streamed_tasks(self.does_fed_rep())
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
@@ -38,6 +41,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let open = !is_private(&self.mechanism);
         let possible = match round.task {
             Wire::FitHead { .. } => true,
+            Wire::FedRep { .. } => self.does_fed_rep(),
             Wire::FedAvg { .. } => open && self.memory.numeric() == Numeric::F32,
             #[cfg(feature = "power")]
             Wire::FedPower { .. } => self.memory.parts_ref().second.is_some(),
@@ -60,6 +64,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         if encodings.any(|other| other != first) {
             return Err(DeclineReason::Tensors);
         }
+        #[cfg(feature = "privacy")]
+        noise::forget(&mut self.mechanism);
         self.state.task = Some(round.task);
         self.state.received = first;
         Ok(())
@@ -159,10 +165,15 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
         self.state.usage = Usage::default();
-        match self.state.task {
-            Some(Wire::FedRep { .. } | Wire::FitHead { .. }) => fedrep::begin(&mut self.memory.parts()),
-            _ => Err(DeclineReason::Task),
+        let Some(task @ (Wire::FedRep { .. } | Wire::FitHead { .. })) = self.state.task else {
+            return Err(DeclineReason::Task);
+        };
+        #[cfg(feature = "privacy")]
+        if self.is_noisy() && matches!(task, Wire::FedRep { .. }) {
+            noise::draw(&mut self.mechanism)?;
         }
+        let _ = task;
+        fedrep::begin(&mut self.memory.parts())
     }
 
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
@@ -182,16 +193,23 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task else {
             return Err(DeclineReason::Task);
         };
-        if usage.samples == 0 {
-            return Ok(reported);
+        let fitted = usage.samples > 0 && {
+            self.state.head = None;
+            match fedrep::finish(&mut self.memory.parts(), head, usage) {
+                Ok(()) => {
+                    self.state.head = self.state.representation;
+                    true
+                }
+                // Nobody is told that these samples make no head.
+                Err(_) if self.is_noisy() => false,
+                Err(reason) => return Err(reason),
+            }
+        };
+        #[cfg(feature = "privacy")]
+        if self.is_noisy() && matches!(self.state.task, Some(Wire::FedRep { .. })) {
+            noise::settle(self, fitted);
         }
-        self.state.head = None;
-        match fedrep::finish(&mut self.memory.parts(), head, usage) {
-            Ok(()) => self.state.head = self.state.representation,
-            // Nobody is told that these samples make no head.
-            Err(_) if self.is_noisy() => {}
-            Err(reason) => return Err(reason),
-        }
+        let _ = fitted;
         Ok(reported)
     }
 
@@ -242,12 +260,9 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         let parts = self.memory.parts_ref();
-        let shape = parts.shape;
         let Some(task) = self.state.task else { return };
         if let Wire::FedRep { upload, step_size, .. } = task {
-            let scale = gradient_scale(self.state.usage);
-            let (s, w) = (parts.residual, parts.head);
-            gradient::elements(s, w, shape.width, shape.outputs, scale, first, out);
+            self.emit_gradient(first, out);
             if upload == Upload::Representation {
                 for (place, &b) in out.iter_mut().zip(parts.representation.iter().skip(first)) {
                     *place = b - step_size * *place;
@@ -274,6 +289,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Some(settings), Wire::FedPower { iterations, .. }) => {
                 u64::from(iterations) * u64::from(settings.release())
             }
+            (Some(settings), Wire::FedRep { .. }) => u64::from(settings.release()),
             _ => 0,
         }
     }
@@ -283,6 +299,9 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     }
 
     fn head_mut(&mut self) -> &mut [f32] {
+        // A gradient was clipped with the head that it has.
+        #[cfg(feature = "privacy")]
+        noise::forget(&mut self.mechanism);
         self.memory.parts().head
     }
 
@@ -298,6 +317,23 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 impl<M: Memory, P: Mechanism> Linear<M, P> {
     fn is_noisy(&self) -> bool {
         is_private(&self.mechanism)
+    }
+
+    /// Gradients leave as they are, or clipped and hidden; in fixed point none is hidden.
+    fn does_fed_rep(&self) -> bool {
+        sends_gradients(&self.mechanism) && (!self.is_noisy() || self.memory.numeric() == Numeric::F32)
+    }
+
+    /// Elements `first..` of the gradient, as it may leave.
+    fn emit_gradient(&self, first: usize, out: &mut [f32]) {
+        let parts = self.memory.parts_ref();
+        #[cfg(feature = "privacy")]
+        if self.is_noisy() {
+            return hidden::emit(&parts, self.mechanism.clipping(), first, out);
+        }
+        let PartsRef { shape, residual, head, .. } = parts;
+        let scale = gradient_scale(self.state.usage);
+        gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
     }
 
     /// What is said of the samples of a round: with noise nothing that depends on what is in one.
