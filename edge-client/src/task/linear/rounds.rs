@@ -289,7 +289,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Some(settings), Wire::FedPower { iterations, .. }) => {
                 u64::from(iterations) * u64::from(settings.release())
             }
-            (Some(settings), Wire::FedRep { .. }) => u64::from(settings.release()),
+            (Some(settings), Wire::FedRep { .. }) if self.does_fed_rep() => u64::from(settings.release()),
             _ => 0,
         }
     }
