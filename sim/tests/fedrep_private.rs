@@ -35,6 +35,7 @@ fn start_and_rounds_are_charged() {
         (&["model.power_iterations=3", "algorithm.rounds=7"][..], 10),
         (&["model.init=\"random\"", "algorithm.rounds=7"], 7),
         (&["algorithm.rounds=7", "algorithm.name=\"gd-gd\"", "model.power_iterations=1"], 8),
+        (&["algorithm.rounds=7", "data.feature_std=3"], 15),
     ] {
         let changes = [changes, &["data.clients=50", "privacy.epsilon=2"]].concat();
         assert_eq!(parse(&changes).unwrap().releases(), Some(releases));
@@ -66,7 +67,7 @@ fn what_cannot_be_hidden_is_refused() {
     let power = Scenario::built_in("fedpower").unwrap();
     let said = Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
     assert!(said.contains("privacy.clip: for gradients; products are clipped row by row"), "{said}");
-    assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 5 });
+    assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 8 });
     // Too little noise for a device.
     let scenario = parse(&["privacy.epsilon=10000"]).unwrap();
     let said = Job::prepare(&scenario, 1).unwrap_err().to_string();

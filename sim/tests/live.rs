@@ -69,6 +69,18 @@ fn what_a_server_decides_is_kept_and_decided_again() {
     assert!(errors(&output).contains(&line), "{}", errors(&output));
 }
 
+/// A server with devices that hide their gradients, and a start that they hide, too.
+#[test]
+fn devices_with_noise_are_served() {
+    let here = directory("noisy");
+    let small =
+        ["--set", "data.clients=6", "--set", "algorithm.rounds=3", "--set", "model.power_iterations=2"];
+    let output = program(&here, &[&["live", "fedrep-private", "--unit-ms", "1"][..], &small].concat());
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let table = text(&output);
+    assert!(table.contains("rounds") && table.contains("equal"), "{table}");
+}
+
 #[test]
 fn what_cannot_be_served_is_exit_2() {
     let here = directory("unserved");
