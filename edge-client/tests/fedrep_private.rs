@@ -495,6 +495,18 @@ fn what_a_device_that_clips_takes_part_in() {
     }
 }
 
+/// In 16-bit fixed point no gradient is hidden, so none leaves.
+#[cfg(feature = "i16")]
+#[test]
+fn fixed_point_declines() {
+    let memory = fedspan_client::memory::FixedWorkspace::<4, 2, 3>::new();
+    let mut model = Linear::private(memory, Clipped::new(known(1), clip(1.0))).unwrap();
+    assert_eq!(model.capabilities().tasks & exact().bit(), 0);
+    assert_eq!((model.streamed_tasks() & exact().bit(), model.cost(&exact())), (0, 0));
+    let round = open(1, exact(), Role::Representation, Encoding::F32, 4, 2);
+    assert_eq!(model.open(&round), Err(DeclineReason::Task));
+}
+
 /// The bits of a round: the same on every core. Samples are powers of two, so that the gradient is exact: the head is
 /// (2, 1), the residuals are those of the third feature alone.
 #[test]
