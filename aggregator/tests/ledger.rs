@@ -6,13 +6,15 @@ mod common;
 use common::campaign::{Setup, honest, plain};
 use common::hello;
 use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::config::{Fleet, Init};
 use fedspan_aggregator::engine::{Action, Engine, Event};
 use fedspan_aggregator::privacy::units::{epsilon_of, most_units, provisioned};
 use fedspan_aggregator::privacy::{
     Composition, Delta, Epsilon, Ledger, Minimum, NoiseMultiplier, Releases, releases,
 };
-use fedspan_protocol::message::{HeadSolve, Model, Need, PowerRows, PowerUpload, Privacy, Refusal, Task};
+use fedspan_protocol::message::{
+    HeadSolve, Model, Need, PowerRows, PowerUpload, Privacy, Refusal, Task, Upload,
+};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
@@ -126,6 +128,43 @@ fn the_section_of_a_server() {
     }
 }
 
+/// A start that devices would not send is one that they hide; what nothing hides is refused.
+#[test]
+fn what_a_server_asks_of_devices_that_hide() {
+    let parse = |algorithm: &str, model: &str, privacy: &str| {
+        let text = format!(
+            "[devices]\nexpected = 2\n[data]\nd = 6\n[model]\nk = 2\n{model}[algorithm]\nname = \"{algorithm}\"\n\
+             rounds = 3\nstep_size = 0.1\n{privacy}"
+        );
+        Fleet::parse("fleet.toml", &text)
+    };
+    let privacy = "[privacy]\nepsilon = 1\ndelta = 1e-5\n";
+    let power = "init = \"power\"\npower_iterations = 2\n";
+    for algorithm in ["fedrep", "gd-gd"] {
+        let fleet = parse(algorithm, power, privacy).unwrap();
+        assert_eq!(fleet.model.init, Init::NoisyPower { iterations: 2 });
+        assert_eq!(fleet.model.init.releases(), 2);
+        assert!(fleet.fingerprint().contains("\"power\" with noise, 2 iterations"));
+        let requests = fleet.engine().requests();
+        let tasks: u32 = requests.iter().map(|request| releases(&request.task)).sum();
+        assert!(requests.iter().any(|request| matches!(
+            request.task,
+            Task::FedPower { iterations: 1, rows: PowerRows::Weighted, upload: PowerUpload::Product, .. }
+        )));
+        assert_eq!(tasks, 2, "one for each kind of round that is not for heads alone");
+        assert_eq!(parse(algorithm, power, "").unwrap().model.init, Init::Power { iterations: 2 });
+    }
+    for (algorithm, model, wanted) in [
+        ("fedavg", "", "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]: \"fedrep\""),
+        ("fedrep", "init = \"moments\"\n", "model.init: allowed for a real fleet: \"random\", \"power\""),
+    ] {
+        let said = parse(algorithm, model, privacy).unwrap_err().to_string();
+        assert!(said.contains(wanted), "{said}");
+    }
+    let said = parse("fedrep", "", &format!("{privacy}clip = 1.0\n")).unwrap_err().to_string();
+    assert!(said.contains("privacy.clip"), "{said}");
+}
+
 #[test]
 fn a_ledger_is_never_below_what_a_device_says() {
     let mut ledger = Ledger::default();
@@ -160,6 +199,8 @@ fn what_a_task_releases() {
     let (rows, upload, encoding) = (PowerRows::Features, PowerUpload::Product, Encoding::F32);
     assert_eq!(releases(&Task::FedPower { iterations: 7, rows, upload, encoding }), 7);
     assert_eq!(releases(&Task::PowerStart), 1);
+    let (head, upload) = (HeadSolve::LeastSquares { ridge: 0.0 }, Upload::Gradient);
+    assert_eq!(releases(&Task::FedRep { step_size: 1.0, head, upload, encoding }), 1);
 }
 
 /// Every update is charged once, whether or not it counted.

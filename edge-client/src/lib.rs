@@ -38,7 +38,7 @@
 //! With the feature `privacy` a model can be [private](Linear): what leaves is hidden in noise, or does not leave.
 //!
 //! **Not supported**: networks and adapters (linear models only, for now), several connections at once, differential
-//! privacy of anything but FedPower (the feature `power`), forward secrecy.
+//! privacy of anything but FedPower and FedRep, forward secrecy.
 
 #![no_std]
 #![forbid(unsafe_code)]

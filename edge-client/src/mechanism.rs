@@ -3,7 +3,7 @@
 use fedspan_protocol::message::{Privacy, RoundId};
 
 #[cfg(feature = "privacy")]
-use crate::privacy::{NoEntropy, Seed, Settings};
+use crate::privacy::{Clipping, NoEntropy, Seed, Settings};
 
 /// What tells one release of a device from every other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,18 @@ pub trait Mechanism {
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
         Err(NoEntropy)
     }
+
+    /// How whole gradients are clipped; `None` if none may leave. Whether there is one does not change.
+    #[cfg(feature = "privacy")]
+    fn clipping(&self) -> Option<&Clipping> {
+        None
+    }
+
+    /// The same, to change.
+    #[cfg(feature = "privacy")]
+    fn clipping_mut(&mut self) -> Option<&mut Clipping> {
+        None
+    }
 }
 
 /// No noise: what leaves is what was computed.
@@ -63,4 +75,13 @@ pub(crate) fn announced(mechanism: &impl Mechanism) -> Privacy {
 /// Nothing that leaves may depend on a record but through noise.
 pub(crate) fn is_private(mechanism: &impl Mechanism) -> bool {
     announced(mechanism) != Privacy::None
+}
+
+/// Whether a gradient may leave: as it is, or clipped.
+pub(crate) fn sends_gradients(mechanism: &impl Mechanism) -> bool {
+    #[cfg(feature = "privacy")]
+    if is_private(mechanism) {
+        return mechanism.clipping().is_some();
+    }
+    !is_private(mechanism)
 }

@@ -291,6 +291,27 @@ fn representation_and_head_around_a_round() {
     assert_eq!(model.head_fitted_on(), fitted_on);
 }
 
+/// While an update waits, its owner may take another representation and fit a head: what was hidden leaves as it was, and
+/// nothing of the head does.
+#[test]
+fn a_head_that_is_fitted_meanwhile_does_not_leave() {
+    let (samples, z) = exact_samples();
+    let known = Known::new(settings(LEAST, 8), 1);
+    let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
+    power_round(&mut model, fed_power(1, FEATURES, BOTH), &z, &mut samples.clone()).unwrap();
+    let emitted = |model: &Linear<_, _>, index| {
+        let mut out = [f32::NAN; 6];
+        Task::emit(model, index, 0, &mut out);
+        out
+    };
+    let product = emitted(&model, 0);
+    let other = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0];
+    model.set_representation(&other).unwrap();
+    model.fit_head(EXACT, &mut samples.clone()).unwrap();
+    assert_eq!((emitted(&model, 0), emitted(&model, 1)), (product, other));
+    assert_eq!(model.upload().len(), 2, "the update is what it was");
+}
+
 /// In each encoding it is the same round; a basis is made orthonormal again, however it came.
 #[test]
 fn the_basis_that_is_used_is_orthonormal_to_the_grid() {

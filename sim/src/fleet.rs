@@ -6,7 +6,6 @@ use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
-use fedspan_client::privacy::Settings;
 use fedspan_client::session::{Config, Millis, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Event, Linear, Session};
@@ -18,7 +17,7 @@ use rand_core::SeedableRng;
 
 use crate::data::{ClientSource, Dataset};
 use crate::evaluate;
-use crate::noise::{self, Seeds, SimNoise};
+use crate::noise::{self, Hiding, Seeds, SimNoise};
 use crate::scenario::Scenario;
 
 /// A workspace whose sizes are known at run time only: the simulator's counterpart of the device's
@@ -117,7 +116,7 @@ pub struct Build {
     /// Whether there is room for power iterations.
     pub power: bool,
     /// How they hide what they send.
-    pub privacy: Option<Settings>,
+    pub privacy: Option<Hiding>,
     /// Of the noise.
     pub seeds: Seeds,
 }
@@ -136,7 +135,7 @@ impl Build {
         Ok(Self {
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
-            power: scenario.algorithm.power.is_some(),
+            power: scenario.algorithm.power.is_some() || scenario.model.init.releases() > 0,
             privacy: noise::settings(scenario, dataset).map_err(BuildError)?,
             seeds,
         })

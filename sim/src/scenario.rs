@@ -10,9 +10,10 @@ use attack::{check_attack, read_attack};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
-    Section, Source, StopSection, check_aggregation, read_aggregation, read_algorithm, read_bounds,
-    read_model, read_participation, read_privacy, read_stop,
+    Section, Source, StopSection, check_aggregation, check_hidden, read_aggregation, read_algorithm,
+    read_bounds, read_model, read_participation, read_privacy, read_stop,
 };
+use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Speed};
@@ -30,7 +31,7 @@ use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 20] = [
+pub const BUILT_IN: [(&str, &str, &str); 21] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -121,6 +122,11 @@ pub const BUILT_IN: [(&str, &str, &str); 20] = [
         "fedpower-mnist",
         "principal directions of handwritten digits, without noise (FedPower)",
         include_str!("../scenarios/fedpower-mnist.toml"),
+    ),
+    (
+        "fedrep-private",
+        "linear regression with noise for each record's privacy: start, gradients and all",
+        include_str!("../scenarios/fedrep-private.toml"),
     ),
     (
         "byzantine",
@@ -274,7 +280,12 @@ impl Scenario {
         };
         root.finish()?;
         scenario.check(&root)?;
-        Ok(scenario)
+        if scenario.privacy.is_none() {
+            return Ok(scenario);
+        }
+        // What is left after the check can be hidden.
+        let init = scenario.model.init.clone().hidden().unwrap_or(Init::Random);
+        Ok(Self { model: ModelSection { init, ..scenario.model }, ..scenario })
     }
 
     /// What cannot be seen key by key.
@@ -362,12 +373,41 @@ impl Scenario {
 
     /// Noise is for what can be hidden in it.
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
-        if self.privacy.is_none() || self.algorithm.power.is_some() {
-            return Ok(());
+        let Some(privacy) = self.privacy else { return Ok(()) };
+        check_hidden(&self.algorithm, &root.section("algorithm")?)?;
+        if let Err(word) = self.model.init.clone().hidden() {
+            let message = format!(
+                "found {word:?}, which shows records; allowed with [privacy]: \"random\", \"power\" (iterations with \
+                 noise), \"truth-sine:S\", \"npy:FILE\""
+            );
+            return Err(root.section("model")?.problem("init", message));
         }
-        let message =
-            format!("{:?} adds no noise; allowed with [privacy]: \"fedpower\"", self.algorithm_word());
-        Err(root.section("algorithm")?.problem("name", message))
+        let section = root.section("privacy")?;
+        let gradients = self.algorithm.power.is_none();
+        match (gradients, privacy.clip, privacy.calibration) {
+            (true, None, _) => {
+                let message =
+                    "missing: the norm that a device's gradient is clipped to, a number from 1e-12 to 1e12";
+                Err(section.problem("clip", message))
+            }
+            (true, _, Calibration::Paper) => {
+                let message = "found \"paper\", which is FedPower's; allowed here: \"tight\"";
+                Err(section.problem("calibration", message))
+            }
+            (false, Some(_), _) => {
+                let message = "for gradients; products are clipped row by row, to 1: leave it out";
+                Err(section.problem("clip", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Noisy releases of each device, if it takes part in every round: `None` without `[privacy]`.
+    #[must_use]
+    pub fn releases(&self) -> Option<u32> {
+        self.privacy?;
+        let rounds = self.algorithm.power.map_or(self.algorithm.rounds, |power| power.iterations.into());
+        Some(rounds.saturating_add(self.model.init.releases()))
     }
 
     /// The square of the noise multiplier that devices are provisioned with, in 2^-16; `None` without `[privacy]`.
@@ -375,10 +415,9 @@ impl Scenario {
     /// # Errors
     /// A sentence with the numbers, where devices cannot have it.
     pub fn multiplier_square(&self) -> Result<Option<u64>, String> {
-        let (Some(privacy), Some(power)) = (self.privacy, self.algorithm.power) else { return Ok(None) };
+        let (Some(privacy), Some(releases)) = (self.privacy, self.releases()) else { return Ok(None) };
         let rank = u32::try_from(self.model.k).unwrap_or(u32::MAX);
-        let square =
-            privacy.multiplier_square(rank, power.iterations.into()).map_err(|error| error.to_string())?;
+        let square = privacy.multiplier_square(rank, releases).map_err(|error| error.to_string())?;
         if MULTIPLIER_SQUARES.contains(&square) {
             return Ok(Some(square));
         }
@@ -511,6 +550,7 @@ fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, 
                 samples: section.size("samples", None, 0..=1_000_000)?,
                 sizes: Sizes::read(section)?,
                 fresh: section.boolean("fresh", false)?,
+                feature_std: section.number("feature_std", Some(1.0), 1e-9..=1e9)?,
                 noise_std: section.number("noise_std", Some(0.0), 0.0..=f64::MAX)?,
                 head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
                 new_clients: section.size("new_clients", Some(0), 0..=1_000_000)?,

@@ -3,7 +3,11 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{code, directory, errors, program, text};
+use fedspan_sim::live::{self, Plan};
+use fedspan_sim::scenario::Scenario;
 
 const SMALL: [&str; 8] = [
     "--set",
@@ -67,6 +71,24 @@ fn what_a_server_decides_is_kept_and_decided_again() {
     assert_eq!(code(&output), 2);
     let line = format!("garbage.jsonl: line {}: ", journal.lines().count() + 1);
     assert!(errors(&output).contains(&line), "{}", errors(&output));
+}
+
+/// A server with devices that hide their gradients, and a start that they hide, too. Its decisions cannot be made again:
+/// nobody knows the noise.
+#[test]
+fn devices_with_noise_are_served() {
+    let changes = ["data.clients=6", "algorithm.rounds=3", "model.power_iterations=2"].map(str::to_owned);
+    let text = Scenario::built_in("fedrep-private").unwrap();
+    let scenario = Scenario::parse("fedrep-private", text, &changes).unwrap();
+    let dataset = scenario.dataset(scenario.seed).unwrap();
+    let state = directory("noisy");
+    let plan = Plan { scenario: &scenario, dataset: &dataset, unit: Duration::from_millis(1), state: &state };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let status = runtime.block_on(live::run(&plan, std::future::pending(), |_| {})).unwrap();
+    let privacy = status.privacy.unwrap();
+    assert_eq!(privacy.devices.len(), 6);
+    // Five releases, at the delta that a server without [privacy] prints: the same as the scenario's.
+    assert!(privacy.devices.values().all(|each| *each <= 10.0 && *each > 9.99), "{privacy:?}");
 }
 
 #[test]

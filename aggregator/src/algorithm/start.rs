@@ -4,7 +4,7 @@
 //! What devices send for a start goes through the campaign's rule, as far as it is for numbers
 //! ([`Rule::for_numbers`]): a start that is orthogonal to the truth is a point at which FedRep stands still.
 
-use fedspan_protocol::message::{HeadSolve, Task};
+use fedspan_protocol::message::{HeadSolve, PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::fedrep::tensor;
@@ -27,6 +27,7 @@ pub fn random_start(d: usize, k: usize, seed: u64) -> Matrix {
 pub struct PowerStart {
     basis: Matrix,
     iterations: u32,
+    task: Task,
     round: RoundAggregate,
 }
 
@@ -35,7 +36,15 @@ impl PowerStart {
     #[must_use]
     pub fn new(basis: Matrix, iterations: u32, weighting: Weighting, rule: Rule) -> Self {
         let round = RoundAggregate::new(rule.for_numbers(), weighting, basis.len());
-        Self { basis, iterations, round }
+        Self { basis, iterations, task: Task::PowerStart, round }
+    }
+
+    /// The same of devices that add noise, by the one product that they hide: that of FedPower, with the samples' rows
+    /// weighted by their targets and clipped to norm 1. Each iteration is a release of each device, and is charged.
+    #[must_use]
+    pub fn noisy(self) -> Self {
+        let (rows, upload) = (PowerRows::Weighted, PowerUpload::Product);
+        Self { task: Task::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 }, ..self }
     }
 }
 
@@ -43,7 +52,7 @@ impl Algorithm for PowerStart {
     fn request(&self) -> Request {
         let sent = tensor(Role::Subspace, &self.basis, to_f32(&self.basis));
         let expects = vec![sent.descriptor(Encoding::F32)];
-        Request { task: Task::PowerStart, tensors: vec![sent], encoding: Encoding::F32, expects }
+        Request { task: self.task, tensors: vec![sent], encoding: Encoding::F32, expects }
     }
 
     fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {

@@ -41,6 +41,9 @@ pub fn build_engine(
         Init::Power { iterations } => {
             Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule)))
         }
+        Init::NoisyPower { iterations } => {
+            Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule).noisy()))
+        }
         Init::Moments => Some(Box::new(Moments::new(d, k, algorithm.weighting, rule))),
         _ => None,
     };

@@ -115,6 +115,7 @@ fn init(init: &Init) -> String {
     match init {
         Init::Random => quoted("random"),
         Init::Power { iterations } => format!("\"power\", {iterations} iterations"),
+        Init::NoisyPower { iterations } => format!("\"power\" with noise, {iterations} iterations"),
         Init::Moments => quoted("moments"),
         Init::TruthSine(sine) => format!("\"truth-sine:{sine:?}\""),
         Init::Npy(path) => format!("\"npy:{path}\""),

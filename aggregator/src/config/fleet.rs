@@ -8,7 +8,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 use super::build::{Shape, build_engine};
-use super::privacy::read_minimum;
+use super::privacy::{check_hidden, read_minimum};
 use super::reader::Section;
 use super::sections::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, read_algorithm, read_model,
@@ -150,7 +150,12 @@ impl Fleet {
         };
         root.finish()?;
         fleet.check(&root)?;
-        Ok(fleet)
+        if fleet.privacy.is_none() {
+            return Ok(fleet);
+        }
+        // What is left after the check can be hidden.
+        let init = fleet.model.init.clone().hidden().unwrap_or(Init::Random);
+        Ok(Self { model: ModelSection { init, ..fleet.model }, ..fleet })
     }
 
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
@@ -172,6 +177,9 @@ impl Fleet {
         if !self.algorithm.name.is_federated() {
             let message = format!("{:?} has no rounds to serve", self.algorithm.name.word());
             return Err(root.section("algorithm")?.problem("name", message));
+        }
+        if self.privacy.is_some() {
+            check_hidden(&self.algorithm, &root.section("algorithm")?)?;
         }
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         if self.limits.connections < self.expected {
@@ -199,7 +207,7 @@ impl Fleet {
         let (d, k, outputs) = (small(self.shape.features), small(self.model.k), small(self.shape.outputs));
         let AlgorithmSection { upload, download, .. } = self.algorithm;
         let encodings = match self.model.init {
-            Init::Power { .. } => [upload, download, Encoding::F32],
+            Init::Power { .. } | Init::NoisyPower { .. } => [upload, download, Encoding::F32],
             _ => [upload, download, upload],
         };
         encodings.iter().all(|&encoding| {

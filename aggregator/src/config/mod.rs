@@ -18,7 +18,7 @@ pub use build::{Shape, build_engine};
 pub use fingerprint::difference;
 pub use fleet::{Fleet, Limits, RoundsSection};
 pub use power::PowerSection;
-pub use privacy::{PrivacySection, read_minimum, read_privacy};
+pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
 pub use reader::Section;
 pub use sections::{
     ALGORITHMS, AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, StopSection,

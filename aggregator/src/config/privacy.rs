@@ -1,9 +1,17 @@
 //! `[privacy]`: what is promised to each record (scenarios), or asked of each device (servers).
 
+use std::ops::RangeInclusive;
+
+use fedspan_protocol::message::Numeric;
+
 use super::reader::Section;
+use super::sections::{AlgorithmName, AlgorithmSection};
 use super::source::Problem;
 use crate::privacy::fedpower::{Calibration, Products};
 use crate::privacy::{Delta, Epsilon, Minimum, ParameterError, Releases};
+
+/// What gradients may be clipped to: what devices count in.
+const CLIPS: RangeInclusive<f64> = 1e-12..=1e12;
 
 /// `[privacy]` of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +22,8 @@ pub struct PrivacySection {
     pub delta: Delta,
     /// How the noise is found.
     pub calibration: Calibration,
+    /// The norm that FedRep's gradients are clipped to.
+    pub clip: Option<f64>,
 }
 
 impl PrivacySection {
@@ -43,8 +53,9 @@ pub fn read_privacy(section: &Section<'_>) -> Result<Option<PrivacySection>, Pro
     let Minimum { epsilon, delta } = read_promise(section)?;
     let calibrations = [Calibration::Tight, Calibration::Paper].map(|c| (c.word(), c));
     let calibration = section.choice("calibration", Some(Calibration::Tight.word()), &calibrations)?;
+    let clip = section.optional_number("clip", CLIPS)?;
     section.finish()?;
-    Ok(Some(PrivacySection { epsilon, delta, calibration }))
+    Ok(Some(PrivacySection { epsilon, delta, calibration, clip }))
 }
 
 /// Reads `[privacy]` of a server: the least that devices must promise; `None` where they need not.
@@ -58,6 +69,26 @@ pub fn read_minimum(section: &Section<'_>) -> Result<Option<Minimum>, Problem> {
     let minimum = read_promise(section)?;
     section.finish()?;
     Ok(Some(minimum))
+}
+
+/// Noise is for what can be hidden in it.
+///
+/// # Errors
+/// [`Problem`] for an algorithm, or an arithmetic, in which devices hide nothing.
+pub fn check_hidden(algorithm: &AlgorithmSection, section: &Section<'_>) -> Result<(), Problem> {
+    let gradients = matches!(algorithm.name, AlgorithmName::FedRep | AlgorithmName::GdGd);
+    if !gradients && algorithm.power.is_none() {
+        let message = format!(
+            "{:?} adds no noise; allowed with [privacy]: \"fedrep\", \"gd-gd\", \"fedpower\"",
+            algorithm.name.word()
+        );
+        return Err(section.problem("name", message));
+    }
+    if gradients && algorithm.numeric != Numeric::F32 {
+        let message = "found \"i16\", in which no gradient is hidden; allowed with [privacy]: \"f32\"";
+        return Err(section.problem("numeric", message));
+    }
+    Ok(())
 }
 
 fn read_promise(section: &Section<'_>) -> Result<Minimum, Problem> {

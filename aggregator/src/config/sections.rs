@@ -32,12 +32,40 @@ pub enum Init {
         /// How many.
         iterations: u32,
     },
+    /// The same of devices that hide each product in noise: one release of each, for each iteration.
+    NoisyPower {
+        /// How many.
+        iterations: u32,
+    },
     /// Method of moments; regression only, reveals records.
     Moments,
     /// At a given distance (sine of the angle) from the ground truth; synthetic data only.
     TruthSine(f64),
     /// From an npy file, d x k.
     Npy(String),
+}
+
+impl Init {
+    /// What it is among devices that add noise: what they would not send is left out, or hidden.
+    ///
+    /// # Errors
+    /// The word of a start that cannot be hidden.
+    pub fn hidden(self) -> Result<Self, &'static str> {
+        match self {
+            Self::Power { iterations } => Ok(Self::NoisyPower { iterations }),
+            Self::Moments => Err("moments"),
+            other => Ok(other),
+        }
+    }
+
+    /// Noisy releases of each device before training.
+    #[must_use]
+    pub fn releases(&self) -> u32 {
+        match *self {
+            Self::NoisyPower { iterations } => iterations,
+            _ => 0,
+        }
+    }
 }
 
 /// `[algorithm]`.

@@ -76,6 +76,12 @@ impl Settings {
         self.slot
     }
 
+    /// How much noise.
+    #[must_use]
+    pub const fn multiplier(&self) -> NoiseMultiplier {
+        self.multiplier
+    }
+
     /// What one release costs.
     #[must_use]
     pub const fn release(&self) -> u32 {

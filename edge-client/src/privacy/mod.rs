@@ -1,6 +1,7 @@
 //! Noise for differential privacy, in integers: an exact sampler of the discrete Gaussian, noise that is expanded from
 //! a seed coordinate by coordinate, seeds from a board's entropy source; and the Gaussian mechanism, by which a
-//! [`Linear`](crate::Linear) hides what leaves (of it, with the feature `power`, FedPower is possible).
+//! [`Linear`](crate::Linear) hides what leaves: FedPower's products (the feature `power`) and, with [`Clipped`], FedRep's
+//! gradients.
 //!
 //! ```
 //! use core::convert::Infallible;
@@ -41,7 +42,8 @@
 //! * [`draw_seed`] gives no seed unless 1024 samples of the source have passed the health tests.
 //! * With [`Gaussian`], what leaves of a FedPower round but for its noise is moved by one record that is replaced by any
 //!   other by no more than [`sensitivity`], in the integers that are really added up: rows are clipped, and bases are
-//!   certified, in integers. [`NoiseMultiplier`] makes the variance, and what the account is charged, of that. The number
+//!   certified, in integers. With [`Clipped`], the integers of a FedRep gradient are checked to lie in a ball, so that no
+//!   set of records moves them by more than its diameter ([`Clip`]). [`NoiseMultiplier`] makes the variance, and what the account is charged, of that. The number
 //!   of records is public, and so is whether the source of samples or of entropy fails; nothing else that is reported, no
 //!   decline included, depends on a record but through the noise.
 //!
@@ -50,7 +52,8 @@
 //! * **A budget.** [`Task::cost`](crate::Task::cost) says what a round costs; the [session](crate::session) charges it
 //!   before the update is computed. A round that fails then (a basis of noisy products that has no full rank) is declined,
 //!   and stays charged.
-//! * **Privacy of anything else.** Heads, predictions and counters are for the device alone, and depend on its records.
+//! * **Privacy of anything else.** Heads, predictions and counters are for the device alone, and depend on its records:
+//!   a head without noise. Whoever shows its predictions shows it.
 //! * **Entropy.** Health tests notice a source that has died. Whether a source has the entropy that is claimed for it,
 //!   only its design and its measurement can tell; a generator with a known seed passes every test, and so does a driver
 //!   that gives the same samples after every reset: each seed is tested by itself. ([`Seed::of_release`] keeps two releases
@@ -65,6 +68,8 @@
 // Integers only, in every file of this folder.
 #![deny(clippy::float_arithmetic)]
 
+mod clip;
+mod clipped;
 pub mod discrete_gaussian;
 mod entropy;
 mod health;
@@ -74,6 +79,9 @@ mod noise;
 mod provisioned;
 mod sensitivity;
 
+pub use clip::{Clip, ClipError};
+pub(crate) use clipped::Fitting;
+pub use clipped::{ClipCounts, Clipped, Clipping};
 pub use discrete_gaussian::{Variance, VarianceError};
 pub use entropy::{EntropyError, EntropySource, SAMPLES, draw_seed};
 pub use health::{HealthFailure, HealthTests, MinEntropy, MinEntropyError, WINDOW};

@@ -6,6 +6,8 @@
 mod fedrep;
 #[cfg(feature = "i16")]
 mod fixed;
+#[cfg(feature = "privacy")]
+mod hidden;
 mod linear;
 mod pass;
 #[cfg(feature = "power")]
@@ -13,6 +15,8 @@ mod power;
 #[cfg(feature = "privacy")]
 mod presented;
 mod projected;
+#[cfg(feature = "privacy")]
+mod rounded;
 mod rows;
 #[cfg(feature = "shared-head")]
 mod shared;

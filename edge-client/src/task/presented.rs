@@ -1,7 +1,7 @@
 //! How many samples there are, whatever is in them: what a device reports from which nothing may leave that depends on
 //! a record.
 
-use fedspan_protocol::message::RoundId;
+use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use crate::error::SourceError;
 use crate::source::{SampleSource, Samples};
@@ -23,12 +23,27 @@ impl<'a> Presented<'a> {
     pub fn samples(&self) -> u32 {
         self.samples
     }
+
+    /// A pass over all samples for their number alone.
+    ///
+    /// # Errors
+    /// [`DeclineReason::Device`] if the source fails.
+    pub fn count_all(&mut self, id: RoundId) -> Result<(), DeclineReason> {
+        self.rewind(id).map_err(|_| DeclineReason::Device)?;
+        while self.next().is_some() {}
+        Ok(())
+    }
 }
 
 impl SampleSource for Presented<'_> {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
         self.samples = 0;
         self.source.rewind(id)
+    }
+
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
+        self.samples = 0;
+        self.source.rewind_for_head(id)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {

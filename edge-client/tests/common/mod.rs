@@ -1,13 +1,15 @@
 //! What several test files share: test data, f64 oracles, memory of any shape, and one round by hand.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+#[cfg(feature = "privacy")]
+pub mod clipped;
 pub mod costly;
 #[cfg(feature = "i16")]
 pub mod fixed;
 pub mod head;
 mod heap;
 pub mod power;
-#[cfg(all(feature = "power", feature = "privacy"))]
+#[cfg(feature = "privacy")]
 pub mod private;
 pub mod problem;
 pub mod server;
@@ -318,8 +320,8 @@ pub fn emitted<A: Memory, P: Mechanism>(model: &Linear<A, P>, piece: usize) -> V
 }
 
 /// A FedRep round on `b` (d x k): what was used, and the upload.
-pub fn fed_rep_round<A: Memory>(
-    model: &mut Linear<A>,
+pub fn fed_rep_round<A: Memory, P: Mechanism>(
+    model: &mut Linear<A, P>,
     task: Wire,
     b: &[f32],
     source: &mut dyn SampleSource,
@@ -332,8 +334,8 @@ pub fn fed_rep_round<A: Memory>(
 }
 
 /// The same from samples that are seen once.
-pub fn fed_rep_stream<A: Memory>(
-    model: &mut Linear<A>,
+pub fn fed_rep_stream<A: Memory, P: Mechanism>(
+    model: &mut Linear<A, P>,
     task: Wire,
     b: &[f32],
     samples: &Sliced,

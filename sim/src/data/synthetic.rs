@@ -1,4 +1,4 @@
-//! The papers' linear model: `y = w_i^T B*^T x + noise`, x standard normal (FedRep, section 5.1).
+//! The papers' linear model: `y = w_i^T B*^T x + noise`, x normal (FedRep, section 5.1).
 
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub struct LinearRegression {
     pub sizes: Sizes,
     /// A new batch every round.
     pub fresh: bool,
+    /// Standard deviation of each feature.
+    pub feature_std: f64,
     /// Standard deviation of the noise on y.
     pub noise_std: f64,
     /// Scale of the true heads.
@@ -94,6 +96,7 @@ impl LinearRegression {
 pub struct Generator {
     /// `B* w_i`, d values.
     direction: Arc<Vec<f64>>,
+    feature_std: f64,
     noise_std: f64,
     samples: usize,
     seed: u64,
@@ -111,7 +114,7 @@ impl Generator {
         for _ in 0..self.samples {
             let mut clean = 0.0;
             for direction in self.direction.iter() {
-                let value = random.normal();
+                let value = self.feature_std * random.normal();
                 clean += direction * value;
                 x.push(narrow(value));
             }
@@ -136,6 +139,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
             (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
         let generator = Generator {
             direction: Arc::new(direction),
+            feature_std: settings.feature_std,
             noise_std: settings.noise_std,
             samples,
             seed,

@@ -13,17 +13,27 @@ use crate::task::power;
 use crate::task::start;
 
 /// What a linear model of this shape can do; the session fills in the frame limit. `second`: its memory has room for
-/// another d x k. `privacy`: what noise its updates have; with noise nothing leaves without it.
-pub(super) fn capabilities(shape: Shape, numeric: Numeric, second: bool, privacy: Privacy) -> Capabilities {
+/// another d x k. `privacy`: what noise its updates have; with noise nothing leaves without it. `fed_rep`: its gradients
+/// may leave.
+pub(super) fn capabilities(
+    shape: Shape,
+    numeric: Numeric,
+    second: bool,
+    privacy: Privacy,
+    fed_rep: bool,
+) -> Capabilities {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let elements = u32::try_from(shape.features * shape.width).unwrap_or(u32::MAX);
     let head = u32::try_from(shape.width * shape.outputs).unwrap_or(u32::MAX);
     let open = privacy == Privacy::None;
-    let mut tasks = fit_head_bit();
+    let mut tasks = streamed_tasks(fed_rep);
     let mut roles = 0;
+    if fed_rep {
+        roles |= Role::Gradient.bit() | Role::Representation.bit();
+    }
     if open {
-        tasks |= Wire::PowerStart.bit() | fedrep_bit();
-        roles |= Role::Gradient.bit() | Role::Representation.bit() | Role::Subspace.bit();
+        tasks |= Wire::PowerStart.bit();
+        roles |= Role::Subspace.bit();
     }
     // FedAvg has no form in fixed point.
     let shared_head = cfg!(feature = "shared-head") && open && numeric == Numeric::F32;
@@ -61,8 +71,8 @@ pub(super) fn capabilities(shape: Shape, numeric: Numeric, second: bool, privacy
 }
 
 /// The tasks that one pass is enough for.
-pub(super) fn streamed_tasks(privacy: Privacy) -> u16 {
-    if privacy == Privacy::None { fit_head_bit() | fedrep_bit() } else { fit_head_bit() }
+pub(super) fn streamed_tasks(fed_rep: bool) -> u16 {
+    if fed_rep { fit_head_bit() | fedrep_bit() } else { fit_head_bit() }
 }
 
 /// The tensors that a round of `task` comes with.

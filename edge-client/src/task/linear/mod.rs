@@ -67,7 +67,8 @@ impl<M: Memory> Linear<M> {
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// A model without representation and head, from which only what `mechanism` hides in noise leaves: FedPower (a
-    /// feature) and fitting the head are all that it takes part in. It answers at the slots that the settings say.
+    /// feature), FedRep where the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in 16-bit fixed point), and
+    /// fitting the head are all that it takes part in. It answers at the slots that the settings say.
     ///
     /// # Errors
     /// [`SettingsError`] if the mechanism's settings do not go with the sizes.
@@ -75,6 +76,9 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     pub fn private(memory: M, mechanism: P) -> Result<Self, SettingsError> {
         if let Some(settings) = mechanism.settings() {
             noise::variance(&settings, memory.parts_ref().shape)?;
+            if let Some(clipping) = mechanism.clipping() {
+                noise::gradient_variance(&settings, clipping.clip())?;
+            }
         }
         Ok(Self { memory, mechanism, state: State::new() })
     }
@@ -146,7 +150,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         samples: &mut dyn SampleSource,
     ) -> Result<Usage, DeclineReason> {
         let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
-        self.state.task = Some(Wire::FitHead { head });
+        #[cfg(feature = "privacy")]
+        noise::forget(&mut self.mechanism);
         let usage = arithmetic::solve_head(&mut self.memory, head, RoundId::default(), samples)?;
         self.state.head = Some(hash);
         Ok(usage)

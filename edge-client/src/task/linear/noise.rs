@@ -6,12 +6,12 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire}
 use super::{Linear, State, arithmetic};
 use crate::mechanism::Mechanism;
 use crate::memory::{Memory, Shape};
-use crate::privacy::{Settings, SettingsError, Variance};
+use crate::privacy::{Clip, Settings, SettingsError, Variance};
 use crate::source::SampleSource;
-use crate::task::Usage;
 #[cfg(feature = "power")]
 use crate::task::power::{Order, private};
 use crate::task::presented::Presented;
+use crate::task::{Usage, hidden};
 
 /// The variance that hides a product of this shape.
 pub(super) fn variance(settings: &Settings, shape: Shape) -> Result<Variance, SettingsError> {
@@ -22,6 +22,11 @@ pub(super) fn variance(settings: &Settings, shape: Shape) -> Result<Variance, Se
     }
 }
 
+/// The variance that hides a clipped gradient.
+pub(super) fn gradient_variance(settings: &Settings, clip: &Clip) -> Result<Variance, SettingsError> {
+    settings.multiplier().variance(clip.sensitivity()).map_err(SettingsError::Variance)
+}
+
 /// A round, whichever is possible.
 pub(super) fn run<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
@@ -30,6 +35,7 @@ pub(super) fn run<M: Memory, P: Mechanism>(
 ) -> Result<Usage, DeclineReason> {
     match model.state.task.ok_or(DeclineReason::Task)? {
         Wire::FitHead { head } => fit_head(&mut model.memory, &mut model.state, head, id, source),
+        Wire::FedRep { head, .. } => fed_rep(model, head, id, source),
         #[cfg(feature = "power")]
         task => fed_power(model, Order::of(&task).ok_or(DeclineReason::Task)?, id, source),
         #[cfg(not(feature = "power"))]
@@ -55,6 +61,57 @@ fn fed_power<M: Memory, P: Mechanism>(
     let skipped = state.power.unusable;
     state.usage = Usage { samples: reported.samples.saturating_sub(skipped), skipped };
     Ok(reported)
+}
+
+/// A FedRep round. The seed of its noise is drawn before the first sample is read. Whether there is a gradient in the
+/// noise is for the device alone to know.
+fn fed_rep<M: Memory, P: Mechanism>(
+    model: &mut Linear<M, P>,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    draw(&mut model.mechanism)?;
+    let Linear { memory, state, .. } = model;
+    let parts = &mut memory.parts();
+    let mut source = Presented::new(source, parts.shape.features);
+    let fitted = hidden::run(parts, head, id, &mut source)?;
+    let samples = source.samples();
+    if fitted.is_some() {
+        state.head = state.representation;
+    }
+    state.usage = fitted.unwrap_or(Usage { samples: 0, skipped: samples });
+    if samples == 0 {
+        return Err(DeclineReason::NoSamples);
+    }
+    settle(model, fitted.is_some());
+    Ok(Usage { samples, skipped: 0 })
+}
+
+/// Draws the seed that hides a gradient; the last one is forgotten.
+pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason> {
+    forget(mechanism);
+    let settings = mechanism.settings().ok_or(DeclineReason::Task)?;
+    let clip = *mechanism.clipping().ok_or(DeclineReason::Task)?.clip();
+    let variance = gradient_variance(&settings, &clip).map_err(|_| DeclineReason::Parameter)?;
+    let seed = mechanism.draw_seed().map_err(|_| DeclineReason::Entropy)?;
+    mechanism.clipping_mut().ok_or(DeclineReason::Task)?.begin(seed, variance);
+    Ok(())
+}
+
+/// The sums are complete: clips the gradient, if there is one.
+pub(super) fn settle<M: Memory, P: Mechanism>(model: &mut Linear<M, P>, fitted: bool) {
+    let Some(clipping) = model.mechanism.clipping_mut() else { return };
+    let parts = model.memory.parts_ref();
+    let gradient = if fitted { hidden::fit(&parts, model.state.usage, clipping.clip()) } else { None };
+    clipping.settle(gradient);
+}
+
+/// Nothing of a gradient leaves any more.
+pub(super) fn forget<P: Mechanism>(mechanism: &mut P) {
+    if let Some(clipping) = mechanism.clipping_mut() {
+        clipping.forget();
+    }
 }
 
 /// Fits the head. Whether the samples made one is for the device alone to know: what it reports is the same.

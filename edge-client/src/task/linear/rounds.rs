@@ -16,11 +16,13 @@ use super::{Linear, accepts, arithmetic};
 use crate::kernel::gradient;
 #[cfg(feature = "privacy")]
 use crate::mechanism::Release;
-use crate::mechanism::{Mechanism, announced, is_private};
-use crate::memory::{Memory, Parts};
+use crate::mechanism::{Mechanism, announced, is_private, sends_gradients};
+use crate::memory::{Memory, Parts, PartsRef};
 #[cfg(feature = "privacy")]
 use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
+#[cfg(feature = "privacy")]
+use crate::task::hidden;
 #[cfg(feature = "power")]
 use crate::task::power;
 #[cfg(feature = "shared-head")]
@@ -30,11 +32,12 @@ use crate::task::{Task, Usage, fedrep, start};
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
         let second = self.memory.parts_ref().second.is_some();
-        accepts::capabilities(self.shape(), self.memory.numeric(), second, announced(&self.mechanism))
+        let (numeric, privacy) = (self.memory.numeric(), announced(&self.mechanism));
+        accepts::capabilities(self.shape(), numeric, second, privacy, self.does_fed_rep())
     }
 
     fn streamed_tasks(&self) -> u16 {
-        accepts::streamed_tasks(announced(&self.mechanism))
+        accepts::streamed_tasks(self.does_fed_rep())
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
@@ -42,6 +45,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let open = !is_private(&self.mechanism);
         let possible = match round.task {
             Wire::FitHead { .. } => true,
+            Wire::FedRep { .. } => self.does_fed_rep(),
             Wire::FedAvg { .. } => open && self.memory.numeric() == Numeric::F32,
             #[cfg(feature = "power")]
             Wire::FedPower { .. } => self.memory.parts_ref().second.is_some(),
@@ -65,6 +69,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         if encodings.any(|other| other != first) {
             return Err(DeclineReason::Tensors);
         }
+        #[cfg(feature = "privacy")]
+        noise::forget(&mut self.mechanism);
         self.state.task = Some(round.task);
         self.state.received = first;
         Ok(())
@@ -164,10 +170,15 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
         self.state.usage = Usage::default();
-        match self.state.task {
-            Some(Wire::FedRep { .. } | Wire::FitHead { .. }) => fedrep::begin(&mut self.memory.parts()),
-            _ => Err(DeclineReason::Task),
+        let Some(task @ (Wire::FedRep { .. } | Wire::FitHead { .. })) = self.state.task else {
+            return Err(DeclineReason::Task);
+        };
+        #[cfg(feature = "privacy")]
+        if self.is_noisy() && matches!(task, Wire::FedRep { .. }) {
+            noise::draw(&mut self.mechanism)?;
         }
+        let _ = task;
+        fedrep::begin(&mut self.memory.parts())
     }
 
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
@@ -187,16 +198,23 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task else {
             return Err(DeclineReason::Task);
         };
-        if usage.samples == 0 {
-            return Ok(reported);
+        let fitted = usage.samples > 0 && {
+            self.state.head = None;
+            match fedrep::finish(&mut self.memory.parts(), head, usage) {
+                Ok(()) => {
+                    self.state.head = self.state.representation;
+                    true
+                }
+                // Nobody is told that these samples make no head.
+                Err(_) if self.is_noisy() => false,
+                Err(reason) => return Err(reason),
+            }
+        };
+        #[cfg(feature = "privacy")]
+        if self.is_noisy() && matches!(self.state.task, Some(Wire::FedRep { .. })) {
+            noise::settle(self, fitted);
         }
-        self.state.head = None;
-        match fedrep::finish(&mut self.memory.parts(), head, usage) {
-            Ok(()) => self.state.head = self.state.representation,
-            // Nobody is told that these samples make no head.
-            Err(_) if self.is_noisy() => {}
-            Err(reason) => return Err(reason),
-        }
+        let _ = fitted;
         Ok(reported)
     }
 
@@ -247,12 +265,9 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         let parts = self.memory.parts_ref();
-        let shape = parts.shape;
         let Some(task) = self.state.task else { return };
         if let Wire::FedRep { upload, step_size, .. } = task {
-            let scale = gradient_scale(self.state.usage);
-            let (s, w) = (parts.residual, parts.head);
-            gradient::elements(s, w, shape.width, shape.outputs, scale, first, out);
+            self.emit_gradient(first, out);
             if upload == Upload::Representation {
                 for (place, &b) in out.iter_mut().zip(parts.representation.iter().skip(first)) {
                     *place = b - step_size * *place;
@@ -263,10 +278,11 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let tensor = match (task, index) {
             #[cfg(feature = "power")]
             (Wire::FedPower { .. }, 0) => parts.second.unwrap_or_default(),
-            #[cfg(feature = "power")]
-            (Wire::FedPower { .. }, _) => parts.representation,
-            (_, 0) => parts.representation,
-            _ => parts.head,
+            #[cfg(feature = "shared-head")]
+            (Wire::FedAvg { .. }, 1) => parts.head,
+            // Nothing of a head leaves, whatever is asked for.
+            (Wire::FitHead { .. }, _) => &[],
+            _ => parts.representation,
         };
         for (place, &value) in out.iter_mut().zip(tensor.iter().skip(first)) {
             *place = value;
@@ -279,6 +295,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Some(settings), Wire::FedPower { iterations, .. }) => {
                 u64::from(iterations) * u64::from(settings.release())
             }
+            (Some(settings), Wire::FedRep { .. }) if self.does_fed_rep() => u64::from(settings.release()),
             _ => 0,
         }
     }
@@ -298,6 +315,9 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     }
 
     fn head_mut(&mut self) -> &mut [f32] {
+        // A gradient was clipped with the head that it has.
+        #[cfg(feature = "privacy")]
+        noise::forget(&mut self.mechanism);
         self.memory.parts().head
     }
 
@@ -322,6 +342,23 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
             return settings.iterations_max();
         }
         u16::MAX
+    }
+
+    /// Gradients leave as they are, or clipped and hidden; in fixed point none is hidden.
+    fn does_fed_rep(&self) -> bool {
+        sends_gradients(&self.mechanism) && (!self.is_noisy() || self.memory.numeric() == Numeric::F32)
+    }
+
+    /// Elements `first..` of the gradient, as it may leave.
+    fn emit_gradient(&self, first: usize, out: &mut [f32]) {
+        let parts = self.memory.parts_ref();
+        #[cfg(feature = "privacy")]
+        if self.is_noisy() {
+            return hidden::emit(&parts, self.mechanism.clipping(), first, out);
+        }
+        let PartsRef { shape, residual, head, .. } = parts;
+        let scale = gradient_scale(self.state.usage);
+        gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
     }
 
     /// What is said of the samples of a round: with noise nothing that depends on what is in one.

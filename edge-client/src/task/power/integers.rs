@@ -6,6 +6,7 @@
 
 use super::cells::{cell, get};
 use crate::privacy::{CERTIFIED, FRACTION};
+use crate::task::rounded::{halved, square};
 
 /// One, with the fractional bits of rows and bases.
 const ONE: i32 = 1 << FRACTION;
@@ -13,18 +14,12 @@ const ONE: i32 = 1 << FRACTION;
 /// The squared norm of a row is at most `2^30`, one.
 const SQUARE_MAX: u64 = 1 << (2 * FRACTION);
 
-/// Integers of magnitude over this are not made: their squares have room in 32 bits.
-const LARGEST: i32 = (1 << 16) - 1;
-
 /// How often a row is made again, smaller, before it is given up.
 const TRIES: u32 = 11;
 
 /// `v` in units of 2^-15, halves away from zero. A NaN is 0, what is too large the largest there is.
 fn fixed(v: f32) -> i32 {
-    // Truncated, and saturated.
-    #[allow(clippy::cast_possible_truncation, reason = "saturates")]
-    let twice = (v * 65_536.0) as i32;
-    (twice.clamp(1 - 2 * LARGEST, 2 * LARGEST - 1) + twice.signum()) / 2
+    halved(v * 65_536.0)
 }
 
 /// Replaces a basis by its integers, below 2^15.
@@ -74,14 +69,13 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
     // 2^-6; roundings of 2^16 features make a row longer by 2^-8.
     let mut step = 1.0 / 131_072.0;
     for _ in 0..TRIES {
-        let mut square = 0u64;
+        let mut total = 0;
         for (place, &x) in row.iter_mut().zip(x) {
             let integer = fixed(x * scale);
             *place = cell(integer);
-            let magnitude = integer.unsigned_abs();
-            square += u64::from(magnitude * magnitude);
+            total += square(integer);
         }
-        if square <= SQUARE_MAX {
+        if total <= SQUARE_MAX {
             return true;
         }
         scale *= 1.0 - step;

@@ -1,0 +1,143 @@
+//! A mechanism that clips whole gradients as well, and what it holds of a round until the next one.
+
+use core::fmt;
+
+use super::clip::Clip;
+use super::discrete_gaussian::Variance;
+use super::mechanism::{NoEntropy, Settings};
+use super::noise::Seed;
+use crate::mechanism::{self, Mechanism};
+
+/// A mechanism with which FedRep's gradients leave, too. A firmware that does without it has nothing of FedRep in
+/// flash.
+///
+/// Its noise is `multiplier x` [`Clip::sensitivity`]; `rows_max` of the settings has no say here, as the radius bounds
+/// what all rows together do.
+#[derive(Debug)]
+pub struct Clipped<P> {
+    mechanism: P,
+    clipping: Clipping,
+}
+
+impl<P: Mechanism> Clipped<P> {
+    /// Noise and seeds are those of `mechanism`.
+    pub const fn new(mechanism: P, clip: Clip) -> Self {
+        Self { mechanism, clipping: Clipping::new(clip) }
+    }
+
+    /// The mechanism.
+    pub const fn mechanism(&self) -> &P {
+        &self.mechanism
+    }
+}
+
+impl<P: Mechanism> Mechanism for Clipped<P> {
+    fn settings(&self) -> Option<Settings> {
+        self.mechanism.settings()
+    }
+
+    fn prepare(&mut self, release: &mechanism::Release) -> Result<(), NoEntropy> {
+        self.mechanism.prepare(release)
+    }
+
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        self.mechanism.draw_seed()
+    }
+
+    fn clipping(&self) -> Option<&Clipping> {
+        Some(&self.clipping)
+    }
+
+    fn clipping_mut(&mut self) -> Option<&mut Clipping> {
+        Some(&mut self.clipping)
+    }
+}
+
+/// A radius, and what hides the gradient of the round that is open.
+#[derive(Debug)]
+pub struct Clipping {
+    clip: Clip,
+    release: Option<Release>,
+    counts: ClipCounts,
+}
+
+impl Clipping {
+    /// No round yet.
+    #[must_use]
+    pub const fn new(clip: Clip) -> Self {
+        Self { clip, release: None, counts: ClipCounts { whole: 0, clipped: 0, withheld: 0 } }
+    }
+
+    /// The radius.
+    #[must_use]
+    pub const fn clip(&self) -> &Clip {
+        &self.clip
+    }
+
+    /// What became of gradients so far.
+    #[must_use]
+    pub const fn counts(&self) -> ClipCounts {
+        self.counts
+    }
+
+    pub(crate) const fn release(&self) -> Option<&Release> {
+        self.release.as_ref()
+    }
+
+    /// A round begins: no gradient yet.
+    pub(crate) fn begin(&mut self, seed: Seed, variance: Variance) {
+        self.release = Some(Release { seed, variance, factor: None });
+    }
+
+    /// There is a gradient, or none that may be sent.
+    pub(crate) fn settle(&mut self, gradient: Option<Fitting>) {
+        let Some(release) = &mut self.release else { return };
+        release.factor = gradient.map(|fitting| fitting.factor);
+        let counter = match gradient {
+            Some(Fitting { clipped: false, .. }) => &mut self.counts.whole,
+            Some(Fitting { clipped: true, .. }) => &mut self.counts.clipped,
+            None => &mut self.counts.withheld,
+        };
+        *counter = counter.saturating_add(1);
+    }
+
+    /// Nothing of a round is left.
+    pub(crate) fn forget(&mut self) {
+        self.release = None;
+    }
+}
+
+/// What became of the gradients of all rounds. It is for the firmware and never leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClipCounts {
+    /// Short enough as they were.
+    pub whole: u32,
+    /// Made shorter.
+    pub clipped: u32,
+    /// Zeros in their place: there was no head, or a value was not finite.
+    pub withheld: u32,
+}
+
+/// A factor with which the gradient is no longer than the radius.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fitting {
+    /// From sums to units of the grid.
+    pub factor: f32,
+    /// Smaller than what makes the sums a mean.
+    pub clipped: bool,
+}
+
+/// What is sent of a round, but for the sums: drawn before the first sample is read, and kept as it is, so that a retry
+/// says the same.
+pub(crate) struct Release {
+    pub seed: Seed,
+    pub variance: Variance,
+    /// `None`: zeros are sent, and the noise.
+    pub factor: Option<f32>,
+}
+
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Release").field("variance", &self.variance).finish_non_exhaustive()
+    }
+}

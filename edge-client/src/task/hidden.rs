@@ -1,0 +1,137 @@
+//! A FedRep round whose gradient is hidden in noise: clipped as a whole to a radius, in integers, and a discrete
+//! Gaussian on each of them.
+//!
+//! The gradient `G = (1/m) S W^T` is never in memory: its integers `round(factor s_i w_j)` are formed when they are
+//! sent, and before that, to find a factor with which their squares add up to no more than the radius squared. Both come
+//! from [`scaled`] and [`integer`], so what is checked is what is sent. What the sums and the factor are does not matter to privacy
+//! ([`Clip`]).
+
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
+use libm::sqrtf;
+
+use super::Usage;
+use super::fedrep::{self, count};
+use super::presented::Presented;
+use super::rounded::{halved, square};
+use crate::kernel::gradient::elements;
+use crate::kernel::largest;
+use crate::memory::{Parts, PartsRef};
+use crate::privacy::{Clip, Clipping, Fitting, noise};
+
+/// Elements that are formed at once.
+const PIECE: usize = 16;
+
+/// How often a gradient is made shorter before it is given up.
+const TRIES: u32 = 8;
+
+/// Above every radius: no element of what fits is larger.
+const ELEMENT_MAX: f32 = 32_768.0;
+
+/// The head and `S`. `None`: these samples make no head, and there is no gradient. All samples are counted in any case,
+/// by `source`; what is returned is for the firmware.
+#[inline(never)]
+pub fn run(
+    parts: &mut Parts<'_>,
+    head: HeadSolve,
+    id: RoundId,
+    source: &mut Presented<'_>,
+) -> Result<Option<Usage>, DeclineReason> {
+    let result = match fedrep::run(parts, head, id, source) {
+        Ok(usage) => Ok(Some(usage)),
+        Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
+            // The last pass may have been over those for the head alone, or over none.
+            source.count_all(id).map(|()| None)
+        }
+        Err(reason) => Err(reason),
+    };
+    if !matches!(result, Ok(Some(_))) {
+        parts.residual.fill(0.0);
+    }
+    result
+}
+
+/// A factor with which the gradient of `usage` samples fits into the radius. `None` if no factor was found, or a value
+/// is not finite.
+#[inline(never)]
+pub fn fit(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Fitting> {
+    if usage.samples == 0 {
+        return None;
+    }
+    let mut factor = clip.units_in_one() / count(usage);
+    let peak = peak(parts, factor);
+    if !peak.is_finite() {
+        return None;
+    }
+    let mut clipped = peak > ELEMENT_MAX;
+    if clipped {
+        factor *= ELEMENT_MAX / peak;
+    }
+    let units = u64::from(clip.units());
+    // Roundings make what was shortened longer again by less than this, or by less than one of its doubles.
+    let mut step = 1.0 / 16_384.0;
+    for _ in 0..TRIES {
+        let found = length_squared(parts, factor);
+        if found <= units * units {
+            return Some(Fitting { factor, clipped });
+        }
+        clipped = true;
+        #[allow(clippy::cast_precision_loss, reason = "what comes of it is checked again")]
+        let ratio = units as f32 / sqrtf(found as f32);
+        factor *= ratio * (1.0 - step);
+        step *= 2.0;
+    }
+    None
+}
+
+/// Elements `first..` of what is sent: `(integers + noise)` in units of the grid. Not a number where there is nothing to
+/// be sent.
+#[inline(never)]
+pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
+    let Some((clip, release)) = clipping.and_then(|own| Some((own.clip(), own.release()?))) else {
+        return out.fill(f32::NAN);
+    };
+    match release.factor {
+        Some(factor) => scaled(parts, factor, first, out),
+        None => out.fill(0.0),
+    }
+    let unit = clip.unit();
+    for (coordinate, place) in (first as u64..).zip(out) {
+        // 17 bits and 34 bits.
+        let noisy = i64::from(integer(*place)) + noise(&release.seed, coordinate, &release.variance);
+        #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
+        let value = noisy as f32 * unit;
+        *place = value;
+    }
+}
+
+/// The sum of the squares of all integers. Fewer than 2^32 of less than 2^32.
+fn length_squared(parts: &PartsRef<'_>, factor: f32) -> u64 {
+    over_all(parts, factor, 0, |sum, piece| piece.iter().fold(sum, |sum, &v| sum + square(integer(v))))
+}
+
+/// The largest element.
+fn peak(parts: &PartsRef<'_>, factor: f32) -> f32 {
+    over_all(parts, factor, 0.0, |most: f32, piece| largest(&[most, largest(piece)]))
+}
+
+/// Folds all elements, piece by piece.
+fn over_all<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T, &[f32]) -> T) -> T {
+    let all = parts.shape.features * parts.shape.width;
+    let mut piece = [0.0; PIECE];
+    (0..all).step_by(PIECE).fold(start, |folded, first| {
+        let own = piece.get_mut(..PIECE.min(all - first)).unwrap_or_default();
+        scaled(parts, factor, first, own);
+        each(folded, own)
+    })
+}
+
+/// Elements `first..` of `factor S W^T`: the same bits in any pieces.
+fn scaled(parts: &PartsRef<'_>, factor: f32, first: usize, out: &mut [f32]) {
+    let shape = parts.shape;
+    elements(parts.residual, parts.head, shape.width, shape.outputs, factor, first, out);
+}
+
+/// The integer that an element is sent as.
+fn integer(element: f32) -> i32 {
+    halved(element * 2.0)
+}

@@ -1,0 +1,117 @@
+//! FedRep with noise, by hand: a round whose seed is known, and the integers of its gradient in wide arithmetic.
+
+use fedspan_client::memory::Memory;
+use fedspan_client::privacy::{Clip, Clipped, Seed, noise};
+use fedspan_client::source::SampleSource;
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Mechanism};
+use fedspan_protocol::message::{DeclineReason, Task as Wire};
+
+use super::private::{Known, LEAST, settings};
+use super::{Heap, Sliced, fed_rep_round, fed_rep_stream};
+
+pub type Device<'a> = Linear<&'a mut Heap, Clipped<Known>>;
+
+/// The least noise there is, with this seed.
+pub fn known(number: u64) -> Known {
+    Known::new(settings(LEAST, 1), number)
+}
+
+pub fn device(memory: &mut Heap, known: Known, clip: Clip) -> Device<'_> {
+    Linear::private(memory, Clipped::new(known, clip)).unwrap()
+}
+
+/// What a round left: what is reported, what was sent, and the integers in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    pub usage: Usage,
+    pub sent: Vec<f32>,
+    pub integers: Vec<i128>,
+}
+
+/// A round with memory of its own.
+pub fn round(
+    samples: &Sliced,
+    clip: Clip,
+    task: Wire,
+    b: &[f32],
+    streamed: bool,
+) -> Result<Round, DeclineReason> {
+    let d = samples.features;
+    let mut memory = Heap::streaming(d, b.len() / d, samples.outputs);
+    let mut device = device(&mut memory, known(1), clip);
+    run(&mut device, task, b, &mut samples.clone(), streamed)
+}
+
+/// A round of this device.
+pub fn run(
+    device: &mut Device<'_>,
+    task: Wire,
+    b: &[f32],
+    samples: &mut Sliced,
+    streamed: bool,
+) -> Result<Round, DeclineReason> {
+    let (usage, sent) = if streamed {
+        fed_rep_stream(device, task, b, samples)?
+    } else {
+        fed_rep_round(device, task, b, samples as &mut dyn SampleSource)?
+    };
+    let mechanism = device.mechanism();
+    let integers = bare(&sent, mechanism.mechanism(), *mechanism.clipping().unwrap().clip());
+    Ok(Round { usage, sent, integers })
+}
+
+/// What was sent without its noise: exact, as with so little noise it has fewer than 24 bits.
+pub fn bare(sent: &[f32], known: &Known, clip: Clip) -> Vec<i128> {
+    let variance = known.settings.multiplier().variance(clip.sensitivity()).unwrap();
+    let seed = Seed::new(known.seed);
+    (0..)
+        .zip(sent)
+        .map(|(at, &value)| {
+            let noisy = f64::from(value) / f64::from(clip.unit());
+            assert!(noisy == noisy.round() && noisy.abs() < f64::from(1 << 24), "{noisy}");
+            noisy as i128 - i128::from(noise(&seed, at, &variance))
+        })
+        .collect()
+}
+
+pub fn square(integers: &[i128]) -> i128 {
+    integers.iter().map(|q| q * q).sum()
+}
+
+/// The integers of `S W^T` of `m` samples, as the sums in a device's memory have them: whether it was clipped, and
+/// nothing where there is no factor.
+pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool)> {
+    let parts = memory.parts();
+    let (s, w, c) = (&*parts.residual, &*parts.head, parts.shape.outputs);
+    let element = |factor: f32, s: &[f32], w: &[f32]| match (s, w) {
+        ([s], [w]) => factor * s * w,
+        _ => factor * s.iter().zip(w).fold(0.0f32, |sum, (a, b)| sum + a * b),
+    };
+    let elements = |factor: f32| -> Vec<f32> {
+        s.chunks(c).flat_map(|s| w.chunks(c).map(move |w| element(factor, s, w))).collect()
+    };
+    // Halves away from zero, as f64 rounds.
+    let rounded = |v: &f32| (f64::from(*v).clamp(-65_535.0, 65_535.0)).round() as i128;
+    let mut factor = 2f32.powi(-i32::from(clip.exponent())) / m as f32;
+    let first = elements(factor);
+    if m == 0 || first.iter().any(|v| !v.is_finite()) {
+        return None;
+    }
+    let peak = first.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+    let mut shorter = peak > 32_768.0;
+    if shorter {
+        factor *= 32_768.0 / peak;
+    }
+    let radius = i128::from(clip.units());
+    for step in 0..8 {
+        let integers: Vec<i128> = elements(factor).iter().map(rounded).collect();
+        let square = square(&integers);
+        if square <= radius * radius {
+            return Some((integers, shorter));
+        }
+        shorter = true;
+        factor *= radius as f32 / (square as f32).sqrt() * (1.0 - 2f32.powi(step - 14));
+    }
+    None
+}

@@ -1,0 +1,163 @@
+//! FedRep with noise and one record replaced by any other, the head fitted again: the integers of two gradients differ by
+//! no more than twice the radius, and their outputs lie on the same grid.
+#![cfg(feature = "privacy")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::clipped::*;
+use common::*;
+use fedspan_client::privacy::Clip;
+use fedspan_protocol::message::{HeadSolve, Task as Wire, Upload};
+
+fn exact() -> Wire {
+    fed_rep(EXACT, Upload::Gradient, 0.25)
+}
+
+/// A record: features and a target.
+type Record = (Vec<f32>, f32);
+
+/// Samples of which the first is this record.
+fn with(record: &Record, others: &Sliced) -> Sliced {
+    let Labels::Values(y) = &others.labels else { panic!() };
+    let x = [record.0.clone(), others.x.clone()].concat();
+    Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
+}
+
+fn some(random: &mut Random, m: usize, d: usize) -> Sliced {
+    Sliced::regression(random.normals(m * d), random.normals(m), d, 1)
+}
+
+/// How far the gradients of two sets of samples are apart, as a share of the sensitivity.
+fn share(a: &Sliced, b: &Sliced, task: Wire, basis: &[f32], clip: Clip, streamed: bool) -> f64 {
+    let of = |samples: &Sliced| round(samples, clip, task, basis, streamed).unwrap();
+    let (a, b) = (of(a), of(b));
+    assert_eq!(a.usage, b.usage);
+    let square: i128 = a.integers.iter().zip(&b.integers).map(|(a, b)| (a - b) * (a - b)).sum();
+    let bound = i128::from(clip.sensitivity());
+    assert!(square <= bound * bound, "{} over {bound}", (square as f64).sqrt());
+    (square as f64).sqrt() / bound as f64
+}
+
+/// Any record: of all sizes, not finite, or bits at random.
+fn record(random: &mut Random, d: usize) -> Record {
+    let (mut x, mut y) = (random.normals(d), random.normal() as f32);
+    let size = 10f32.powi(random.below(24) as i32 - 12);
+    match random.below(8) {
+        0 => x.iter_mut().for_each(|x| *x = f32::from_bits(random.next() as u32)),
+        1 => {
+            let at = random.below(d);
+            x[at] = [f32::NAN, f32::INFINITY, f32::MAX, f32::MIN_POSITIVE][random.below(4)];
+        }
+        2 => x.fill(0.0),
+        3 => y = [0.0, f32::NAN, 1e12, f32::INFINITY, 1e-40][random.below(5)],
+        4 => y *= size,
+        _ => x.iter_mut().for_each(|x| *x *= size),
+    }
+    (x, y)
+}
+
+#[test]
+fn no_record_moves_a_gradient_by_more_than_twice_the_radius() {
+    let mut random = Random(1);
+    let mut worst = Worst::default();
+    for case in 0..60_000 {
+        let k = 1 + case % 4;
+        let d = k + random.below([1, 3, 30][case % 3]);
+        let m = [0, 1, k, 3 * k][case / 2 % 4];
+        let b = flat(&random.orthonormal(d, k));
+        let others = some(&mut random, m, d);
+        let (u, v) = (record(&mut random, d), record(&mut random, d));
+        let clip = Clip::new(10f32.powf(4.0 * random.unit() as f32 - 3.0)).unwrap();
+        let head = match case % 5 {
+            0 => HeadSolve::Gradient { steps: 3, step_size: 0.1 },
+            1 => HeadSolve::LeastSquares { ridge: 0.1 },
+            _ => EXACT,
+        };
+        let task = fed_rep(head, Upload::Gradient, 0.1);
+        let found = share(&with(&u, &others), &with(&v, &others), task, &b, clip, case % 2 == 0);
+        worst.saw(["one record", "two", "k + 1", "3 k + 1"][case / 2 % 4], found);
+    }
+    // Pairs drawn at random come close to it.
+    assert!(worst.get("3 k + 1") > 0.9);
+}
+
+/// A record that is mirrored at the span of the representation: what the head sees of it is the same, and the residual
+/// pulls the other way.
+#[test]
+fn twice_the_radius_is_attained() {
+    let mut random = Random(2);
+    let mut worst = Worst::default();
+    for (d, k, m) in [(2, 1, 1), (3, 2, 4), (12, 3, 8), (40, 8, 30)] {
+        let b = random.orthonormal(d, k);
+        let others = some(&mut random, m, d);
+        let x = random.gaussian(d, 1) * 30.0;
+        let inside = &b * b.transpose() * &x;
+        let outside = (&x - &inside) * 30.0;
+        let u = (flat(&(&inside + &outside)), 1e4);
+        let v = (flat(&(&inside - &outside)), 1e4);
+        for streamed in [false, true] {
+            let clip = Clip::new(1.0).unwrap();
+            let found = share(&with(&u, &others), &with(&v, &others), exact(), &flat(&b), clip, streamed);
+            worst.saw("share", found);
+            assert!(found > 0.999, "d={d} k={k} {streamed}: {found}");
+        }
+    }
+}
+
+/// From many starts, whatever moves a pair of records, the others, or the representation further apart is kept.
+#[test]
+fn climbing_finds_nothing_above_it() {
+    let mut random = Random(3);
+    let mut worst = Worst::default();
+    for start in 0..24 {
+        let (k, m) = (1 + start % 3, 1 + start % 4);
+        let d = k + 1 + start % 2;
+        let clip = Clip::new([0.3, 3.0][start % 2]).unwrap();
+        let mut b = random.orthonormal(d, k);
+        let mut others = some(&mut random, m, d);
+        let mut pair = [0; 2].map(|_| (random.normals(d), random.normal() as f32));
+        let mut best = 0.0;
+        for step in 0..1500 {
+            let size = 10f64.powf(2.0 - 5.0 * random.unit());
+            let (mut moved, mut turned, mut rest) = (pair.clone(), b.clone(), others.clone());
+            let shift = |random: &mut Random, x: &mut [f32]| {
+                let norm = x.iter().map(|x| x * x).sum::<f32>().sqrt();
+                x.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
+            };
+            match step % 6 {
+                0 => turned = power::orthonormal64(&(turned + random.gaussian(d, k) * size)),
+                1 => shift(&mut random, &mut rest.x),
+                2 => moved[step / 6 % 2].1 *= (random.normal() * size) as f32,
+                _ => shift(&mut random, &mut moved[step % 2].0),
+            }
+            let found =
+                share(&with(&moved[0], &rest), &with(&moved[1], &rest), exact(), &flat(&turned), clip, false);
+            if found >= best {
+                (best, pair, b, others) = (found, moved, turned, rest);
+            }
+        }
+        worst.saw("share", best);
+        assert!(best > 0.9, "start {start}: {best}");
+    }
+}
+
+/// What is sent is an integer times the unit of the grid, always: the low bits of floats, by which sums of floats tell
+/// records apart, say nothing.
+#[test]
+fn outputs_of_neighbours_lie_on_the_same_grid() {
+    let mut random = Random(4);
+    for _ in 0..20_000 {
+        let (d, k) = (2 + random.below(2), 1 + random.below(2));
+        let b = flat(&random.orthonormal(d, k));
+        let clip = Clip::new(10f32.powi(random.below(20) as i32 - 10)).unwrap();
+        let count = random.below(4);
+        let others = some(&mut random, count, d);
+        for _ in 0..2 {
+            let samples = with(&record(&mut random, d), &others);
+            // That all that is sent is an integer is asserted where its noise is taken away.
+            let found = round(&samples, clip, exact(), &b, random.below(2) == 0).unwrap();
+            assert!(square(&found.integers) <= i128::from(clip.units()).pow(2));
+        }
+    }
+}

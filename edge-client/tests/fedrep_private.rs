@@ -1,0 +1,538 @@
+//! FedRep with noise: exactly the integers of the clipped gradient, plus the noise of their coordinates; what a radius
+//! is; what a device takes part in, reports and counts; bits that do not depend on how samples come or chunks leave.
+#![cfg(feature = "privacy")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::clipped::*;
+use common::private::*;
+use common::*;
+use fedspan_client::memory::StreamingWorkspace;
+use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped};
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Mechanism, NotReady, Task};
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire, Upload};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+const GRADIENT: Upload = Upload::Gradient;
+
+fn exact() -> Wire {
+    fed_rep(EXACT, GRADIENT, 0.25)
+}
+
+fn clip(radius: f32) -> Clip {
+    Clip::new(radius).unwrap()
+}
+
+/// Samples whose gradient is about `size` long.
+fn regression(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
+    let x = random.gaussian(m, d) * size.sqrt();
+    let y = random.gaussian(m, c) * size.sqrt();
+    Sliced::regression(flat(&x), flat(&y), d, c)
+}
+
+/// What floats can be.
+fn spoil(random: &mut Random, samples: &mut Sliced) {
+    let bad =
+        [f32::NAN, f32::INFINITY, -3e38, 1e-40, 1e19, -1e12, 1e30, f32::from_bits(random.next() as u32)];
+    for _ in 0..1 + random.below(3) {
+        let at = random.below(samples.x.len());
+        samples.x[at] = bad[random.below(bad.len())];
+    }
+    let Labels::Values(y) = &mut samples.labels else { panic!() };
+    let at = random.below(y.len());
+    y[at] = bad[random.below(bad.len())];
+}
+
+#[test]
+fn radii_are_fifteen_bits_and_a_power_of_two() {
+    let mut random = Random(1);
+    for case in 0..20_000 {
+        let radius = match case {
+            0 => 2f32.powi(-40),
+            1 => f32::from_bits(2f32.powi(40).to_bits() - 1),
+            _ => (1.0 + random.unit() as f32) * 2f32.powi(random.below(79) as i32 - 40),
+        };
+        let clip = clip(radius);
+        assert!((1 << 14..1 << 15).contains(&clip.units()));
+        let found = f64::from(clip.units()) * 2f64.powi(clip.exponent().into());
+        assert!(found <= f64::from(radius) && found > f64::from(radius) * (1.0 - 2f64.powi(-14)));
+        assert_eq!(f64::from(clip.unit()), 2f64.powi(clip.exponent().into()));
+        assert_eq!(clip.unit() * clip.units_in_one(), 1.0);
+        assert_eq!(clip.sensitivity(), 2 * u64::from(clip.units()));
+    }
+    let beyond = [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, 1e-45, 2f32.powi(40), 2f32.powi(-40) * 0.999];
+    for radius in beyond {
+        let ClipError { radius: found } = Clip::new(radius).unwrap_err();
+        assert_eq!(found.to_bits(), radius.to_bits());
+    }
+}
+
+/// The integers that wide arithmetic makes of the same sums, whatever the samples are, both ways; never longer than the
+/// radius.
+#[test]
+fn a_round_is_the_clipped_integers_plus_the_noise_of_each_coordinate() {
+    let mut random = Random(2);
+    let mut worst = Worst::default();
+    let mut seen = ClipCounts::default();
+    for case in 0..4000 {
+        let (k, c, m) = (1 + case % 5, 1 + case % 3, 1 + random.below(12));
+        let d = k + random.below([1, 12, 40][case % 3]);
+        let size = 10f64.powi(random.below(12) as i32 - 6);
+        let mut samples = regression(&mut random, d, c, m, size);
+        if case % 4 == 0 {
+            spoil(&mut random, &mut samples);
+        }
+        let b = flat(&random.orthonormal(d, k));
+        let clip = clip((size * 2f64.powf(6.0 * random.unit() - 4.0)) as f32);
+        let head = match case % 7 {
+            0 => HeadSolve::Gradient { steps: 3, step_size: 0.1 / size as f32 },
+            1 => HeadSolve::LeastSquares { ridge: 0.01 },
+            _ => EXACT,
+        };
+        for streamed in [false, true] {
+            let mut memory = Heap::streaming(d, k, c);
+            let mut device = device(&mut memory, known(case as u64), clip);
+            let found = run(&mut device, fed_rep(head, GRADIENT, 0.1), &b, &mut samples.clone(), streamed);
+            let found = found.unwrap();
+            assert_eq!(found.usage, Usage { samples: m as u32, skipped: 0 });
+            let (used, counts) = (device.usage(), device.mechanism().clipping().unwrap().counts());
+            assert_eq!((used.samples + used.skipped) as usize, m);
+            let expected = clipped(&mut memory, used.samples, clip);
+            let (expected, counted) = match expected {
+                // A head that gradient steps do not reach is not one.
+                Some((integers, shorter)) if counts.withheld == 0 => {
+                    let (whole, clipped) = (u32::from(!shorter), u32::from(shorter));
+                    (integers, ClipCounts { whole, clipped, withheld: 0 })
+                }
+                _ => (vec![0; d * k], ClipCounts { withheld: 1, ..ClipCounts::default() }),
+            };
+            assert_eq!(found.integers, expected, "case {case} {streamed}");
+            assert_eq!(counts, counted);
+            if case % 4 != 0 {
+                assert_eq!(counts.withheld, 0, "case {case} {streamed}");
+            }
+            seen.whole += counts.whole;
+            seen.clipped += counts.clipped;
+            seen.withheld += counts.withheld;
+            let share = (square(&found.integers) as f64).sqrt() / f64::from(clip.units());
+            assert!(square(&found.integers) <= i128::from(clip.units()).pow(2));
+            worst.saw("length over radius", share);
+            if counts.clipped == 1 && case % 4 != 0 {
+                assert!(share > 0.999, "{share}");
+            }
+        }
+    }
+    println!("{seen:?}");
+    assert!(seen.whole > 500 && seen.clipped > 500 && seen.withheld > 20, "{seen:?}");
+}
+
+/// A square of the radius is within it, one more is not.
+#[test]
+fn the_radius_is_an_edge() {
+    for radius in [1.0, 0.75, 1.999, 2f32.powi(-30), 2f32.powi(30)] {
+        let clip = clip(radius);
+        // The head is 1, by the first sample; the second, of residual 1, makes the gradient of both.
+        let of = |units: [f32; 2]| {
+            let [p, q] = units.map(|units| 2.0 * units * clip.unit());
+            let samples = Sliced::regression(vec![1.0, 0.0, 0.0, 0.0, p, q], vec![1.0, -1.0], 3, 1);
+            round(&samples, clip, exact(), &[1.0, 0.0, 0.0], false).unwrap().integers
+        };
+        let units = clip.units();
+        for sign in [1.0, -1.0] {
+            let most = sign * f32::from(units);
+            assert_eq!(of([most, 0.0]), [0, most as i128, 0]);
+            assert_eq!(of([most, 0.49]), [0, most as i128, 0]);
+            let shortened = of([most, 1.0]);
+            assert!(square(&shortened) <= i128::from(units).pow(2), "{shortened:?}");
+            assert_eq!(shortened[2], 1);
+        }
+    }
+}
+
+/// Without the noise it is the gradient of the exact head, shortened: against f64, from the samples.
+#[test]
+fn without_noise_it_is_the_gradient_of_the_best_head() {
+    let mut random = Random(3);
+    let mut worst = Worst::default();
+    for case in 0..300 {
+        let (k, c) = (1 + case % 4, 1 + case % 2);
+        let (d, m) = (k + 1 + random.below(20), 4 * k + random.below(40));
+        let samples = regression(&mut random, d, c, m, 1.0);
+        let b = random.orthonormal(d, k);
+        let (x, y) = (samples.x64(), samples.y64());
+        let z = &x * &b;
+        let w = Svd::new(&z).minimum_norm(&y, 0.0);
+        let gradient = x.transpose() * (z * &w - y) * w.transpose() / m as f64;
+        let clip = clip((gradient.norm() * [0.3, 0.99, 1.01, 3.0][case % 4]) as f32);
+        let radius = f64::from(clip.units());
+        let full = gradient * 2f64.powi(-i32::from(clip.exponent()));
+        let shortened = &full * (radius / full.norm()).min(1.0);
+        for streamed in [false, true] {
+            let found = round(&samples, clip, exact(), &flat(&b), streamed).unwrap();
+            let off =
+                matrix(d, k, &found.integers.iter().map(|&q| q as f32).collect::<Vec<_>>()) - &shortened;
+            // Half a unit for each element, the roundings of f32, and the step by which what was clipped is shorter.
+            let bound = 0.5 * ((d * k) as f64).sqrt() + radius * 2e-4;
+            worst.saw("share of the bound", off.norm() / bound);
+            assert!(off.norm() <= bound, "case {case} {streamed}: {} over {bound}", off.norm());
+        }
+    }
+}
+
+/// The mean of many releases is the clipped gradient, and they scatter as the variance says.
+#[test]
+fn noise_has_mean_zero_and_its_variance() {
+    let mut random = Random(4);
+    let (d, k, draws) = (6, 2, 4000u32);
+    let samples = regression(&mut random, d, 1, 30, 1.0);
+    let b = flat(&random.orthonormal(d, k));
+    let clip = clip(0.5);
+    let expected = round(&samples, clip, exact(), &b, false).unwrap().integers;
+    let variance = settings(LEAST, 1).multiplier().variance(clip.sensitivity()).unwrap();
+    let sigma = (variance.ratio().0 as f64).sqrt();
+    let (mut sums, mut squares) = (vec![0.0; d * k], 0.0);
+    let mut memory = Heap::new(d, k, 1);
+    for number in 0..draws {
+        let mut device = device(&mut memory, known(number.into()), clip);
+        let sent = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap().1;
+        for ((sum, sent), q) in sums.iter_mut().zip(sent).zip(&expected) {
+            let off = f64::from(sent / clip.unit()) - *q as f64;
+            *sum += off;
+            squares += off * off;
+        }
+    }
+    let draws = f64::from(draws);
+    for sum in sums {
+        assert!((sum / draws).abs() <= 4.5 * sigma / draws.sqrt(), "{:e} of {sigma:e}", sum / draws);
+    }
+    let count = draws * (d * k) as f64;
+    let spread = squares / count / (sigma * sigma) - 1.0;
+    assert!(spread.abs() <= 5.0 * (2.0 / count).sqrt(), "{spread:e}");
+}
+
+/// A retry says the same, in any pieces and in any order of them; so do the same samples in other batches, and other
+/// memory.
+#[test]
+fn pieces_batches_and_memory_change_no_bit() {
+    let mut random = Random(5);
+    for (d, k, c) in [(9, 4, 2), (23, 3, 1), (7, 7, 1), (40, 8, 3)] {
+        let samples = regression(&mut random, d, c, 30, 1.0);
+        let b = flat(&random.orthonormal(d, k));
+        for upload in [GRADIENT, Upload::Representation] {
+            let task = fed_rep(EXACT, upload, 0.5);
+            for radius in [0.01, 100.0] {
+                let mut memory = Heap::new(d, k, c);
+                let mut device = device(&mut memory, known(5), clip(radius));
+                let sent = fed_rep_round(&mut device, task, &b, &mut samples.clone()).unwrap().1;
+                for piece in [1, 2, 3, 5, 16, 31, 32, d * k] {
+                    assert_eq!(bits(&emitted(&device, piece)), bits(&sent), "{piece}");
+                }
+                for _ in 0..20 {
+                    let first = random.below(d * k);
+                    let mut part = vec![f32::NAN; 1 + random.below(d * k - first)];
+                    device.emit(0, first, &mut part);
+                    assert_eq!(bits(&part), bits(&sent[first..first + part.len()]));
+                }
+                for at_once in [1, 3, 4, 7] {
+                    let source = &mut samples.clone().at_once(at_once);
+                    let again = fed_rep_round(&mut device, task, &b, source).unwrap().1;
+                    assert_eq!(bits(&again), bits(&sent), "{at_once}");
+                }
+                if (d, k, c) == (9, 4, 2) {
+                    let memory = StreamingWorkspace::<9, 4, 2>::new();
+                    let mechanism = Clipped::new(known(5), clip(radius));
+                    let mut model = Linear::private(memory, mechanism).unwrap();
+                    let again = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap().1;
+                    assert_eq!(bits(&again), bits(&sent));
+                }
+            }
+        }
+    }
+}
+
+/// A representation is a step along what a gradient would have been.
+#[test]
+fn representations_are_made_from_what_is_noisy() {
+    let mut random = Random(6);
+    let (d, k) = (12, 3);
+    let samples = regression(&mut random, d, 1, 20, 1.0);
+    let b = flat(&random.orthonormal(d, k));
+    let of = |upload| {
+        let mut memory = Heap::new(d, k, 1);
+        let mut device = device(&mut memory, known(6), clip(0.5));
+        fed_rep_round(&mut device, fed_rep(EXACT, upload, 0.3), &b, &mut samples.clone()).unwrap().1
+    };
+    let (gradient, representation) = (of(GRADIENT), of(Upload::Representation));
+    for ((r, b), g) in representation.iter().zip(&b).zip(&gradient) {
+        assert_eq!(r.to_bits(), (b - 0.3f32 * g).to_bits());
+    }
+}
+
+/// The seed comes first, once a round, and without one no sample is read.
+#[test]
+fn the_seed_is_drawn_before_any_sample_is_read() {
+    let mut random = Random(7);
+    let (d, k) = (5, 2);
+    let samples = regression(&mut random, d, 1, 8, 1.0);
+    let b = flat(&random.orthonormal(d, k));
+    let round = open(1, exact(), Role::Representation, Encoding::F32, d, k);
+    for dry in [false, true] {
+        let known = Known { dry, ..known(7) };
+        let log = known.log.clone();
+        let mut source = Watched { samples: samples.clone(), log: log.clone() };
+        let mut memory = Heap::streaming(d, k, 1);
+        let mut device = device(&mut memory, known, clip(1.0));
+        receive(&mut device, &round, &[&b]).unwrap();
+        assert!(log.borrow().is_empty());
+        // Nothing has been computed: nothing to be sent.
+        assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
+        let found = device.run(round.id, &mut source);
+        assert_eq!(log.borrow()[0], "seed");
+        assert_eq!(log.borrow().iter().filter(|&&event| event == "seed").count(), 1);
+        if dry {
+            assert_eq!((found, log.borrow().len()), (Err(DeclineReason::Entropy), 1));
+            assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
+        }
+        // The same where samples are seen once.
+        receive(&mut device, &round, &[&b]).unwrap();
+        log.borrow_mut().clear();
+        let begun = device.begin();
+        assert_eq!(*log.borrow(), ["seed"]);
+        assert_eq!(begun, if dry { Err(DeclineReason::Entropy) } else { Ok(()) });
+    }
+}
+
+/// Whatever is in the records, all is said in the same form.
+#[test]
+fn reports_of_neighbours_are_the_same() {
+    let mut random = Random(8);
+    for case in 0..3000 {
+        let (k, m) = (1 + case % 4, 1 + random.below(6));
+        let d = k + 1 + random.below(6);
+        let size = 10f64.powi(random.below(30) as i32 - 15);
+        let mut samples = regression(&mut random, d, 1, m, size);
+        for _ in 0..random.below(4) {
+            spoil(&mut random, &mut samples);
+        }
+        let b = flat(&random.orthonormal(d, k));
+        let steps = HeadSolve::Gradient { steps: 40, step_size: [0.01, 1e9][case % 2] };
+        for head in [EXACT, HeadSolve::LeastSquares { ridge: 1.0 }, steps] {
+            for streamed in [false, true] {
+                let found = round(&samples, clip(1.0), fed_rep(head, GRADIENT, 0.1), &b, streamed).unwrap();
+                assert_eq!(found.usage, Usage { samples: m as u32, skipped: 0 });
+                assert!(square(&found.integers) <= i128::from(clip(1.0).units()).pow(2));
+            }
+        }
+    }
+}
+
+/// A source with samples of their own for the head.
+struct Selected {
+    samples: Sliced,
+    head: usize,
+    most: usize,
+}
+
+impl fedspan_client::SampleSource for Selected {
+    fn rewind(&mut self, id: RoundId) -> Result<(), fedspan_client::SourceError> {
+        self.most = usize::MAX;
+        self.samples.rewind(id)
+    }
+
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, fedspan_client::SourceError> {
+        self.most = self.head;
+        self.samples.rewind(id).map(|()| true)
+    }
+
+    fn next(&mut self) -> Option<fedspan_client::Samples<'_>> {
+        self.most = self.most.checked_sub(1)?;
+        self.samples.next()
+    }
+}
+
+/// Where the head has samples of its own, those are used, and all are reported, also if they make no head.
+#[test]
+fn heads_from_a_selection() {
+    let mut random = Random(9);
+    let (d, k, m) = (6, 2, 12);
+    let samples = regression(&mut random, d, 1, m, 1.0).at_once(1);
+    let b = flat(&random.orthonormal(d, k));
+    for bad in [false, true] {
+        let mut samples = samples.clone();
+        if bad {
+            samples.x[..5 * d].fill(f32::NAN);
+        }
+        let mut memory = Heap::new(d, k, 1);
+        let mut plain = Linear::new(Heap::new(d, k, 1));
+        let source = || Selected { samples: samples.clone(), head: 5, most: 0 };
+        let open = fed_rep_round(&mut plain, exact(), &b, &mut source());
+        let mut device = device(&mut memory, known(9), clip(100.0));
+        let (usage, sent) = fed_rep_round(&mut device, exact(), &b, &mut source()).unwrap();
+        assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
+        let found = bare(&sent, &known(9), clip(100.0));
+        match open {
+            Ok(_) => assert_eq!(bits(device.head()), bits(plain.head())),
+            Err(reason) => {
+                assert_eq!((reason, bad), (DeclineReason::NoSamples, true));
+                assert!(found.iter().all(|&q| q == 0));
+                assert_eq!(device.usage(), Usage { samples: 0, skipped: m as u32 });
+            }
+        }
+        assert_eq!(found.iter().all(|&q| q == 0), bad);
+    }
+}
+
+/// A round without a head: noise leaves, and the device has no head for this representation.
+#[test]
+fn no_head_is_nobodys_business() {
+    let mut random = Random(10);
+    let (d, k, m) = (6, 2, 9);
+    let good = regression(&mut random, d, 1, m, 1.0);
+    let b = flat(&random.orthonormal(d, k));
+    let dead = Sliced { x: vec![f32::NAN; m * d], ..good.clone() };
+    for streamed in [false, true] {
+        let mut memory = Heap::streaming(d, k, 1);
+        let mut device = device(&mut memory, known(10), clip(1.0));
+        let other = flat(&random.orthonormal(d, k));
+        run(&mut device, exact(), &other, &mut good.clone(), streamed).unwrap();
+        let head = device.head().to_vec();
+        assert_eq!(device.predict(&good.x[..d], &mut [0.0]), Ok(()));
+        let found = run(&mut device, exact(), &b, &mut dead.clone(), streamed).unwrap();
+        assert_eq!(found.usage, Usage { samples: m as u32, skipped: 0 });
+        assert!(found.integers.iter().all(|&q| q == 0));
+        assert_eq!(bits(device.head()), bits(&head));
+        assert_eq!(device.predict(&good.x[..d], &mut [0.0]), Err(NotReady::NoHead));
+        let counts = device.mechanism().clipping().unwrap().counts();
+        assert_eq!((counts.whole + counts.clipped, counts.withheld), (1, 1));
+    }
+    // Gradient steps that lead nowhere.
+    let astray = fed_rep(HeadSolve::Gradient { steps: 200, step_size: 1e9 }, GRADIENT, 0.1);
+    for streamed in [false, true] {
+        let mut memory = Heap::streaming(d, k, 1);
+        let mut device = device(&mut memory, known(10), clip(1.0));
+        let found = run(&mut device, astray, &b, &mut good.clone(), streamed).unwrap();
+        assert_eq!(found.usage, Usage { samples: m as u32, skipped: 0 });
+        assert!(found.integers.iter().all(|&q| q == 0));
+        let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
+        assert_eq!(device.mechanism().clipping().unwrap().counts(), withheld);
+    }
+    // That there are no samples at all is no secret, nor is a source that fails.
+    let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
+    for streamed in [false, true] {
+        let found = round(&nothing, clip(1.0), exact(), &b, streamed);
+        assert_eq!(found.unwrap_err(), DeclineReason::NoSamples);
+    }
+    for failing in 1..=2 {
+        let mut source = Sliced { failing_pass: Some(failing), ..good.clone() };
+        let mut memory = Heap::new(d, k, 1);
+        let mut device = device(&mut memory, known(10), clip(1.0));
+        let found = fed_rep_round(&mut device, exact(), &b, &mut source);
+        assert_eq!(found.unwrap_err(), DeclineReason::Device);
+        // What is in memory has no place any more.
+        let sent = bare(&emitted(&device, 4), &known(10), clip(1.0));
+        assert!(sent.iter().all(|&q| q == 0));
+    }
+}
+
+/// A head that changes after the gradient was clipped would change what is sent.
+#[test]
+fn a_gradient_is_sent_with_the_head_it_was_clipped_with_or_not_at_all() {
+    let mut random = Random(11);
+    let (d, k) = (6, 2);
+    let samples = regression(&mut random, d, 1, 9, 1.0);
+    let b = flat(&random.orthonormal(d, k));
+    let mut memory = Heap::new(d, k, 1);
+    let mut device = device(&mut memory, known(11), clip(1.0));
+    fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
+    device.head_mut()[0] = 1e30;
+    assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
+    // A round that is declined changes nothing; one that is opened is the next.
+    let (_, sent) = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
+    assert!(device.open(&open(2, exact(), Role::Gradient, Encoding::F32, d, k)).is_err());
+    assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
+    device.open(&open(2, exact(), Role::Representation, Encoding::F32, d, k)).unwrap();
+    assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
+}
+
+/// FedRep is there where gradients are clipped, costs one release, and nothing else is there that was not.
+#[test]
+fn what_a_device_that_clips_takes_part_in() {
+    let fit = Wire::FitHead { head: EXACT };
+    for power in [false, true] {
+        let mut memory = if power { Heap::power(4, 2, 3) } else { Heap::new(4, 2, 3) };
+        let known = Known::new(settings(1 << 18, 100), 1);
+        let mut device = device(&mut memory, known, clip(1.0));
+        let capabilities = device.capabilities();
+        let power = power && cfg!(feature = "power");
+        let tasks = fit.bit() | exact().bit();
+        assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
+        let roles = Role::Gradient.bit() | Role::Representation.bit();
+        assert_eq!(capabilities.roles, if power { roles | Role::Subspace.bit() } else { roles });
+        assert_eq!(device.streamed_tasks(), tasks);
+        assert_eq!((device.cost(&exact()), device.cost(&fit)), (1 << 28, 0));
+        let encoding = Encoding::F32;
+        for task in [
+            Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding },
+            Wire::PowerStart,
+            Wire::MomentRows { first: 0, count: 1 },
+        ] {
+            for role in [Role::Representation, Role::Subspace] {
+                assert_eq!(device.open(&open(1, task, role, encoding, 4, 2)), Err(DeclineReason::Task));
+            }
+        }
+        // Samples that are seen once need memory for that.
+        device.open(&open(1, exact(), Role::Representation, encoding, 4, 2)).unwrap();
+        assert_eq!(device.begin(), Err(DeclineReason::Task));
+    }
+    // There is a variance for every radius and every multiplier.
+    for radius in [1.0, 1.999_99, 2f32.powi(-40), 2f32.powi(39)] {
+        for square in [LEAST, 1 << 40] {
+            let known = Known::new(settings(square, 100), 1);
+            assert!(Linear::private(Heap::new(4, 2, 1), Clipped::new(known, clip(radius))).is_ok());
+        }
+    }
+}
+
+/// In 16-bit fixed point no gradient is hidden, so none leaves.
+#[cfg(feature = "i16")]
+#[test]
+fn fixed_point_declines() {
+    let memory = fedspan_client::memory::FixedWorkspace::<4, 2, 3>::new();
+    let mut model = Linear::private(memory, Clipped::new(known(1), clip(1.0))).unwrap();
+    assert_eq!(model.capabilities().tasks & exact().bit(), 0);
+    assert_eq!((model.streamed_tasks() & exact().bit(), model.cost(&exact())), (0, 0));
+    let round = open(1, exact(), Role::Representation, Encoding::F32, 4, 2);
+    assert_eq!(model.open(&round), Err(DeclineReason::Task));
+}
+
+/// The bits of a round: the same on every core. Samples are powers of two, so that the gradient is exact: the head is
+/// (2, 1), the residuals are those of the third feature alone.
+#[test]
+fn golden() {
+    let x = vec![
+        1.0, 0.0, 0.5, 0.0, // y = 2
+        -1.0, 0.0, 0.5, 0.25, // y = -2
+        0.0, 1.0, 0.0, 0.0, // y = 1 + 1
+        0.0, 1.0, 0.5, 0.0, // y = 1 - 1
+    ];
+    let samples = Sliced::regression(x, vec![2.0, -2.0, 2.0, 0.0], 4, 1);
+    let b = power::identity_columns(4, 2);
+    // S = X^T R, R = (0, 0, -1, 1): (0, 0, 1/2, 0). G = S W^T / 4.
+    for (radius, expected, clipped) in [
+        (1.0, vec![0, 0, 0, 0, 4096, 2048, 0, 0], false),
+        (0.125, vec![0, 0, 0, 0, 14_653, 7327, 0, 0], true),
+    ] {
+        let found = round(&samples, clip(radius), exact(), &b, false).unwrap();
+        assert_eq!(found.integers, expected);
+        assert_eq!(square(&found.integers) > 268_300_000, clipped);
+        let golden: [u32; 8] = if clipped { CLIPPED } else { WHOLE };
+        assert_eq!(bits(&found.sent), golden, "{:08x?}", bits(&found.sent));
+    }
+}
+
+const WHOLE: [u32; 8] =
+    [0xbedb_a800, 0xbea0_4800, 0xbfb1_dc00, 0x3d17_c000, 0x3f83_8400, 0x3e36_7000, 0x3efc_0000, 0x3ea7_4000];
+const CLIPPED: [u32; 8] =
+    [0xbd5b_a800, 0xbd20_4800, 0xbe31_dc00, 0x3b97_c000, 0x3e55_fe00, 0x3d80_1800, 0x3d7c_0000, 0x3d27_4000];

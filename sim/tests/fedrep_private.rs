@@ -1,0 +1,102 @@
+//! FedRep with noise: what is refused, what is charged, and what is learnt in spite of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_aggregator::config::Init;
+use fedspan_sim::run::{Job, Outcome, Unwatched};
+use fedspan_sim::scenario::Scenario;
+
+fn parse(changes: &[&str]) -> Result<Scenario, String> {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    let text = Scenario::built_in("fedrep-private").unwrap();
+    Scenario::parse("fedrep-private", text, &changes).map_err(|problem| problem.to_string())
+}
+
+fn run(changes: &[&str]) -> Outcome {
+    let scenario = parse(&[changes, &["evaluate_every=1000"]].concat()).unwrap();
+    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap()
+}
+
+fn distance(changes: &[&str]) -> f64 {
+    run(changes).scores.distance.unwrap()
+}
+
+/// Distances for some seeds, in order.
+fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
+    let of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
+    let mut all: Vec<f64> = (1..=seeds).map(of).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+/// Every round of the start and of training is a release; together they are what epsilon is for.
+#[test]
+fn start_and_rounds_are_charged() {
+    for (changes, releases) in [
+        (&["model.power_iterations=3", "algorithm.rounds=7"][..], 10),
+        (&["model.init=\"random\"", "algorithm.rounds=7"], 7),
+        (&["algorithm.rounds=7", "algorithm.name=\"gd-gd\"", "model.power_iterations=1"], 8),
+        (&["algorithm.rounds=7", "data.feature_std=3"], 15),
+    ] {
+        let changes = [changes, &["data.clients=50", "privacy.epsilon=2"]].concat();
+        assert_eq!(parse(&changes).unwrap().releases(), Some(releases));
+        let privacy = run(&changes).privacy.unwrap();
+        assert!(privacy.epsilon <= 2.0 && privacy.epsilon > 1.999, "{changes:?}: {}", privacy.epsilon);
+        assert_eq!(privacy.devices.len(), 50);
+        assert!(privacy.devices.values().all(|each| *each == privacy.epsilon));
+    }
+    // Who is not asked does not pay.
+    let some = run(&["data.clients=50", "participation.policy=\"fraction\"", "participation.r=0.5"]);
+    assert!(some.privacy.unwrap().devices.values().all(|each| *each < 9.9));
+}
+
+#[test]
+fn what_cannot_be_hidden_is_refused() {
+    for (changes, wanted) in [
+        (&["model.init=\"moments\""][..], "model.init: found \"moments\", which shows records; allowed with"),
+        (&["algorithm.name=\"fedavg\""], "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]"),
+        (&["algorithm.name=\"pooled\""], "algorithm.name: \"pooled\" adds no noise; allowed with [privacy]"),
+        (&["algorithm.numeric=\"i16\""], "algorithm.numeric: found \"i16\", in which no gradient is hidden"),
+        (&["privacy.calibration=\"paper\""], "privacy.calibration: found \"paper\", which is FedPower's"),
+        (&["privacy.clip=0"], "privacy.clip: found 0, allowed: a number from"),
+        (&["privacy.clip=nan"], "privacy.clip: found nan, allowed: a number from"),
+        (&["privacy.clip=-1"], "privacy.clip: found -1, allowed: a number from"),
+    ] {
+        let said = parse(changes).unwrap_err();
+        assert!(said.contains(wanted), "{changes:?}: {said}");
+    }
+    let power = Scenario::built_in("fedpower").unwrap();
+    let said = Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
+    assert!(said.contains("privacy.clip: for gradients; products are clipped row by row"), "{said}");
+    assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 8 });
+    // Too little noise for a device.
+    let scenario = parse(&["privacy.epsilon=10000"]).unwrap();
+    let said = Job::prepare(&scenario, 1).unwrap_err().to_string();
+    assert!(said.contains("devices add 0.5 to 4096 times that"), "{said}");
+}
+
+/// Noise is averaged over devices: with many it learns, with few it does not, and the same seed gives the same bits.
+#[test]
+fn many_devices_learn_in_spite_of_the_noise() {
+    let small = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
+    let many = distances(&small, 5);
+    assert!(many[2] < 0.2, "{many:?}");
+    let few = distances(&["data.clients=50", "data.samples=20", "privacy.epsilon=1"], 5);
+    assert!(few[2] > 0.5, "{few:?}");
+    assert_eq!(distance(&small).to_bits(), distance(&small).to_bits());
+}
+
+/// All other forms of a round are the same round.
+#[test]
+fn encodings_and_forms_of_an_update_combine() {
+    for changes in [
+        &["algorithm.upload=\"f16\"", "algorithm.download=\"f16\""][..],
+        &["algorithm.upload=\"i8\""],
+        &["algorithm.send=\"representation\""],
+        &["participation.policy=\"fraction\"", "participation.r=0.8"],
+        &["fleet.dropout=0.2"],
+    ] {
+        let base = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
+        let found = distance(&[changes, &base].concat());
+        assert!(found < 0.4, "{changes:?}: {found}");
+    }
+}
