@@ -1,4 +1,4 @@
-//! The whole client of a device with noise: FedPower, and nothing leaves without it. Whatever a server asks for and
+//! The whole client of a device with noise: FedPower and FedRep, and nothing leaves without it. Whatever a server asks for and
 //! whatever the source of entropy says, no panic can be reached.
 
 #![no_std]
@@ -13,7 +13,9 @@ use core::slice::from_mut;
 use embedded_io::Read;
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::memory::PowerWorkspace;
-use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings};
+use fedspan_client::privacy::{
+    Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings,
+};
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Linear, Recording, Session};
@@ -37,7 +39,7 @@ impl EntropySource for Source {
     }
 }
 
-type Model = Linear<&'static mut PowerWorkspace<D, K>, Gaussian<Source>>;
+type Model = Linear<&'static mut PowerWorkspace<D, K>, Clipped<Gaussian<Source>>>;
 type Client = Session<Model, Recording<'static>, NoStore, Steps>;
 
 /// Everything that the client needs, in static memory.
@@ -74,16 +76,18 @@ fn main() -> ! {
     // SAFETY: nobody else has this place.
     let Everything { client, workspace, receive, transmit } = unsafe { &mut *PLACE.0.get() };
     // Any settings.
-    let (settings, claim) = loop {
+    let (settings, claim, clip) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
             && let Ok(settings) = Settings::new(multiplier, number().into(), number(), number().into())
             && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
+            && let Ok(clip) = Clip::new(f32::from_bits(number()))
         {
             let [a, b, ..] = number().to_le_bytes();
-            break (settings.with_iterations(u16::from_le_bytes([a, b])), claim);
+            break (settings.with_iterations(u16::from_le_bytes([a, b])), claim, clip);
         }
     };
-    let Ok(model) = Linear::private(workspace, Gaussian::new(settings, Source, claim)) else {
+    let mechanism = Clipped::new(Gaussian::new(settings, Source, claim), clip);
+    let Ok(model) = Linear::private(workspace, mechanism) else {
         loop {
             spin_loop();
         }
