@@ -74,9 +74,13 @@ impl Store {
         std::fs::remove_file(&self.path).unwrap();
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(&self.path).unwrap().write_all(bytes).unwrap();
-        match self.open() {
-            Err(KeyStoreError::Damaged { damage, .. }) => damage,
-            other => panic!("{other:?}"),
+        loop {
+            match self.open() {
+                Err(KeyStoreError::Damaged { damage, .. }) => return damage,
+                // Another test starts a program: until that begins it has every file that was open here, and its lock.
+                Err(KeyStoreError::Locked { .. }) => std::thread::yield_now(),
+                other => panic!("{other:?}"),
+            }
         }
     }
 }
