@@ -73,7 +73,7 @@ pub struct Conversation {
     pub close: bool,
     /// How long nothing is said after the beginning of a computation; 0 where nothing is private.
     pub slot: Millis,
-    /// The slot of the last computation: nothing leaves before, and what comes before counts as coming then.
+    /// The slot of the last computation: nothing leaves before, and what comes before is lost.
     pub quiet_until: Millis,
     /// A round was computed, and how late it is is not known yet.
     pub computing: bool,
