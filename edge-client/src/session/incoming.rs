@@ -214,7 +214,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return Ok(());
         }
         let (campaign, round) = (self.talk.campaign, self.talk.round);
-        self.task.prepare(&Release { campaign, round, spent: self.ledger.spent() })?;
+        let (device, spent) = (self.config.device, self.ledger.spent());
+        self.task.prepare(&Release { device, campaign, round, spent })?;
         if self.ledger.charge(cost, &mut self.store).is_err() {
             count(&mut self.talk.counters.storage);
             return Err(DeclineReason::Device);
