@@ -82,13 +82,7 @@ fn golden_derivation() {
         (release(0xABCD, 8, 2, 1, 3), "37bedb0ea3a7ff16ce021e9448d3301d4c3c8a7ff1a39c97aee20bb4ce8cf6ba"),
         (release(8, 0xABCD, 2, 1, 3), "ae802b3257badf80822ead154bb63ae974ad06efe05416808ec17bb7365bf982"),
         (
-            release(
-                0x0F1E_2D3C_4B5A_6978,
-                0x0123_4567_89AB_CDEF,
-                0xFEDC_BA98,
-                0x1234,
-                0x8877_6655_4433_2211,
-            ),
+            release(0x0F1E_2D3C_4B5A_6978, 0x0123_4567_89AB_CDEF, 0xFEDC_BA98, 0x1234, 0x8877_6655_4433_2211),
             "5bd97d1b63073882b027eeb7f9c584b817c3c85318950e8eea73dc78f0b7f553",
         ),
     ];

@@ -16,10 +16,12 @@
 //! A finished update survives a lost link: when the server opens the same round again, the same bytes
 //! are sent again. Head, counters and storage change only once a round has been computed.
 //!
-//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they are computed, once for
-//! each computation, and never taken back: also for a round that is declined after that, closed, lost or late. A round
-//! that would cost more than is left of the device's own budget is declined before anything of it is received; what costs
-//! nothing goes on. A ledger that cannot be read counts as spent.
+//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they are computed, and never
+//! taken back: also for a round that is declined after that, closed, lost or late. A session computes such a round once;
+//! where that fails and the round is opened again, it is declined again, for nothing. A round that would cost more than is
+//! left of the device's own budget is declined before anything of it is received, and so is one that costs anything while
+//! the record of the head cannot be written (one was lost that way; it is tried again with each); what costs nothing goes
+//! on. A ledger that cannot be read counts as spent.
 //!
 //! How long a private device computes depends on its records and on its noise, and nobody is to learn it. From the last
 //! tensor of a round to a fixed time after it ([`Task::slot`]) the device says nothing at all, does not close its link, and
