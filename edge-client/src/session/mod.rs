@@ -139,7 +139,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.ledger.told(self.task.capabilities().privacy)
     }
 
-    /// Until when a private device says nothing. The link must not be closed before; [`Progress::wake`] is not earlier.
+    /// A private device says nothing now and hears nothing. The link must not be read: see [`Self::quiet_until`].
+    pub fn is_quiet(&self, now: Millis) -> bool {
+        self.talk.is_quiet(now)
+    }
+
+    /// Until when a private device says nothing and hears nothing. The link must not be closed before; [`Progress::wake`] is
+    /// not earlier. Nor should it be read: a frame of which half is read before and half after would be heard only if the
+    /// device was not computing any more when the first half came. What waits in the link is read after that.
     pub fn quiet_until(&self) -> Millis {
         self.talk.quiet_until
     }
