@@ -21,9 +21,7 @@ use fedspan_client::link::{Buffers, run, run_async};
 use fedspan_client::session::{Millis, Protection, Session};
 use fedspan_client::source::{SampleSource, Samples};
 use fedspan_client::{Linear, SourceError};
-use fedspan_protocol::message::{
-    Ack, AckOutcome, Fault, Missing, RoundId, Task as Wire, ToDevice, Welcome,
-};
+use fedspan_protocol::message::{Ack, AckOutcome, Fault, Missing, RoundId, Task as Wire, ToDevice, Welcome};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
@@ -152,8 +150,7 @@ fn trace(
     let task = Costly::new(Linear::new(Heap::new(problem.d, problem.k, problem.c)), Some(1000), SLOT);
     let config = config(LIMIT);
     let random = ChaCha8Rng::seed_from_u64(1);
-    let mut session =
-        Session::new(config, Protection::Plaintext, task, source, Flash::default(), random);
+    let mut session = Session::new(config, Protection::Plaintext, task, source, Flash::default(), random);
     let mut line = Line {
         clock: clock.clone(),
         coming: Rc::new(RefCell::new(coming.iter().copied().collect())),
