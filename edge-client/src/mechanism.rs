@@ -5,9 +5,11 @@ use fedspan_protocol::message::{Privacy, RoundId};
 #[cfg(feature = "privacy")]
 use crate::privacy::{Clipping, NoEntropy, Seed, Settings};
 
-/// What tells one release of a device from every other.
+/// What tells one release from every other of the fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Release {
+    /// The device's identity ([`Config::device`](crate::session::Config::device)).
+    pub device: u64,
     /// The campaign of the round.
     pub campaign: u64,
     /// The round.

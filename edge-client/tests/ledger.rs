@@ -12,9 +12,10 @@ use common::*;
 use fedspan_client::session::{Config, Counters, Event, Protection, Sampling, Session};
 use fedspan_client::source::NoRecording;
 use fedspan_client::store::SPENT;
-use fedspan_client::{Linear, Release};
+use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, DeclineReason, Privacy, Rejection, RoundId, Task as Wire, ToDevice, ToServer,
+    Ack, AckOutcome, DeclineReason, Fault, Privacy, Rejection, RoundId, Task as Wire, ToDevice, ToServer,
+    Welcome,
 };
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -141,28 +142,108 @@ proptest! {
     }
 }
 
-/// Whether a computation succeeds may depend on records: it is paid for before it begins, and nothing is given back. The
-/// same round again is another computation, with other noise.
+/// The releases of device 43981 that `spent` before them.
+fn releases(round: u32, spent: &[u64]) -> Vec<Release> {
+    let round = RoundId { round, stage: 0 };
+    spent.iter().map(|&spent| Release { device: 0xABCD, campaign: 7, round, spent }).collect()
+}
+
+/// Whether a computation succeeds may depend on records: it is paid for before it begins, and nothing is given back. Nor
+/// is it paid for twice: the same round again gets the same answer, for nothing.
 #[test]
-fn a_round_that_fails_stays_paid_for() {
+fn a_round_that_fails_is_paid_for_once() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(9), SLOT, &flash);
     bench.connect(7, 60_000);
     // The first pass over the samples.
     bench.session.source_mut().failing_pass = Some(1);
-    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
-    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
-    assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent"]);
+    for _ in 0..5 {
+        assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+        assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
+        assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent"]);
+    }
     bench.session.task_mut().broken = true;
-    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::UpdateNonFinite);
-    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 2));
+    for _ in 0..5 {
+        assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
+        assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 2));
+    }
     bench.session.task_mut().broken = false;
-    assert!(is_update(&open(&mut bench, &problem, 1)));
-    assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::Budget { left: 0 });
-    let round = RoundId { round: 1, stage: 0 };
-    let releases = [0, 3, 6].map(|spent| Release { campaign: 7, round, spent });
-    assert_eq!(bench.session.task().releases, releases, "no two are the same");
+    assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
+    assert!(is_update(&open(&mut bench, &problem, 3)));
+    ack(&mut bench, 3, AckOutcome::Counted);
+    assert_eq!(declined(&open(&mut bench, &problem, 4)), DeclineReason::Budget { left: 0 });
+    let paid: Vec<_> = (1..).zip([0, 3, 6]).flat_map(|(round, spent)| releases(round, &[spent])).collect();
+    assert_eq!(bench.session.task().releases, paid);
+}
+
+/// Whatever comes between: rounds that are declined, a link that is lost, a new greeting, rounds that cost nothing.
+#[test]
+fn nothing_makes_it_pay_for_a_failed_round_again() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    for number in 0..2 {
+        let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
+        bench.connect(7, 60_000);
+        bench.session.task_mut().broken = true;
+        let spent = 3 * number + 3;
+        let round = 10;
+        // Its decline is never sent.
+        for (message, body) in problem.server(round, gradient(), Encoding::F32, 256).opening() {
+            assert!(bench.message(&message, &body).is_empty());
+        }
+        bench.all(Event::LinkDown);
+        bench.now = bench.now.max(bench.last.wake);
+        bench.connect(7, 60_000);
+        assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
+        let mut fit = 11;
+        let courses: [&dyn Fn(&mut PrivateBench, u32); 5] = [
+            &|_, _| (),
+            &|bench, _| drop(bench.message(&ToDevice::RoundClosed(RoundId { round: 10, stage: 0 }), &[])),
+            &|bench, fit| {
+                let broken = problem.server(fit, Wire::FitHead { head: EXACT }, Encoding::F32, 256);
+                let (message, mut body) = broken.opening().remove(0);
+                body[3] ^= 0x7F;
+                declined(&bench.message(&message, &body));
+            },
+            &|bench, _| {
+                bench.message(&ToDevice::Fault(Fault::Greet), &[]);
+                bench.message(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 }), &[]);
+            },
+            &|bench, _| {
+                // An older one.
+                bench.session.task_mut().dry = true;
+                assert_eq!(declined(&open(bench, &problem, 9)), DeclineReason::Entropy);
+                bench.session.task_mut().dry = false;
+            },
+        ];
+        for course in courses {
+            course(&mut bench, fit);
+            fit += 1;
+            assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
+            assert_eq!(flash.0.borrow().spent, spent, "{fit}");
+        }
+        // What costs nothing is computed all the same, also under this number.
+        bench.session.task_mut().broken = false;
+        assert!(is_update(&open_task(&mut bench, &problem, round, Wire::FitHead { head: EXACT })));
+        ack(&mut bench, round, AckOutcome::Counted);
+        assert_eq!(
+            declined(&open(&mut bench, &problem, round)),
+            DeclineReason::RoundRepeated { last: round }
+        );
+        assert_eq!(flash.0.borrow().spent, spent);
+        // As it was before a reset; and another campaign has rounds of its own.
+        flash.0.borrow_mut().record = None;
+    }
+    let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
+    bench.connect(7, 60_000);
+    bench.session.task_mut().broken = true;
+    assert_eq!(declined(&open(&mut bench, &problem, 10)), DeclineReason::UpdateNonFinite);
+    bench.session.task_mut().broken = false;
+    bench.all(Event::LinkDown);
+    bench.connect(8, 60_000);
+    assert!(is_update(&open(&mut bench, &problem, 10)));
+    assert_eq!(flash.0.borrow().spent, 12);
 }
 
 /// Power that goes between the payment and the first byte costs the round, and what comes after it is another release.
@@ -170,7 +251,7 @@ fn a_round_that_fails_stays_paid_for() {
 fn a_reset_gives_no_second_release_for_free() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
-    for (kept, reason) in [(false, None), (true, Some(DeclineReason::RoundRepeated { last: 1 }))] {
+    for kept in [false, true] {
         let spent = flash.0.borrow().spent;
         let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
@@ -181,11 +262,49 @@ fn a_reset_gives_no_second_release_for_free() {
         // Before its slot.
         let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
-        if let Some(reason) = reason {
-            assert_eq!(declined(&open(&mut bench, &problem, 1)), reason);
+        let sent = open(&mut bench, &problem, 1);
+        if kept {
+            assert_eq!(declined(&sent), DeclineReason::RoundRepeated { last: 1 });
             assert!(bench.session.task().releases.is_empty());
             assert_eq!(flash.0.borrow().spent, spent + 3);
+        } else {
+            assert!(is_update(&sent));
+            assert_eq!(bench.session.task().releases, releases(1, &[spent + 3]));
+            assert_eq!(flash.0.borrow().spent, spent + 6);
+            flash.0.borrow_mut().record = None;
         }
+    }
+}
+
+/// The power goes when the payment is written and nothing is computed; or the storage says that it has failed, and has
+/// written nevertheless.
+#[test]
+fn a_payment_that_nothing_came_of_is_not_used_again() {
+    let problem = problem(20, 2, 1);
+    // As the flash is then: the ledger has it, the record has not.
+    let flash = Flash::default();
+    flash.0.borrow_mut().spent = 3;
+    let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
+    bench.connect(7, 60_000);
+    assert!(is_update(&open(&mut bench, &problem, 1)));
+    assert_eq!((bench.session.task().releases.clone(), flash.0.borrow().spent), (releases(1, &[3]), 6));
+    for reset in [false, true] {
+        let flash = Flash::default();
+        let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
+        bench.connect(7, 60_000);
+        flash.0.borrow_mut().fail_spent_after = true;
+        assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+        assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (3, 0));
+        flash.0.borrow_mut().fail_spent_after = false;
+        if reset {
+            bench = private(&problem, 256, Some(100), SLOT, &flash);
+            bench.connect(7, 60_000);
+        }
+        assert!(is_update(&open(&mut bench, &problem, 1)));
+        // Nothing was computed with the first: without a reset it is the same release.
+        let (before, after) = if reset { (vec![3], 6) } else { (vec![0, 0], 3) };
+        assert_eq!(bench.session.task().releases, releases(1, &before));
+        assert_eq!((flash.0.borrow().spent, told(&mut bench)), (after, after));
     }
 }
 
@@ -308,13 +427,52 @@ fn storage_that_fails_lets_nothing_leave() {
         assert_eq!((flash.0.borrow().spent, flash.0.borrow().saves), (0, 0), "no record either");
     }
     flash.0.borrow_mut().fail_spent = false;
-    // The record after the ledger: paid for, and forfeited.
-    flash.0.borrow_mut().fail_save = true;
-    assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
-    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
-    flash.0.borrow_mut().fail_save = false;
     assert!(is_update(&open(&mut bench, &problem, 1)));
-    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 1));
+    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 0));
+}
+
+/// A ledger that works and a record that does not (a page that is worn, a buffer that is too small): one round is paid for
+/// and lost, and no other, until a record can be written again.
+#[test]
+fn a_record_that_cannot_be_saved_costs_one_round() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
+    bench.connect(7, 60_000);
+    assert!(is_update(&open(&mut bench, &problem, 4)));
+    ack(&mut bench, 4, AckOutcome::Counted);
+    flash.0.borrow_mut().fail_save = true;
+    let mut failures = 0;
+    for round in 5..105 {
+        for _ in 0..3 {
+            assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::Device);
+            failures += 1;
+            assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 1), "{round}");
+        }
+        // Nor does a head that is fitted change that; it is not saved either.
+        let fit = open_task(&mut bench, &problem, round + 1, Wire::FitHead { head: EXACT });
+        assert_eq!(declined(&fit), DeclineReason::Device);
+    }
+    assert_eq!(bench.session.counters().declined, failures + 100);
+    assert_eq!(bench.session.task().releases.len(), 2);
+    // What it has finished is not forgotten when it works again, and the head is the one in memory.
+    flash.0.borrow_mut().fail_save = false;
+    flash.0.borrow_mut().calls.clear();
+    let head = bench.session.task().task.head().to_vec();
+    let first = problem.server(105, gradient(), Encoding::F32, 256).opening().remove(0);
+    flash.0.borrow_mut().fail_spent = true;
+    assert_eq!(declined(&bench.message(&first.0, &first.1)), DeclineReason::Device);
+    let (loaded, saved) = flash.0.borrow().record.clone().unwrap();
+    assert_eq!((loaded.campaign, loaded.round, bits(&saved)), (7, 4, bits(&head)));
+    assert_eq!(Some(loaded.representation), bench.session.task().task.head_fitted_on());
+    flash.0.borrow_mut().fail_spent = false;
+    // Once; then as ever.
+    assert!(is_update(&open(&mut bench, &problem, 105)));
+    assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save"]);
+    assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (9, 1));
+    ack(&mut bench, 105, AckOutcome::Counted);
+    assert!(is_update(&open(&mut bench, &problem, 106)));
+    assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save", "save_spent", "save"]);
 }
 
 /// Late, rejected, closed, replaced by another round, not finite, lost with a reset or with its campaign.

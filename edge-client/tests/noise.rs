@@ -68,18 +68,22 @@ fn golden() {
 /// HKDF by Python's `hmac` and `hashlib`: the seed of a release, from the same drawn one.
 #[test]
 fn golden_derivation() {
-    let release =
-        |campaign, round, stage, spent| Release { campaign, round: RoundId { round, stage }, spent };
+    let release = |device, campaign, round, stage, spent| {
+        let round = RoundId { round, stage };
+        Release { device, campaign, round, spent }
+    };
     let golden = [
-        (release(0, 0, 0, 0), "9074a64512892a8c2605b17667d333e1914ca5b3af514d5f601166f94d52fe95"),
-        (release(7, 1, 0, 0), "1137328426ec3f0c6010274bf7bf10946577287145a5eaf7bde0e3fcd83a5457"),
-        (release(7, 1, 0, 3), "9ab8ebfd090f713b3304f16ba080c94ffe65836f5688c7bc0b27ec047d049d76"),
-        (release(7, 1, 1, 3), "a27cb79d5569921e497329dc41a7cc38b38d06220e6973d8cd147a867d4cfc04"),
-        (release(7, 2, 1, 3), "2f9da93c7492b73e3749f06023ed17b29020e73fd7fd7ed4472236d3fddeff0b"),
-        (release(8, 2, 1, 3), "f734d10bba512ace388ee27c885d74185d962067fe4caa7db4ac8bf33452564c"),
+        (release(0, 0, 0, 0, 0), "760886a85bc3c048ab1d1ecd19081d3d5e0ffb4fb559b3838f9162e917fe4f1b"),
+        (release(0xABCD, 0, 0, 0, 0), "2ec6fcf85acc80bd889c4e3915f2c171257f7479a915bd02f45f72f19331fc70"),
+        (release(0xABCD, 7, 1, 0, 0), "2ec7dc6e78ff0412ba63b30dcd957bdae770eb5b50576c9d85b9180e18435dfb"),
+        (release(0xABCD, 7, 1, 0, 3), "0dbb1f6246d740951cd198703ec4db01ce1097192fbc7506e5407d40f5b61308"),
+        (release(0xABCD, 7, 1, 1, 3), "0d65a7b36598c543ced2985431f60345e021af128ab6cc1f0dcfec6bb2587433"),
+        (release(0xABCD, 7, 2, 1, 3), "5d3ba6490ede9be4611c1400313b092c259ae51f8ff5b89f95cfaef5a82a0f3c"),
+        (release(0xABCD, 8, 2, 1, 3), "37bedb0ea3a7ff16ce021e9448d3301d4c3c8a7ff1a39c97aee20bb4ce8cf6ba"),
+        (release(8, 0xABCD, 2, 1, 3), "ae802b3257badf80822ead154bb63ae974ad06efe05416808ec17bb7365bf982"),
         (
-            release(0x0123_4567_89AB_CDEF, 0xFEDC_BA98, 0x1234, 0x8877_6655_4433_2211),
-            "ebc40ad9e56aa04fc586f24f134ec0138061a939cc58cbc9186bc0992e7e923e",
+            release(0x0F1E_2D3C_4B5A_6978, 0x0123_4567_89AB_CDEF, 0xFEDC_BA98, 0x1234, 0x8877_6655_4433_2211),
+            "5bd97d1b63073882b027eeb7f9c584b817c3c85318950e8eea73dc78f0b7f553",
         ),
     ];
     let variance = Variance::new(1 << 55, 1).unwrap();

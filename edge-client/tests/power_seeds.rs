@@ -11,6 +11,7 @@ use common::server::{Bench, Flash, Server};
 use common::*;
 use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{EntropyError, EntropySource, Gaussian, HealthFailure, MinEntropy, noise};
+use fedspan_client::session::Config;
 use fedspan_client::{Linear, Mechanism, Release, Task};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -178,7 +179,8 @@ fn boards_draw_a_seed_a_round() {
     }
 }
 
-/// A source that repeats itself does not repeat the noise: campaign, round and what was spent have a part in the seed.
+/// A source that repeats itself, or another device's, does not repeat the noise: device, campaign, round and what was
+/// spent have a part in the seed.
 #[test]
 fn no_two_releases_have_one_seed() {
     let variance = settings(LEAST, 8).variance(3, 2).unwrap();
@@ -190,9 +192,11 @@ fn no_two_releases_have_one_seed() {
         assert!(mechanism.draw_seed().is_err());
         [0, 1, 2, 3].map(|i| noise(&seed, i, &variance))
     };
-    let first = Release { campaign: 1, round: RoundId { round: 1, stage: 0 }, spent: 0 };
+    let first = Release { device: 1, campaign: 1, round: RoundId { round: 1, stage: 0 }, spent: 0 };
     let releases = [
         first,
+        Release { device: 2, ..first },
+        Release { device: 1 << 63, ..first },
         Release { campaign: 2, ..first },
         Release { round: RoundId { round: 2, stage: 0 }, ..first },
         Release { round: RoundId { round: 1, stage: 1 }, ..first },
@@ -206,21 +210,20 @@ fn no_two_releases_have_one_seed() {
     }
 }
 
-/// In whole sessions: the same basis in three rounds, and after a reset.
+/// In whole sessions: the same basis in three rounds, after a reset, and on another board of the batch.
 #[test]
 fn a_source_that_repeats_itself_shows_no_difference() {
     let (samples, z) = exact_samples();
-    let flash = Flash::default();
+    let (flash, another) = (Flash::default(), Flash::default());
     let mut seen = Vec::new();
-    // With a reset after three rounds.
-    for _ in 0..2 {
+    for (device, flash, first) in [(1, &flash, 1), (1, &flash, 4), (2, &another, 1), (2, &another, 4)] {
         let model = Linear::private(Heap::power(3, 2, 1), board(Fate::Repeating)).unwrap();
-        let mut bench = Bench::of(problem::config(256), model, samples.clone(), flash.clone());
+        let config = Config { device, ..problem::config(256) };
+        let mut bench = Bench::of(config, model, samples.clone(), flash.clone());
         bench.connect(7, 60_000);
-        for _ in 0..3 {
+        for round in first..first + 3 {
             let tensors = vec![(Role::Subspace, 3, 2, z.clone())];
             let task = fed_power(1, FEATURES, PRODUCT);
-            let round = seen.len() as u32 + 1;
             let mut server = Server::new(round, task, Encoding::F32, 256, tensors);
             let (message, body) = server.opening().remove(0);
             assert!(bench.message(&message, &body).is_empty());
@@ -232,7 +235,7 @@ fn a_source_that_repeats_itself_shows_no_difference() {
             seen.push(sent);
         }
     }
-    assert_eq!(seen.len(), 6);
+    assert_eq!(seen.len(), 12);
 }
 
 #[test]

@@ -162,32 +162,124 @@ fn a_device_that_waits_says_nothing_and_has_paid() {
     assert!(matches!(bench.wake()[..], [(ToServer::Alive, _)]));
 }
 
-/// The server hears nothing of the round for a while and opens it again; or asks for what has not left.
+/// Whatever comes meanwhile is lost, and counted: a device may not have room to hear it while it computes, and whether it
+/// has heard it would tell when that was over.
 #[test]
-fn nothing_makes_it_leave_early() {
+fn nothing_is_heard_before_the_slot() {
     let problem = problem(57, 8, 1);
-    let mut bench = device(&problem, SLOT, &Flash::default());
-    let opened = bench.now;
-    compute(&mut bench, &problem);
-    let opening = problem.server(1, gradient(), Encoding::F32, 128).opening();
-    for _ in 0..2 {
-        for (message, body) in &opening {
-            bench.now += 1;
-            assert!(bench.once(Event::Message(&payload(message, body))).is_none());
+    let ack = |id, outcome| ToDevice::Ack(Ack { id, outcome });
+    let chunks = std::iter::once(0).collect();
+    let mut all = problem.server(1, gradient(), Encoding::F32, 128).opening();
+    all.extend(problem.server(2, gradient(), Encoding::F32, 128).opening());
+    all.extend(problem.server(3, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening());
+    // One that would be declined at once.
+    all.push(problem.server(0, gradient(), Encoding::F32, 128).opening().remove(0));
+    all.extend(
+        [
+            ToDevice::Missing(Missing { id: ID, tensor: 0, chunks }),
+            ack(ID, AckOutcome::Counted),
+            ack(ID, AckOutcome::Late),
+            ToDevice::RoundClosed(ID),
+            ToDevice::Fault(Fault::Greet),
+            ToDevice::RetryAfter { milliseconds: 1 },
+            ToDevice::Welcome(Welcome { campaign: 8, idle_milliseconds: 1 }),
+        ]
+        .map(|message| (message, Vec::new())),
+    );
+    let mut bytes: Vec<_> = all.iter().map(|(message, body)| payload(message, body)).collect();
+    bytes.push(vec![0xFF; 7]);
+    for took in [0, 1, SLOT - 1] {
+        for ticked in [false, true] {
+            let flash = Flash::default();
+            let mut bench = device(&problem, SLOT, &flash);
+            let opened = bench.now;
+            compute(&mut bench, &problem);
+            let passes = bench.session.source_mut().passes;
+            bench.now += took;
+            if ticked {
+                assert!(bench.all(Event::Tick).is_empty());
+            }
+            for bytes in &bytes {
+                assert!(bench.once(Event::Message(bytes)).is_none());
+                assert!(!bench.last.again && !bench.last.close);
+                assert_eq!(bench.last.wake, opened + SLOT);
+            }
+            let unheard = bytes.len() as u32;
+            assert_eq!(bench.session.counters(), Counters { unheard, ..Counters::default() });
+            assert_eq!(leaves(&mut bench), opened + SLOT);
+            assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (3, passes));
+            // And is late, as the server had said. The next round is heard when it is opened again.
+            assert!(bench.message(&all.last().unwrap().0, &[]).is_empty());
+            assert!(bench.message(&ack(ID, AckOutcome::Late), &[]).is_empty());
+            assert_eq!(bench.session.last_round(), 1);
+            let opened = bench.now;
+            for (message, body) in problem.server(2, gradient(), Encoding::F32, 128).opening() {
+                assert!(bench.message(&message, &body).is_empty());
+            }
+            assert_eq!((leaves(&mut bench), flash.0.borrow().spent), (opened + SLOT, 6));
         }
-        let chunks = std::iter::once(0).collect();
-        let missing = ToDevice::Missing(Missing { id: ID, tensor: 0, chunks });
-        assert!(bench.once(Event::Message(&payload(&missing, &[]))).is_none());
-        let ack = ToDevice::Ack(Ack { id: ID, outcome: AckOutcome::Counted });
-        assert!(bench.once(Event::Message(&payload(&ack, &[]))).is_none());
-        assert!(!bench.last.again);
     }
-    assert_eq!(bench.session.counters().unexpected as usize, 2 * opening.len() + 4);
+}
+
+/// No server prolongs a slot, whatever it opens meanwhile, and be it a thousand rounds that cost nothing.
+#[test]
+fn a_thousand_rounds_make_one_slot() {
+    let problem = problem(20, 2, 1);
+    let mut bench = private(&problem, 256, Some(1000), SLOT, &Flash::default());
+    bench.connect(7, 60_000);
+    let opened = bench.now;
+    for round in 1..=1000 {
+        let fit = problem.server(round, Wire::FitHead { head: EXACT }, Encoding::F32, 256);
+        for (message, body) in fit.opening() {
+            assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
+            assert_eq!(bench.session.quiet_until(), opened + SLOT);
+        }
+    }
+    assert_eq!(bench.session.counters().unheard, 999);
     assert_eq!(leaves(&mut bench), opened + SLOT);
 }
 
-/// A server that hears nothing opens the round again and again. A decline that waits is its answer; the round is not
-/// computed, nor paid for, another time meanwhile.
+/// A server whose rounds are shorter than the slot: the device answers at every slot, late, and pays for no more than it
+/// has computed. Once rounds are long enough, its updates count.
+#[test]
+fn a_server_that_is_too_quick_still_hears_of_the_device() {
+    let problem = problem(20, 2, 1);
+    for deadline in [1, SLOT / 7, SLOT / 2 + 1, SLOT - 1] {
+        let flash = Flash::default();
+        let mut bench = private(&problem, 256, Some(1 << 20), SLOT, &flash);
+        bench.connect(7, 60_000);
+        let (began, mut round, mut late) = (bench.now, 0, 0);
+        while bench.now < began + 20 * SLOT {
+            let next = bench.now + deadline;
+            round += 1;
+            let (message, body) = problem.server(round, gradient(), Encoding::F32, 256).opening().remove(0);
+            let mut sent = bench.message(&message, &body);
+            while bench.last.wake <= next {
+                sent.extend(bench.wake());
+            }
+            for (message, _) in sent {
+                if let ToServer::Update(update) = message {
+                    late += 1;
+                    bench.message(&ToDevice::Ack(Ack { id: update.id, outcome: AckOutcome::Late }), &[]);
+                }
+            }
+            bench.now = next;
+            let id = RoundId { round, stage: 0 };
+            bench.message(&ToDevice::RoundClosed(id), &[]);
+        }
+        let counters = bench.session.counters();
+        assert!(late >= 9 && counters.late == late, "{deadline}: {late}");
+        assert!(flash.0.borrow().spent <= 3 * (u64::from(late) + 1), "{deadline}");
+        assert_eq!(counters.slots_missed, 0);
+        let mut server = problem.server(round + 1, gradient(), Encoding::F32, 256);
+        bench.all(Event::LinkDown);
+        bench.now = bench.now.max(bench.last.wake);
+        exchange(&mut bench, &mut server, 1_000, |_| Fate::Deliver);
+        assert_eq!((server.updates.len(), bench.session.counters().counted), (1, 1));
+    }
+}
+
+/// A decline that waits is its answer; the round is not computed, nor paid for, another time meanwhile, nor after that.
 #[test]
 fn a_round_whose_decline_waits_is_not_computed_again() {
     let problem = problem(57, 8, 1);
@@ -203,92 +295,12 @@ fn a_round_whose_decline_waits_is_not_computed_again() {
             assert!(bench.message(&message, &body).is_empty());
         }
     }
-    assert_eq!(declined(&bench.wake()), DeclineReason::UpdateNonFinite);
-    assert_eq!((bench.now, bench.session.source_mut().passes), (opened + 60_000, passes));
+    bench.now = opened + 60_000;
+    // A message comes before the driver has looked at the clock.
+    let (message, body) = problem.server(1, gradient(), Encoding::F32, 128).opening().remove(0);
+    assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::UpdateNonFinite);
+    assert_eq!(bench.session.source_mut().passes, passes);
     assert_eq!(flash.0.borrow().spent, 3);
-}
-
-/// A greeting, a decline, and the closing of the link, too, leave at the slot.
-#[test]
-fn whatever_is_asked_meanwhile_is_answered_at_the_slot() {
-    let problem = problem(57, 8, 1);
-    let too_much = problem.server(0, gradient(), Encoding::F32, 128).opening().remove(0);
-    for took in [0, 1, SLOT - 1] {
-        let quiet = |message: ToDevice, body: &[u8]| {
-            let mut bench = device(&problem, SLOT, &Flash::default());
-            let opened = bench.now;
-            compute(&mut bench, &problem);
-            bench.now += took;
-            assert!(bench.once(Event::Message(&payload(&message, body))).is_none());
-            assert!(!bench.last.again && !bench.last.close);
-            assert_eq!(bench.last.wake, opened + SLOT);
-            let sent = bench.wake();
-            (bench, sent)
-        };
-        let (_, sent) = quiet(ToDevice::Fault(Fault::Greet), &[]);
-        assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
-        let (_, sent) = quiet(too_much.0.clone(), &too_much.1);
-        assert!(matches!(sent[0], (ToServer::Decline(Decline { id: RoundId { round: 0, .. }, .. }), _)));
-        assert!(is_update(&sent[1..]));
-        let (bench, sent) = quiet(ToDevice::RetryAfter { milliseconds: 3_000 }, &[]);
-        assert!(sent.is_empty() && bench.last.close);
-        assert_eq!(bench.last.wake, bench.now + 3_000, "counted from the slot");
-    }
-}
-
-#[test]
-fn a_round_may_close_while_its_update_waits() {
-    let problem = problem(57, 8, 1);
-    for ticked in [false, true] {
-        let flash = Flash::default();
-        let mut bench = device(&problem, SLOT, &flash);
-        compute(&mut bench, &problem);
-        if ticked {
-            assert!(bench.all(Event::Tick).is_empty());
-        }
-        assert!(bench.message(&ToDevice::RoundClosed(ID), &[]).is_empty());
-        let counters = Counters { closed: 1, forfeited: 1, ..Counters::default() };
-        assert_eq!((bench.session.counters(), bench.session.last_round()), (counters, 1));
-        for _ in 0..10 {
-            assert!(!is_update(&bench.wake()));
-        }
-        assert_eq!(flash.0.borrow().spent, 3);
-    }
-}
-
-/// The next round replaces it, which is paid for and lost. When it was heard of depends on how long computing took, so
-/// that it counts from the slot.
-#[test]
-fn a_round_that_opens_meanwhile_counts_from_the_slot() {
-    let problem = problem(57, 8, 1);
-    for took in [0, 1, SLOT - 1] {
-        let flash = Flash::default();
-        let mut bench = device(&problem, SLOT, &flash);
-        let opened = bench.now;
-        compute(&mut bench, &problem);
-        bench.now += took;
-        for (message, body) in problem.server(2, gradient(), Encoding::F32, 128).opening() {
-            assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
-        }
-        // It may take a slot of its own.
-        bench.now += SLOT;
-        assert!(bench.all(Event::Tick).is_empty());
-        assert_eq!(leaves(&mut bench), opened + 2 * SLOT, "{took}");
-        assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 1));
-        assert_eq!(bench.session.counters().slots_missed, 0);
-    }
-    // Chunks that are lost are asked for two seconds after the slot.
-    let mut bench = device(&problem, SLOT, &Flash::default());
-    let opened = bench.now;
-    compute(&mut bench, &problem);
-    bench.now += 17;
-    let (message, body) = problem.server(2, gradient(), Encoding::F32, 128).opening().remove(0);
-    assert!(bench.message(&message, &body).is_empty());
-    while bench.now < opened + SLOT {
-        assert!(bench.wake().is_empty());
-    }
-    let sent = bench.wake();
-    assert!(matches!(sent[..], [(ToServer::Missing(_), _)]) && bench.now == opened + SLOT + 2_000);
 }
 
 /// The slot begins with the computation, so that no server can hold a tensor back until its end is near.

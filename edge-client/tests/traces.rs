@@ -12,22 +12,32 @@ use common::problem::config;
 use common::server::*;
 use common::*;
 use fedspan_client::Linear;
-use fedspan_client::session::{Event, Millis};
+use fedspan_client::session::{Event, Millis, Progress, Protection, Session};
+use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Fault, HeadSolve, Missing, PowerRows, PowerUpload, RoundId, Task as Wire, ToDevice,
-    Welcome,
+    ToServer, Welcome, decode,
 };
+use fedspan_protocol::secure::{Channel, Key, transcript};
 use fedspan_protocol::tensor::{Encoding, Role};
 use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
 
 const D: usize = 20;
 const R: usize = 2;
 const ROWS: usize = 12;
 
+/// Of every answer that the server seals.
+const NONCE: [u8; 16] = [9; 16];
+
 /// What happens to a device, whatever it says.
 #[derive(Clone, Debug)]
 enum Happens {
     Hears(ToDevice, Vec<u8>),
+    /// What anybody may have said.
+    HearsUnsealed(ToDevice),
     Up,
     Down,
 }
@@ -58,56 +68,142 @@ fn samples(seed: u64) -> Sliced {
     Sliced::regression(x, y, D, 1)
 }
 
-/// Everything that was seen: when, and what. A driver hears what has come before it looks at the clock, or after.
-fn trace(course: &Course, limit: u16, seed: u64, messages_first: bool) -> Vec<(Millis, String)> {
-    let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
-    let model = Linear::private(Heap::power(D, R, 1), known).unwrap();
-    let mut bench = Bench::of(config(limit), model, samples(seed), Flash::default());
-    let mut durations = Random(seed ^ 77);
-    let (mut seen, mut closing) = (Vec::new(), false);
-    let mut act = |bench: &mut Bench<Sliced, _>, event: Event<'_>| {
-        let passes = bench.session.source_mut().passes;
-        let sent = bench.once(event);
-        if bench.session.source_mut().passes > passes {
+/// A device, its clock and its server: what the server says goes through the key if there is one.
+struct Link {
+    session: Session<Linear<Heap, Known>, Sliced, Flash, ChaCha8Rng>,
+    key: Option<Key>,
+    channel: Option<Channel>,
+    now: Millis,
+    last: Progress,
+    /// How long computing takes, and whether there is room for what comes meanwhile.
+    luck: Random,
+    /// The end of the last computation.
+    computed: Millis,
+    /// Everything that was seen: when, and what.
+    seen: Vec<(Millis, String)>,
+    closing: bool,
+    out: Vec<u8>,
+}
+
+impl Link {
+    fn new(limit: u16, seed: u64, key: Option<Key>) -> Self {
+        let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
+        let model = Linear::private(Heap::power(D, R, 1), known).unwrap();
+        let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
+        let random = ChaCha8Rng::seed_from_u64(1);
+        let session = Session::new(config(limit), protection, model, samples(seed), Flash::default(), random);
+        Self {
+            session,
+            key,
+            channel: None,
+            now: 1_000,
+            last: Progress { sent: 0, again: false, close: false, wake: 0 },
+            luck: Random(seed ^ 77),
+            computed: 0,
+            seen: Vec::new(),
+            closing: false,
+            out: vec![0; config(limit).transmit_capacity()],
+        }
+    }
+
+    fn act(&mut self, event: Event<'_>) {
+        let passes = self.session.source_mut().passes;
+        self.last = self.session.handle(self.now, event, &mut self.out);
+        if self.session.source_mut().passes > passes {
             // The end of the slot is not enough: what has piled up must be heard before.
-            bench.now += durations.next() % SLOT;
+            self.now += self.luck.next() % SLOT;
+            self.computed = self.now;
         }
         // It leaves when the computation is done.
-        if let Some((message, body)) = sent {
-            seen.push((bench.now, format!("{message:?} {}", body.len())));
+        if self.last.sent > 0 {
+            let what = self.read();
+            self.seen.push((self.now, what));
         }
-        if bench.last.close != closing {
-            closing = bench.last.close;
-            seen.push((bench.now, format!("closing: {closing}")));
+        if self.last.close != self.closing {
+            self.closing = self.last.close;
+            self.seen.push((self.now, format!("closing: {}", self.closing)));
         }
-    };
-    let mut at = bench.now;
+    }
+
+    fn read(&mut self) -> String {
+        let mut decoder = Decoder::new(vec![0; self.out.len()]);
+        let bytes = match decoder.feed(&mut &self.out[..self.last.sent]) {
+            Fed::Message(bytes) => bytes.to_vec(),
+            Fed::Sealed(frame) => self.channel.as_mut().unwrap().open(frame).unwrap().to_vec(),
+            other => panic!("{other:?}"),
+        };
+        let (message, body) = decode::<ToServer>(&bytes).unwrap();
+        if let (ToServer::Hello(_), Some(key)) = (&message, &self.key) {
+            self.channel = Some(Channel::server(key, &transcript(&bytes), &NONCE));
+        }
+        format!("{message:?} {}", body.len())
+    }
+
+    /// The server says something at a time; what comes while the device computes is lost where there is no room for it.
+    fn hear(&mut self, at: Millis, message: &ToDevice, body: &[u8], sealed: bool) {
+        let channel = self.channel.as_mut().filter(|_| sealed);
+        let frame = channel.map(|channel| {
+            let mut wire = vec![0; wire_capacity(5000)];
+            let answer = match message {
+                ToDevice::Welcome(_) => channel.seal_answer(&NONCE, message, &mut wire).ok(),
+                _ => None,
+            };
+            let fill = |place: &mut [u8]| place.copy_from_slice(body);
+            let length =
+                answer.unwrap_or_else(|| channel.seal(message, body.len(), fill, &mut wire).unwrap());
+            match Decoder::new(vec![0; 5000]).feed(&mut &wire[..length]) {
+                Fed::Sealed(frame) => frame.to_vec(),
+                other => panic!("{other:?}"),
+            }
+        });
+        if at <= self.computed && self.luck.below(2) == 0 {
+            return;
+        }
+        match frame {
+            Some(mut frame) => self.act(Event::Sealed(&mut frame)),
+            None => self.act(Event::Message(&payload(message, body))),
+        }
+    }
+}
+
+/// A driver hears what has come before it looks at the clock, or after.
+fn trace(
+    course: &Course,
+    limit: u16,
+    seed: u64,
+    messages_first: bool,
+    key: Option<&Key>,
+) -> Vec<(Millis, String)> {
+    let mut link = Link::new(limit, seed, key.cloned());
+    let mut at = link.now;
     for (after, happens) in course {
         at += after;
         loop {
-            let late = messages_first && at <= bench.now;
-            if bench.last.again && !late {
-                act(&mut bench, Event::Tick);
-            } else if bench.last.wake <= at && bench.last.wake > 0 && !late {
-                bench.now = bench.now.max(bench.last.wake);
-                act(&mut bench, Event::Tick);
+            let late = messages_first && at <= link.now;
+            if link.last.again && !late {
+                link.act(Event::Tick);
+            } else if link.last.wake <= at && link.last.wake > 0 && !late {
+                link.now = link.now.max(link.last.wake);
+                link.act(Event::Tick);
             } else {
                 break;
             }
         }
-        bench.now = bench.now.max(at);
+        link.now = link.now.max(at);
         match happens {
-            Happens::Hears(message, body) => act(&mut bench, Event::Message(&payload(message, body))),
-            Happens::Up => act(&mut bench, Event::LinkUp),
-            Happens::Down => act(&mut bench, Event::LinkDown),
+            Happens::Hears(message, body) => link.hear(at, message, body, true),
+            Happens::HearsUnsealed(message) => link.hear(at, message, &[], false),
+            Happens::Up => link.act(Event::LinkUp),
+            Happens::Down => link.act(Event::LinkDown),
         }
     }
-    for _ in 0..20 {
-        bench.now = bench.now.max(if bench.last.again { 0 } else { bench.last.wake });
-        act(&mut bench, Event::Tick);
+    // Nothing happens any more, and it says what it still has to say.
+    while link.last.again || link.last.wake <= at + 4 * SLOT {
+        link.now = link.now.max(if link.last.again { 0 } else { link.last.wake });
+        link.act(Event::Tick);
     }
-    assert_eq!(bench.session.counters().slots_missed, 0);
-    seen
+    assert_eq!(link.session.counters().slots_missed, 0);
+    link.seen
 }
 
 fn power(iterations: u16, upload: PowerUpload) -> (Wire, Role) {
@@ -129,7 +225,7 @@ fn course(limit: u16, steps: &[(u8, Millis)]) -> Course {
     let mut round = 1;
     for &(kind, after) in steps {
         let id = RoundId { round, stage: 0 };
-        let events = match kind % 16 {
+        let events = match kind % 18 {
             0..=2 => {
                 round += 1;
                 opening(round, power(1, PowerUpload::Product), limit)
@@ -158,6 +254,8 @@ fn course(limit: u16, steps: &[(u8, Millis)]) -> Course {
             12 => vec![hears(ToDevice::Fault(Fault::Greet)), welcome()],
             13 => vec![hears(ToDevice::RetryAfter { milliseconds: 300 }), Happens::Down],
             14 => vec![Happens::Down, Happens::Up],
+            15 => vec![Happens::HearsUnsealed(ToDevice::Fault(Fault::Greet)), welcome()],
+            16 => vec![Happens::HearsUnsealed(ToDevice::RetryAfter { milliseconds: 300 })],
             _ => vec![Happens::Up, welcome()],
         };
         course
@@ -174,12 +272,13 @@ proptest! {
         limit in prop::sample::select(vec![128u16, 4096]),
         steps in prop::collection::vec(
             (any::<u8>(), prop_oneof![Just(0u64), 0..50u64, 0..2 * SLOT, Just(SLOT)]), 1..25),
-        (seed, messages_first) in (0..1_000_000u64, any::<bool>()),
+        (seed, messages_first, keyed) in (0..1_000_000u64, any::<bool>(), any::<bool>()),
     ) {
-        let course = course(limit, &steps);
-        let first = trace(&course, limit, seed, messages_first);
+        let (course, key) = (course(limit, &steps), Key::new(3, [0x42; 32]));
+        let key = keyed.then_some(&key);
+        let first = trace(&course, limit, seed, messages_first, key);
         for n in 1..8 {
-            prop_assert_eq!(&trace(&course, limit, seed + n, messages_first), &first);
+            prop_assert_eq!(&trace(&course, limit, seed + n, messages_first, key), &first);
         }
     }
 }
@@ -187,16 +286,18 @@ proptest! {
 /// The courses do lead to what is to be hidden: updates, heads that are fitted, declines.
 #[test]
 fn there_is_something_to_hide() {
-    let mut random = Random(3);
-    let (mut updates, mut heads, mut declines) = (0, 0, 0);
-    for _ in 0..50 {
-        let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
-        for (_, what) in trace(&course(128, &steps), 128, 5, false) {
-            updates += u32::from(what.starts_with("Update") && what.contains("Subspace"));
-            heads += u32::from(what.starts_with("Update") && what.contains("tensors: []"));
-            declines += u32::from(what.starts_with("Decline"));
+    for key in [None, Some(Key::new(3, [0x42; 32]))] {
+        let mut random = Random(3);
+        let (mut updates, mut heads, mut declines) = (0, 0, 0);
+        for _ in 0..50 {
+            let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
+            for (_, what) in trace(&course(128, &steps), 128, 5, false, key.as_ref()) {
+                updates += u32::from(what.starts_with("Update") && what.contains("Subspace"));
+                heads += u32::from(what.starts_with("Update") && what.contains("tensors: []"));
+                declines += u32::from(what.starts_with("Decline"));
+            }
         }
+        println!("{updates} updates, {heads} heads, {declines} declines");
+        assert!(updates > 50 && heads > 20 && declines > 20);
     }
-    println!("{updates} updates, {heads} heads, {declines} declines");
-    assert!(updates > 50 && heads > 20 && declines > 20);
 }

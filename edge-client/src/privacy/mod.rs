@@ -56,8 +56,9 @@
 //!   a head without noise. Whoever shows its predictions shows it.
 //! * **Entropy.** Health tests notice a source that has died. Whether a source has the entropy that is claimed for it,
 //!   only its design and its measurement can tell; a generator with a known seed passes every test, and so does a driver
-//!   that gives the same samples after every reset: each seed is tested by itself. ([`Seed::of_release`] keeps two releases
-//!   from having the same noise even then, as long as the ledger is kept; it is no help against who knows the samples.)
+//!   that gives the same samples after every reset, or on every board: each seed is tested by itself. ([`Seed::of_release`]
+//!   keeps two releases from having the same noise even then, as long as the ledger is kept and no two devices have one
+//!   identity; it is no help against who knows the samples.)
 //! * **Constant time.** How long a draw takes depends on the noise that is drawn
 //!   ([how](discrete_gaussian#running-time)). Who can time a release must not be able to time its noise: a session says
 //!   nothing from the beginning of a computation to its slot ([`Settings::new`]); `aggregator/PRIVACY.md` says what that

@@ -25,7 +25,7 @@ const WORDS: usize = 16;
 const PURPOSE: [u8; 4] = *b"nois";
 
 /// Names what seeds are derived for, and the version of all this.
-const CONTEXT: &[u8] = b"fedspan noise 1";
+const CONTEXT: &[u8] = b"fedspan noise 2";
 
 /// The secret that noise is made of. A seed is for one release: with the same seed for two, their difference has no
 /// noise in it. It cannot be copied, is never printed, and is overwritten when it is dropped.
@@ -43,16 +43,17 @@ impl Seed {
         Self(bytes)
     }
 
-    /// The seed of one release: HKDF-SHA256 (RFC 5869, no salt) of this one, with "fedspan noise 1", the campaign, round and
-    /// stage, and what was spent before as `info`, in little endian (8, 4, 2 and 8 bytes). A source of entropy that
-    /// gives the same bits twice then does not give the same noise to two releases.
+    /// The seed of one release: HKDF-SHA256 (RFC 5869, no salt) of this one, with "fedspan noise 2", the device, the campaign,
+    /// round and stage, and what was spent before as `info`, in little endian (8, 8, 4, 2 and 8 bytes). A source of entropy
+    /// that gives the same bits twice, or to two devices, then does not give the same noise to two releases.
     #[must_use]
     pub fn of_release(&self, release: &Release) -> Self {
-        let Release { campaign, round, spent } = release;
+        let Release { device, campaign, round, spent } = release;
         Self(derive(
             &self.0,
             &[
                 CONTEXT,
+                &device.to_le_bytes(),
                 &campaign.to_le_bytes(),
                 &round.round.to_le_bytes(),
                 &round.stage.to_le_bytes(),

@@ -85,15 +85,9 @@ impl Conversation {
         }
     }
 
-    /// Nothing leaves now, whatever it is.
+    /// Nothing leaves now, and nothing is heard.
     pub fn is_quiet(&self, now: Millis) -> bool {
         SLOTS && now < self.quiet_until
-    }
-
-    /// The time that an event counts as having come at. Before the slot it is the slot: when the device came round to
-    /// hear of it depends on how long it computed, and so would every time that is counted from there.
-    pub fn heard_at(&self, now: Millis) -> Millis {
-        if SLOTS { now.max(self.quiet_until) } else { now }
     }
 
     /// Hello is out.

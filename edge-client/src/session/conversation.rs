@@ -51,6 +51,11 @@ pub struct Conversation {
     pub cost: u64,
     /// The update is paid for, and nothing of it has left.
     pub unsent: bool,
+    /// The last round that was paid for, and what is answered where it is opened again and there is no update of it to
+    /// send: that it was declined outlives the link.
+    pub paid: Option<Decline>,
+    /// The last record could not be written.
+    pub unsaved: bool,
     /// The update in the task's buffers belongs to `round` and may be sent (again).
     pub update_ready: bool,
     pub decline: Option<Decline>,
@@ -73,7 +78,7 @@ pub struct Conversation {
     pub close: bool,
     /// How long nothing is said after the beginning of a computation; 0 where nothing is private.
     pub slot: Millis,
-    /// The slot of the last computation: nothing leaves before, and what comes before counts as coming then.
+    /// The slot of the last computation: nothing leaves before, and what comes before is lost.
     pub quiet_until: Millis,
     /// A round was computed, and how late it is is not known yet.
     pub computing: bool,
@@ -98,6 +103,8 @@ impl Conversation {
             usage: Usage::default(),
             cost: 0,
             unsent: false,
+            paid: None,
+            unsaved: false,
             update_ready: false,
             decline: None,
             resend: None,
@@ -146,6 +153,7 @@ impl Conversation {
                 if welcome.campaign != self.campaign {
                     self.campaign = welcome.campaign;
                     (self.last_round, self.released) = (0, 0);
+                    self.paid = None;
                     self.drop_update();
                     self.fitted = false;
                 }
@@ -251,6 +259,9 @@ impl Conversation {
     pub fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
         count(&mut self.counters.declined);
         self.decline = Some(Decline { id, reason });
+        if let Some(paid) = self.paid.as_mut().filter(|paid| SLOTS && paid.id == id) {
+            paid.reason = reason;
+        }
         if id == self.round {
             self.drop_update();
             self.enter(State::Idle);

@@ -1,7 +1,9 @@
 //! The session's receiving half: from `RoundOpen` and its tensors to a computed update.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
-use fedspan_protocol::message::{self, Chunk, DeclineReason, Descriptors, RoundOpen, ToDevice, decode};
+use fedspan_protocol::message::{
+    self, Chunk, Decline, DeclineReason, Descriptors, RoundOpen, ToDevice, decode,
+};
 use rand_core::Rng;
 
 use super::clock::SLOTS;
@@ -55,11 +57,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        // The server has not heard of this round for a while; it is under way, or its decline waits for the slot.
+        // The server has not heard of this round for a while; it is under way.
         let under_way =
             matches!(self.talk.state, State::Receiving { .. } | State::Collecting | State::AwaitingSlot);
-        let declined = SLOTS && self.talk.decline.is_some_and(|decline| decline.id == open.id);
-        if open.id == self.talk.round && (under_way || declined) {
+        if open.id == self.talk.round && under_way {
             return self.talk.unexpected();
         }
         if open.id == self.talk.round && self.talk.update_ready {
@@ -76,10 +77,16 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return;
         }
         let cost = self.task.cost(&open.task);
+        // A round is computed once for what it costs; the answer to the same question is the same.
+        let paid = self.talk.paid.filter(|paid| SLOTS && cost > 0 && paid.id == open.id);
+        if let Some(paid) = paid {
+            return self.talk.decline_round(paid.id, paid.reason);
+        }
         // The task last: once it has said yes, it has let go of the round before.
         let accepted = Assembly::new(&open.tensors)
             .map_err(|_| DeclineReason::Tensors)
             .and_then(|assembly| self.afford(cost).map(|()| assembly))
+            .and_then(|assembly| self.can_keep(cost, last).map(|()| assembly))
             .and_then(|assembly| self.task.open(open).map(|()| assembly));
         let assembly = match accepted {
             Ok(assembly) => assembly,
@@ -171,18 +178,36 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return self.talk.decline_round(id, DeclineReason::Tensors);
         }
         self.talk.upload = upload;
-        let record = Record {
-            campaign: self.talk.campaign,
-            round: id.round,
-            representation: self.task.head_fitted_on().unwrap_or_default(),
-            head: self.task.head(),
-        };
-        if self.store.save(&record).is_err() {
-            count(&mut self.talk.counters.storage);
+        if !self.save(id.round) {
             return self.talk.decline_round(id, DeclineReason::Device);
         }
         self.talk.update_ready = true;
         self.talk.send_update();
+    }
+
+    /// Writes the head down, with the last round that must not be computed again. False if that fails, which counts.
+    fn save(&mut self, round: u32) -> bool {
+        let record = Record {
+            campaign: self.talk.campaign,
+            round,
+            representation: self.task.head_fitted_on().unwrap_or_default(),
+            head: self.task.head(),
+        };
+        let saved = self.store.save(&record).is_ok();
+        self.talk.unsaved = !saved;
+        if !saved {
+            count(&mut self.talk.counters.storage);
+        }
+        saved
+    }
+
+    /// Where the last record could not be written, what costs something has to wait until it can: no more is paid for
+    /// updates that cannot leave.
+    fn can_keep(&mut self, cost: u64, last: u32) -> Result<(), DeclineReason> {
+        if SLOTS && cost > 0 && self.talk.unsaved && !self.save(last) {
+            return Err(DeclineReason::Device);
+        }
+        Ok(())
     }
 
     /// Whether a round's update can be paid for. What costs nothing always can; what costs something has a slot.
@@ -206,7 +231,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     /// Pays for an update before it is computed, since whether that succeeds tells something as well. Once for each
-    /// computation: a retry sends the same bytes. It stays paid for whatever becomes of it.
+    /// round: a retry sends the same bytes, or the same decline. It stays paid for whatever becomes of it.
     fn pay(&mut self) -> Result<(), DeclineReason> {
         let cost = self.talk.cost;
         self.afford(cost)?;
@@ -214,12 +239,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return Ok(());
         }
         let (campaign, round) = (self.talk.campaign, self.talk.round);
-        self.task.prepare(&Release { campaign, round, spent: self.ledger.spent() })?;
+        let (device, spent) = (self.config.device, self.ledger.spent());
+        self.task.prepare(&Release { device, campaign, round, spent })?;
         if self.ledger.charge(cost, &mut self.store).is_err() {
             count(&mut self.talk.counters.storage);
             return Err(DeclineReason::Device);
         }
         self.talk.unsent = true;
+        self.talk.paid = Some(Decline { id: round, reason: DeclineReason::Device });
         Ok(())
     }
 }

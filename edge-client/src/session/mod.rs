@@ -16,15 +16,19 @@
 //! A finished update survives a lost link: when the server opens the same round again, the same bytes
 //! are sent again. Head, counters and storage change only once a round has been computed.
 //!
-//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they are computed, once for
-//! each computation, and never taken back: also for a round that is declined after that, closed, lost or late. A round
-//! that would cost more than is left of the device's own budget is declined before anything of it is received; what costs
-//! nothing goes on. A ledger that cannot be read counts as spent.
+//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they are computed, and never
+//! taken back: also for a round that is declined after that, closed, lost or late. A session computes such a round once;
+//! where that fails and the round is opened again, it is declined again, for nothing. A round that would cost more than is
+//! left of the device's own budget is declined before anything of it is received, and so is one that costs anything while
+//! the record of the head cannot be written (one was lost that way; it is tried again with each); what costs nothing goes
+//! on. A ledger that cannot be read counts as spent.
 //!
 //! How long a private device computes depends on its records and on its noise, and nobody is to learn it. From the last
-//! tensor of a round to a fixed time after it ([`Task::slot`]) the device says nothing at all, whatever it hears, and does
-//! not close its link; then it answers, with an update, a fitted head or a decline. What it hears meanwhile counts as
-//! heard at the slot. What it declines before it looks at a sample is declined at once.
+//! tensor of a round to a fixed time after it ([`Task::slot`]) the device says nothing at all, does not close its link, and
+//! hears nothing: what comes meanwhile is lost and counted, sealed or not, since a device that computes may have no room for
+//! it, and what it does with it would tell whether it had. A server cannot stretch that time either. Then it answers, with
+//! an update, a fitted head or a decline. What was lost is repeated, as after any lost frame. A link that goes down meanwhile
+//! counts as lost at the slot. What is declined before a sample is looked at is declined at once.
 
 mod clock;
 mod conversation;
@@ -135,7 +139,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.ledger.told(self.task.capabilities().privacy)
     }
 
-    /// Until when a private device says nothing. The link must not be closed before; [`Progress::wake`] is not earlier.
+    /// A private device says nothing now and hears nothing. The link must not be read: see [`Self::quiet_until`].
+    pub fn is_quiet(&self, now: Millis) -> bool {
+        self.talk.is_quiet(now)
+    }
+
+    /// Until when a private device says nothing and hears nothing. The link must not be closed before; [`Progress::wake`] is
+    /// not earlier. Nor should it be read: a frame of which half is read before and half after would be heard only if the
+    /// device was not computing any more when the first half came. What waits in the link is read after that.
     pub fn quiet_until(&self) -> Millis {
         self.talk.quiet_until
     }
@@ -164,22 +175,27 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// [`Config::transmit_capacity`] bytes. `now` never goes back.
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
         self.talk.settle(now);
-        let at = self.talk.heard_at(now);
         match event {
+            // Whether there was room for it while the device computed, it cannot tell: it is lost in any case.
+            Event::Message(_) | Event::Sealed(_) if self.talk.is_quiet(now) => {
+                count(&mut self.talk.counters.unheard);
+            }
             Event::LinkUp => {
                 self.guard.forget();
                 self.talk.link_up();
             }
             Event::LinkDown => {
                 self.guard.forget();
-                if self.talk.link_down(at) {
-                    self.schedule_attempt(at);
+                // When the device came round to hear of it depends on how long it computed.
+                let lost = self.talk.quiet_until.max(now);
+                if self.talk.link_down(lost) {
+                    self.schedule_attempt(lost);
                 }
             }
-            Event::Message(bytes) if self.guard.is_plaintext() => self.message(at, bytes),
-            Event::Message(bytes) => self.unsealed(at, bytes),
-            Event::Sealed(frame) => self.sealed(at, frame),
-            Event::Sample(x, target) => self.sample(at, x, target),
+            Event::Message(bytes) if self.guard.is_plaintext() => self.message(now, bytes),
+            Event::Message(bytes) => self.unsealed(now, bytes),
+            Event::Sealed(frame) => self.sealed(now, frame),
+            Event::Sample(x, target) => self.sample(now, x, target),
             Event::Tick => {
                 if !self.talk.is_quiet(now) && self.talk.tick(now) {
                     self.schedule_attempt(now);

@@ -70,7 +70,7 @@ pub enum Event<'a> {
     Message(&'a [u8]),
     /// A whole sealed frame came. It is decrypted where it is.
     Sealed(&'a mut [u8]),
-    /// The wake-up time has come, or there is room for another frame.
+    /// The wake-up time has come, or [`Progress::again`] has asked for it.
     Tick,
     /// A sensor delivered a sample (d values) and its target.
     Sample(&'a [f32], Targets<'a>),
@@ -82,7 +82,8 @@ pub enum Event<'a> {
 pub struct Progress {
     /// Bytes of `out` to send now.
     pub sent: usize,
-    /// There is more to send: call again with [`Event::Tick`] when there is room.
+    /// Call again with [`Event::Tick`] as soon as there is room for another frame, before anything else: there is more to
+    /// send, or the session has computed and has to see what time it is now.
     pub again: bool,
     /// Close the link.
     pub close: bool,
@@ -115,6 +116,9 @@ pub struct Counters {
     pub greeted_again: u32,
     /// Sealed frames that were replayed, forged, or came where none is expected.
     pub unopened: u32,
+    /// Messages and sealed frames that came while this device was quiet
+    /// ([`Session::quiet_until`](super::Session::quiet_until)): they are lost.
+    pub unheard: u32,
     /// Messages that were not sealed and should have been.
     pub unsealed: u32,
     /// Failures of the storage.

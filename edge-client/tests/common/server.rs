@@ -62,7 +62,10 @@ pub struct FlashState {
     pub saves: usize,
     pub fail_save: bool,
     pub fail_spent: bool,
+    /// Has written when it fails.
+    pub fail_spent_after: bool,
     pub fail_load: bool,
+    unsure: bool,
     /// What was written and read, in order.
     pub calls: Vec<&'static str>,
 }
@@ -111,10 +114,12 @@ impl Store for Flash {
         if state.fail_spent {
             return Err(StoreError);
         }
-        assert!(spent > state.spent, "{spent} after {}", state.spent);
+        // The same again is what comes after a failure.
+        assert!(spent > state.spent || state.unsure && spent == state.spent, "{spent} after {}", state.spent);
         state.calls.push("save_spent");
         state.spent = spent;
-        Ok(())
+        state.unsure = state.fail_spent_after;
+        if state.unsure { Err(StoreError) } else { Ok(()) }
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
