@@ -567,7 +567,7 @@ fn privacy_and_keys_are_independent() {
 }
 
 #[test]
-fn samples_that_are_seen_once_are_paid_for_once() {
+fn samples_that_are_seen_once_are_paid_for_once_before_the_first() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
@@ -578,8 +578,9 @@ fn samples_that_are_seen_once_are_paid_for_once() {
     let opening = |round| Server::new(round, gradient(), Encoding::F32, 256, tensors()).opening().remove(0);
     let (message, body) = opening(1);
     assert!(bench.message(&message, &body).is_empty());
+    // The seed is drawn before the first sample, and with it goes the price.
     for i in 0..30 {
-        assert_eq!(flash.0.borrow().spent, 0);
+        assert_eq!(flash.0.borrow().spent, 3);
         let (x, target) = problem.samples.get(i);
         assert!(bench.all(Event::Sample(x, target)).is_empty(), "{i}");
     }
@@ -589,4 +590,32 @@ fn samples_that_are_seen_once_are_paid_for_once() {
     let (message, body) = opening(2);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Budget { left: 2 });
     assert!(!bench.session.is_collecting());
+}
+
+/// Samples that were not all seen are gone, and with them what was paid: the same noise must not hide others.
+#[test]
+fn a_link_that_is_lost_between_samples_costs_the_round() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
+    let task = Costly::new(Linear::new(Heap::streaming(20, 2, 1)), Some(100), SLOT);
+    let mut bench = Bench::of(config, task, NoRecording, flash.clone());
+    bench.connect(7, 60_000);
+    let tensors = || vec![(Role::Representation, 20, 2, problem.b.clone())];
+    let opening = |round| Server::new(round, gradient(), Encoding::F32, 256, tensors()).opening().remove(0);
+    let (message, body) = opening(1);
+    assert!(bench.message(&message, &body).is_empty());
+    let (x, target) = problem.samples.get(0);
+    assert!(bench.all(Event::Sample(x, target)).is_empty());
+    bench.all(Event::LinkDown);
+    bench.connect(7, 60_000);
+    for _ in 0..3 {
+        assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Device);
+        assert!(!bench.session.is_collecting());
+    }
+    assert_eq!((flash.0.borrow().spent, bench.session.task().releases.len()), (3, 1));
+    let (message, body) = opening(2);
+    assert!(bench.message(&message, &body).is_empty());
+    assert!(bench.session.is_collecting());
+    assert_eq!((flash.0.borrow().spent, bench.session.task().releases.len()), (6, 2));
 }

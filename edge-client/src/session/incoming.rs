@@ -144,16 +144,20 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if let Err(reason) = self.task.verify() {
             return self.talk.decline_round(id, reason);
         }
+        // Before the first sample, since with the price comes the seed. No sample has a part in a decline here.
+        if let Err(reason) = self.pay() {
+            return self.talk.decline_round(id, reason);
+        }
         if let Sampling::Stream { .. } = self.config.sampling {
             return match self.task.begin() {
                 Ok(()) => self.talk.enter(State::Collecting),
                 Err(reason) => self.talk.decline_round(id, reason),
             };
         }
-        if self.start(now) {
-            let result = self.task.run(id, &mut self.source);
-            self.computed(result);
-        }
+        // From here on, as samples are looked at.
+        self.talk.be_quiet(now);
+        let result = self.task.run(id, &mut self.source);
+        self.computed(result);
     }
 
     pub(super) fn sample(&mut self, now: Millis, x: &[f32], target: Targets<'_>) {
@@ -161,7 +165,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         else {
             return self.talk.unexpected();
         };
-        if self.task.sample(x, target) >= samples && self.start(now) {
+        if self.task.sample(x, target) >= samples {
+            self.talk.be_quiet(now);
             let result = self.task.finish();
             self.computed(result);
         }
@@ -217,17 +222,6 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             (_, 0) => Err(DeclineReason::Device),
             _ => self.ledger.afford(self.task.capabilities().privacy, cost),
         }
-    }
-
-    /// Pays for the round, and is quiet from here on if it is private: now the samples are looked at. False if it was
-    /// declined instead, at once, since no sample had a part in that.
-    fn start(&mut self, now: Millis) -> bool {
-        if let Err(reason) = self.pay() {
-            self.talk.decline_round(self.talk.round, reason);
-            return false;
-        }
-        self.talk.be_quiet(now);
-        true
     }
 
     /// Pays for an update before it is computed, since whether that succeeds tells something as well. Once for each
