@@ -177,6 +177,9 @@ fn a_round_that_fails_is_paid_for_once() {
     assert_eq!(bench.session.task().releases, paid);
 }
 
+/// What comes between, with the number of a round that costs nothing.
+type Course<'a> = &'a dyn Fn(&mut PrivateBench, u32);
+
 /// Whatever comes between: rounds that are declined, a link that is lost, a new greeting, rounds that cost nothing.
 #[test]
 fn nothing_makes_it_pay_for_a_failed_round_again() {
@@ -197,7 +200,7 @@ fn nothing_makes_it_pay_for_a_failed_round_again() {
         bench.connect(7, 60_000);
         assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
         let mut fit = 11;
-        let courses: [&dyn Fn(&mut PrivateBench, u32); 5] = [
+        let courses: [Course<'_>; 5] = [
             &|_, _| (),
             &|bench, _| drop(bench.message(&ToDevice::RoundClosed(RoundId { round: 10, stage: 0 }), &[])),
             &|bench, fit| {

@@ -63,7 +63,8 @@ impl Line {
     /// Takes in what has come. True if there is something to read: bytes, or the end.
     fn ready(&self) -> bool {
         let (mut coming, mut waiting) = (self.coming.borrow_mut(), self.waiting.borrow_mut());
-        while let Some((_, byte)) = coming.pop_front_if(|(at, _)| *at <= self.clock.get()) {
+        let come = coming.iter().take_while(|(at, _)| *at <= self.clock.get()).count();
+        for (_, byte) in coming.drain(..come) {
             if waiting.len() < self.room {
                 waiting.push_back(byte);
             }
