@@ -9,9 +9,9 @@ use common::clipped::*;
 use common::private::*;
 use common::*;
 use fedspan_client::memory::StreamingWorkspace;
-use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped};
+use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, SettingsError};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Mechanism, NotReady, Task};
+use fedspan_client::{Linear, Mechanism, NotReady, Open, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
@@ -193,7 +193,7 @@ fn noise_has_mean_zero_and_its_variance() {
     let variance = settings(LEAST, 1).multiplier().variance(clip.sensitivity()).unwrap();
     let sigma = (variance.ratio().0 as f64).sqrt();
     let (mut sums, mut squares) = (vec![0.0; d * k], 0.0);
-    let mut memory = Heap::new(d, k, 1);
+    let mut memory = Heap::power(d, k, 1);
     for number in 0..draws {
         let mut device = device(&mut memory, known(number.into()), clip);
         let sent = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap().1;
@@ -223,7 +223,7 @@ fn pieces_batches_and_memory_change_no_bit() {
         for upload in [GRADIENT, Upload::Representation] {
             let task = fed_rep(EXACT, upload, 0.5);
             for radius in [0.01, 100.0] {
-                let mut memory = Heap::new(d, k, c);
+                let mut memory = Heap::power(d, k, c);
                 let mut device = device(&mut memory, known(5), clip(radius));
                 let sent = fed_rep_round(&mut device, task, &b, &mut samples.clone()).unwrap().1;
                 for piece in [1, 2, 3, 5, 16, 31, 32, d * k] {
@@ -260,7 +260,7 @@ fn representations_are_made_from_what_is_noisy() {
     let samples = regression(&mut random, d, 1, 20, 1.0);
     let b = flat(&random.orthonormal(d, k));
     let of = |upload| {
-        let mut memory = Heap::new(d, k, 1);
+        let mut memory = Heap::power(d, k, 1);
         let mut device = device(&mut memory, known(6), clip(0.5));
         fed_rep_round(&mut device, fed_rep(EXACT, upload, 0.3), &b, &mut samples.clone()).unwrap().1
     };
@@ -364,7 +364,7 @@ fn heads_from_a_selection() {
         if bad {
             samples.x[..5 * d].fill(f32::NAN);
         }
-        let mut memory = Heap::new(d, k, 1);
+        let mut memory = Heap::power(d, k, 1);
         let mut plain = Linear::new(Heap::new(d, k, 1));
         let source = || Selected { samples: samples.clone(), head: 5, most: 0 };
         let open = fed_rep_round(&mut plain, exact(), &b, &mut source());
@@ -426,28 +426,29 @@ fn no_head_is_nobodys_business() {
     }
     for failing in 1..=2 {
         let mut source = Sliced { failing_pass: Some(failing), ..good.clone() };
-        let mut memory = Heap::new(d, k, 1);
+        let mut memory = Heap::power(d, k, 1);
         let mut device = device(&mut memory, known(10), clip(1.0));
         let found = fed_rep_round(&mut device, exact(), &b, &mut source);
         assert_eq!(found.unwrap_err(), DeclineReason::Device);
         // What is in memory has no place any more.
-        let sent = bare(&emitted(&device, 4), &known(10), clip(1.0));
-        assert!(sent.iter().all(|&q| q == 0));
+        assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
     }
 }
 
-/// A head that changes after the gradient was clipped would change what is sent.
+/// What is sent is there before the first byte of it leaves: a head that changes after that changes nothing.
 #[test]
-fn a_gradient_is_sent_with_the_head_it_was_clipped_with_or_not_at_all() {
+fn a_gradient_is_sent_as_it_was_hidden_or_not_at_all() {
     let mut random = Random(11);
     let (d, k) = (6, 2);
     let samples = regression(&mut random, d, 1, 9, 1.0);
     let b = flat(&random.orthonormal(d, k));
-    let mut memory = Heap::new(d, k, 1);
+    let mut memory = Heap::power(d, k, 1);
     let mut device = device(&mut memory, known(11), clip(1.0));
-    fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
+    let (_, sent) = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
     device.head_mut()[0] = 1e30;
-    assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
+    assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
+    device.fit_head(HeadSolve::LeastSquares { ridge: 0.0 }, &mut samples.clone()).unwrap();
+    assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
     // A round that is declined changes nothing; one that is opened is the next.
     let (_, sent) = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
     assert!(device.open(&open(2, exact(), Role::Gradient, Encoding::F32, d, k)).is_err());
@@ -460,19 +461,21 @@ fn a_gradient_is_sent_with_the_head_it_was_clipped_with_or_not_at_all() {
 #[test]
 fn what_a_device_that_clips_takes_part_in() {
     let fit = Wire::FitHead { head: EXACT };
-    for power in [false, true] {
-        let mut memory = if power { Heap::power(4, 2, 3) } else { Heap::new(4, 2, 3) };
+    let encoding = Encoding::F32;
+    let rep = || open(1, exact(), Role::Representation, encoding, 4, 2);
+    for room in [false, true] {
+        let mut memory = if room { Heap::power(4, 2, 3) } else { Heap::new(4, 2, 3) };
         let known = Known::new(settings(1 << 18, 100), 1);
         let mut device = device(&mut memory, known, clip(1.0));
         let capabilities = device.capabilities();
-        let power = power && cfg!(feature = "power");
-        let tasks = fit.bit() | exact().bit();
+        let power = room && cfg!(feature = "power");
+        // What is sent is written down before a byte of it leaves.
+        let tasks = if room { fit.bit() | exact().bit() } else { fit.bit() };
         assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
-        let roles = Role::Gradient.bit() | Role::Representation.bit();
+        let roles = if room { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
         assert_eq!(capabilities.roles, if power { roles | Role::Subspace.bit() } else { roles });
         assert_eq!(device.streamed_tasks(), tasks);
-        assert_eq!((device.cost(&exact()), device.cost(&fit)), (1 << 28, 0));
-        let encoding = Encoding::F32;
+        assert_eq!((device.cost(&exact()), device.cost(&fit)), (if room { 1 << 28 } else { 0 }, 0));
         for task in [
             Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding },
             Wire::PowerStart,
@@ -482,10 +485,16 @@ fn what_a_device_that_clips_takes_part_in() {
                 assert_eq!(device.open(&open(1, task, role, encoding, 4, 2)), Err(DeclineReason::Task));
             }
         }
+        if !room {
+            assert_eq!(device.open(&rep()), Err(DeclineReason::Task));
+            continue;
+        }
         // Samples that are seen once need memory for that.
-        device.open(&open(1, exact(), Role::Representation, encoding, 4, 2)).unwrap();
+        device.open(&rep()).unwrap();
         assert_eq!(device.begin(), Err(DeclineReason::Task));
     }
+    let refused = Linear::private(Heap::power(4, 2, 1), Clipped::new(Open, clip(1.0)));
+    assert_eq!(refused.unwrap_err(), SettingsError::Open);
     // There is a variance for every radius and every multiplier.
     for radius in [1.0, 1.999_99, 2f32.powi(-40), 2f32.powi(39)] {
         for square in [LEAST, 1 << 40] {

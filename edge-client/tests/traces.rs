@@ -12,12 +12,13 @@ use common::problem::config;
 use common::server::*;
 use common::*;
 use fedspan_client::Linear;
+use fedspan_client::privacy::{Clip, Clipped};
 use fedspan_client::session::{Event, Millis, Progress, Protection, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Fault, HeadSolve, Missing, PowerRows, PowerUpload, RoundId, Task as Wire, ToDevice,
-    ToServer, Welcome, decode,
+    ToServer, Upload, Welcome, decode,
 };
 use fedspan_protocol::secure::{Channel, Key, transcript};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -70,7 +71,7 @@ fn samples(seed: u64) -> Sliced {
 
 /// A device, its clock and its server: what the server says goes through the key if there is one.
 struct Link {
-    session: Session<Linear<Heap, Known>, Sliced, Flash, ChaCha8Rng>,
+    session: Session<Linear<Heap, Clipped<Known>>, Sliced, Flash, ChaCha8Rng>,
     key: Option<Key>,
     channel: Option<Channel>,
     now: Millis,
@@ -88,7 +89,8 @@ struct Link {
 impl Link {
     fn new(limit: u16, seed: u64, key: Option<Key>) -> Self {
         let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
-        let model = Linear::private(Heap::power(D, R, 1), known).unwrap();
+        let mechanism = Clipped::new(known, Clip::new(0.5).unwrap());
+        let model = Linear::private(Heap::power(D, R, 1), mechanism).unwrap();
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let random = ChaCha8Rng::seed_from_u64(1);
         let session = Session::new(config(limit), protection, model, samples(seed), Flash::default(), random);
@@ -225,7 +227,7 @@ fn course(limit: u16, steps: &[(u8, Millis)]) -> Course {
     let mut round = 1;
     for &(kind, after) in steps {
         let id = RoundId { round, stage: 0 };
-        let events = match kind % 18 {
+        let events = match kind % 21 {
             0..=2 => {
                 round += 1;
                 opening(round, power(1, PowerUpload::Product), limit)
@@ -256,7 +258,14 @@ fn course(limit: u16, steps: &[(u8, Millis)]) -> Course {
             14 => vec![Happens::Down, Happens::Up],
             15 => vec![Happens::HearsUnsealed(ToDevice::Fault(Fault::Greet)), welcome()],
             16 => vec![Happens::HearsUnsealed(ToDevice::RetryAfter { milliseconds: 300 })],
-            _ => vec![Happens::Up, welcome()],
+            17 => vec![Happens::Up, welcome()],
+            _ => {
+                round += 1;
+                let upload = if kind & 1 == 0 { Upload::Gradient } else { Upload::Representation };
+                let (head, encoding) = (EXACT, Encoding::F32);
+                let task = Wire::FedRep { step_size: 0.1, head, upload, encoding };
+                opening(round, (task, Role::Representation), limit)
+            }
         };
         course
             .extend(events.into_iter().enumerate().map(|(n, event)| (if n == 0 { after } else { 0 }, event)));
@@ -288,16 +297,17 @@ proptest! {
 fn there_is_something_to_hide() {
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
         let mut random = Random(3);
-        let (mut updates, mut heads, mut declines) = (0, 0, 0);
-        for _ in 0..50 {
+        let (mut updates, mut gradients, mut heads, mut declines) = (0, 0, 0, 0);
+        for _ in 0..80 {
             let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
             for (_, what) in trace(&course(128, &steps), 128, 5, false, key.as_ref()) {
                 updates += u32::from(what.starts_with("Update") && what.contains("Subspace"));
+                gradients += u32::from(what.starts_with("Update") && what.contains("Gradient"));
                 heads += u32::from(what.starts_with("Update") && what.contains("tensors: []"));
                 declines += u32::from(what.starts_with("Decline"));
             }
         }
-        println!("{updates} updates, {heads} heads, {declines} declines");
-        assert!(updates > 50 && heads > 20 && declines > 20);
+        println!("{updates} updates, {gradients} gradients, {heads} heads, {declines} declines");
+        assert!(updates > 50 && gradients > 20 && heads > 20 && declines > 20);
     }
 }

@@ -113,8 +113,8 @@ pub struct Build {
     pub shape: Shape,
     /// Arithmetic of FedRep.
     pub numeric: Numeric,
-    /// Whether there is room for power iterations.
-    pub power: bool,
+    /// Whether there is room for another d x k: for power iterations, and for gradients in noise.
+    pub second: bool,
     /// How they hide what they send.
     pub privacy: Option<Hiding>,
     /// Of the noise.
@@ -135,7 +135,7 @@ impl Build {
         Ok(Self {
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
-            power: scenario.algorithm.power.is_some() || scenario.model.init.releases() > 0,
+            second: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),
             privacy: noise::settings(scenario, dataset).map_err(BuildError)?,
             seeds,
         })
@@ -153,7 +153,7 @@ impl Build {
         random: ChaCha8Rng,
     ) -> Result<SimSession, BuildError> {
         let memory = HeapWorkspace::new(self.shape, self.numeric);
-        let memory = if self.power { memory.with_second() } else { memory };
+        let memory = if self.second { memory.with_second() } else { memory };
         let noise = SimNoise::new(self.privacy, self.seeds, config.device);
         let task = Linear::private(memory, noise).map_err(|error| BuildError(error.to_string()))?;
         Ok(Session::new(config, protection, task, source, NoStore, random))

@@ -103,9 +103,9 @@ mod update_128_8_32 {
 /// One power iteration `X^T (X Z)` on a device's samples, the shape of the scenario `fedpower-mnist`.
 #[divan::bench_group]
 mod power_784_10_100 {
-    use fedspan_client::Mechanism;
     use fedspan_client::memory::PowerWorkspace;
     use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings};
+    use fedspan_client::{Mechanism, Release};
     use fedspan_protocol::message::{PowerRows, PowerUpload};
 
     use super::*;
@@ -124,9 +124,10 @@ mod power_784_10_100 {
         client.tensor_mut(0).expect("there is one").copy_from_slice(&basis(D, R));
         client.verify().expect("orthonormal");
         let mut source = Recording::regression(&x, &y, D, 1);
-        bencher
-            .counter(ItemsCount::new(S))
-            .bench_local(|| client.run(black_box(id), &mut source).expect("runs"));
+        bencher.counter(ItemsCount::new(S)).bench_local(|| {
+            client.prepare(&Release::default()).expect("entropy");
+            client.run(black_box(id), &mut source).expect("runs")
+        });
     }
 
     #[divan::bench]

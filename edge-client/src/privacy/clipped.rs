@@ -58,6 +58,7 @@ impl<P: Mechanism> Mechanism for Clipped<P> {
 pub struct Clipping {
     clip: Clip,
     release: Option<Release>,
+    hidden: bool,
     counts: ClipCounts,
 }
 
@@ -65,7 +66,7 @@ impl Clipping {
     /// No round yet.
     #[must_use]
     pub const fn new(clip: Clip) -> Self {
-        Self { clip, release: None, counts: ClipCounts { whole: 0, clipped: 0, withheld: 0 } }
+        Self { clip, release: None, hidden: false, counts: ClipCounts { whole: 0, clipped: 0, withheld: 0 } }
     }
 
     /// The radius.
@@ -80,30 +81,34 @@ impl Clipping {
         self.counts
     }
 
-    pub(crate) const fn release(&self) -> Option<&Release> {
-        self.release.as_ref()
+    /// What the memory's second d x k holds is a gradient in its noise, and may leave.
+    pub(crate) const fn is_hidden(&self) -> bool {
+        self.hidden
     }
 
     /// A round begins: no gradient yet.
     pub(crate) fn begin(&mut self, seed: Seed, variance: Variance) {
-        self.release = Some(Release { seed, variance, factor: None });
+        self.release = Some(Release { seed, variance });
+        self.hidden = false;
     }
 
-    /// There is a gradient, or none that may be sent.
-    pub(crate) fn settle(&mut self, gradient: Option<Fitting>) {
-        let Some(release) = &mut self.release else { return };
-        release.factor = gradient.map(|fitting| fitting.factor);
+    /// There is a gradient, or none that may be sent. What it is to be hidden with can be had once.
+    pub(crate) fn settle(&mut self, gradient: Option<&Fitting>) -> Option<Release> {
+        let release = self.release.take()?;
+        self.hidden = true;
         let counter = match gradient {
             Some(Fitting { clipped: false, .. }) => &mut self.counts.whole,
             Some(Fitting { clipped: true, .. }) => &mut self.counts.clipped,
             None => &mut self.counts.withheld,
         };
         *counter = counter.saturating_add(1);
+        Some(release)
     }
 
     /// Nothing of a round is left.
     pub(crate) fn forget(&mut self) {
         self.release = None;
+        self.hidden = false;
     }
 }
 
@@ -127,13 +132,10 @@ pub(crate) struct Fitting {
     pub clipped: bool,
 }
 
-/// What is sent of a round, but for the sums: drawn before the first sample is read, and kept as it is, so that a retry
-/// says the same.
+/// What a gradient is hidden with: drawn before the first sample is read.
 pub(crate) struct Release {
     pub seed: Seed,
     pub variance: Variance,
-    /// `None`: zeros are sent, and the noise.
-    pub factor: Option<f32>,
 }
 
 impl fmt::Debug for Release {

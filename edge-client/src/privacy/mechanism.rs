@@ -134,6 +134,8 @@ pub enum SettingsError {
     },
     /// No time at which anything may leave.
     Slot,
+    /// A mechanism that clips and adds no noise.
+    Open,
     /// No such noise multiplier.
     Multiplier(NoiseMultiplierError),
     /// No basis of so many columns.
@@ -159,6 +161,7 @@ impl fmt::Display for SettingsError {
         match *self {
             Self::RowsMax { rows_max } => write!(f, "{rows_max} rows a round: it has to be 1 to 2^30"),
             Self::Slot => f.write_str("a slot of 0 ms: it has to be longer than the longest computation"),
+            Self::Open => f.write_str("a mechanism that clips gradients, and adds no noise to them"),
             Self::Multiplier(error) => error.fmt(f),
             Self::Width { width, most } => {
                 write!(f, "a basis of {width} columns, at most {most} are possible")

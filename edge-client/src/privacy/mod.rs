@@ -81,8 +81,8 @@ mod provisioned;
 mod sensitivity;
 
 pub use clip::{Clip, ClipError};
-pub(crate) use clipped::Fitting;
 pub use clipped::{ClipCounts, Clipped, Clipping};
+pub(crate) use clipped::{Fitting, Release};
 pub use discrete_gaussian::{Variance, VarianceError};
 pub use entropy::{EntropyError, EntropySource, SAMPLES, draw_seed};
 pub use health::{HealthFailure, HealthTests, MinEntropy, MinEntropyError, WINDOW};

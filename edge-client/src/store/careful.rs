@@ -16,6 +16,9 @@ const BLOCK: usize = 64;
 #[repr(align(8))]
 pub struct Aligned<const N: usize>(pub [u8; N]);
 
+/// Zeros in the first bytes of a page that is in use.
+const MARKED: u32 = u8::BITS / 2;
+
 /// Flash whose pages are not erased as long as they hold the only copy of the largest number of a kind, or all that there
 /// is: a library that repairs what it finds damaged does not know what it throws away, and flash that is blank is that of
 /// a device that has spent nothing.
@@ -71,24 +74,38 @@ impl<F: NorFlash> Careful<F> {
         Ok(())
     }
 
-    /// Whether a page begins as if it were erased (a library marks those in use there), and is not.
+    /// Whether a page begins as if it were erased (a library marks those in use there), and is not. The library reads so
+    /// many bytes, and takes fewer zeros than half a byte's for bits that fell over.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
-        let (mut read, mut begins, mut dirty) = (0, true, false);
+        let (mut read, mut zeros, mut dirty) = (0, 0, false);
         self.each(page, |byte| {
-            begins &= byte == 0xFF || read >= F::WRITE_SIZE;
+            if read < F::READ_SIZE {
+                zeros += byte.count_zeros();
+            }
             dirty |= byte != 0xFF;
             read += 1;
         })?;
-        Ok(begins && dirty)
+        Ok(zeros < MARKED && dirty)
     }
 
-    fn erase_unless_needed(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
+    /// Where in `from..to` the only copies of the largest numbers end, in bytes from its start; and whether that is all that
+    /// there is.
+    pub fn only_copies(
+        &mut self,
+        from: u32,
+        to: u32,
+    ) -> Result<([Option<u32>; Kind::ALL.len()], bool), NorFlashErrorKind> {
         let Range { start, end } = self.range;
         let (inside, before, behind) =
             (self.search(from..to)?, self.search(start..from)?, self.search(to..end)?);
         let newest = |kind| inside.number(kind) > before.number(kind).max(behind.number(kind));
         let all = !inside.is_blank && before.is_blank && behind.is_blank;
-        if all || Kind::ALL.into_iter().any(newest) {
+        Ok((Kind::ALL.map(|kind| newest(kind).then(|| inside.end(kind))), all))
+    }
+
+    fn erase_unless_needed(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
+        let (copies, all) = self.only_copies(from, to)?;
+        if all || copies.iter().any(Option::is_some) {
             self.refused = true;
             return Err(NorFlashErrorKind::Other);
         }

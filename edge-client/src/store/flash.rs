@@ -84,12 +84,15 @@ impl core::error::Error for FlashError {}
 /// new key. Who can erase the range can make a device forget.
 ///
 /// There are two copies of the largest number. Damage to one changes nothing, damage to all that are in the flash means
-/// that everything is spent; damage to those two that spares an older one goes back to that.
+/// that everything is spent; damage to those two that spares an older one goes back to that. So may power that goes while
+/// pages are mended that somebody else has written to.
 pub struct FlashStore<F: NorFlash, const N: usize> {
     pub(super) map: MapStorage<u8, Careful<F>, Cache<Uncached, Uncached, Uncached, u8>>,
     pub(super) buffer: Aligned<N>,
     /// The largest numbers that are known: erasing must not forget them.
     pub(super) known: Known,
+    /// Numbers are where they belong, and no page is taken for erased that is not.
+    pub(super) settled: bool,
     /// What was looked for last could not be told from what else is there.
     unreadable: bool,
     pub(super) erased: u32,
@@ -145,7 +148,14 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             return Err(FlashError::Geometry { page, word });
         }
         let map = MapStorage::new(Careful::new(flash, range), config, Cache::new_uncached());
-        Ok(Self { map, buffer: Aligned([0; N]), known: Known::default(), unreadable: false, erased: 0 })
+        Ok(Self {
+            map,
+            buffer: Aligned([0; N]),
+            known: Known::default(),
+            settled: false,
+            unreadable: false,
+            erased: 0,
+        })
     }
 
     /// How often all of it was erased because it could not be used as it was.
@@ -194,6 +204,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
 
 impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
+        self.settle_once()?;
         let item = Item::Record(record);
         if self.write(KEY, &item)? {
             return Ok(());
@@ -208,8 +219,8 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
-        self.read_numbers()?;
-        self.settle()?;
+        self.settled = false;
+        self.settle_once()?;
         Ok(self.known.of(Kind::Handshakes).unwrap_or_default())
     }
 

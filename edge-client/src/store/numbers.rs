@@ -14,6 +14,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         if number > kind.most() {
             return Err(StoreError);
         }
+        self.settle_once()?;
         self.known.learn(kind, Some(number));
         if self.write_number(kind)? { Ok(()) } else { self.erase() }
     }
@@ -62,8 +63,21 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(spent)
     }
 
+    /// Before anything is written: an erasure that the power interrupted may have left the only copy of a number in the middle of
+    /// a page that looks erased, where the next record would go.
+    pub(super) fn settle_once(&mut self) -> Result<(), StoreError> {
+        if !self.settled {
+            self.read_numbers()?;
+            self.settle()?;
+        }
+        Ok(())
+    }
+
     /// Puts what is known where it belongs, and then erases what an erasure that the power interrupted has left.
     pub(super) fn settle(&mut self) -> Result<(), StoreError> {
+        if self.is_endangered()? {
+            self.erase()?;
+        }
         let mut any = false;
         for kind in Kind::ALL {
             any |= self.known.of(kind).is_some();
@@ -72,7 +86,33 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
                 self.erase()?;
             }
         }
-        if any { self.tidy() } else { Ok(()) }
+        if any {
+            self.tidy()?;
+        }
+        self.settled = true;
+        Ok(())
+    }
+
+    /// Whether the only copy of a number is in a page that looks erased, where what is written next would spoil it: anywhere
+    /// but in its middle. No erasure of ours that is interrupted leaves that; flash that somebody else has written may.
+    fn is_endangered(&mut self) -> Result<bool, StoreError> {
+        let end = self.map.flash_range().end;
+        let (mut first, _, page) = self.pages()?;
+        while first < end {
+            let next = first.saturating_add(page);
+            let flash = self.map.flash();
+            if flash.is_half_erased(first..next).map_err(|_| StoreError)? {
+                let (copies, _) = flash.only_copies(first, next).map_err(|_| StoreError)?;
+                for (kind, copy) in Kind::ALL.into_iter().zip(copies) {
+                    let kept = Self::place(kind)?.saturating_add(kind.length() as u32);
+                    if copy.is_some_and(|end| end != kept) {
+                        return Ok(true);
+                    }
+                }
+            }
+            first = next;
+        }
+        Ok(false)
     }
 
     /// Erases everything but the numbers, as far as they are known or can still be read. Whenever the power goes, a copy

@@ -1,10 +1,11 @@
 //! A FedRep round whose gradient is hidden in noise: clipped as a whole to a radius, in integers, and a discrete
 //! Gaussian on each of them.
 //!
-//! The gradient `G = (1/m) S W^T` is never in memory: its integers `round(factor s_i w_j)` are formed when they are
-//! sent, and before that, to find a factor with which their squares add up to no more than the radius squared. Both come
-//! from [`scaled`] and [`integer`], so what is checked is what is sent. What the sums and the factor are does not matter to privacy
-//! ([`Clip`]).
+//! First a factor is found with which the squares of the integers `round(factor s_i w_j)` add up to no more than the
+//! radius squared; then the same integers are formed again, and each with its noise is written into the memory's second
+//! d x k. All of this is done before a byte leaves: what is sent is read from there, in a time that tells nothing. Both times
+//! the integers come from [`scaled`] and [`integer`], so what is checked is what is sent. What the sums and the factor are
+//! does not matter to privacy ([`Clip`]).
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
@@ -16,7 +17,7 @@ use super::rounded::{halved, square};
 use crate::kernel::gradient::elements;
 use crate::kernel::largest;
 use crate::memory::{Parts, PartsRef};
-use crate::privacy::{Clip, Clipping, Fitting, noise};
+use crate::privacy::{Clip, Clipping, Fitting, Seed, Variance, noise};
 
 /// Elements that are formed at once.
 const PIECE: usize = 16;
@@ -83,23 +84,29 @@ pub fn fit(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Fitting> {
     None
 }
 
-/// Elements `first..` of what is sent: `(integers + noise)` in units of the grid. Not a number where there is nothing to
-/// be sent.
+/// Writes what is sent into the second buffer: `(integers + noise)` in units of the grid, of the gradient by `factor`, or
+/// of zeros without one. They are formed then, too: that takes its time as well.
 #[inline(never)]
-pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
-    let Some((clip, release)) = clipping.and_then(|own| Some((own.clip(), own.release()?))) else {
-        return out.fill(f32::NAN);
-    };
-    match release.factor {
-        Some(factor) => scaled(parts, factor, first, out),
-        None => out.fill(0.0),
-    }
-    let unit = clip.unit();
-    for (coordinate, place) in (first as u64..).zip(out) {
+pub fn hide(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: &Seed, variance: &Variance) {
+    let (shape, unit) = (parts.shape, clip.unit());
+    let Some(second) = parts.second.as_deref_mut() else { return };
+    let (residual, head) = (&*parts.residual, &*parts.head);
+    elements(residual, head, shape.width, shape.outputs, factor.unwrap_or(0.0), 0, second);
+    for (coordinate, place) in (0..).zip(second) {
+        let element = if factor.is_some() { integer(*place) } else { 0 };
         // 17 bits and 34 bits.
-        let noisy = i64::from(integer(*place)) + noise(&release.seed, coordinate, &release.variance);
+        let noisy = i64::from(element) + noise(seed, coordinate, variance);
         #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
         let value = noisy as f32 * unit;
+        *place = value;
+    }
+}
+
+/// Elements `first..` of what was [hidden](hide). Not a number where nothing was.
+pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
+    let hidden = clipping.is_some_and(Clipping::is_hidden);
+    let Some(second) = parts.second.filter(|_| hidden) else { return out.fill(f32::NAN) };
+    for (place, &value) in out.iter_mut().zip(second.iter().skip(first)) {
         *place = value;
     }
 }

@@ -7,7 +7,7 @@ use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{
     EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Seed, Settings, Variance,
 };
-use fedspan_client::{Linear, Mechanism, Recording, Task};
+use fedspan_client::{Linear, Mechanism, Recording, Release, Task};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{
     DeclineReason, Descriptors, PowerRows, PowerUpload, RoundId, RoundOpen, Task as Wire,
@@ -42,14 +42,6 @@ impl Default for Known {
     }
 }
 
-/// Four bits a sample: the usual claim.
-///
-/// # Errors
-/// [`DeclineReason::Parameter`]: never with these constants.
-pub fn claim() -> Result<MinEntropy, DeclineReason> {
-    MinEntropy::new(4).map_err(|_| DeclineReason::Parameter)
-}
-
 /// Noise that hides the products of at most `rows` samples.
 ///
 /// # Errors
@@ -58,7 +50,9 @@ pub fn mechanism(rows: u32) -> Result<Gaussian<Known>, DeclineReason> {
     let parameter = DeclineReason::Parameter;
     let multiplier = NoiseMultiplier::from_square(SQUARE).map_err(|_| parameter)?;
     let settings = Settings::new(multiplier, u64::MAX, rows, 1000).map_err(|_| parameter)?;
-    Ok(Gaussian::new(settings, Known::default(), claim()?))
+    // Four bits a sample are the usual claim.
+    let claim = MinEntropy::new(4).map_err(|_| parameter)?;
+    Ok(Gaussian::new(settings, Known::default(), claim))
 }
 
 /// A seed and the variance of each number of the product: the noise alone, to be drawn again.
@@ -104,6 +98,18 @@ pub fn open<M: Memory, P: Mechanism>(client: &mut Linear<M, P>) -> Result<(), De
     pattern(basis);
     orthonormalise(basis, shape.width).map_err(|_| DeclineReason::Tensors)?;
     client.verify()
+}
+
+/// Runs the iteration; its seed is drawn before.
+///
+/// # Errors
+/// The reason for which the client declines.
+pub fn run<M: Memory, P: Mechanism>(
+    client: &mut Linear<M, P>,
+    source: &mut Recording<'_>,
+) -> Result<(), DeclineReason> {
+    client.prepare(&Release { campaign: 1, round: ROUND, ..Release::default() })?;
+    client.run(ROUND, source).map(drop)
 }
 
 /// What came out, once the iteration has run. `upload` has room for the product, d x k.

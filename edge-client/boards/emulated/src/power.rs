@@ -11,13 +11,13 @@ use core::fmt::Display;
 use core::hint::black_box;
 
 use fedspan_client::memory::PowerWorkspace;
-use fedspan_client::privacy::{Gaussian, draw_seed, noise};
-use fedspan_client::{Linear, Mechanism, Memory, Task};
+use fedspan_client::privacy::{Gaussian, noise};
+use fedspan_client::{Linear, Mechanism, Memory, Release, Task};
 use fedspan_protocol::message::DeclineReason;
 use semihosting::println;
 
 use crate::board::{Board, Meter};
-use crate::iteration::{Known, ROUND, alone, claim, mechanism, open, outcome, samples};
+use crate::iteration::{Known, ROUND, alone, mechanism, open, outcome, run, samples};
 use crate::measure::{count, times, word};
 use crate::problem::Problem;
 use crate::shape::{D, K, M};
@@ -34,7 +34,7 @@ pub fn power<B: Board + Meter, A: Memory>(
     memory: &mut A,
     upload: &mut [f32; D * K],
 ) -> Result<(), DeclineReason> {
-    let mechanism = mechanism(M as u32)?;
+    let mut mechanism = mechanism(M as u32)?;
     let plain = &mut Linear::new(&mut *memory);
     match word("problem", |problem| Some(problem == "plain")).zip(times()) {
         Some((true, times)) => return repeat(plain, times),
@@ -45,8 +45,7 @@ pub fn power<B: Board + Meter, A: Memory>(
     let (seed, variance) = alone(&mechanism, D as u16, K as u16)?;
     let all = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
     let of_noise = count(board, || (0..(D * K) as u64).fold(0, all));
-    let (mut source, claim) = (Known::default(), claim()?);
-    let of_seed = count(board, || draw_seed(&mut source, claim).is_ok());
+    let of_seed = count(board, || mechanism.prepare(&Release::default()).is_ok());
     let more = format_args!("\"noise\":{of_noise},\"seed\":{of_seed},");
     one(board, &mut private(memory, mechanism)?, upload, &more)
 }
@@ -61,7 +60,7 @@ fn private<A: Memory>(
 fn repeat<A: Memory, P: Mechanism>(client: &mut Linear<A, P>, times: u32) -> Result<(), DeclineReason> {
     open(client)?;
     let mut source = samples(&PROBLEM);
-    (0..times).try_for_each(|_| client.run(ROUND, &mut source).map(drop))
+    (0..times).try_for_each(|_| run(client, &mut source))
 }
 
 #[inline(never)]
@@ -74,12 +73,12 @@ fn one<B: Board + Meter, A: Memory, P: Mechanism>(
     open(client)?;
     let mut source = samples(&PROBLEM);
     let mut ended = Ok(());
-    let stack = stack::peak(B::stack_limit(), &mut || ended = client.run(ROUND, &mut source).map(drop));
+    let stack = stack::peak(B::stack_limit(), &mut || ended = run(client, &mut source));
     ended?;
     let outcome = outcome(client, upload);
 
     let empty = count(board, || black_box(ROUND));
-    let instructions = count(board, || client.run(black_box(ROUND), &mut source)) - empty;
+    let instructions = count(board, || run(client, black_box(&mut source))) - empty;
     let verify = count(board, || client.verify()) - empty;
 
     println!(

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::memory::PowerWorkspace;
-use fedspan_client::{Linear, Mechanism, Task};
-use fedspan_emulated::iteration::{Outcome, ROUND, mechanism, open, outcome, samples};
+use fedspan_client::{Linear, Mechanism};
+use fedspan_emulated::iteration::{Outcome, mechanism, open, outcome, run, samples};
 use fedspan_emulated::problem::Problem;
 
 fn iteration<const D: usize, const K: usize, const M: usize, P: Mechanism>(
@@ -13,7 +13,7 @@ fn iteration<const D: usize, const K: usize, const M: usize, P: Mechanism>(
 ) -> (Outcome, Vec<f32>) {
     open(&mut client).unwrap();
     let problem = Problem::<D, M>::well_conditioned();
-    client.run(ROUND, &mut samples(&problem)).unwrap();
+    run(&mut client, &mut samples(&problem)).unwrap();
     let mut product = vec![0.0; D * K];
     let outcome = outcome(&client, &mut product);
     println!("\"d\":{D},\"k\":{K},\"m\":{M},{outcome}");

@@ -67,7 +67,8 @@ impl<M: Memory> Linear<M> {
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// A model without representation and head, from which only what `mechanism` hides in noise leaves: FedPower (a
-    /// feature), FedRep where the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in 16-bit fixed point), and
+    /// feature), FedRep where the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in 16-bit fixed point), both in
+    /// memory with room for another d x k ([`PowerWorkspace`](crate::memory::PowerWorkspace)), and
     /// fitting the head are all that it takes part in. It answers at the slots that the settings say.
     ///
     /// # Errors
@@ -79,6 +80,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
             if let Some(clipping) = mechanism.clipping() {
                 noise::gradient_variance(&settings, clipping.clip())?;
             }
+        } else if mechanism.clipping().is_some() {
+            return Err(SettingsError::Open);
         }
         Ok(Self { memory, mechanism, state: State::new() })
     }
@@ -150,8 +153,6 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         samples: &mut dyn SampleSource,
     ) -> Result<Usage, DeclineReason> {
         let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
-        #[cfg(feature = "privacy")]
-        noise::forget(&mut self.mechanism);
         let usage = arithmetic::solve_head(&mut self.memory, head, RoundId::default(), samples)?;
         self.state.head = Some(hash);
         Ok(usage)

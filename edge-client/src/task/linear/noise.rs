@@ -6,7 +6,7 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire}
 use super::{Linear, State, arithmetic};
 use crate::mechanism::Mechanism;
 use crate::memory::{Memory, Shape};
-use crate::privacy::{Clip, Settings, SettingsError, Variance};
+use crate::privacy::{Clip, Release, Settings, SettingsError, Variance};
 use crate::source::SampleSource;
 #[cfg(feature = "power")]
 use crate::task::power::{Order, private};
@@ -99,12 +99,16 @@ pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason>
     Ok(())
 }
 
-/// The sums are complete: clips the gradient, if there is one.
+/// The sums are complete: clips the gradient, if there is one, and hides it. The seed is gone then.
 pub(super) fn settle<M: Memory, P: Mechanism>(model: &mut Linear<M, P>, fitted: bool) {
-    let Some(clipping) = model.mechanism.clipping_mut() else { return };
-    let parts = model.memory.parts_ref();
-    let gradient = if fitted { hidden::fit(&parts, model.state.usage, clipping.clip()) } else { None };
-    clipping.settle(gradient);
+    let Linear { memory, mechanism, state } = model;
+    let Some(clipping) = mechanism.clipping_mut() else { return };
+    let fit = |parts| hidden::fit(parts, state.usage, clipping.clip());
+    let gradient = if fitted { fit(&memory.parts_ref()) } else { None };
+    if let Some(Release { seed, variance }) = clipping.settle(gradient.as_ref()) {
+        let factor = gradient.map(|fitting| fitting.factor);
+        hidden::hide(&mut memory.parts(), clipping.clip(), factor, &seed, &variance);
+    }
 }
 
 /// Nothing of a gradient leaves any more.

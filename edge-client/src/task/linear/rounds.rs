@@ -315,9 +315,6 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     }
 
     fn head_mut(&mut self) -> &mut [f32] {
-        // A gradient was clipped with the head that it has.
-        #[cfg(feature = "privacy")]
-        noise::forget(&mut self.mechanism);
         self.memory.parts().head
     }
 
@@ -344,9 +341,11 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         u16::MAX
     }
 
-    /// Gradients leave as they are, or clipped and hidden; in fixed point none is hidden.
+    /// Gradients leave as they are, or clipped and hidden; in fixed point, and where there is no room for them, none is
+    /// hidden.
     fn does_fed_rep(&self) -> bool {
-        sends_gradients(&self.mechanism) && (!self.is_noisy() || self.memory.numeric() == Numeric::F32)
+        let hides = || self.memory.numeric() == Numeric::F32 && self.memory.parts_ref().second.is_some();
+        sends_gradients(&self.mechanism) && (!self.is_noisy() || hides())
     }
 
     /// Elements `first..` of the gradient, as it may leave.
