@@ -119,7 +119,7 @@ fn a_device_says_which_arithmetic_it_has() {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let source = dataset.clients[0].source();
-        let build = Build { shape, numeric: own, power: false, privacy: None, seeds: Seeds::System };
+        let build = Build { shape, numeric: own, second: false, privacy: None, seeds: Seeds::System };
         let session =
             build.session(Config::new(1), Protection::Plaintext, source, foreseeable(1, 1)).unwrap();
         let capabilities = session.task().capabilities();

@@ -17,7 +17,7 @@ use fedspan_protocol::message::DeclineReason;
 use semihosting::println;
 
 use crate::board::{Board, Meter};
-use crate::iteration::{Known, ROUND, alone, mechanism, open, outcome, run, samples};
+use crate::iteration::{self, Known, ROUND, alone, open, outcome, run, samples};
 use crate::measure::{count, times, word};
 use crate::problem::Problem;
 use crate::shape::{D, K, M};
@@ -34,7 +34,7 @@ pub fn power<B: Board + Meter, A: Memory>(
     memory: &mut A,
     upload: &mut [f32; D * K],
 ) -> Result<(), DeclineReason> {
-    let mut mechanism = mechanism(M as u32)?;
+    let mechanism = iteration::mechanism(M as u32)?;
     let plain = &mut Linear::new(&mut *memory);
     match word("problem", |problem| Some(problem == "plain")).zip(times()) {
         Some((true, times)) => return repeat(plain, times),
@@ -45,7 +45,9 @@ pub fn power<B: Board + Meter, A: Memory>(
     let (seed, variance) = alone(&mechanism, D as u16, K as u16)?;
     let all = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
     let of_noise = count(board, || (0..(D * K) as u64).fold(0, all));
-    let of_seed = count(board, || mechanism.prepare(&Release::default()).is_ok());
+    // Of another source: the first is where it is on the host.
+    let mut other = iteration::mechanism(M as u32)?;
+    let of_seed = count(board, || other.prepare(&Release::default()).is_ok());
     let more = format_args!("\"noise\":{of_noise},\"seed\":{of_seed},");
     one(board, &mut private(memory, mechanism)?, upload, &more)
 }
