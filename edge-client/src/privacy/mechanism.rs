@@ -35,8 +35,9 @@ impl Settings {
     ///
     /// `slot`: how long the device is quiet once it begins to compute, in milliseconds; then its answer leaves, whatever
     /// the computation took. Measure the longest one on the board: a whole pass over all samples for each iteration that
-    /// is allowed, twice a pass for a head, rows that make the most work (none clipped, none unusable; samples that do not
-    /// determine the head), the noise of every number, and both writes to flash with an erased page; and take twice
+    /// is allowed, three passes for FedRep and for a head (samples that do not determine it), rows that make the most work
+    /// (none clipped, none unusable), a gradient that is formed ten times to make it short, the noise of every number, and
+    /// both writes to flash with an erased page; and take twice
     /// that. Where it is too short, [`Counters::slots_missed`](crate::session::Counters::slots_missed) counts, and the
     /// time of answering tells something of records. The server's limits, for silence and for rounds, have to be longer.
     ///
