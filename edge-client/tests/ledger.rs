@@ -569,16 +569,26 @@ fn privacy_and_keys_are_independent() {
     }
 }
 
-#[test]
-fn samples_that_are_seen_once_are_paid_for_once_before_the_first() {
-    let problem = problem(20, 2, 1);
-    let flash = Flash::default();
+/// A device that sees 30 samples a round, once, with this budget.
+fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, Costly<Linear<Heap>>> {
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
-    let task = Costly::new(Linear::new(Heap::streaming(20, 2, 1)), Some(5), SLOT);
+    let task = Costly::new(Linear::new(Heap::streaming(20, 2, 1)), Some(budget), SLOT);
     let mut bench = Bench::of(config, task, NoRecording, flash.clone());
     bench.connect(7, 60_000);
-    let tensors = || vec![(Role::Representation, 20, 2, problem.b.clone())];
-    let opening = |round| Server::new(round, gradient(), Encoding::F32, 256, tensors()).opening().remove(0);
+    bench
+}
+
+/// The message that opens its round.
+fn opening_of(round: u32, problem: &Problem) -> (ToDevice, Vec<u8>) {
+    let tensors = vec![(Role::Representation, 20, 2, problem.b.clone())];
+    Server::new(round, gradient(), Encoding::F32, 256, tensors).opening().remove(0)
+}
+
+#[test]
+fn samples_that_are_seen_once_are_paid_for_once_before_the_first() {
+    let (problem, flash) = (problem(20, 2, 1), Flash::default());
+    let mut bench = streaming(5, &flash);
+    let opening = |round| opening_of(round, &problem);
     let (message, body) = opening(1);
     assert!(bench.message(&message, &body).is_empty());
     // The seed is drawn before the first sample, and with it goes the price.
@@ -598,14 +608,9 @@ fn samples_that_are_seen_once_are_paid_for_once_before_the_first() {
 /// Samples that were not all seen are gone, and with them what was paid: the same noise must not hide others.
 #[test]
 fn a_link_that_is_lost_between_samples_costs_the_round() {
-    let problem = problem(20, 2, 1);
-    let flash = Flash::default();
-    let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
-    let task = Costly::new(Linear::new(Heap::streaming(20, 2, 1)), Some(100), SLOT);
-    let mut bench = Bench::of(config, task, NoRecording, flash.clone());
-    bench.connect(7, 60_000);
-    let tensors = || vec![(Role::Representation, 20, 2, problem.b.clone())];
-    let opening = |round| Server::new(round, gradient(), Encoding::F32, 256, tensors()).opening().remove(0);
+    let (problem, flash) = (problem(20, 2, 1), Flash::default());
+    let mut bench = streaming(100, &flash);
+    let opening = |round| opening_of(round, &problem);
     let (message, body) = opening(1);
     assert!(bench.message(&message, &body).is_empty());
     let (x, target) = problem.samples.get(0);
