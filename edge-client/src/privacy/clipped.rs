@@ -8,8 +8,9 @@ use super::mechanism::{NoEntropy, Settings};
 use super::noise::Seed;
 use crate::mechanism::{self, Mechanism};
 
-/// A mechanism with which FedRep's gradients leave, too. A firmware that does without it has nothing of FedRep in
-/// flash.
+/// A mechanism with which FedRep's gradients leave, too, from memory with room for another d x k: a
+/// [`StreamingWorkspace`](crate::memory::StreamingWorkspace), or with the feature `power` a `PowerWorkspace`. A firmware that
+/// does without it has nothing of FedRep in flash.
 ///
 /// Its noise is `multiplier x` [`Clip::sensitivity`]; `rows_max` of the settings has no say here, as the radius bounds
 /// what all rows together do.
