@@ -19,7 +19,7 @@ pub struct Aligned<const N: usize>(pub [u8; N]);
 /// Zeros in the first bytes of a page that is in use.
 const MARKED: u32 = u8::BITS / 2;
 
-/// Flash whose pages are not erased as long as they hold the only copy of the largest number of a kind, or all that there
+/// Flash whose pages are not erased, nor written over, as long as they hold the only copy of the largest number of a kind, or all that there
 /// is: a library that repairs what it finds damaged does not know what it throws away, and flash that is blank is that of
 /// a device that has spent nothing.
 pub struct Careful<F> {
@@ -103,6 +103,25 @@ impl<F: NorFlash> Careful<F> {
         Ok((Kind::ALL.map(|kind| newest(kind).then(|| inside.end(kind))), all))
     }
 
+    /// Whether writing there would go over the only copy of a largest number: in a damaged page the library takes for free what
+    /// is not. Where everything is erased it is not asked for long.
+    fn would_spoil(&mut self, place: Range<u32>) -> Result<bool, NorFlashErrorKind> {
+        if self.search(place.clone())?.is_blank {
+            return Ok(false);
+        }
+        let Range { start, end } = self.range;
+        let found = self.search(start..end)?;
+        for kind in Kind::ALL {
+            let last = start.saturating_add(found.end(kind));
+            let first = last.saturating_sub(kind.length() as u32);
+            let hit = found.number(kind).is_some() && first < place.end && place.start < last;
+            if hit && self.search(start..last.saturating_sub(1))?.number(kind) != found.number(kind) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn erase_unless_needed(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
         let (copies, all) = self.only_copies(from, to)?;
         if all || copies.iter().any(Option::is_some) {
@@ -159,6 +178,11 @@ impl<F: NorFlash> waiting::NorFlash for Careful<F> {
     }
 
     async fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Failure> {
+        let end = offset.saturating_add(bytes.len() as u32);
+        if self.would_spoil(offset..end).map_err(Failure)? {
+            self.refused = true;
+            return Err(Failure(NorFlashErrorKind::Other));
+        }
         self.flash.write(offset, bytes).map_err(|error| Failure(error.kind()))
     }
 }
