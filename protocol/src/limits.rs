@@ -6,7 +6,7 @@ pub const WIRE_VERSION: u16 = 1;
 /// CRC-32C over the golden messages of this version (message and body without the frame, in the order of
 /// their file names in `vectors/`; `to_server_hello` excepted, since it holds this number). A test computes
 /// it anew, so a change of any message that forgets this constant fails.
-pub const SCHEMA_HASH: u32 = 0x020e_7833;
+pub const SCHEMA_HASH: u32 = 0xd805_e706;
 
 /// Smallest frame limit a device may ask for, in bytes of the decoded frame: hello fits.
 pub const FRAME_LIMIT_MIN: usize = 128;
@@ -14,8 +14,8 @@ pub const FRAME_LIMIT_MIN: usize = 128;
 /// Frame limit where a device does not say otherwise: a (20, 2) representation fits one frame.
 pub const FRAME_LIMIT_DEFAULT: usize = 256;
 
-/// Largest frame limit a device may ask for.
-pub const FRAME_LIMIT_MAX: usize = 4096;
+/// Largest frame limit a device may ask for: a network of a million weights comes in [`CHUNKS_MAX`] chunks.
+pub const FRAME_LIMIT_MAX: usize = 16_384;
 
 /// Bytes before the message in a decoded frame: the header.
 pub const HEADER: usize = 1;
@@ -31,8 +31,11 @@ pub const SEAL_MAX: usize = 24;
 /// stage, tensor index, offset (all varints at their longest), and [`SEAL_MAX`].
 pub const CHUNK_OVERHEAD: usize = HEADER + 1 + 5 + 3 + 1 + 5 + SEAL_MAX;
 
-/// Tensors that one round may carry in one direction.
-pub const TENSORS_MAX: usize = 4;
+/// Tensors that one round may carry in one direction: the layers of LeNet-5.
+pub const TENSORS_MAX: usize = 5;
+
+/// Hidden layers of a network, at most.
+pub const HIDDEN_MAX: usize = 3;
 
 /// Chunks that one tensor may be cut into. Bounds the receiver's record of what has come (32 bytes).
 pub const CHUNKS_MAX: usize = 256;
@@ -57,7 +60,7 @@ pub const fn wire_capacity(frame_limit: usize) -> usize {
 
 /// Bytes of the longest `RoundOpen` or `Update` head without its descriptors: tag, round, stage, and the
 /// longest task (or the sample counts), and the number of descriptors.
-pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 18 + 1;
+pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 24 + 1;
 
 /// Bytes of the longest descriptor.
 pub const DESCRIPTOR_MAX: usize = 1 + 1 + 3 + 3 + 3;

@@ -10,6 +10,13 @@ impl fmt::Display for Model {
             Self::Linear { features, width, outputs } => {
                 write!(f, "linear, d = {features}, k = {width}, outputs = {outputs}")
             }
+            Self::Network { features, hidden, outputs } => {
+                write!(f, "a network of {features}")?;
+                for width in hidden.iter().filter(|width| **width > 0) {
+                    write!(f, "-{width}")?;
+                }
+                write!(f, "-{outputs}")
+            }
         }
     }
 }
@@ -17,7 +24,7 @@ impl fmt::Display for Model {
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Tasks(set) => write!(f, "tasks {set:#07b}"),
+            Self::Tasks(set) => write!(f, "tasks {set:#010b}"),
             Self::Roles(set) => write!(f, "tensor roles {set:#010b}"),
             Self::Encodings(set) => write!(f, "encodings {set:#05b}"),
             Self::Numeric(numeric) => write!(f, "arithmetic {numeric:?}"),

@@ -12,8 +12,8 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Chunk, Descriptors, HeadSolve, Introduction, Missing, PowerRows, PowerUpload, RoundId, RoundOpen, Task,
-    ToDevice, ToServer, Update, Upload, decode,
+    Baseline, Chunk, Descent, Descriptors, HeadSolve, Introduction, Missing, PowerRows, PowerUpload, RoundId,
+    RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -199,6 +199,7 @@ fn largest_heads_fit_the_smallest_frame() {
     };
     let tensors: Descriptors = [tensor; TENSORS_MAX].into_iter().collect();
     let solve = HeadSolve::Gradient { steps: u16::MAX, step_size: 1.0 };
+    let descent = Descent { step_size: 1.0, momentum: 1.0, batch: u16::MAX };
     let tasks = [
         Task::FedRep { step_size: 1.0, head: solve, upload: Upload::Representation, encoding: Encoding::I8 },
         Task::FitHead { head: solve },
@@ -209,6 +210,20 @@ fn largest_heads_fit_the_smallest_frame() {
             iterations: u16::MAX,
             rows: PowerRows::Weighted,
             upload: PowerUpload::Basis,
+            encoding: Encoding::I8,
+        },
+        Task::FitHead { head: HeadSolve::Sgd { epochs: u16::MAX, descent } },
+        Task::Sgd {
+            descent,
+            head_epochs: u16::MAX,
+            epochs: u16::MAX,
+            trained: Trained::All,
+            encoding: Encoding::I8,
+        },
+        Task::Baseline {
+            baseline: Baseline::Mixture { own: 1.0, adaptation: 0.01 },
+            descent,
+            epochs: u16::MAX,
             encoding: Encoding::I8,
         },
     ];

@@ -1,7 +1,9 @@
 //! Values to bytes.
 
 use serde::Serialize;
-use serde::ser::{Impossible, SerializeSeq, SerializeStruct, SerializeStructVariant, Serializer};
+use serde::ser::{
+    Impossible, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple, Serializer,
+};
 
 use super::Unsuitable;
 
@@ -58,7 +60,7 @@ impl Serializer for &mut Writer<'_> {
     type Ok = ();
     type Error = Unsuitable;
     type SerializeSeq = Self;
-    type SerializeTuple = Impossible<(), Unsuitable>;
+    type SerializeTuple = Self;
     type SerializeTupleStruct = Impossible<(), Unsuitable>;
     type SerializeTupleVariant = Impossible<(), Unsuitable>;
     type SerializeMap = Impossible<(), Unsuitable>;
@@ -151,8 +153,8 @@ impl Serializer for &mut Writer<'_> {
     }
 
     #[inline]
-    fn serialize_tuple(self, _length: usize) -> Result<Self::SerializeTuple, Unsuitable> {
-        Err(Unsuitable)
+    fn serialize_tuple(self, _length: usize) -> Result<Self, Unsuitable> {
+        Ok(self)
     }
 
     #[inline]
@@ -187,6 +189,21 @@ impl Serializer for &mut Writer<'_> {
 }
 
 impl SerializeSeq for &mut Writer<'_> {
+    type Ok = ();
+    type Error = Unsuitable;
+
+    #[inline]
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+        value.serialize(&mut **self)
+    }
+
+    #[inline]
+    fn end(self) -> Written {
+        Ok(())
+    }
+}
+
+impl SerializeTuple for &mut Writer<'_> {
     type Ok = ();
     type Error = Unsuitable;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{SCHEMA_HASH, WIRE_VERSION};
+use crate::limits::{HIDDEN_MAX, SCHEMA_HASH, WIRE_VERSION};
 use crate::{Error, codec};
 
 /// Who the device is and what it can do. The layout of the first three fields never changes, in any
@@ -111,6 +111,15 @@ pub enum Model {
         /// `k`, columns of the representation.
         width: u16,
         /// `C`, outputs of the head.
+        outputs: u16,
+    },
+    /// Dense layers with biases, ReLU between them, softmax after the last, which is the head.
+    Network {
+        /// `d`, length of a sample.
+        features: u16,
+        /// Widths of the hidden layers in their order; zeros after the last.
+        hidden: [u16; HIDDEN_MAX],
+        /// `C`, classes.
         outputs: u16,
     },
 }

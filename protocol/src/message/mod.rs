@@ -16,7 +16,7 @@ pub use hello::{Capabilities, Hello, Introduction, Model, Need, Numeric, Privacy
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
-pub use task::{HeadSolve, PowerRows, PowerUpload, Task, Upload};
+pub use task::{Baseline, Descent, HeadSolve, PowerRows, PowerUpload, Task, Trained, Upload};
 
 use crate::limits::TENSORS_MAX;
 use crate::tensor::TensorDescriptor;

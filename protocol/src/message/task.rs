@@ -59,6 +59,31 @@ pub enum Task {
         /// How it is encoded.
         encoding: Encoding,
     },
+    /// Stochastic gradient descent on the cross-entropy of a network, of which some layers travel: those of its body
+    /// (FedRep, FedPer), the last ones (LG-FedAvg), all (FedAvg) or none. Down and up: these layers, a tensor each.
+    Sgd {
+        /// Its steps.
+        descent: Descent,
+        /// Epochs of the layers that stay, those that travel as they came: FedRep's tau_h. They come first.
+        head_epochs: u16,
+        /// Epochs of `trained`: FedRep's tau_phi, everybody else's tau.
+        epochs: u16,
+        /// What these change.
+        trained: Trained,
+        /// How the layers are encoded on the way up.
+        encoding: Encoding,
+    },
+    /// What a baseline does with a network, to compare: for simulated devices. Down and up: all layers, a tensor each.
+    Baseline {
+        /// Which one.
+        baseline: Baseline,
+        /// The steps of its epochs.
+        descent: Descent,
+        /// Epochs.
+        epochs: u16,
+        /// How the layers are encoded on the way up.
+        encoding: Encoding,
+    },
 }
 
 impl Task {
@@ -72,6 +97,8 @@ impl Task {
             Self::PowerStart => 1 << 3,
             Self::MomentRows { .. } => 1 << 4,
             Self::FedPower { .. } => 1 << 5,
+            Self::Sgd { .. } => 1 << 6,
+            Self::Baseline { .. } => 1 << 7,
         }
     }
 }
@@ -92,6 +119,86 @@ pub enum HeadSolve {
         steps: u16,
         /// Step size.
         step_size: f32,
+    },
+    /// Epochs of stochastic gradient descent on a network's cross-entropy, from the head the device has; none leave it
+    /// as it is.
+    Sgd {
+        /// How many.
+        epochs: u16,
+        /// Their steps.
+        descent: Descent,
+    },
+}
+
+/// The steps of stochastic gradient descent: `v <- momentum v + g`, `W <- W - step_size v`, with g the mean gradient of
+/// the next `batch` samples, in an order that each epoch draws anew. `v` is zero at the start of a phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Descent {
+    /// Step size.
+    pub step_size: f32,
+    /// Momentum, from 0 to below 1.
+    pub momentum: f32,
+    /// Samples in a batch; the last of an epoch has what is left.
+    pub batch: u16,
+}
+
+/// What the epochs of [`Task::Sgd`] change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Trained {
+    /// The layers that travel.
+    #[default]
+    Travelling,
+    /// All layers.
+    All,
+}
+
+/// What a device does in a round of a baseline. Its gradient g is that of a batch, `w` what it trains, `w0` what came.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Baseline {
+    /// FedProx (Li et al. 2020): steps along `g + pull (w - w0)`.
+    Proximal {
+        /// mu.
+        pull: f32,
+    },
+    /// SCAFFOLD (Karimireddy et al. 2020), option II: steps along `g - c_i + c`. Tensors have twice the rows: a layer, and
+    /// below it the control variate (down: c; up: by how much c_i has changed).
+    Scaffold,
+    /// Per-FedAvg (Fallah et al. 2020), first order: steps along the gradient at `w - inner_step g`.
+    FirstOrderMeta {
+        /// alpha.
+        inner_step: f32,
+    },
+    /// Per-FedAvg, Hessian-free: the same, times the derivative of `w - inner_step g`, by a difference of gradients.
+    HessianFreeMeta {
+        /// alpha.
+        inner_step: f32,
+    },
+    /// Ditto (Li et al. 2021): what came is trained and sent; beside it the device's own model, along
+    /// `g + pull (v - w0)`.
+    Ditto {
+        /// lambda.
+        pull: f32,
+    },
+    /// APFL (Deng et al. 2020): what came is trained and sent; beside it the device's own model, in a mixture of both.
+    Mixture {
+        /// alpha: how much of the mixture is its own, at first.
+        own: f32,
+        /// Step size of alpha, which each device learns; 0 keeps it.
+        adaptation: f32,
+    },
+    /// L2GD (Hanzely and Richtarik 2020): the device's own model moves towards the mean that came, takes its steps, and
+    /// is sent.
+    TowardsMean {
+        /// What part of the way, from 0 to 1.
+        part: f32,
+    },
+    /// Fed-MTL (Smith et al. 2017) with a fixed relation of the tasks: the device's own model takes steps along
+    /// `g + pull (w - w0)`, w0 the mean of all, and is sent.
+    MultiTask {
+        /// lambda.
+        pull: f32,
     },
 }
 

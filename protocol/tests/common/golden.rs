@@ -3,9 +3,9 @@
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
-    Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection, RoundId, RoundOpen,
-    Task, ToDevice, ToServer, Update, Upload, Welcome,
+    Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
+    HeadSolve, Hello, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection,
+    RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -55,6 +55,14 @@ impl Golden {
 const ID: RoundId = RoundId { round: 7, stage: 1 };
 const LAST: RoundId = RoundId { round: u32::MAX, stage: u16::MAX };
 const LEAST_SQUARES: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+const DESCENT: Descent = Descent { step_size: 0.1, momentum: 0.5, batch: 10 };
+const SGD: Task = Task::Sgd {
+    descent: DESCENT,
+    head_epochs: 3,
+    epochs: 2,
+    trained: Trained::Travelling,
+    encoding: Encoding::F32,
+};
 
 /// Device, epoch and key of the provisioning record of the vectors.
 pub const PROVISIONED: (u64, u16, [u8; 32]) = (0x0123_4567_89ab_cdef, 0x0203, {
@@ -221,6 +229,27 @@ fn up() -> Vec<Golden> {
         none(),
     );
     add(
+        "to_server_hello_network",
+        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: a network with \
+         64 features, hidden layers of 32 and 16, 7 classes; tasks FitHead and Sgd, role Representation, 3 tensors of \
+         2080 elements, 2608 in all",
+        ToServer::Hello(Hello {
+            wire_version: 2,
+            schema_hash: 0x0102_0304,
+            device: 0x0123_4567_89AB_CDEF,
+            capabilities: Capabilities {
+                model: Model::Network { features: 64, hidden: [32, 16, 0], outputs: 7 },
+                tasks: Task::FitHead { head: LEAST_SQUARES }.bit() | SGD.bit(),
+                roles: Role::Representation.bit(),
+                tensors: 3,
+                tensor_elements: 2080,
+                total_elements: 2608,
+                ..capabilities
+            },
+        }),
+        none(),
+    );
+    add(
         "to_server_hello_largest",
         "Hello of wire version 65535 with every number at its largest: the longest hello there is",
         ToServer::Hello(Hello {
@@ -229,7 +258,7 @@ fn up() -> Vec<Golden> {
             device: u64::MAX,
             capabilities: Capabilities {
                 frame_limit: u16::MAX,
-                model: Model::Linear { features: u16::MAX, width: u16::MAX, outputs: u16::MAX },
+                model: Model::Network { features: u16::MAX, hidden: [u16::MAX; 3], outputs: u16::MAX },
                 tasks: u16::MAX,
                 roles: u16::MAX,
                 encodings: u8::MAX,
@@ -285,14 +314,15 @@ fn up() -> Vec<Golden> {
         inline(Role::AdapterUp, Encoding::F16, 5, 2),
         inline(Role::FactoredHead, Encoding::F16, 2, 1),
         inline(Role::Moment, Encoding::F16, 1, 4),
+        inline(Role::SharedHead, Encoding::F16, 3, 1),
     ];
     assert_eq!(adapters.len(), TENSORS_MAX);
     add(
-        "to_server_update_four_tensors",
-        "Update of round 7, stage 1: four f16 tensors in one body: AdapterDown 2 x 6, \
-         AdapterUp 5 x 2, FactoredHead 2 x 1, Moment 1 x 4",
+        "to_server_update_five_tensors",
+        "Update of round 7, stage 1: five f16 tensors in one body: AdapterDown 2 x 6, \
+         AdapterUp 5 x 2, FactoredHead 2 x 1, Moment 1 x 4, SharedHead 3 x 1",
         update(64, 0, &adapters),
-        encoded(Encoding::F16, &Random(5).matrix(28, 1)),
+        encoded(Encoding::F16, &Random(5).matrix(31, 1)),
     );
     add(
         "to_server_chunk",
@@ -485,6 +515,37 @@ fn down() -> Vec<Golden> {
          subspace as f32 in the body",
         open(fed_power(2, PowerUpload::ProductAndBasis), &[inline(Role::Subspace, Encoding::F32, 20, 2)]),
         encoded(Encoding::F32, &representation()),
+    );
+    let layers =
+        [inline(Role::Representation, Encoding::F32, 4, 3), inline(Role::SharedHead, Encoding::F32, 4, 2)];
+    add(
+        "to_device_round_open_sgd",
+        "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 3 epochs of the layers that \
+         stay, then 2 of those that travel, back as f32: the 4 x 3 body of a network as f32 in the body",
+        open(SGD, &layers[..1]),
+        encoded(Encoding::F32, &Random(7).matrix(4, 3)),
+    );
+    add(
+        "to_device_round_open_fit_head_sgd",
+        "RoundOpen of round 7, stage 1: FitHead by 10 epochs of Sgd with step size 0.1, momentum 0.5, batches of 10; a \
+         4 x 3 body and a 4 x 2 head as f32 in the body",
+        open(Task::FitHead { head: HeadSolve::Sgd { epochs: 10, descent: DESCENT } }, &layers),
+        encoded(Encoding::F32, &Random(8).matrix(4, 5)),
+    );
+    add(
+        "to_device_round_open_baseline",
+        "RoundOpen of round 7, stage 1: the baseline APFL, half of the model its own at first, then learnt in steps of 0.01; step size 0.1, \
+         momentum 0.5, batches of 10, 2 epochs, back as f16; a 4 x 3 body and a 4 x 2 head as f32 in the body",
+        open(
+            Task::Baseline {
+                baseline: Baseline::Mixture { own: 0.5, adaptation: 0.01 },
+                descent: DESCENT,
+                epochs: 2,
+                encoding: Encoding::F16,
+            },
+            &layers,
+        ),
+        encoded(Encoding::F32, &Random(9).matrix(4, 5)),
     );
     add(
         "to_device_round_open_moment_rows",

@@ -2,9 +2,9 @@
 
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
-    Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection, RoundId, RoundOpen,
-    Task, ToDevice, ToServer, Update, Upload, Welcome,
+    Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
+    HeadSolve, Hello, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection,
+    RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -82,6 +82,24 @@ pub fn head_solve() -> impl Strategy<Value = HeadSolve> {
     prop_oneof![
         float().prop_map(|ridge| HeadSolve::LeastSquares { ridge }),
         (u16s(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
+        (u16s(), descent()).prop_map(|(epochs, descent)| HeadSolve::Sgd { epochs, descent }),
+    ]
+}
+
+fn descent() -> impl Strategy<Value = Descent> {
+    (float(), float(), u16s()).prop_map(|(step_size, momentum, batch)| Descent { step_size, momentum, batch })
+}
+
+fn baseline() -> impl Strategy<Value = Baseline> {
+    prop_oneof![
+        float().prop_map(|pull| Baseline::Proximal { pull }),
+        Just(Baseline::Scaffold),
+        float().prop_map(|inner_step| Baseline::FirstOrderMeta { inner_step }),
+        float().prop_map(|inner_step| Baseline::HessianFreeMeta { inner_step }),
+        float().prop_map(|pull| Baseline::Ditto { pull }),
+        (float(), float()).prop_map(|(own, adaptation)| Baseline::Mixture { own, adaptation }),
+        float().prop_map(|part| Baseline::TowardsMean { part }),
+        float().prop_map(|pull| Baseline::MultiTask { pull }),
     ]
 }
 
@@ -105,6 +123,18 @@ pub fn task() -> impl Strategy<Value = Task> {
         (u16s(), power_rows(), power_upload(), encoding()).prop_map(
             |(iterations, rows, upload, encoding)| { Task::FedPower { iterations, rows, upload, encoding } }
         ),
+        (descent(), u16s(), u16s(), select(vec![Trained::Travelling, Trained::All]), encoding()).prop_map(
+            |(descent, head_epochs, epochs, trained, encoding)| Task::Sgd {
+                descent,
+                head_epochs,
+                epochs,
+                trained,
+                encoding
+            }
+        ),
+        (baseline(), descent(), u16s(), encoding()).prop_map(|(baseline, descent, epochs, encoding)| {
+            Task::Baseline { baseline, descent, epochs, encoding }
+        }),
     ]
 }
 
@@ -117,7 +147,18 @@ fn power_upload() -> impl Strategy<Value = PowerUpload> {
 }
 
 pub fn model() -> impl Strategy<Value = Model> {
-    (u16s(), u16s(), u16s()).prop_map(|(features, width, outputs)| Model::Linear { features, width, outputs })
+    prop_oneof![
+        (u16s(), u16s(), u16s()).prop_map(|(features, width, outputs)| Model::Linear {
+            features,
+            width,
+            outputs
+        }),
+        (u16s(), [u16s(), u16s(), u16s()], u16s()).prop_map(|(features, hidden, outputs)| Model::Network {
+            features,
+            hidden,
+            outputs
+        }),
+    ]
 }
 
 pub fn numeric() -> impl Strategy<Value = Numeric> {
