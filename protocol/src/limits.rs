@@ -60,7 +60,7 @@ pub const fn wire_capacity(frame_limit: usize) -> usize {
 
 /// Bytes of the longest `RoundOpen` or `Update` head without its descriptors: tag, round, stage, and the
 /// longest task (or the sample counts), and the number of descriptors.
-pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 24 + 1;
+pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 25 + 1;
 
 /// Bytes of the longest descriptor.
 pub const DESCRIPTOR_MAX: usize = 1 + 1 + 3 + 3 + 3;
