@@ -239,8 +239,8 @@ fn impossible_descriptors_are_refused() {
         TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..good },
         // No frame can hold these; the first has 2^32 bytes, which is 0 to a 32-bit device.
         TensorDescriptor { rows: 32768, cols: 32768, ..good },
-        TensorDescriptor { rows: 1025, cols: 1, ..good },
-        TensorDescriptor { rows: 2000, cols: 2, chunk: 1025, ..good },
+        TensorDescriptor { rows: 4097, cols: 1, ..good },
+        TensorDescriptor { rows: 4000, cols: 2, chunk: 4097, ..good },
     ];
     for descriptor in bad {
         assert_eq!(descriptor.validate(), Err(Error::BadDescriptor), "{descriptor:?}");
