@@ -1,12 +1,13 @@
 //! Scenario files: what to simulate. Every mistake names file, line, key, what was found and what is allowed.
 
 mod attack;
+mod data;
 mod fleet;
-
-use std::path::Path;
 
 pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
+pub use data::{DataSection, ImageSource, ImagesSection, Targeted};
+use data::{locate, read_data};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
@@ -18,16 +19,6 @@ pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Speed};
 
-use crate::data::eigenspace::{LARGEST_FEATURES, NoEigenspace};
-use crate::data::idx::{self, Bundled};
-use crate::data::npz;
-use crate::data::partition::{OrderSplit, Partition, partition};
-use crate::data::sizes::Sizes;
-use crate::data::spiked_covariance::{self, SpikedCovariance};
-use crate::data::stochastic_block_model::StochasticBlockModel;
-use crate::data::synthetic::{HeadNorm, LinearRegression, linear_regression};
-use crate::data::table::{self, Columns, Holdout};
-use crate::data::watch::{self, Validation, WatchSettings};
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
@@ -176,73 +167,6 @@ pub struct Scenario {
     pub stop: StopSection,
 }
 
-/// `[data]`, with `[split]` and `[data.partition]`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum DataSection {
-    /// Synthetic.
-    Linear(LinearRegression),
-    /// Synthetic, without targets.
-    Spiked(SpikedCovariance),
-    /// Synthetic, without targets: graphs.
-    Blocks(StochasticBlockModel),
-    /// An npz file.
-    Npz(String),
-    /// A CSV file.
-    Csv(String, Columns, OrderSplit, Holdout),
-    /// The smartwatch recordings.
-    Watch(WatchSettings),
-    /// Images.
-    Images(ImageSource, Partition, Sizes, OrderSplit),
-}
-
-/// What samples are labelled with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Targeted {
-    /// Class numbers.
-    Classes,
-    /// Values.
-    Values,
-    /// Nothing: there is no head to learn.
-    Nothing,
-}
-
-impl DataSection {
-    /// What samples are labelled with.
-    #[must_use]
-    pub fn targeted(&self) -> Targeted {
-        match self {
-            Self::Spiked(_) | Self::Blocks(_) => Targeted::Nothing,
-            Self::Linear(_) | Self::Npz(_) => Targeted::Values,
-            Self::Csv(_, columns, ..) if !columns.classification => Targeted::Values,
-            Self::Csv(..) | Self::Watch(_) | Self::Images(..) => Targeted::Classes,
-        }
-    }
-
-    /// Whether the true representation is known beforehand, whatever the file.
-    fn is_synthetic(&self) -> bool {
-        matches!(self, Self::Linear(_) | Self::Spiked(_) | Self::Blocks(_))
-    }
-
-    /// That this machine can hold it.
-    fn check(&self, seed: u64) -> Result<(), String> {
-        match self {
-            Self::Linear(settings) => settings.check(seed),
-            Self::Spiked(settings) => settings.check(),
-            Self::Blocks(settings) => settings.check(),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Where images come from.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ImageSource {
-    /// With the program.
-    Bundled(Bundled),
-    /// From IDX files: images and labels.
-    Files(String, String),
-}
-
 impl Scenario {
     /// The text of a built-in scenario.
     #[must_use]
@@ -322,15 +246,7 @@ impl Scenario {
                            \"stochastic-block-model\"";
             return Err(model.problem("init", message));
         }
-        let d = match &self.data {
-            DataSection::Linear(linear) => Some(linear.d),
-            DataSection::Spiked(spiked) => Some(spiked.d),
-            DataSection::Blocks(blocks) => Some(blocks.d),
-            DataSection::Watch(_) => Some(fedspan_client::features::FEATURES),
-            DataSection::Csv(_, columns, ..) => Some(columns.features.len() + 1),
-            _ => None,
-        };
-        if let Some(d) = d
+        if let Some(d) = self.data.features()
             && self.model.k > d
         {
             let message =
@@ -434,50 +350,7 @@ impl Scenario {
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        // The sizes may be others than those of the scenario's own seed.
-        self.data.check(seed).map_err(|message| DataError::new(&self.name, message))?;
-        let untrue = |error: NoEigenspace| DataError::new(&self.name, error.to_string());
-        match &self.data {
-            DataSection::Linear(settings) => Ok(linear_regression(settings, seed)),
-            DataSection::Spiked(settings) => {
-                spiked_covariance::Model::new(*settings, seed).dataset().map_err(untrue)
-            }
-            DataSection::Blocks(settings) => settings.dataset(seed).map_err(untrue),
-            DataSection::Npz(path) => npz::dataset(&self.locate(path)),
-            DataSection::Watch(settings) => watch::dataset(settings, seed),
-            DataSection::Csv(path, columns, split, holdout) => {
-                let path = self.locate(path);
-                let (mut dataset, names) = table::read(&path, columns)?;
-                let d = dataset.features;
-                dataset.clients =
-                    dataset.clients.iter().map(|client| split.in_order(&client.train, d)).collect();
-                holdout.apply(dataset, &names, &path, seed)
-            }
-            DataSection::Images(source, how, sizes, split) => {
-                let (images, name) = match source {
-                    ImageSource::Bundled(Bundled::Digits) => {
-                        (idx::bundled(Bundled::Digits)?, "digits".to_owned())
-                    }
-                    ImageSource::Bundled(which) => (idx::bundled(*which)?, "mnist5k".to_owned()),
-                    ImageSource::Files(images, labels) => {
-                        let path = self.locate(images);
-                        (idx::read(&path, &self.locate(labels))?, path)
-                    }
-                };
-                let fits = how.check(images.set.len(), images.classes);
-                fits.map_err(|message| DataError::new(name, message))?;
-                let parts = partition(&images.set, images.features, *how, *sizes, seed);
-                let clients = parts.iter().map(|part| split.shuffled(part, images.features, seed)).collect();
-                Ok(Dataset {
-                    features: images.features,
-                    outputs: images.classes,
-                    classification: true,
-                    clients,
-                    newcomers: Vec::new(),
-                    truth: None,
-                })
-            }
-        }
+        self.data.dataset(&self.name, seed)
     }
 
     /// Checks that nobody attacks: real devices and boards do as they are built.
@@ -491,8 +364,7 @@ impl Scenario {
     /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.
     #[must_use]
     pub fn locate(&self, path: &str) -> String {
-        let beside = Path::new(&self.name).with_file_name(path);
-        if beside.is_file() { beside.display().to_string() } else { path.to_owned() }
+        locate(&self.name, path)
     }
 
     /// Whether the algorithm exchanges rounds.
@@ -512,159 +384,4 @@ fn read_limits(section: &Section<'_>, rule: Rule) -> Result<(f32, SampleCap), Pr
     let bounds = read_bounds(section, f64::from(MAGNITUDE_MAX), SAMPLES, rule)?;
     section.finish()?;
     Ok(bounds)
-}
-
-fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
-    #[derive(Clone, Copy)]
-    enum Kind {
-        Linear,
-        Spiked,
-        Blocks,
-        Npz,
-        Csv,
-        Watch,
-        Digits,
-        Mnist5k,
-        Idx,
-    }
-    let kinds = [
-        ("linear-regression", Kind::Linear),
-        ("spiked-covariance", Kind::Spiked),
-        ("stochastic-block-model", Kind::Blocks),
-        ("npz", Kind::Npz),
-        ("csv", Kind::Csv),
-        ("watch-imu", Kind::Watch),
-        ("digits", Kind::Digits),
-        ("mnist5k", Kind::Mnist5k),
-        ("idx", Kind::Idx),
-    ];
-    let file = "a file name";
-    let data = match section.choice("kind", None, &kinds)? {
-        Kind::Linear => {
-            let norms = [("sqrt-k", HeadNorm::SqrtK), ("gaussian", HeadNorm::Gaussian), ("qr", HeadNorm::Qr)];
-            let d = section.size("d", None, 1..=65_535)?;
-            DataSection::Linear(LinearRegression {
-                clients: section.size("clients", None, 1..=1_000_000)?,
-                d,
-                k: section.size("k", None, 1..=d)?,
-                samples: section.size("samples", None, 0..=1_000_000)?,
-                sizes: Sizes::read(section)?,
-                fresh: section.boolean("fresh", false)?,
-                feature_std: section.number("feature_std", Some(1.0), 1e-9..=1e9)?,
-                noise_std: section.number("noise_std", Some(0.0), 0.0..=f64::MAX)?,
-                head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
-                new_clients: section.size("new_clients", Some(0), 0..=1_000_000)?,
-                new_samples: section.size("new_samples", Some(10), 0..=1_000_000)?,
-                test_samples: section.size("test_samples", Some(0), 0..=1_000_000)?,
-            })
-        }
-        Kind::Spiked => {
-            let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
-            DataSection::Spiked(SpikedCovariance {
-                clients: section.size("clients", None, 1..=1_000_000)?,
-                d,
-                k: section.size("k", None, 1..=d)?,
-                samples: section.size("samples", None, 1..=1_000_000)?,
-                noise_std: section.number("noise_std", Some(0.6), 0.0..=1e6)?,
-            })
-        }
-        Kind::Blocks => {
-            let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
-            DataSection::Blocks(StochasticBlockModel {
-                clients: section.size("clients", None, 1..=1_000_000)?,
-                d,
-                k: section.size("k", None, 1..=d)?,
-            })
-        }
-        Kind::Npz => DataSection::Npz(section.string("path", None, file)?),
-        Kind::Csv => {
-            let column = "a column name";
-            let names = "a list of column names";
-            let features = section.list("features", names, |v| v.as_str().map(str::to_owned))?;
-            let features = features
-                .filter(|list| !list.is_empty())
-                .ok_or_else(|| section.problem("features", format!("missing or empty, allowed: {names}")))?;
-            let targets = [("regression", false), ("classes", true)];
-            let columns = Columns {
-                client: section.string("client", None, column)?,
-                target: section.string("target", None, column)?,
-                features,
-                classification: section.choice("task", Some("regression"), &targets)?,
-            };
-            for (place, name) in columns.features.iter().enumerate() {
-                let wrong = |what| Err(section.problem("features", format!("found {name:?}, {what}")));
-                if *name == columns.target {
-                    return wrong("which is the target");
-                }
-                if columns.features.iter().take(place).any(|before| before == name) {
-                    return wrong("twice");
-                }
-            }
-            let holdout = Holdout {
-                users: split.size("holdout_users", Some(0), 0..=1_000_000)?,
-                fold: split.size("fold", Some(0), 0..=1_000_000)?,
-                samples: match columns.classification {
-                    true => split.size("labels_per_class", Some(1), 1..=1_000_000)?,
-                    false => split.size("new_samples", Some(10), 1..=1_000_000)?,
-                },
-            };
-            let path = section.string("path", None, file)?;
-            DataSection::Csv(path, columns, read_split(split, true)?, holdout)
-        }
-        Kind::Watch => {
-            let programmes = section.boolean("programmes", false)?;
-            let head_samples_per_class = section.size("head_samples_per_class", Some(0), 0..=1000)?;
-            split.choice("by", Some("time"), &[("time", ())])?;
-            let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
-            let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
-            // Those who are left when one group is held out, in groups of the same size.
-            let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
-            let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
-            let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;
-            DataSection::Watch(WatchSettings {
-                test: split.number("test", Some(0.5), 0.05..=0.95)?,
-                gap: split.size("gap", Some(3), 1..=100)?,
-                holdout_users,
-                fold: split.size("fold", Some(0), 0..=folds - 1)?,
-                labels_per_class: split.size("labels_per_class", Some(1), 1..=1000)?,
-                programmes,
-                head_samples_per_class,
-                validation: (fraction > 0.0).then_some(Validation { fraction, fold: validation_fold }),
-            })
-        }
-        kind => {
-            let source = match kind {
-                Kind::Digits => ImageSource::Bundled(Bundled::Digits),
-                Kind::Mnist5k => ImageSource::Bundled(Bundled::Mnist5k),
-                _ => ImageSource::Files(
-                    section.string("images", None, "an IDX file name")?,
-                    section.string("labels", None, "an IDX file name")?,
-                ),
-            };
-            let part = section.section("partition")?;
-            let shards = part.choice("kind", Some("shards"), &[("shards", true), ("iid", false)])?;
-            let clients = part.size("clients", Some(20), 1..=100_000)?;
-            let how = if shards {
-                Partition::Shards { clients, classes: part.size("classes", Some(2), 1..=256)? }
-            } else {
-                Partition::Iid { clients }
-            };
-            let sizes = Sizes::read(&part)?;
-            part.finish()?;
-            DataSection::Images(source, how, sizes, read_split(split, false)?)
-        }
-    };
-    section.finish()?;
-    split.finish()?;
-    Ok(data)
-}
-
-/// `in_time`: samples have an order, and neighbours may be alike.
-fn read_split(split: &Section<'_>, in_time: bool) -> Result<OrderSplit, Problem> {
-    split.choice("by", Some("time"), &[("time", ())])?;
-    Ok(OrderSplit {
-        test: split.number("test", Some(0.2), 0.0..=0.95)?,
-        validation: split.number("validation", Some(0.0), 0.0..=0.9)?,
-        gap: if in_time { split.size("gap", Some(0), 0..=1_000_000)? } else { 0 },
-    })
 }

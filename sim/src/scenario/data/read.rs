@@ -1,0 +1,153 @@
+//! Reads `[data]` and `[split]`, a function a kind.
+
+use fedspan_aggregator::config::{Problem, Section};
+
+use super::{DataSection, ImageSource, ImagesSection};
+use crate::data::eigenspace::LARGEST_FEATURES;
+use crate::data::idx::Bundled;
+use crate::data::partition::OrderSplit;
+use crate::data::sizes::Sizes;
+use crate::data::spiked_covariance::SpikedCovariance;
+use crate::data::stochastic_block_model::StochasticBlockModel;
+use crate::data::synthetic::{HeadNorm, LinearRegression};
+use crate::data::table::{Columns, Holdout};
+use crate::data::watch::{self, Validation, WatchSettings};
+
+/// Reads one kind of `[data]`, with its `[split]`.
+type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
+
+/// Reads `[data]` with the `[split]` that belongs to it.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
+    let kinds: [(&str, Reader); 9] = [
+        ("linear-regression", |section, _| read_linear(section)),
+        ("spiked-covariance", |section, _| read_spiked(section)),
+        ("stochastic-block-model", |section, _| read_blocks(section)),
+        ("npz", |section, _| Ok(DataSection::Npz(section.string("path", None, "a file name")?))),
+        ("csv", read_csv),
+        ("watch-imu", read_watch),
+        ("digits", |section, split| read_images(ImageSource::Bundled(Bundled::Digits), section, split)),
+        ("mnist5k", |section, split| read_images(ImageSource::Bundled(Bundled::Mnist5k), section, split)),
+        ("idx", |section, split| read_images(ImageSource::read_files(section)?, section, split)),
+    ];
+    let data = section.choice("kind", None, &kinds)?(section, split)?;
+    section.finish()?;
+    split.finish()?;
+    Ok(data)
+}
+
+fn read_images(
+    source: ImageSource,
+    section: &Section<'_>,
+    split: &Section<'_>,
+) -> Result<DataSection, Problem> {
+    ImagesSection::read(source, section, split).map(DataSection::Images)
+}
+
+fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
+    let norms = [("sqrt-k", HeadNorm::SqrtK), ("gaussian", HeadNorm::Gaussian), ("qr", HeadNorm::Qr)];
+    let d = section.size("d", None, 1..=65_535)?;
+    Ok(DataSection::Linear(LinearRegression {
+        clients: section.size("clients", None, 1..=1_000_000)?,
+        d,
+        k: section.size("k", None, 1..=d)?,
+        samples: section.size("samples", None, 0..=1_000_000)?,
+        sizes: Sizes::read(section)?,
+        fresh: section.boolean("fresh", false)?,
+        feature_std: section.number("feature_std", Some(1.0), 1e-9..=1e9)?,
+        noise_std: section.number("noise_std", Some(0.0), 0.0..=f64::MAX)?,
+        head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
+        new_clients: section.size("new_clients", Some(0), 0..=1_000_000)?,
+        new_samples: section.size("new_samples", Some(10), 0..=1_000_000)?,
+        test_samples: section.size("test_samples", Some(0), 0..=1_000_000)?,
+    }))
+}
+
+fn read_spiked(section: &Section<'_>) -> Result<DataSection, Problem> {
+    let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
+    Ok(DataSection::Spiked(SpikedCovariance {
+        clients: section.size("clients", None, 1..=1_000_000)?,
+        d,
+        k: section.size("k", None, 1..=d)?,
+        samples: section.size("samples", None, 1..=1_000_000)?,
+        noise_std: section.number("noise_std", Some(0.6), 0.0..=1e6)?,
+    }))
+}
+
+fn read_blocks(section: &Section<'_>) -> Result<DataSection, Problem> {
+    let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
+    Ok(DataSection::Blocks(StochasticBlockModel {
+        clients: section.size("clients", None, 1..=1_000_000)?,
+        d,
+        k: section.size("k", None, 1..=d)?,
+    }))
+}
+
+fn read_csv(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
+    let column = "a column name";
+    let names = "a list of column names";
+    let features = section.list("features", names, |v| v.as_str().map(str::to_owned))?;
+    let features = features
+        .filter(|list| !list.is_empty())
+        .ok_or_else(|| section.problem("features", format!("missing or empty, allowed: {names}")))?;
+    let targets = [("regression", false), ("classes", true)];
+    let columns = Columns {
+        client: section.string("client", None, column)?,
+        target: section.string("target", None, column)?,
+        features,
+        classification: section.choice("task", Some("regression"), &targets)?,
+    };
+    for (place, name) in columns.features.iter().enumerate() {
+        let wrong = |what| Err(section.problem("features", format!("found {name:?}, {what}")));
+        if *name == columns.target {
+            return wrong("which is the target");
+        }
+        if columns.features.iter().take(place).any(|before| before == name) {
+            return wrong("twice");
+        }
+    }
+    let holdout = Holdout {
+        users: split.size("holdout_users", Some(0), 0..=1_000_000)?,
+        fold: split.size("fold", Some(0), 0..=1_000_000)?,
+        samples: match columns.classification {
+            true => split.size("labels_per_class", Some(1), 1..=1_000_000)?,
+            false => split.size("new_samples", Some(10), 1..=1_000_000)?,
+        },
+    };
+    let path = section.string("path", None, "a file name")?;
+    Ok(DataSection::Csv(path, columns, read_split(split, true)?, holdout))
+}
+
+fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
+    let programmes = section.boolean("programmes", false)?;
+    let head_samples_per_class = section.size("head_samples_per_class", Some(0), 0..=1000)?;
+    split.choice("by", Some("time"), &[("time", ())])?;
+    let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
+    let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
+    // Those who are left when one group is held out, in groups of the same size.
+    let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
+    let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
+    let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;
+    Ok(DataSection::Watch(WatchSettings {
+        test: split.number("test", Some(0.5), 0.05..=0.95)?,
+        gap: split.size("gap", Some(3), 1..=100)?,
+        holdout_users,
+        fold: split.size("fold", Some(0), 0..=folds - 1)?,
+        labels_per_class: split.size("labels_per_class", Some(1), 1..=1000)?,
+        programmes,
+        head_samples_per_class,
+        validation: (fraction > 0.0).then_some(Validation { fraction, fold: validation_fold }),
+    }))
+}
+
+/// `in_time`: samples have an order, and neighbours may be alike.
+pub(super) fn read_split(split: &Section<'_>, in_time: bool) -> Result<OrderSplit, Problem> {
+    split.choice("by", Some("time"), &[("time", ())])?;
+    Ok(OrderSplit {
+        test: split.number("test", Some(0.2), 0.0..=0.95)?,
+        validation: split.number("validation", Some(0.0), 0.0..=0.9)?,
+        gap: if in_time { split.size("gap", Some(0), 0..=1_000_000)? } else { 0 },
+    })
+}
