@@ -32,6 +32,9 @@ mod tiles;
 
 pub use loss::{cross_entropy, softmax_errors};
 
+use backward::Backward;
+use forward::Forward;
+use step::{Descent, Gradient, Sums};
 use tiles::dispatch;
 
 /// What turns gradient descent into descent with momentum.
@@ -48,7 +51,7 @@ pub struct Momentum<'a> {
 /// A sum starts with the bias; products follow by input, ascending.
 #[inline(never)]
 pub fn forward(x: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
-    dispatch(forward::Forward { x, layer, outputs, out });
+    dispatch(Forward::new(x, layer, outputs, out));
 }
 
 /// What is not positive becomes zero, NaN included.
@@ -66,10 +69,7 @@ pub fn relu(values: &mut [f32]) {
 /// A sum starts with zero; products follow by output, ascending.
 #[inline(never)]
 pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32], out: &mut [f32]) {
-    dispatch(backward::Backward { delta, layer, outputs, out });
-    for (out, &activation) in out.iter_mut().zip(activations) {
-        *out = if activation > 0.0 { *out } else { 0.0 };
-    }
+    dispatch(Backward::new(delta, layer, outputs, activations, out));
 }
 
 /// `sums += x^T delta`, the last row `+=` the sum of `delta`'s rows: the gradient of a layer. `x` is n x i, `delta`
@@ -78,7 +78,7 @@ pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32
 /// Products follow by sample, ascending. So a batch may come in pieces: the bits are those of the whole.
 #[inline(never)]
 pub fn add_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
-    dispatch(step::AddGradient { x, delta, outputs, sums });
+    dispatch(Gradient::new(x, delta, outputs, Sums(sums)));
 }
 
 /// One step down the gradient `g` ([`add_gradient`] to zeros) in one pass over the layer: `v = factor v + g` and
@@ -94,10 +94,5 @@ pub fn descend(
     momentum: Option<Momentum>,
     step_size: f32,
 ) {
-    match momentum {
-        Some(Momentum { factor, velocity }) => {
-            dispatch(step::WithMomentum { x, delta, outputs, layer, velocity, factor, step_size });
-        }
-        None => dispatch(step::Plain { x, delta, outputs, layer, step_size }),
-    }
+    dispatch(Gradient::new(x, delta, outputs, Descent { layer, momentum, step_size }));
 }
