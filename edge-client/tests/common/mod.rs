@@ -4,6 +4,7 @@
 #[cfg(feature = "privacy")]
 pub mod clipped;
 pub mod costly;
+pub mod dense;
 #[cfg(feature = "i16")]
 pub mod fixed;
 pub mod head;

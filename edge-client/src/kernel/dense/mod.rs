@@ -1,0 +1,98 @@
+//! Dense layers of a network: forward, backward, the derivative of the loss, and a step of SGD with momentum.
+//!
+//! A layer from `i` inputs to `o` outputs is one slice of (i + 1) x o values, row-major: row `r` holds the weights
+//! from input `r` to the outputs, the last row is the bias. A batch is `n` samples, one a row. A network is a
+//! body of such layers with [`relu`] after each, and a last layer whose outputs are logits.
+//!
+//! ```
+//! use fedspan_client::kernel::dense;
+//!
+//! // Two inputs, two classes, one sample of class 1: a step of plain SGD on softmax regression.
+//! let (x, mut layer, mut logits) = ([1.0, 2.0], [0.0; 6], [0.0; 2]);
+//! dense::forward(&x, &layer, 2, &mut logits);
+//! let before = dense::cross_entropy(&logits, 1);
+//! assert!(dense::softmax_errors(&mut logits, &[1], 1.0));
+//! dense::descend(&x, &logits, 2, &mut layer, None, 0.1);
+//! dense::forward(&x, &layer, 2, &mut logits);
+//! assert!(dense::cross_entropy(&logits, 1) < before);
+//! ```
+//!
+//! **Bits.** Every sum is one chain in a stated order, a product rounded before it is added (no fused multiply-add).
+//! So results have the same bits for every batch size, every blocking and every width of vectors: those of a
+//! microcontroller are those of the simulator. Zeros are multiplied like other values.
+//!
+//! **Lengths.** The caller sees to it that they fit. Where they do not, only whole rows that all slices
+//! have are worked on; nothing panics.
+
+mod backward;
+mod forward;
+mod loss;
+mod step;
+mod tiles;
+
+pub use loss::{cross_entropy, softmax_errors};
+
+use backward::Backward;
+use forward::Forward;
+use step::{Descent, Gradient, Sums};
+use tiles::dispatch;
+
+/// What turns gradient descent into descent with momentum.
+#[derive(Debug)]
+pub struct Momentum<'a> {
+    /// How much of the velocity stays, 0 to 1.
+    pub factor: f32,
+    /// As long as the layer. Zeros before the first step.
+    pub velocity: &'a mut [f32],
+}
+
+/// `out = x W + bias`. `x` is n x i, `layer` (i + 1) x o, `out` receives n x o, where o is `outputs`.
+///
+/// A sum starts with the bias; products follow by input, ascending.
+#[inline(never)]
+pub fn forward(x: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
+    dispatch(Forward::new(x, layer, outputs, out));
+}
+
+/// What is not positive becomes zero, NaN included.
+#[inline(never)]
+pub fn relu(values: &mut [f32]) {
+    for value in values {
+        *value = if *value > 0.0 { *value } else { 0.0 };
+    }
+}
+
+/// `out = delta W^T` where the activation is positive, zero elsewhere: the derivative with regard to what went into
+/// the ReLU (zero at zero) whose `activations` (n x i) went into this layer. `delta` is n x o, where o is `outputs`;
+/// `layer` is (i + 1) x o, `out` receives n x i.
+///
+/// A sum starts with zero; products follow by output, ascending.
+#[inline(never)]
+pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32], out: &mut [f32]) {
+    dispatch(Backward::new(delta, layer, outputs, activations, out));
+}
+
+/// `sums += x^T delta`, the last row `+=` the sum of `delta`'s rows: the gradient of a layer. `x` is n x i, `delta`
+/// n x o, where o is `outputs`; `sums` is (i + 1) x o.
+///
+/// Products follow by sample, ascending. So a batch may come in pieces: the bits are those of the whole.
+#[inline(never)]
+pub fn add_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
+    dispatch(Gradient::new(x, delta, outputs, Sums(sums)));
+}
+
+/// One step down the gradient `g` ([`add_gradient`] to zeros) in one pass over the layer: `v = factor v + g` and
+/// `w -= step_size v`, or `w -= step_size g` without momentum. That is SGD as PyTorch has it: no dampening.
+///
+/// `x` is n x i, `delta` n x o, where o is `outputs`; `layer` is (i + 1) x o.
+#[inline(never)]
+pub fn descend(
+    x: &[f32],
+    delta: &[f32],
+    outputs: usize,
+    layer: &mut [f32],
+    momentum: Option<Momentum>,
+    step_size: f32,
+) {
+    dispatch(Gradient::new(x, delta, outputs, Descent { layer, momentum, step_size }));
+}

@@ -1,0 +1,76 @@
+//! Dense layers, naively: in f32 in the order that the kernels state, and a network in f64.
+
+use super::Random;
+
+/// `count` values, uniform in -1..1.
+pub fn values(random: &mut Random, count: usize) -> Vec<f32> {
+    (0..count).map(|_| (random.unit() * 2.0 - 1.0) as f32).collect()
+}
+
+/// The bits that `forward` states.
+pub fn forward(x: &[f32], layer: &[f32], outputs: usize, n: usize) -> Vec<f32> {
+    let inputs = layer.len() / outputs - 1;
+    let element = |n: usize, o: usize| {
+        (0..inputs)
+            .fold(layer[inputs * outputs + o], |sum, i| sum + x[n * inputs + i] * layer[i * outputs + o])
+    };
+    (0..n * outputs).map(|place| element(place / outputs, place % outputs)).collect()
+}
+
+/// The bits that `backward` states.
+pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32]) -> Vec<f32> {
+    let inputs = layer.len() / outputs - 1;
+    let element = |n: usize, i: usize| {
+        (0..outputs).fold(0.0, |sum, o| sum + delta[n * outputs + o] * layer[i * outputs + o])
+    };
+    let mask = |(place, &activation): (usize, &f32)| {
+        if activation > 0.0 { element(place / inputs, place % inputs) } else { 0.0 }
+    };
+    activations.iter().enumerate().map(mask).collect()
+}
+
+/// The bits that `add_gradient` states, for `inputs` inputs.
+pub fn add_gradient(x: &[f32], delta: &[f32], inputs: usize, outputs: usize, start: &[f32]) -> Vec<f32> {
+    let n = delta.len() / outputs;
+    let input = |n: usize, i: usize| if i == inputs { 1.0 } else { x[n * inputs + i] };
+    let element = |place: usize| {
+        let (i, o) = (place / outputs, place % outputs);
+        (0..n).fold(start[place], |sum, n| sum + input(n, i) * delta[n * outputs + o])
+    };
+    (0..start.len()).map(element).collect()
+}
+
+/// The mean cross-entropy of a network with ReLUs between its layers. `sizes` are its widths, inputs first.
+pub fn loss(x: &[f64], classes: &[u8], sizes: &[usize], layers: &[Vec<f64>]) -> f64 {
+    let sample = |(x, &class): (&[f64], &u8)| {
+        let mut x = x.to_vec();
+        for (depth, (layer, &outputs)) in layers.iter().zip(&sizes[1..]).enumerate() {
+            let inputs = x.len();
+            let last = depth + 2 == sizes.len();
+            x = (0..outputs)
+                .map(|o| {
+                    let sum: f64 = (0..inputs).map(|i| x[i] * layer[i * outputs + o]).sum();
+                    let sum = sum + layer[inputs * outputs + o];
+                    if last { sum } else { sum.max(0.0) }
+                })
+                .collect();
+        }
+        cross_entropy(&x, class)
+    };
+    x.chunks(sizes[0]).zip(classes).map(sample).sum::<f64>() / classes.len() as f64
+}
+
+/// Of one sample.
+pub fn cross_entropy(logits: &[f64], class: u8) -> f64 {
+    -softmax(logits)[usize::from(class)].ln()
+}
+
+pub fn softmax(logits: &[f64]) -> Vec<f64> {
+    let most = logits.iter().copied().fold(f64::MIN, f64::max);
+    let sum: f64 = logits.iter().map(|l| (l - most).exp()).sum();
+    logits.iter().map(|l| (l - most).exp() / sum).collect()
+}
+
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}

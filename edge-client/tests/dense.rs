@@ -1,0 +1,265 @@
+//! Dense layers: their bits are those of sums in the stated order, whatever the shape and the batch.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod common;
+
+use common::dense::{self as naive, values, wide};
+use common::{EPS, Random};
+use fedspan_client::kernel::dense::{
+    Momentum, add_gradient, backward, cross_entropy, descend, forward, relu, softmax_errors,
+};
+use proptest::prelude::*;
+
+/// Error of the softmax: rounding, or what micromath's exponential is off by.
+const SOFTMAX_ERROR: f64 = if cfg!(feature = "micromath") { 1e-2 } else { 1e-6 };
+
+/// One layer and a batch: (n, inputs, outputs).
+struct Case {
+    n: usize,
+    inputs: usize,
+    outputs: usize,
+    x: Vec<f32>,
+    layer: Vec<f32>,
+    delta: Vec<f32>,
+}
+
+impl Case {
+    fn new(random: &mut Random, n: usize, inputs: usize, outputs: usize) -> Self {
+        let mut x = values(random, n * inputs);
+        relu(&mut x);
+        let layer = values(random, (inputs + 1) * outputs);
+        Self { n, inputs, outputs, x, layer, delta: values(random, n * outputs) }
+    }
+
+    fn forward(&self) -> Vec<f32> {
+        let mut out = vec![f32::NAN; self.n * self.outputs];
+        forward(&self.x, &self.layer, self.outputs, &mut out);
+        out
+    }
+
+    fn backward(&self) -> Vec<f32> {
+        let mut out = vec![f32::NAN; self.n * self.inputs];
+        backward(&self.delta, &self.layer, self.outputs, &self.x, &mut out);
+        out
+    }
+
+    fn gradient(&self) -> Vec<f32> {
+        let mut sums = vec![0.0; self.layer.len()];
+        add_gradient(&self.x, &self.delta, self.outputs, &mut sums);
+        sums
+    }
+}
+
+/// Every width of a tile and what is left over, every number of rows, and a hundred shapes by chance.
+fn cases() -> impl Iterator<Item = Case> {
+    let mut random = Random(11);
+    let mut shapes = vec![(10, 784, 128), (10, 128, 64), (64, 25, 6), (1, 0, 3), (3, 0, 17)];
+    for outputs in [1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 31, 64, 65, 128] {
+        for n in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 64] {
+            shapes.push((n, 1 + random.below(40), outputs));
+        }
+    }
+    for _ in 0..100 {
+        shapes.push((1 + random.below(20), 1 + random.below(300), 1 + random.below(150)));
+    }
+    shapes.into_iter().map(move |(n, inputs, outputs)| Case::new(&mut random, n, inputs, outputs))
+}
+
+#[track_caller]
+fn assert_bits(got: &[f32], expected: &[f32], case: &Case) {
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    assert!(bits(got) == bits(expected), "n {} inputs {} outputs {}", case.n, case.inputs, case.outputs);
+}
+
+#[test]
+fn sums_are_in_the_stated_order() {
+    for case in cases() {
+        assert_bits(&case.forward(), &naive::forward(&case.x, &case.layer, case.outputs, case.n), &case);
+        assert_bits(
+            &case.backward(),
+            &naive::backward(&case.delta, &case.layer, case.outputs, &case.x),
+            &case,
+        );
+        let mut sums = case.layer.clone();
+        add_gradient(&case.x, &case.delta, case.outputs, &mut sums);
+        let expected = naive::add_gradient(&case.x, &case.delta, case.inputs, case.outputs, &case.layer);
+        assert_bits(&sums, &expected, &case);
+    }
+}
+
+#[test]
+fn a_batch_is_its_samples_one_by_one() {
+    for case in cases().filter(|case| case.inputs > 0) {
+        let (mut ahead, mut back, mut sums) = (Vec::new(), Vec::new(), vec![0.0; case.layer.len()]);
+        for (x, delta) in case.x.chunks(case.inputs).zip(case.delta.chunks(case.outputs)) {
+            let one = Case { n: 1, x: x.to_vec(), layer: case.layer.clone(), delta: delta.to_vec(), ..case };
+            ahead.extend(one.forward());
+            back.extend(one.backward());
+            add_gradient(x, delta, case.outputs, &mut sums);
+        }
+        assert_bits(&ahead, &case.forward(), &case);
+        assert_bits(&back, &case.backward(), &case);
+        assert_bits(&sums, &case.gradient(), &case);
+    }
+}
+
+#[test]
+fn descent_is_gradient_then_update() {
+    let mut random = Random(5);
+    for case in cases() {
+        let gradient = case.gradient();
+        let mut layer = case.layer.clone();
+        descend(&case.x, &case.delta, case.outputs, &mut layer, None, 0.1);
+        let expected: Vec<f32> = case.layer.iter().zip(&gradient).map(|(w, g)| w - 0.1 * g).collect();
+        assert_bits(&layer, &expected, &case);
+
+        let before = values(&mut random, case.layer.len());
+        let (mut layer, mut velocity) = (case.layer.clone(), before.clone());
+        let momentum = Momentum { factor: 0.9, velocity: &mut velocity };
+        descend(&case.x, &case.delta, case.outputs, &mut layer, Some(momentum), 0.1);
+        let faster: Vec<f32> = before.iter().zip(&gradient).map(|(v, g)| 0.9 * v + g).collect();
+        let expected: Vec<f32> = case.layer.iter().zip(&faster).map(|(w, v)| w - 0.1 * v).collect();
+        assert_bits(&velocity, &faster, &case);
+        assert_bits(&layer, &expected, &case);
+    }
+}
+
+#[test]
+fn momentum_is_the_recursion() {
+    let mut random = Random(8);
+    let case = Case::new(&mut random, 6, 9, 5);
+    let gradient = wide(&case.gradient());
+    let (mut layer, mut velocity) = (case.layer.clone(), vec![0.0; case.layer.len()]);
+    let (mut w, mut v) = (wide(&layer), wide(&velocity));
+    for _ in 0..30 {
+        let momentum = Momentum { factor: 0.5, velocity: &mut velocity };
+        descend(&case.x, &case.delta, 5, &mut layer, Some(momentum), 0.01);
+        for ((w, v), g) in w.iter_mut().zip(&mut v).zip(&gradient) {
+            *v = 0.5 * *v + g;
+            *w -= 0.01 * *v;
+        }
+    }
+    for (got, expected) in layer.iter().zip(w) {
+        assert!((f64::from(*got) - expected).abs() < 1e-5, "{got} {expected}");
+    }
+}
+
+/// Rounding of a chain of `count` products is at most `count + 1` units of the sum of their magnitudes.
+#[test]
+fn close_to_the_sums_in_f64() {
+    for case in cases().filter(|case| case.inputs > 0) {
+        let (x, w, delta) = (wide(&case.x), wide(&case.layer), wide(&case.delta));
+        let (inputs, outputs) = (case.inputs, case.outputs);
+        for (place, got) in case.forward().into_iter().enumerate() {
+            let (n, o) = (place / outputs, place % outputs);
+            let products = (0..inputs).map(|i| x[n * inputs + i] * w[i * outputs + o]);
+            assert_sum(got, products.chain([w[inputs * outputs + o]]));
+        }
+        for (place, got) in case.backward().into_iter().enumerate() {
+            let (n, i) = (place / inputs, place % inputs);
+            let products = (0..outputs).map(|o| delta[n * outputs + o] * w[i * outputs + o]);
+            if x[place] > 0.0 { assert_sum(got, products) } else { assert_eq!(got, 0.0) }
+        }
+        for (place, got) in case.gradient().into_iter().enumerate() {
+            let (i, o) = (place / outputs, place % outputs);
+            let input = |n: usize| if i == inputs { 1.0 } else { x[n * inputs + i] };
+            assert_sum(got, (0..case.n).map(|n| input(n) * delta[n * outputs + o]));
+        }
+    }
+}
+
+#[track_caller]
+fn assert_sum(got: f32, terms: impl Iterator<Item = f64>) {
+    let (mut sum, mut size, mut count) = (0.0, 0.0, 1.0);
+    for term in terms {
+        (sum, size, count) = (sum + term, size + term.abs(), count + 1.0);
+    }
+    assert!((f64::from(got) - sum).abs() <= 1.01 * count * EPS * size, "{got} {sum}");
+}
+
+#[test]
+fn relu_is_zero_for_all_that_is_not_positive() {
+    let mut values = [-1.0, -0.0, 0.0, 2.0, f32::NEG_INFINITY, f32::INFINITY, f32::NAN];
+    relu(&mut values);
+    assert_eq!(values, [0.0, 0.0, 0.0, 2.0, 0.0, f32::INFINITY, 0.0]);
+}
+
+#[test]
+fn softmax_is_that_of_f64() {
+    let mut random = Random(3);
+    for _ in 0..200 {
+        let (n, count) = (1 + random.below(9), 1 + random.below(30));
+        let logits: Vec<f32> = values(&mut random, n * count).into_iter().map(|l| l * 20.0).collect();
+        let classes: Vec<u8> = (0..n).map(|_| random.below(count) as u8).collect();
+        let mut errors = logits.clone();
+        assert!(softmax_errors(&mut errors, &classes, 0.5));
+        for ((logits, errors), &class) in logits.chunks(count).zip(errors.chunks(count)).zip(&classes) {
+            let logits = wide(logits);
+            for (place, (error, expected)) in errors.iter().zip(naive::softmax(&logits)).enumerate() {
+                let expected = 0.5 * (expected - f64::from(u8::from(place == usize::from(class))));
+                assert!((f64::from(*error) - expected).abs() < SOFTMAX_ERROR, "{error} {expected}");
+            }
+        }
+        let logits = &logits[..count];
+        let expected = naive::cross_entropy(&wide(logits), classes[0]);
+        let got = cross_entropy(logits, usize::from(classes[0]));
+        assert!((got - expected).abs() < 1e-9 * (1.0 + expected), "{got} {expected}");
+    }
+}
+
+#[test]
+fn softmax_of_extremes_is_finite() {
+    const MOST: f32 = f32::MAX;
+    for logits in
+        [[1e30, -1e30, 0.0], [-MOST, -MOST, -MOST], [MOST, MOST, -MOST], [0.0; 3], [-MOST, 0.0, MOST]]
+    {
+        for class in 0..3 {
+            let mut errors = logits;
+            assert!(softmax_errors(&mut errors, &[class], 1.0), "{logits:?}");
+            assert!(errors.iter().sum::<f32>().abs() < 1e-6, "{errors:?}");
+            assert!(cross_entropy(&logits, usize::from(class)).is_finite(), "{logits:?}");
+        }
+    }
+    let mut equal = [7.0; 4];
+    assert!(softmax_errors(&mut equal, &[2], 1.0));
+    assert_eq!(equal, [0.25, 0.25, -0.75, 0.25]);
+    assert!((cross_entropy(&[7.0; 4], 2) - 4f64.ln()).abs() < 1e-15);
+}
+
+#[test]
+fn what_is_not_finite_is_reported() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for place in 0..4 {
+            let mut logits = [0.5; 4];
+            logits[place] = bad;
+            // One logit of minus infinity beside others has a softmax: zero.
+            let defined = bad == f32::NEG_INFINITY;
+            assert_eq!(softmax_errors(&mut logits.clone(), &[0, 1], 1.0), defined, "{bad} at {place}");
+            assert_eq!(softmax_errors(&mut logits, &[0], 1.0), defined, "{bad} at {place}");
+        }
+    }
+    assert!(!softmax_errors(&mut [f32::NEG_INFINITY; 2], &[0], 1.0));
+    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "a class that is not there");
+    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "logits without a class");
+    assert!(cross_entropy(&[1.0, 2.0], 2).is_nan());
+    assert!(cross_entropy(&[1.0, f32::NAN], 0).is_nan());
+    assert!(cross_entropy(&[1.0, f32::INFINITY], 1).is_nan());
+}
+
+proptest! {
+    #[test]
+    fn wrong_lengths_do_not_panic(
+        lengths in prop::array::uniform5(0usize..70), outputs in 0usize..20, classes in 0usize..9,
+    ) {
+        let [x, delta, layer, velocity, out] = lengths.map(|length| vec![0.5f32; length]);
+        let (mut out, mut layer, mut velocity) = (out, layer, velocity);
+        forward(&x, &layer, outputs, &mut out);
+        backward(&delta, &layer, outputs, &x, &mut out);
+        add_gradient(&x, &delta, outputs, &mut out);
+        descend(&x, &delta, outputs, &mut layer, None, 0.1);
+        descend(&x, &delta, outputs, &mut layer, Some(Momentum { factor: 0.5, velocity: &mut velocity }), 0.1);
+        let finite = softmax_errors(&mut out, &vec![0; classes], 0.1);
+        prop_assert!(finite || classes == 0 || out.len() % classes != 0 || out.len() < classes);
+        let _ = cross_entropy(&out, classes);
+    }
+}

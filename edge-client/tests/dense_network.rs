@@ -1,0 +1,115 @@
+//! A network with two hidden layers: its gradient against finite differences, and that it learns.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod common;
+
+use common::Random;
+use common::dense::{self as naive, values, wide};
+use fedspan_client::kernel::dense::{
+    Momentum, add_gradient, backward, cross_entropy, descend, forward, relu, softmax_errors,
+};
+
+const SIZES: [usize; 4] = [6, 9, 7, 4];
+const N: usize = 5;
+/// Of a gradient, where its largest elements are about 0.1: rounding, or what micromath's exponential is off by.
+const ERROR: f64 = if cfg!(feature = "micromath") { 3e-3 } else { 1e-6 };
+
+struct Network {
+    layers: [Vec<f32>; 3],
+    velocities: [Vec<f32>; 3],
+    activations: [Vec<f32>; 3],
+    deltas: [Vec<f32>; 2],
+}
+
+impl Network {
+    fn new(random: &mut Random) -> Self {
+        let places = [0, 1, 2];
+        let layer = |depth: usize| values(random, (SIZES[depth] + 1) * SIZES[depth + 1]);
+        let layers = places.map(layer);
+        let velocities = places.map(|depth| vec![0.0; layers[depth].len()]);
+        let activations = places.map(|depth| vec![0.0; N * SIZES[depth + 1]]);
+        let deltas = [1, 2].map(|depth| vec![0.0; N * SIZES[depth]]);
+        Self { layers, velocities, activations, deltas }
+    }
+
+    /// Activations, then errors in their place, for all layers.
+    fn propagate(&mut self, x: &[f32], classes: &[u8]) -> bool {
+        let Self { layers: [l0, l1, l2], activations: [a0, a1, a2], deltas: [d0, d1], .. } = self;
+        forward(x, l0, SIZES[1], a0);
+        relu(a0);
+        forward(a0, l1, SIZES[2], a1);
+        relu(a1);
+        forward(a1, l2, SIZES[3], a2);
+        let finite = softmax_errors(a2, classes, 1.0 / classes.len() as f32);
+        backward(a2, l2, SIZES[3], a1, d1);
+        backward(d1, l1, SIZES[2], a0, d0);
+        finite
+    }
+
+    /// What went into each layer, and the errors that came out of it.
+    fn pairs<'a>(&'a self, x: &'a [f32]) -> [(&'a [f32], &'a [f32]); 3] {
+        let Self { activations: [a0, a1, a2], deltas: [d0, d1], .. } = self;
+        [(x, d0), (a0, d1), (a1, a2)]
+    }
+}
+
+fn data(random: &mut Random) -> (Vec<f32>, [u8; N]) {
+    (values(random, N * SIZES[0]), [0, 1, 2, 3, 1])
+}
+
+#[test]
+fn gradients_are_finite_differences_of_the_loss() {
+    const STEP: f64 = 1e-5;
+    for seed in 0..5 {
+        let mut random = Random(seed);
+        let (x, classes) = data(&mut random);
+        let mut network = Network::new(&mut random);
+        assert!(network.propagate(&x, &classes));
+        let mut layers: Vec<Vec<f64>> = network.layers.iter().map(|layer| wide(layer)).collect();
+        let x64 = wide(&x);
+        for (depth, (input, delta)) in network.pairs(&x).into_iter().enumerate() {
+            let mut gradient = vec![0.0; network.layers[depth].len()];
+            add_gradient(input, delta, SIZES[depth + 1], &mut gradient);
+            assert!(gradient.iter().any(|g| g.abs() > 0.05));
+            for (place, g) in gradient.into_iter().enumerate() {
+                let w = layers[depth][place];
+                let mut loss = |w: f64| {
+                    layers[depth][place] = w;
+                    naive::loss(&x64, &classes, &SIZES, &layers)
+                };
+                let slope = (loss(w + STEP) - loss(w - STEP)) / (2.0 * STEP);
+                loss(w);
+                assert!(
+                    (f64::from(g) - slope).abs() < ERROR,
+                    "seed {seed} layer {depth} place {place}: {g} {slope}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn descent_with_momentum_learns_the_batch() {
+    let mut random = Random(1);
+    let (x, classes) = data(&mut random);
+    let mut network = Network::new(&mut random);
+    for _ in 0..300 {
+        assert!(network.propagate(&x, &classes));
+        let Network { layers, velocities, activations: [a0, a1, a2], deltas: [d0, d1] } = &mut network;
+        let pairs: [(&[f32], &[f32]); 3] = [(&x, d0), (a0, d1), (a1, a2)];
+        for (depth, (input, delta)) in pairs.into_iter().enumerate() {
+            let momentum = Some(Momentum { factor: 0.5, velocity: &mut velocities[depth] });
+            descend(input, delta, SIZES[depth + 1], &mut layers[depth], momentum, 0.1);
+        }
+    }
+    let Network { layers: [l0, l1, l2], activations: [a0, a1, a2], .. } = &mut network;
+    forward(&x, l0, SIZES[1], a0);
+    relu(a0);
+    forward(a0, l1, SIZES[2], a1);
+    relu(a1);
+    forward(a1, l2, SIZES[3], a2);
+    for (logits, class) in a2.chunks(SIZES[3]).zip(classes) {
+        let loss = cross_entropy(logits, usize::from(class));
+        assert!(loss < 0.1, "{loss}");
+    }
+}
