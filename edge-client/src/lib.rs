@@ -37,8 +37,10 @@
 //!
 //! With the feature `privacy` a model can be [private](Linear): what leaves is hidden in noise, or does not leave.
 //!
-//! **Not supported**: networks and adapters (linear models only, for now), several connections at once, differential
-//! privacy of anything but FedPower and FedRep, forward secrecy.
+//! With the feature `network` a model can be a network of dense layers (`task::Network`).
+//!
+//! **Not supported**: adapters, networks whose samples are seen only once, several connections at once, differential
+//! privacy of anything but FedPower and FedRep on linear models, forward secrecy.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -74,4 +76,6 @@ pub use mechanism::{Mechanism, Open, Release};
 pub use memory::{Memory, Shape, Workspace};
 pub use session::{Event, Progress, Session};
 pub use source::{Recording, SampleSource, Samples, Targets};
+#[cfg(feature = "network")]
+pub use task::Network;
 pub use task::{Linear, Task};

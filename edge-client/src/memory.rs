@@ -1,10 +1,12 @@
-//! The buffers of a linear model, owned by the caller.
+//! The buffers of a model, owned by the caller: of a linear one here, of a network in a file of its own.
 //!
 //! [`Workspace`] gives their sizes at compile time. What works on them takes [`Parts`], a view without
 //! sizes in its type, so that the code exists once, in this crate.
 
 #[cfg(feature = "i16")]
 mod fixed;
+#[cfg(feature = "network")]
+mod network;
 #[cfg(feature = "power")]
 mod power;
 
@@ -12,6 +14,8 @@ use fedspan_protocol::message::Numeric;
 
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
+#[cfg(feature = "network")]
+pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkWorkspace};
 #[cfg(feature = "power")]
 pub use power::PowerWorkspace;
 

@@ -33,6 +33,13 @@ pub trait SampleSource {
         Ok(false)
     }
 
+    /// Sample `index` of the round that was last rewound to, where samples can be read in any order: stochastic gradient
+    /// descent takes them in another order in each epoch. The same samples in the order of a pass; `None` beyond the last,
+    /// and for all where only passes are possible.
+    fn at(&mut self, _index: usize) -> Option<Samples<'_>> {
+        None
+    }
+
     /// The next few samples, at least one; `None` at the end of the pass. How many come at once has no
     /// influence on the result, not even on its last bit.
     fn next(&mut self) -> Option<Samples<'_>>;
@@ -92,10 +99,28 @@ impl Targets<'_> {
     }
 }
 
+impl<'a> Samples<'a> {
+    /// One of them alone, of `features` values and `outputs` targets where those are values.
+    #[must_use]
+    pub fn one(self, index: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
+        let end = index.checked_add(1)?;
+        let x = self.x.get(index.checked_mul(features)?..end.checked_mul(features)?)?;
+        let targets = match self.targets {
+            Targets::Values(values) => {
+                Targets::Values(values.get(index.checked_mul(outputs)?..end.checked_mul(outputs)?)?)
+            }
+            Targets::Classes(classes) => Targets::Classes(classes.get(index..end)?),
+        };
+        Some(Samples { x, targets })
+    }
+}
+
 /// A replayable source over slices: samples that are in RAM, or linked into flash.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording<'a> {
     x: &'a [f32],
+    features: usize,
+    outputs: usize,
     targets: Targets<'a>,
     done: bool,
 }
@@ -107,6 +132,8 @@ impl<'a> Recording<'a> {
         let n = x.len().checked_div(features).unwrap_or(0).min(y.len().checked_div(outputs).unwrap_or(0));
         Self {
             x: x.get(..n * features).unwrap_or_default(),
+            features,
+            outputs,
             targets: Targets::Values(y.get(..n * outputs).unwrap_or_default()),
             done: false,
         }
@@ -118,6 +145,8 @@ impl<'a> Recording<'a> {
         let n = x.len().checked_div(features).unwrap_or(0).min(classes.len());
         Self {
             x: x.get(..n * features).unwrap_or_default(),
+            features,
+            outputs: 1,
             targets: Targets::Classes(classes.get(..n).unwrap_or_default()),
             done: false,
         }
@@ -136,6 +165,10 @@ impl SampleSource for Recording<'_> {
         }
         self.done = true;
         Some(Samples { x: self.x, targets: self.targets })
+    }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        Samples { x: self.x, targets: self.targets }.one(index, self.features, self.outputs)
     }
 }
 

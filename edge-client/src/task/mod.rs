@@ -2,6 +2,7 @@
 //!
 //! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
 //! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg and FedPower behind features.
+//! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
 
 mod fedrep;
 #[cfg(feature = "i16")]
@@ -9,6 +10,8 @@ mod fixed;
 #[cfg(feature = "privacy")]
 mod hidden;
 mod linear;
+#[cfg(feature = "network")]
+mod network;
 mod pass;
 #[cfg(feature = "power")]
 mod power;
@@ -29,6 +32,8 @@ use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 
 pub use linear::Linear;
+#[cfg(feature = "network")]
+pub use network::Network;
 #[cfg(feature = "power")]
 pub use power::PowerCounts;
 

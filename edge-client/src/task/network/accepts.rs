@@ -1,0 +1,98 @@
+//! Which rounds a network takes: its capabilities, the layers that travel, the parameters that it expects.
+
+use core::ops::Range;
+
+use fedspan_protocol::limits::HIDDEN_MAX;
+use fedspan_protocol::message::{
+    Capabilities, DeclineReason, Descent, HeadSolve, Model, Numeric, Privacy, Task as Wire, Trained,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use crate::memory::NetworkShape;
+
+/// What a network of this shape can do; the session fills in the frame limit.
+pub fn capabilities(shape: NetworkShape) -> Capabilities {
+    let shared_head = cfg!(feature = "shared-head");
+    let body = shape.layers() - 1;
+    let layers = if shared_head { body + 1 } else { body };
+    let elements = |layers: Range<usize>| u32::try_from(shape.range(layers).len()).unwrap_or(u32::MAX);
+    let mut roles = Role::Representation.bit();
+    if shared_head {
+        roles |= Role::SharedHead.bit();
+    }
+    Capabilities {
+        frame_limit: 0,
+        model: model(shape),
+        tasks: sgd_bit() | fit_head_bit(),
+        roles,
+        encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
+        numeric: Numeric::F32,
+        tensors: u8::try_from(layers).unwrap_or(u8::MAX),
+        tensor_elements: (0..layers).map(|layer| elements(layer..layer + 1)).max().unwrap_or(0),
+        total_elements: elements(0..layers),
+        privacy: Privacy::None,
+    }
+}
+
+/// The model, as a hello says it.
+pub fn model(shape: NetworkShape) -> Model {
+    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let mut hidden = [0; HIDDEN_MAX];
+    for (place, &width) in hidden.iter_mut().zip(&shape.hidden) {
+        *place = small(width);
+    }
+    Model::Network { features: small(shape.features), hidden, outputs: small(shape.outputs) }
+}
+
+/// The layers that a round's tensors are: all before the head, or these and the head, or the last few, or none. What may
+/// not leave may not come, either.
+///
+/// # Errors
+/// [`DeclineReason::Tensors`] if they are anything else.
+pub fn travelling(shape: NetworkShape, tensors: &[TensorDescriptor]) -> Result<Range<usize>, DeclineReason> {
+    let head = shape.layers() - 1;
+    let layers = match tensors.first() {
+        None => 0..0,
+        Some(tensor) if tensor.role == Role::Representation => 0..tensors.len(),
+        Some(_) => shape.layers().saturating_sub(tensors.len())..shape.layers(),
+    };
+    let whole = layers.is_empty() || layers.start > 0 || layers.end >= head;
+    let shared = layers.end > head;
+    let fits = layers.end <= shape.layers()
+        && layers.len() == tensors.len()
+        && whole
+        && (!shared || cfg!(feature = "shared-head"));
+    let role =
+        |layer| if layer == head || layers.start > 0 { Role::SharedHead } else { Role::Representation };
+    let same = |(layer, tensor): (usize, &TensorDescriptor)| {
+        let (inputs, outputs) = shape.layer(layer);
+        tensor.role == role(layer)
+            && usize::from(tensor.rows) == inputs + 1
+            && usize::from(tensor.cols) == outputs
+    };
+    let encoding = tensors.first().map(|tensor| tensor.encoding);
+    let alike = tensors.iter().all(|tensor| Some(tensor.encoding) == encoding);
+    if fits && alike && layers.clone().zip(tensors).all(same) {
+        Ok(layers)
+    } else {
+        Err(DeclineReason::Tensors)
+    }
+}
+
+/// Whether a descent is in range, and there is memory for it.
+pub fn possible(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
+    // False for a NaN.
+    (0.0..f32::INFINITY).contains(&descent.step_size)
+        && (0.0..1.0).contains(&descent.momentum)
+        && (velocity || descent.momentum == 0.0)
+        && (1..=shape.batch).contains(&usize::from(descent.batch))
+}
+
+fn sgd_bit() -> u16 {
+    let (trained, encoding) = (Trained::Travelling, Encoding::F32);
+    Wire::Sgd { descent: Descent::default(), head_epochs: 0, epochs: 0, trained, encoding }.bit()
+}
+
+fn fit_head_bit() -> u16 {
+    Wire::FitHead { head: HeadSolve::Sgd { epochs: 0, descent: Descent::default() } }.bit()
+}

@@ -1,0 +1,141 @@
+//! Epochs of stochastic gradient descent on some layers of a network, the others as they are.
+
+use core::ops::Range;
+
+use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
+
+use super::batch::{Draw, Scratch, activations_of, usable};
+use super::{kept, order};
+use crate::kernel::dense::{self, Momentum};
+use crate::memory::{NetworkParts, NetworkShape};
+use crate::source::SampleSource;
+use crate::task::Usage;
+use crate::task::pass::for_each;
+
+/// Epochs in a row that change the same layers, from a velocity of zero.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// What they change.
+    pub layers: Range<usize>,
+    /// How many.
+    pub epochs: u16,
+}
+
+/// Counts the samples of a round that can be used.
+pub fn count(
+    shape: NetworkShape,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    for_each(id, source, shape.features, |x, targets, index| usable(shape, x, targets, index).is_some())
+}
+
+/// Runs the phases over samples that have been counted. `seed` is for the order of the samples.
+///
+/// # Errors
+/// [`DeclineReason::Device`] if the source cannot give samples in any order; [`DeclineReason::UpdateNonFinite`] if the
+/// loss is not finite any more.
+pub fn run(
+    parts: &mut NetworkParts<'_>,
+    phases: &[Phase],
+    descent: Descent,
+    usage: Usage,
+    mut seed: u64,
+    source: &mut dyn SampleSource,
+) -> Result<(), DeclineReason> {
+    let total = usage.samples.saturating_add(usage.skipped);
+    if source.at(0).is_none() {
+        return Err(DeclineReason::Device);
+    }
+    for phase in phases.iter().filter(|phase| phase.epochs > 0 && !phase.layers.is_empty()) {
+        if let Some(velocity) = parts.velocity.get_mut(parts.shape.range(phase.layers.clone())) {
+            velocity.fill(0.0);
+        }
+        let kept = phase.layers.start > 0
+            && phase.layers.start + 1 == parts.shape.layers()
+            && kept::keep(parts, total, source);
+        for _ in 0..phase.epochs {
+            seed = order::next(seed);
+            let mut draw = Draw::new(total, seed);
+            loop {
+                let size = usize::from(descent.batch);
+                let size = if kept {
+                    kept::gather(&mut draw, parts, size, source)
+                } else {
+                    draw.gather(parts, size, source)
+                };
+                if size == 0 {
+                    break;
+                }
+                forward(parts, size, if kept { phase.layers.start } else { 0 });
+                if !step(parts, size, &phase.layers, descent) {
+                    return Err(DeclineReason::UpdateNonFinite);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the layers from `first` on make of the first `size` samples of the batch in memory. The last of the activations are
+/// the logits.
+pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
+    let NetworkParts { shape, parameters, scratch, .. } = parts;
+    let Scratch { inputs, activations, .. } = Scratch::of(*shape, scratch);
+    let last = shape.layers() - 1;
+    for layer in first..=last {
+        let (i, o) = shape.layer(layer);
+        let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
+        let (below, own) = activations.split_at_mut(activations_of(*shape, layer, size).start);
+        let x = match layer {
+            0 => inputs.get(..size * i),
+            _ => below.get(activations_of(*shape, layer - 1, size)),
+        };
+        if let (Some(x), Some(out)) = (x, own.get_mut(..size * o)) {
+            dense::forward(x, weights, o, out);
+            if layer < last {
+                dense::relu(out);
+            }
+        }
+    }
+}
+
+/// One step down the gradient of the mean loss of a batch that has gone [`forward`]. False if that is not finite.
+fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
+    let NetworkParts { shape, parameters, velocity, scratch, classes, .. } = parts;
+    let Scratch { inputs, activations, errors: (mut own, mut below) } = Scratch::of(*shape, scratch);
+    let last = shape.layers() - 1;
+    let logits = activations.get(activations_of(*shape, last, size)).unwrap_or_default();
+    let (Some(errors), Some(classes)) = (own.get_mut(..logits.len()), classes.get(..size)) else {
+        return false;
+    };
+    errors.copy_from_slice(logits);
+    #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
+    if !dense::softmax_errors(errors, classes, 1.0 / size as f32) {
+        return false;
+    }
+    for layer in (trained.start..=last).rev() {
+        let (i, o) = shape.layer(layer);
+        let x = match layer {
+            0 => inputs.get(..size * i),
+            _ => activations.get(activations_of(*shape, layer - 1, size)),
+        };
+        let range = shape.range(layer..layer + 1);
+        let (Some(x), Some(errors), Some(weights)) =
+            (x, own.get(..size * o), parameters.get_mut(range.clone()))
+        else {
+            return false;
+        };
+        // Errors go down through the weights as they were.
+        if let Some(below) = below.get_mut(..size * i).filter(|_| layer > trained.start) {
+            dense::backward(errors, weights, o, x, below);
+        }
+        if trained.contains(&layer) {
+            let velocity = velocity.get_mut(range).filter(|_| descent.momentum > 0.0);
+            let momentum = velocity.map(|velocity| Momentum { factor: descent.momentum, velocity });
+            dense::descend(x, errors, o, weights, momentum, descent.step_size);
+        }
+        core::mem::swap(&mut own, &mut below);
+    }
+    true
+}

@@ -1,0 +1,159 @@
+//! [`Network`]: a network with a body and a head, and its own use; its rounds are in `rounds`.
+
+mod accepts;
+mod batch;
+mod epochs;
+mod kept;
+mod order;
+mod rounds;
+
+use core::ops::Range;
+
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{Model, Task as Wire};
+use rand_core::Rng;
+
+use super::Usage;
+use crate::error::{NotReady, ShapeMismatch};
+use crate::kernel::all_within;
+use crate::memory::{NetworkMemory, NetworkShape};
+use batch::{Scratch, activations_of};
+
+/// A network in the memory `M`: its body is the representation, its last layer the head (Collins et al. 2021, section 2).
+///
+/// It trains by stochastic gradient descent with momentum on the cross-entropy of batches. Which layers travel is the
+/// server's choice among those that the firmware lets out: the body, and with the feature `shared-head` the head.
+/// Samples must come in any order ([`SampleSource::at`](crate::source::SampleSource::at)).
+///
+/// A head begins with zeros. So does the body until one has come, been [set](Self::set_parameters) or
+/// [drawn](Self::draw): where the body stays on the device (LG-FedAvg), one of the latter is needed, and it is lost when
+/// the power goes; the head alone is in the [store](crate::store).
+///
+/// If the loss is not finite any more, the round is declined and the head is zero.
+#[derive(Clone, Debug)]
+pub struct Network<M> {
+    memory: M,
+    state: State,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// For the order of samples.
+    seed: u64,
+    /// Hash of the body in memory, `None` while it is invalid.
+    body: Option<u32>,
+    /// Hash of the body that the head was trained with.
+    head: Option<u32>,
+    /// The open round's task, and the layers that travel in it.
+    task: Option<Wire>,
+    travelling: Range<usize>,
+    usage: Usage,
+}
+
+impl<M: NetworkMemory> Network<M> {
+    /// A network without a body. `seed` draws the order in which it takes its samples.
+    pub const fn new(memory: M, seed: u64) -> Self {
+        let usage = Usage { samples: 0, skipped: 0 };
+        let state = State { seed, body: None, head: None, task: None, travelling: 0..0, usage };
+        Self { memory, state }
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> NetworkShape {
+        self.memory.shape()
+    }
+
+    /// The model, as a hello says it.
+    pub fn model(&self) -> Model {
+        accepts::model(self.memory.shape())
+    }
+
+    /// All layers, one after the other.
+    pub fn parameters(&self) -> &[f32] {
+        self.memory.parameters()
+    }
+
+    /// What the last round used and what it had to skip.
+    pub fn usage(&self) -> Usage {
+        self.state.usage
+    }
+
+    /// Puts all layers into memory, head included, without a server.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`] if they have another number of values; nothing has changed then.
+    pub fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), ShapeMismatch> {
+        let place = self.memory.parts().parameters;
+        let expected = place.len();
+        if parameters.len() != expected {
+            return Err(ShapeMismatch { expected, got: parameters.len() });
+        }
+        place.copy_from_slice(parameters);
+        self.accept();
+        Ok(())
+    }
+
+    /// Draws all layers but the head: weights and biases uniform within one over the root of the layer's inputs (LeCun et
+    /// al. 2012's variance, and what PyTorch begins with).
+    pub fn draw(&mut self, random: &mut impl Rng) {
+        let parts = self.memory.parts();
+        let shape = parts.shape;
+        for layer in 0..shape.layers() - 1 {
+            let (inputs, _) = shape.layer(layer);
+            #[allow(clippy::cast_precision_loss, reason = "a width is far below 2^24")]
+            let bound = 1.0 / libm::sqrtf(inputs as f32);
+            for value in parts.parameters.get_mut(shape.range(layer..layer + 1)).unwrap_or_default() {
+                #[allow(clippy::cast_precision_loss, reason = "24 bits")]
+                let unit = (random.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
+                *value = bound * unit;
+            }
+        }
+        self.accept();
+    }
+
+    /// Declares what is in memory valid, body and head belonging together.
+    fn accept(&mut self) {
+        self.state.body = Some(self.hash());
+        self.state.head = self.state.body;
+    }
+
+    fn hash(&self) -> u32 {
+        let body = self.shape().range(0..self.shape().layers() - 1);
+        crc32c_f32(self.memory.parameters().get(body).unwrap_or_default())
+    }
+
+    /// The logits of n samples: `x` is n x d, `out` receives n x C. The class is the largest.
+    ///
+    /// # Errors
+    /// [`NotReady`] if there is no body, no head that was trained with it, a value is not finite, or a length does not fit.
+    pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        let hash = self.state.body.ok_or(NotReady::NoRepresentation)?;
+        if self.state.head != Some(hash) {
+            return Err(NotReady::NoHead);
+        }
+        let mut parts = self.memory.parts();
+        let shape = parts.shape;
+        let expected = x.len() / shape.features.max(1) * shape.outputs;
+        if !x.len().is_multiple_of(shape.features.max(1)) || out.len() != expected {
+            return Err(NotReady::Length { expected, got: out.len() });
+        }
+        let batches = x.chunks(shape.batch * shape.features).zip(out.chunks_mut(shape.batch * shape.outputs));
+        for (x, out) in batches {
+            let size = x.len() / shape.features.max(1);
+            if let Some(inputs) = Scratch::of(shape, parts.scratch).inputs.get_mut(..x.len()) {
+                inputs.copy_from_slice(x);
+            }
+            epochs::forward(&mut parts, size, 0);
+            let logits = activations_of(shape, shape.layers() - 1, size);
+            if let Some(logits) = Scratch::of(shape, parts.scratch).activations.get(logits) {
+                out.copy_from_slice(logits);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all layers are finite.
+    fn is_finite(&self) -> bool {
+        all_within(self.memory.parameters(), f32::MAX)
+    }
+}
