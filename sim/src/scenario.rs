@@ -184,6 +184,8 @@ impl Scenario {
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
+        let model = read_model(&root.section("model")?)?;
+        let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
@@ -191,8 +193,8 @@ impl Scenario {
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
             data: read_data(&root.section("data")?, &root.section("split")?)?,
-            model: read_model(&root.section("model")?)?,
-            algorithm: read_algorithm(&root.section("algorithm")?)?,
+            model,
+            algorithm,
             rule,
             norm,
             samples,
@@ -218,6 +220,7 @@ impl Scenario {
         let classification = targeted == Targeted::Classes;
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
+        self.check_network(root)?;
         check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
         self.check_privacy(root)?;
         if classification && self.model.init == Init::Moments {
@@ -283,6 +286,27 @@ impl Scenario {
                 let message = "the data have no targets to be right about; allowed here: distance, simulated_time, change";
                 return Err(stop.problem(key, message));
             }
+        }
+        Ok(())
+    }
+
+    /// What a network cannot be asked for.
+    fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
+        if self.model.hidden.is_none() {
+            return Ok(());
+        }
+        if self.data.targeted() != Targeted::Classes {
+            let message =
+                "found \"mlp\", which tells classes apart; these data have none; allowed here: \"linear\"";
+            return Err(root.section("model")?.problem("kind", message));
+        }
+        if self.stop.distance.is_some() {
+            let message = "a network has no distance to a true representation; allowed here: accuracy, loss, simulated_time";
+            return Err(root.section("stop")?.problem("distance", message));
+        }
+        if self.attack.is_some() {
+            let message = "attacks are for linear models; leave the section out";
+            return Err(root.section("attack")?.problem("kind", message));
         }
         Ok(())
     }

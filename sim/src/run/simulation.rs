@@ -74,9 +74,9 @@ impl<'a> Simulation<'a> {
     ) -> Result<Self, RunError> {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
         let engine = engine(scenario, dataset, seed, given.clone());
-        let gate = gate(scenario, dataset, &engine);
         let attackers = scenario.attack.map(|attack| Attackers::of(attack, dataset.clients.len(), seed));
-        let build = Build::of(scenario, dataset, Seeds::Foreseeable(seed))?;
+        let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
+        let gate = gate(scenario, &build, &engine);
         Ok(Self {
             scenario,
             dataset,
@@ -85,7 +85,7 @@ impl<'a> Simulation<'a> {
             shape,
             engine,
             devices: Devices::new(build, seed, gate),
-            arrivals: Arrivals::new(scenario, dataset, seed, shape, times),
+            arrivals: Arrivals::new(scenario, dataset, seed, build.frame_limit(), times),
             attackers: attackers.map(|attackers| {
                 let honest = attackers.honest(dataset);
                 (attackers, honest)
@@ -449,6 +449,13 @@ impl<'a> Simulation<'a> {
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
+        if algorithm.network.is_some() {
+            let devices = self.devices.as_slice();
+            let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors());
+            let scores = evaluate::average(&clients);
+            check_finite(&scores, round)?;
+            return Ok((scores, clients));
+        }
         let (head, numeric) = (algorithm.final_head, algorithm.numeric);
         let (mut scores, clients) =
             evaluate::representation(dataset, self.engine.representation(), head, numeric);
@@ -493,7 +500,7 @@ impl<'a> Simulation<'a> {
         let shape = self.shape;
         let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
         Ok(newcomers
-            .map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape))
+            .map(|(device, client)| evaluate::on_device(device.session.task_mut(), client, shape))
             .collect())
     }
 }

@@ -82,6 +82,18 @@ pub enum Method {
 }
 
 impl Method {
+    /// Whether each device has a head of its own and everyone's body.
+    #[must_use]
+    pub fn has_own_head(self) -> bool {
+        matches!(self, Self::FedRep | Self::FedPer)
+    }
+
+    /// Matrices of a layer's size in each tensor.
+    #[must_use]
+    pub fn tensors_a_layer(self) -> usize {
+        if self == Self::Scaffold { 2 } else { 1 }
+    }
+
     /// Whether firmware has it, rather than simulated devices alone.
     #[must_use]
     pub fn is_on_devices(self) -> bool {
