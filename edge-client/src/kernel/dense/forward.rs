@@ -1,6 +1,6 @@
 //! `out = x W + bias`.
 
-use super::tiles::{Kernel, cover, rows_of, run_of, run_of_mut};
+use super::tiles::{Kernel, Tiles, add_products, cover, rows_of, run_of, run_of_mut};
 
 /// Inputs at a time: their weights stay in the first cache while all samples pass.
 const PIECE: usize = 32;
@@ -44,7 +44,9 @@ impl Kernel for Forward<'_> {
             self.first += self.count;
         }
     }
+}
 
+impl Tiles for Forward<'_> {
     #[inline(always)]
     fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize) {
         let Self { x, layer, inputs, outputs, ref mut out, first, count } = *self;
@@ -57,12 +59,7 @@ impl Kernel for Forward<'_> {
         }
         for (i, w) in (0..count).zip(layer.chunks_exact(outputs)) {
             let Some(w) = run_of::<C>(w, column) else { return };
-            for (sums, x) in sums.iter_mut().zip(x) {
-                let x = x[i];
-                for (sum, w) in sums.iter_mut().zip(w) {
-                    *sum += x * w;
-                }
-            }
+            add_products(&mut sums, &x, i, w);
         }
         for (r, sums) in sums.iter().enumerate() {
             let Some(out) = run_of_mut(out, (row + r) * outputs + column) else { return };

@@ -1,7 +1,7 @@
 //! The gradient of a layer, and steps down it.
 
 use super::Momentum;
-use super::tiles::{Kernel, cover, run_of, run_of_mut};
+use super::tiles::{Kernel, Tiles, add_scaled, cover, run_of, run_of_mut};
 
 /// Rows of a layer at a time: each is read and written from end to end while it is in the first cache.
 const PIECE: usize = 10;
@@ -110,7 +110,9 @@ impl<T: Target> Kernel for Gradient<'_, T> {
         }
         cover::<1, WIDTH>(&mut self, row..row + 1, columns);
     }
+}
 
+impl<T: Target> Tiles for Gradient<'_, T> {
     #[inline(always)]
     fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize) {
         let Self { x, delta, inputs, outputs, ref mut target } = *self;
@@ -123,29 +125,24 @@ impl<T: Target> Kernel for Gradient<'_, T> {
             // The bias: its input is one.
             for delta in delta.chunks_exact(outputs) {
                 let Some(delta) = run_of::<C>(delta, column) else { return };
-                add_products(&mut sums, &[1.0; R], delta);
+                for sums in &mut sums {
+                    add_scaled(sums, 1.0, delta);
+                }
             }
         } else {
             for (x, delta) in x.chunks_exact(inputs).zip(delta.chunks_exact(outputs)) {
                 let (Some(x), Some(delta)) = (run_of::<R>(x, row), run_of::<C>(delta, column)) else {
                     return;
                 };
-                add_products(&mut sums, x, delta);
+                for (sums, x) in sums.iter_mut().zip(x) {
+                    add_scaled(sums, *x, delta);
+                }
             }
         }
         for (r, sums) in sums.iter().enumerate() {
             if target.finish((row + r) * outputs + column, sums).is_none() {
                 return;
             }
-        }
-    }
-}
-
-#[inline(always)]
-fn add_products<const R: usize, const C: usize>(sums: &mut [[f32; C]; R], x: &[f32; R], delta: &[f32; C]) {
-    for (sums, x) in sums.iter_mut().zip(x) {
-        for (sum, delta) in sums.iter_mut().zip(delta) {
-            *sum += x * delta;
         }
     }
 }

@@ -2,11 +2,14 @@
 
 use core::ops::Range;
 
-/// A kernel on one set of slices. Its results are a matrix; a tile of it is worked out in one go.
-pub trait Kernel: Sized {
+/// A kernel on one set of slices.
+pub trait Kernel {
     /// Works out all tiles, of at most `ROWS` x `WIDTH`: with [`cover`], or in pieces that fit a cache.
     fn run<const ROWS: usize, const WIDTH: usize>(self);
+}
 
+/// A matrix of sums.
+pub trait Tiles {
     /// Works out `R` rows from `row` on and `C` columns from `column` on. They are all there.
     fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize);
 }
@@ -49,21 +52,24 @@ impl<K: Kernel> pulp::WithSimd for Widest<K> {
 /// All tiles of `rows` x `columns`: strips of columns, and down each strip.
 #[inline(always)]
 pub fn cover<const ROWS: usize, const WIDTH: usize>(
-    kernel: &mut impl Kernel,
+    tiles: &mut impl Tiles,
     rows: Range<usize>,
     columns: usize,
 ) {
     let mut column = 0;
-    column = strips::<ROWS, WIDTH, 16>(kernel, &rows, column, columns);
-    column = strips::<ROWS, WIDTH, 8>(kernel, &rows, column, columns);
-    column = strips::<ROWS, WIDTH, 4>(kernel, &rows, column, columns);
-    strips::<ROWS, WIDTH, 1>(kernel, &rows, column, columns);
+    column = strips::<ROWS, WIDTH, 16>(tiles, &rows, column, columns);
+    column = strips::<ROWS, WIDTH, 8>(tiles, &rows, column, columns);
+    column = strips::<ROWS, WIDTH, 4>(tiles, &rows, column, columns);
+    if WIDTH > 4 {
+        column = strips::<ROWS, WIDTH, 2>(tiles, &rows, column, columns);
+    }
+    strips::<ROWS, WIDTH, 1>(tiles, &rows, column, columns);
 }
 
 /// As many strips of `C` columns as there are. Returns the first column that is left.
 #[inline(always)]
 fn strips<const ROWS: usize, const WIDTH: usize, const C: usize>(
-    kernel: &mut impl Kernel,
+    tiles: &mut impl Tiles,
     rows: &Range<usize>,
     mut column: usize,
     columns: usize,
@@ -75,11 +81,11 @@ fn strips<const ROWS: usize, const WIDTH: usize, const C: usize>(
             let left = rows.end - row;
             let count = left.div_ceil(left.div_ceil(ROWS));
             match count {
-                5 if ROWS >= 5 => kernel.tile::<5, C>(row, column),
-                4 if ROWS >= 4 => kernel.tile::<4, C>(row, column),
-                3 if ROWS >= 3 => kernel.tile::<3, C>(row, column),
-                2 if ROWS >= 2 => kernel.tile::<2, C>(row, column),
-                _ => kernel.tile::<1, C>(row, column),
+                5 if ROWS >= 5 => tiles.tile::<5, C>(row, column),
+                4 if ROWS >= 4 => tiles.tile::<4, C>(row, column),
+                3 if ROWS >= 3 => tiles.tile::<3, C>(row, column),
+                2 if ROWS >= 2 => tiles.tile::<2, C>(row, column),
+                _ => tiles.tile::<1, C>(row, column),
             }
             row += count;
         }
@@ -113,4 +119,25 @@ pub fn rows_of<const R: usize>(
         *slot = values.get((row + r) * stride..)?.get(..length)?;
     }
     Some(rows)
+}
+
+/// `sums[r][c] += rows[r][place] b[c]`, for a place that all rows have.
+#[inline(always)]
+pub fn add_products<const R: usize, const C: usize>(
+    sums: &mut [[f32; C]; R],
+    rows: &[&[f32]; R],
+    place: usize,
+    b: &[f32; C],
+) {
+    for (sums, row) in sums.iter_mut().zip(rows) {
+        add_scaled(sums, row[place], b);
+    }
+}
+
+/// `sums[c] += a b[c]`.
+#[inline(always)]
+pub fn add_scaled<const C: usize>(sums: &mut [f32; C], a: f32, b: &[f32; C]) {
+    for (sum, b) in sums.iter_mut().zip(b) {
+        *sum += a * b;
+    }
 }
