@@ -1,6 +1,7 @@
 //! `out = delta W^T`, where an activation is positive.
 
-use super::tiles::{Kernel, Tiles, add_products, cover, rows_of, run_of, run_of_mut};
+use super::lanes::Vector;
+use super::tiles::{Kernel, Tiles, add_products, cover, load, rows_of, store};
 
 /// Outputs at a time: so many columns of a strip of weights are turned round on the stack.
 const PIECE: usize = 32;
@@ -31,15 +32,19 @@ impl<'a> Backward<'a> {
 
 impl Kernel for Backward<'_> {
     #[inline(always)]
-    fn run<const ROWS: usize, const WIDTH: usize>(self) {
+    fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(self, v: V) {
         let Self { inputs, outputs, .. } = self;
         let Some(n) = self.out.len().min(self.activations.len()).checked_div(inputs) else { return };
         let n = n.min(self.delta.len() / outputs);
         let mut turned = Turned { shapes: self, first: 0, count: 0, weights: [[0.0; WIDTH]; PIECE] };
         while turned.first < outputs {
             turned.count = PIECE.min(outputs - turned.first);
-            cover::<ROWS, WIDTH>(&mut turned, 0..n, inputs);
+            cover::<V, ROWS, COUNT>(&mut turned, v, 0..n, inputs);
             turned.first += PIECE;
+        }
+        let Backward { activations, out, .. } = turned.shapes;
+        for (out, activation) in out.iter_mut().zip(activations).take(n * inputs) {
+            *out = if *activation > 0.0 { *out } else { 0.0 };
         }
     }
 }
@@ -54,14 +59,14 @@ struct Turned<'a, const WIDTH: usize> {
 }
 
 impl<const WIDTH: usize> Turned<'_, WIDTH> {
-    /// Fills it from inputs `column..column + C`.
+    /// Fills it from `width` inputs from `column` on.
     #[inline(always)]
-    fn turn<const C: usize>(&mut self, column: usize) -> Option<()> {
+    fn turn(&mut self, column: usize, width: usize) -> Option<()> {
         let Backward { layer, outputs, .. } = self.shapes;
-        let rows = rows_of::<C>(layer.get(self.first..)?, column, outputs, self.count)?;
-        for (o, weights) in (0..self.count).zip(&mut self.weights) {
-            for (weight, row) in weights.iter_mut().zip(rows) {
-                *weight = row[o];
+        for lane in 0..width {
+            let row = layer.get((column + lane) * outputs + self.first..)?.get(..self.count)?;
+            for (weights, weight) in self.weights.iter_mut().zip(row) {
+                *weights.get_mut(lane)? = *weight;
             }
         }
         Some(())
@@ -70,36 +75,32 @@ impl<const WIDTH: usize> Turned<'_, WIDTH> {
 
 impl<const WIDTH: usize> Tiles for Turned<'_, WIDTH> {
     #[inline(always)]
-    fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize) {
+    fn tile<V: Vector, const R: usize, const C: usize>(
+        &mut self,
+        v: V,
+        row: usize,
+        column: usize,
+    ) -> Option<()> {
         // Tiles go down a strip: the first of them turns it.
-        if row == 0 && self.turn::<C>(column).is_none() {
-            return;
+        if row == 0 {
+            self.turn(column, C * V::LANES)?;
         }
-        let Backward { delta, inputs, outputs, activations, ref mut out, .. } = self.shapes;
+        let Backward { delta, inputs, outputs, ref mut out, .. } = self.shapes;
         let (first, count) = (self.first, self.count);
-        let Some(delta) = delta.get(first..).and_then(|delta| rows_of::<R>(delta, row, outputs, count))
-        else {
-            return;
-        };
-        let mut sums = [[0.0; C]; R];
+        let delta = rows_of::<R>(delta.get(first..)?, row, outputs, count)?;
+        let mut sums = [[v.splat(0.0); C]; R];
         if first > 0 {
             for (r, sums) in sums.iter_mut().enumerate() {
-                let Some(out) = run_of(out, (row + r) * inputs + column) else { return };
-                *sums = *out;
+                *sums = load(v, out, (row + r) * inputs + column)?;
             }
         }
         for (o, weights) in (0..count).zip(&self.weights) {
-            let Some(weights) = weights.first_chunk::<C>() else { return };
-            add_products(&mut sums, &delta, o, weights);
+            let weights = load(v, weights, 0)?;
+            add_products(v, &mut sums, &delta, o, &weights);
         }
-        let last = first + count == outputs;
         for (r, sums) in sums.iter().enumerate() {
-            let place = (row + r) * inputs + column;
-            let Some(activations) = run_of::<C>(activations, place) else { return };
-            let Some(out) = run_of_mut::<C>(out, place) else { return };
-            for ((out, sum), activation) in out.iter_mut().zip(sums).zip(activations) {
-                *out = if last && !(*activation > 0.0) { 0.0 } else { *sum };
-            }
+            store(v, out, (row + r) * inputs + column, sums)?;
         }
+        Some(())
     }
 }

@@ -26,6 +26,7 @@
 
 mod backward;
 mod forward;
+mod lanes;
 mod loss;
 mod step;
 mod tiles;
