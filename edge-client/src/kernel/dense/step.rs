@@ -1,21 +1,22 @@
 //! The gradient of a layer, and steps down it.
 
 use super::Momentum;
-use super::tiles::{Kernel, cover, run_of, run_of_mut};
+use super::lanes::Vector;
+use super::tiles::{Kernel, Tiles, add_scaled, cover, load, store};
 
-/// Rows of a layer at a time: each is read and written from end to end while it is in the first cache.
+/// Rows of a layer at a time: they are read and written from end to end while they are in the first cache.
 const PIECE: usize = 10;
 
 /// What a gradient is for.
 pub trait Target {
-    /// How many values it has, of the layer's.
+    /// How many of the layer's values it has.
     fn len(&self) -> usize;
 
-    /// What the `C` sums from `place` on start from.
-    fn start<const C: usize>(&self, place: usize) -> Option<[f32; C]>;
+    /// What the sums from `place` on start from.
+    fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]>;
 
     /// What becomes of them.
-    fn finish<const C: usize>(&mut self, place: usize, sums: &[f32; C]) -> Option<()>;
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()>;
 }
 
 /// The gradient, added.
@@ -35,14 +36,13 @@ impl Target for Sums<'_> {
     }
 
     #[inline(always)]
-    fn start<const C: usize>(&self, place: usize) -> Option<[f32; C]> {
-        run_of(self.0, place).copied()
+    fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]> {
+        load(v, self.0, place)
     }
 
     #[inline(always)]
-    fn finish<const C: usize>(&mut self, place: usize, sums: &[f32; C]) -> Option<()> {
-        *run_of_mut(self.0, place)? = *sums;
-        Some(())
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()> {
+        store(v, self.0, place, sums)
     }
 }
 
@@ -54,24 +54,24 @@ impl Target for Descent<'_> {
     }
 
     #[inline(always)]
-    fn start<const C: usize>(&self, _: usize) -> Option<[f32; C]> {
-        Some([0.0; C])
+    fn start<V: Vector, const C: usize>(&self, v: V, _: usize) -> Option<[V::Lanes; C]> {
+        Some([v.splat(0.0); C])
     }
 
     #[inline(always)]
-    fn finish<const C: usize>(&mut self, place: usize, sums: &[f32; C]) -> Option<()> {
-        let mut step = *sums;
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()> {
+        let mut steps = *sums;
         if let Some(Momentum { factor, velocity }) = &mut self.momentum {
-            let velocity = run_of_mut::<C>(velocity, place)?;
-            for (v, g) in velocity.iter_mut().zip(&mut step) {
-                *v = *factor * *v + *g;
-                *g = *v;
+            for (step, velocity) in steps.iter_mut().zip(load::<V, C>(v, velocity, place)?) {
+                *step = v.add(v.multiply(v.splat(*factor), velocity), *step);
             }
+            store(v, velocity, place, &steps)?;
         }
-        for (w, step) in run_of_mut::<C>(self.layer, place)?.iter_mut().zip(step) {
-            *w -= self.step_size * step;
+        let mut weights = load::<V, C>(v, self.layer, place)?;
+        for (weight, step) in weights.iter_mut().zip(steps) {
+            *weight = v.subtract(*weight, v.multiply(v.splat(self.step_size), step));
         }
-        Some(())
+        store(v, self.layer, place, &weights)
     }
 }
 
@@ -98,54 +98,48 @@ impl<'a, T: Target> Gradient<'a, T> {
 
 impl<T: Target> Kernel for Gradient<'_, T> {
     #[inline(always)]
-    fn run<const ROWS: usize, const WIDTH: usize>(mut self) {
-        if self.target.len() < self.outputs {
-            return;
+    fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(mut self, v: V) {
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        for row in (0..inputs).step_by(PIECE) {
+            cover::<V, ROWS, COUNT>(&mut self, v, row..inputs.min(row + PIECE), outputs);
         }
-        let (columns, mut row) = (self.outputs, 0);
-        while row < self.inputs {
-            let end = self.inputs.min(row + PIECE);
-            cover::<ROWS, WIDTH>(&mut self, row..end, columns);
-            row = end;
-        }
-        cover::<1, WIDTH>(&mut self, row..row + 1, columns);
+        cover::<V, 1, COUNT>(&mut self, v, inputs..inputs + 1, outputs);
     }
+}
 
+impl<T: Target> Tiles for Gradient<'_, T> {
     #[inline(always)]
-    fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize) {
+    fn tile<V: Vector, const R: usize, const C: usize>(
+        &mut self,
+        v: V,
+        row: usize,
+        column: usize,
+    ) -> Option<()> {
         let Self { x, delta, inputs, outputs, ref mut target } = *self;
-        let mut sums = [[0.0; C]; R];
+        let mut sums = [[v.splat(0.0); C]; R];
         for (r, sums) in sums.iter_mut().enumerate() {
-            let Some(start) = target.start((row + r) * outputs + column) else { return };
-            *sums = start;
+            *sums = target.start(v, (row + r) * outputs + column)?;
         }
         if R == 1 && row == inputs {
             // The bias: its input is one.
             for delta in delta.chunks_exact(outputs) {
-                let Some(delta) = run_of::<C>(delta, column) else { return };
-                add_products(&mut sums, &[1.0; R], delta);
+                let delta = load(v, delta, column)?;
+                for sums in &mut sums {
+                    add_scaled(v, sums, 1.0, &delta);
+                }
             }
         } else {
             for (x, delta) in x.chunks_exact(inputs).zip(delta.chunks_exact(outputs)) {
-                let (Some(x), Some(delta)) = (run_of::<R>(x, row), run_of::<C>(delta, column)) else {
-                    return;
-                };
-                add_products(&mut sums, x, delta);
+                let x = x.get(row..)?.first_chunk::<R>()?;
+                let delta = load(v, delta, column)?;
+                for (sums, x) in sums.iter_mut().zip(x) {
+                    add_scaled(v, sums, *x, &delta);
+                }
             }
         }
         for (r, sums) in sums.iter().enumerate() {
-            if target.finish((row + r) * outputs + column, sums).is_none() {
-                return;
-            }
+            target.finish(v, (row + r) * outputs + column, sums)?;
         }
-    }
-}
-
-#[inline(always)]
-fn add_products<const R: usize, const C: usize>(sums: &mut [[f32; C]; R], x: &[f32; R], delta: &[f32; C]) {
-    for (sums, x) in sums.iter_mut().zip(x) {
-        for (sum, delta) in sums.iter_mut().zip(delta) {
-            *sum += x * delta;
-        }
+        Some(())
     }
 }

@@ -1,0 +1,101 @@
+//! `epochs`: client updates a second on one core, beside the same work in numpy and the machine's peak.
+
+use std::io::Result;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use fedspan_tests::epochs::network::Network;
+use fedspan_tests::epochs::numpy::Numpy;
+use fedspan_tests::epochs::peak::peak;
+use fedspan_tests::epochs::{median, operations};
+
+const USAGE: &str = "usage: epochs [PAIRS [PYTHON]]
+
+Times epochs of a network (784-128-64-10, 80 images, batches of 10, SGD with momentum) in our kernels and in numpy on
+one thread, PAIRS times in turns (40). PYTHON (python3) needs numpy; without it only ours is timed.
+exit: 0 done, 1 it diverged or the two do not agree, 2 wrong arguments";
+
+/// Epochs of one turn: a tenth of a second or so.
+const TURN: usize = 100;
+
+/// How far the losses after one epoch may differ: sums in another order.
+const AGREEMENT: f64 = 1e-5;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let pairs = arguments.next().map_or(Ok(40), |pairs| pairs.parse::<usize>());
+    let python = arguments.next().unwrap_or_else(|| "python3".to_owned());
+    let (Ok(pairs), None) = (pairs, arguments.next()) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match compare(pairs.max(1), &python) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("epochs: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(pairs: usize, python: &str) -> Result<()> {
+    let mut network = Network::default();
+    turn(&mut network, 1)?;
+    let loss = network.loss();
+    let numpy = Numpy::start(python);
+    let mut numpy = match numpy {
+        Ok(numpy) => Some(numpy),
+        Err(error) => {
+            println!("numpy is not timed: {error}");
+            None
+        }
+    };
+    if let Some(numpy) = &numpy {
+        println!("loss after one epoch: {loss:.7}, {}: {:.7}", numpy.version, numpy.loss);
+        // Not a number is no agreement.
+        if !((loss - numpy.loss).abs() <= AGREEMENT) {
+            return Err(std::io::Error::other("the two do not agree"));
+        }
+    }
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..pairs {
+        ours.push(TURN as f64 / turn(&mut network, TURN)?);
+        if let Some(numpy) = &mut numpy {
+            theirs.push(TURN as f64 / numpy.epochs(TURN)?);
+        }
+    }
+    let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+    let (rate, peak) = (median(ours), peak());
+    println!("ours:  {rate:7.0} updates/s, {:6.1} GFLOP/s", rate * operations() / 1e9);
+    println!("       {:7.2} of the peak without fused multiply-add ({:.1} GFLOP/s)", rate * operations() / peak, peak / 1e9);
+    if numpy.is_some() {
+        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        println!("numpy: {:7.0} updates/s", median(theirs));
+        println!("ratio: {:7.2} in the middle of {pairs} pairs, {least:.2} at least", median(ratios));
+    }
+    println!("two threads: {:.2} times one", two_threads(pairs)? / rate);
+    Ok(())
+}
+
+/// Seconds that so many epochs take.
+fn turn(network: &mut Network, epochs: usize) -> Result<f64> {
+    let start = Instant::now();
+    let finite = (0..epochs).all(|_| network.epoch());
+    if finite { Ok(start.elapsed().as_secs_f64()) } else { Err(std::io::Error::other("training diverged")) }
+}
+
+/// Updates a second of two threads with a client each.
+fn two_threads(turns: usize) -> Result<f64> {
+    let rates = (0..turns).map(|_| {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let threads = [0, 1].map(|_| scope.spawn(|| turn(&mut Network::default(), TURN)));
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(result) => result.map(|_| ()),
+                Err(_) => Err(std::io::Error::other("a thread failed")),
+            })
+        })?;
+        Ok((2 * TURN) as f64 / start.elapsed().as_secs_f64())
+    });
+    Ok(median(rates.collect::<Result<Vec<_>>>()?))
+}
