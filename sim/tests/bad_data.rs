@@ -324,7 +324,9 @@ proptest! {
         let (first, second) = (here.join("damaged-images"), here.join("damaged-labels"));
         std::fs::write(&first, images).unwrap();
         std::fs::write(&second, labels).unwrap();
-        if let Ok(images) = idx::read(first.to_str().unwrap(), second.to_str().unwrap()) {
+        let pair = (first.to_str().unwrap().to_owned(), second.to_str().unwrap().to_owned());
+        let files = idx::Files { train: pair, ..idx::Files::default() };
+        if let Ok(images) = files.read(str::to_owned) {
             prop_assert_eq!(images.set.x.len(), images.set.len() * images.features);
         }
     }

@@ -25,6 +25,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let more = |data: &str, more: &str| format!("{data}{more}{REST}");
     let linear = with(LINEAR);
     let idx = "[data]\nkind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
+    let tested = format!("{idx}test_images = \"i\"\ntest_labels = \"l\"\n");
     vec![
         ("Top level", "", vec![linear.clone()]),
         (
@@ -50,11 +51,17 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 with(DIGITS),
                 more(DIGITS, "[data.partition]\nkind = \"iid\"\n"),
                 more(DIGITS, "[data.partition]\nsizes = \"log-normal\"\n"),
+                more(DIGITS, "[data.partition]\nkind = \"log-normal-sizes\"\n"),
+                more(DIGITS, "[data.partition]\nkind = \"dirichlet\"\n"),
             ],
         ),
         ("`[split]`, kind = \"watch-imu\"", "split", vec![with(WATCH)]),
         ("`[split]`, kind = \"csv\"", "split", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
-        ("`[split]`, kind = \"digits\", \"mnist5k\" or \"idx\"", "split", vec![with(DIGITS), with(idx)]),
+        (
+            "`[split]`, kind = \"digits\", \"mnist5k\" or \"idx\"",
+            "split",
+            vec![with(DIGITS), with(idx), more(DIGITS, "[split]\nby = \"classes\"\n"), with(&tested)],
+        ),
         ("`[model]`", "model", vec![linear.clone()]),
         ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
         (

@@ -2,12 +2,17 @@
 //! [`table`]), cut into clients.
 
 pub mod eigenspace;
+pub mod file;
 pub mod flash;
+pub mod holdout;
 pub mod idx;
+pub mod layout;
 pub mod npz;
 pub mod partition;
+pub mod pool;
 pub mod sizes;
 pub mod spiked_covariance;
+pub mod split;
 pub mod stochastic_block_model;
 pub mod synthetic;
 pub mod table;
@@ -19,6 +24,8 @@ use fedspan_aggregator::linalg::Matrix;
 use fedspan_client::SourceError;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_protocol::message::RoundId;
+
+pub use layout::{Layout, Shape};
 
 use eigenspace::{NoEigenspace, pooled_truth};
 use synthetic::Generator;
@@ -76,6 +83,12 @@ impl Set {
     #[must_use]
     pub fn has_targets(&self) -> bool {
         !matches!(self.y, Labels::Absent(_))
+    }
+
+    /// Whether targets are class numbers.
+    #[must_use]
+    pub fn is_classes(&self) -> bool {
+        matches!(self.y, Labels::Classes(_))
     }
 
     /// No samples.
@@ -195,6 +208,8 @@ pub struct Dataset {
     pub newcomers: Vec<Client>,
     /// The true representation, where there is one; the top eigenspace of all rows where that is the task.
     pub truth: Option<Matrix>,
+    /// What the values of a row are.
+    pub layout: Layout,
 }
 
 impl Dataset {
@@ -203,8 +218,9 @@ impl Dataset {
     /// # Errors
     /// [`NoEigenspace`].
     pub fn unlabelled(features: usize, clients: Vec<Client>, k: usize) -> Result<Self, NoEigenspace> {
-        let (newcomers, truth) = (Vec::new(), None);
-        let mut dataset = Self { features, outputs: 1, classification: false, clients, newcomers, truth };
+        let (newcomers, truth, layout) = (Vec::new(), None, Layout::default());
+        let mut dataset =
+            Self { features, outputs: 1, classification: false, clients, newcomers, truth, layout };
         dataset.truth = Some(pooled_truth(&dataset, k)?);
         Ok(dataset)
     }

@@ -9,7 +9,7 @@ use npyz::{DType, NpyFile, Order, WriterBuilder};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{Client, DataError, Dataset, Labels, Set};
+use super::{Client, DataError, Dataset, Labels, Layout, Set};
 
 /// Largest array that is read, in elements.
 const LARGEST: u64 = 1 << 28;
@@ -95,7 +95,15 @@ pub fn dataset(path: &str) -> Result<Dataset, DataError> {
             Client::new(cut(m, &x, &y, client), test)
         })
         .collect();
-    Ok(Dataset { features: d, outputs: 1, classification: false, clients, newcomers: Vec::new(), truth })
+    Ok(Dataset {
+        features: d,
+        outputs: 1,
+        classification: false,
+        clients,
+        newcomers: Vec::new(),
+        truth,
+        layout: Layout::default(),
+    })
 }
 
 /// Reads a matrix of `rows` rows from an npy file.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 
-use super::{Client, DataError, Dataset, Labels, Set, npz};
+use super::{Client, DataError, Dataset, Labels, Layout, Set, npz};
 
 const NAME: &str = "bundled watch_imu.npz";
 
@@ -285,6 +285,7 @@ pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Res
         clients,
         newcomers,
         truth: None,
+        layout: Layout { shape: None, constant: true },
     })
 }
 

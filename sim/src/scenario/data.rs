@@ -1,5 +1,6 @@
 //! `[data]`, `[data.partition]` and `[split]`: where samples come from, and who has which of them.
 
+mod cutting;
 mod images;
 mod read;
 
@@ -9,12 +10,13 @@ pub use images::{ImageSource, ImagesSection};
 pub(super) use read::read_data;
 
 use crate::data::eigenspace::NoEigenspace;
+use crate::data::holdout::Holdout;
 use crate::data::npz;
-use crate::data::partition::OrderSplit;
 use crate::data::spiked_covariance::{self, SpikedCovariance};
+use crate::data::split::OrderSplit;
 use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{LinearRegression, linear_regression};
-use crate::data::table::{self, Columns, Holdout};
+use crate::data::table::{self, Columns};
 use crate::data::watch::{self, WatchSettings};
 use crate::data::{DataError, Dataset};
 

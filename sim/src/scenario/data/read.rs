@@ -4,13 +4,14 @@ use fedspan_aggregator::config::{Problem, Section};
 
 use super::{DataSection, ImageSource, ImagesSection};
 use crate::data::eigenspace::LARGEST_FEATURES;
+use crate::data::holdout::Holdout;
 use crate::data::idx::Bundled;
-use crate::data::partition::OrderSplit;
 use crate::data::sizes::Sizes;
 use crate::data::spiked_covariance::SpikedCovariance;
+use crate::data::split::OrderSplit;
 use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{HeadNorm, LinearRegression};
-use crate::data::table::{Columns, Holdout};
+use crate::data::table::Columns;
 use crate::data::watch::{self, Validation, WatchSettings};
 
 /// Reads one kind of `[data]`, with its `[split]`.
@@ -109,15 +110,16 @@ fn read_csv(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, P
         }
     }
     let holdout = Holdout {
-        users: split.size("holdout_users", Some(0), 0..=1_000_000)?,
+        clients: split.size("holdout_users", Some(0), 0..=1_000_000)?,
         fold: split.size("fold", Some(0), 0..=1_000_000)?,
         samples: match columns.classification {
             true => split.size("labels_per_class", Some(1), 1..=1_000_000)?,
             false => split.size("new_samples", Some(10), 1..=1_000_000)?,
         },
+        key: "holdout_users",
     };
     let path = section.string("path", None, "a file name")?;
-    Ok(DataSection::Csv(path, columns, read_split(split, true)?, holdout))
+    Ok(DataSection::Csv(path, columns, read_split(split)?, holdout))
 }
 
 fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
@@ -142,12 +144,12 @@ fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection,
     }))
 }
 
-/// `in_time`: samples have an order, and neighbours may be alike.
-pub(super) fn read_split(split: &Section<'_>, in_time: bool) -> Result<OrderSplit, Problem> {
+/// Samples have an order, and neighbours may be alike.
+fn read_split(split: &Section<'_>) -> Result<OrderSplit, Problem> {
     split.choice("by", Some("time"), &[("time", ())])?;
     Ok(OrderSplit {
         test: split.number("test", Some(0.2), 0.0..=0.95)?,
         validation: split.number("validation", Some(0.0), 0.0..=0.9)?,
-        gap: if in_time { split.size("gap", Some(0), 0..=1_000_000)? } else { 0 },
+        gap: split.size("gap", Some(0), 0..=1_000_000)?,
     })
 }
