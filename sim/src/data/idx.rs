@@ -5,8 +5,9 @@ use std::io::Read;
 
 use flate2::read::GzDecoder;
 
+use super::file::Files;
 use super::pool::Pool;
-use super::{DataError, Labels, Layout, Set, Shape, file};
+use super::{DataError, Labels, Layout, Set, Shape};
 
 /// The bundled data sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ const LABELS_AT: usize = 8;
 
 /// IDX files of images and their labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Files {
+pub struct Idx {
     /// Images and labels.
     pub train: (String, String),
     /// A test part of the same kind.
@@ -54,20 +55,19 @@ pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
         Bundled::Mnist5k => (MNIST5K, "mnist5k"),
     };
     let (images, labels) = (decompress(images, name)?, decompress(labels, name)?);
-    pool(&Files::default(), &Part::parse(&images, name, &labels, name)?, None)
+    pool(&Idx::default(), &Part::parse(&images, name, &labels, name)?, None)
 }
 
-impl Files {
-    /// Reads them; `locate` says where a file is.
+impl Idx {
+    /// Reads them.
     ///
     /// # Errors
     /// [`DataError`] naming the file and the offset.
-    pub fn read(&self, locate: impl Fn(&str) -> String) -> Result<Pool, DataError> {
-        let load = |(images, labels): &(String, String)| {
-            let plain = |name: &str| {
-                let path = locate(name);
-                let bytes = decompress(&file::read(&path, LARGEST)?, &path)?;
-                Ok::<_, DataError>((bytes, path))
+    pub fn read(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
+        let mut load = |(images, labels): &(String, String)| {
+            let mut plain = |file: &str| {
+                let (bytes, path) = files.read(file, LARGEST)?;
+                Ok::<_, DataError>((decompress(&bytes, &path)?, path))
             };
             Ok::<_, DataError>((plain(images)?, plain(labels)?))
         };
@@ -122,7 +122,7 @@ impl<'a> Part<'a> {
     }
 
     /// Appends the images as features and their classes.
-    fn append(&self, files: &Files, scale: f32, x: &mut Vec<f32>, y: &mut Vec<u8>) -> Result<(), DataError> {
+    fn append(&self, files: &Idx, scale: f32, x: &mut Vec<f32>, y: &mut Vec<u8>) -> Result<(), DataError> {
         let (rows, cols) = (self.rows, self.cols);
         x.reserve_exact(self.labels.len() * (rows * cols + 1));
         for image in self.pixels.chunks_exact((rows * cols).max(1)) {
@@ -147,7 +147,7 @@ impl<'a> Part<'a> {
 }
 
 /// The features of images are in 0..=1, in parts of the largest pixel that trains, with a constant 1 at the end.
-fn pool(files: &Files, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
+fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
     let scale = train.pixels.iter().copied().max().map_or(1.0, |largest| f32::from(largest.max(1)));
     let (mut x, mut y) = (Vec::new(), Vec::new());
     train.append(files, scale, &mut x, &mut y)?;

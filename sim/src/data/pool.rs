@@ -199,7 +199,8 @@ impl Cutting {
             let train = Arc::new(pool.set.select(d, &own.train));
             // Clients with the same classes are scored on the same samples, which need not be there twice.
             let test = shared.entry(own.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
-            (name, Client { train, test: Arc::clone(test), fresh: None, episode: None })
+            let whole = Client::new(Set::empty(true), Set::empty(true));
+            (name, Client { train, test: Arc::clone(test), ..whole })
         };
         Ok(owners.into_iter().map(client).collect())
     }

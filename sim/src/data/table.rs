@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{Client, DataError, Dataset, Labels, Layout, Set};
 
+/// Largest file that is read.
+pub const LARGEST_FILE: u64 = 1 << 30;
+
 /// Which columns mean what.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
@@ -26,14 +29,14 @@ struct Row {
     word: String,
 }
 
-/// Reads a file. Rows keep their order within a client; clients are sorted by name, and so are the names that
+/// Parses a file. Rows keep their order within a client; clients are sorted by name, and so are the names that
 /// come with them. All samples are in `train`; splitting is the scenario's.
 ///
 /// # Errors
 /// [`DataError`] naming the file, the line and the column.
-pub fn read(path: &str, columns: &Columns) -> Result<(Dataset, Vec<String>), DataError> {
+pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<(Dataset, Vec<String>), DataError> {
     let wrong = |message: String| DataError::new(path, message);
-    let mut reader = csv::Reader::from_path(path).map_err(|error| wrong(error.to_string()))?;
+    let mut reader = csv::Reader::from_reader(bytes);
     let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();
     let find = |name: &str| {
         header.iter().position(|column| column == name).ok_or_else(|| {
