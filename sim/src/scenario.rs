@@ -6,8 +6,8 @@ mod fleet;
 
 pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
-pub use data::{DataSection, ImageSource, ImagesSection, Targeted};
-use data::{locate, read_data};
+use data::read_data;
+pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
@@ -388,7 +388,7 @@ impl Scenario {
     /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.
     #[must_use]
     pub fn locate(&self, path: &str) -> String {
-        locate(&self.name, path)
+        crate::data::file::locate(&self.name, path)
     }
 
     /// Whether the algorithm exchanges rounds.
