@@ -374,7 +374,9 @@ impl Scenario {
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        self.data.dataset(&self.name, seed)
+        let dataset = self.data.dataset(&self.name, seed)?;
+        // Layers of a network have biases.
+        Ok(if self.model.hidden.is_some() { dataset.without_constant() } else { dataset })
     }
 
     /// Checks that nobody attacks: real devices and boards do as they are built.

@@ -298,4 +298,9 @@ impl SampleSource for ClientSource {
         let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
         Some(set.samples())
     }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        let d = self.set.x.len().checked_div(self.set.len())?;
+        self.set.samples().one(index, d, 1)
+    }
 }

@@ -67,7 +67,11 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
     let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
     let (rate, peak) = (median(ours), peak());
     println!("ours:  {rate:7.0} updates/s, {:6.1} GFLOP/s", rate * operations() / 1e9);
-    println!("       {:7.2} of the peak without fused multiply-add ({:.1} GFLOP/s)", rate * operations() / peak, peak / 1e9);
+    println!(
+        "       {:7.2} of the peak without fused multiply-add ({:.1} GFLOP/s)",
+        rate * operations() / peak,
+        peak / 1e9
+    );
     if numpy.is_some() {
         let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         println!("numpy: {:7.0} updates/s", median(theirs));
