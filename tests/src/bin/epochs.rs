@@ -53,7 +53,8 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
     if let Some(numpy) = &numpy {
         println!("loss after one epoch: {loss:.7}, {}: {:.7}", numpy.version, numpy.loss);
         // Not a number is no agreement.
-        if !((loss - numpy.loss).abs() <= AGREEMENT) {
+        let agree = (loss - numpy.loss).abs() <= AGREEMENT;
+        if !agree {
             return Err(std::io::Error::other("the two do not agree"));
         }
     }
