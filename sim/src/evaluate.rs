@@ -38,7 +38,7 @@ pub enum Wanted {
 }
 
 /// One client's personal model and what it scores.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientScore {
     /// The head, k x C.
     pub head: Vec<f32>,
@@ -145,7 +145,17 @@ pub fn with_network(shape: NetworkShape, parameters: &[f32], client: &Client) ->
 pub fn with_networks(clients: &[Client], devices: &[SimDevice], shared: &[Tensor]) -> Vec<ClientScore> {
     let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
         SimTask::Network(network) => with_network(network.shape(), &network.scored(shared), client),
-        SimTask::Linear(_) => ClientScore { head: Vec::new(), loss: 0.0, accuracy: None, test_mse: None },
+        SimTask::Linear(_) => ClientScore::default(),
+    };
+    devices.par_iter().zip(clients).map(one).collect()
+}
+
+/// Scores every client with what its device has. Clients in parallel, results in order.
+#[must_use]
+pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
+        SimTask::Network(network) => with_network(network.shape(), network.own(), client),
+        SimTask::Linear(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
 }
@@ -195,6 +205,15 @@ pub fn largest(values: &[f32]) -> usize {
         }
     }
     best
+}
+
+/// The mean accuracy of the tenth of the clients that have the least; of one at least.
+#[must_use]
+pub fn worst_decile(clients: &[ClientScore]) -> Option<f64> {
+    let mut accuracies: Vec<f64> = clients.iter().filter_map(|client| client.accuracy).collect();
+    accuracies.sort_by(f64::total_cmp);
+    let count = (accuracies.len() / 10).max(1);
+    mean(accuracies.into_iter().take(count).map(Some))
 }
 
 /// Averages client scores, in order.

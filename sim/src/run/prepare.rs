@@ -279,6 +279,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         }],
         scores,
         clients,
+        tuned: Vec::new(),
+        diverged: None,
         newcomers,
         newcomers_global: Scores::default(),
         outputs: dataset.outputs,

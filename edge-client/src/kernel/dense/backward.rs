@@ -1,7 +1,7 @@
 //! `out = delta W^T`, where an activation is positive.
 
 use super::lanes::Vector;
-use super::tiles::{Kernel, Tiles, add_products, cover, load, rows_of, store};
+use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
 /// Outputs at a time: so many columns of a strip of weights are turned round on the stack.
 const PIECE: usize = 32;
@@ -88,19 +88,17 @@ impl<const WIDTH: usize> Tiles for Turned<'_, WIDTH> {
         let Backward { delta, inputs, outputs, ref mut out, .. } = self.shapes;
         let (first, count) = (self.first, self.count);
         let delta = rows_of::<R>(delta.get(first..)?, row, outputs, count)?;
+        let place = row * inputs + column;
         let mut sums = [[v.splat(0.0); C]; R];
         if first > 0 {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                *sums = load(v, out, (row + r) * inputs + column)?;
-            }
+            sums = load_tile(v, out, place, inputs)?;
         }
-        for (o, weights) in (0..count).zip(&self.weights) {
-            let weights = load(v, weights, 0)?;
-            add_products(v, &mut sums, &delta, o, &weights);
+        let mut o = 0;
+        while o < count {
+            let weights = load(v, self.weights.get(o)?, 0)?;
+            add_products(v, &mut sums, &delta, o, &weights)?;
+            o += 1;
         }
-        for (r, sums) in sums.iter().enumerate() {
-            store(v, out, (row + r) * inputs + column, sums)?;
-        }
-        Some(())
+        store_tile(v, out, place, inputs, &sums)
     }
 }

@@ -1,7 +1,7 @@
 //! `out = x W + bias`.
 
 use super::lanes::Vector;
-use super::tiles::{Kernel, Tiles, add_products, cover, load, rows_of, store};
+use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
 /// Inputs at a time: their weights stay in the first cache while all samples pass.
 const PIECE: usize = 32;
@@ -54,18 +54,15 @@ impl Tiles for Forward<'_> {
     ) -> Option<()> {
         let Self { x, layer, inputs, outputs, ref mut out, first, count } = *self;
         let x = rows_of::<R>(x.get(first..)?, row, inputs, count)?;
-        let layer = layer.get(first * outputs..)?;
-        let mut sums = [[v.splat(0.0); C]; R];
-        for (r, sums) in sums.iter_mut().enumerate() {
-            *sums = load(v, out, (row + r) * outputs + column)?;
+        let mut sums = load_tile::<V, R, C>(v, out, row * outputs + column, outputs)?;
+        let mut weights = layer.get(first * outputs + column..)?;
+        let mut i = 0;
+        while i < count {
+            let w = load(v, weights, 0)?;
+            add_products(v, &mut sums, &x, i, &w)?;
+            weights = weights.get(outputs..)?;
+            i += 1;
         }
-        for (i, w) in (0..count).zip(layer.chunks_exact(outputs)) {
-            let w = load(v, w, column)?;
-            add_products(v, &mut sums, &x, i, &w);
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            store(v, out, (row + r) * outputs + column, sums)?;
-        }
-        Some(())
+        store_tile(v, out, row * outputs + column, outputs, &sums)
     }
 }

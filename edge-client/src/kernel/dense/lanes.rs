@@ -26,7 +26,48 @@ pub trait Vector: Copy {
     fn multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
 }
 
-/// One value: the vector of a microcontroller, and of what is left over elsewhere.
+/// Four values, each written out: at `opt-level = "s"` a compiler leaves a loop a loop. What a microcontroller has
+/// registers for.
+#[derive(Clone, Copy)]
+pub struct Fours;
+
+impl Vector for Fours {
+    type Lanes = [f32; 4];
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> [f32; 4] {
+        [value, value, value, value]
+    }
+
+    #[inline(always)]
+    fn load(self, values: &[f32]) -> Option<[f32; 4]> {
+        values.first_chunk().copied()
+    }
+
+    #[inline(always)]
+    fn store(self, values: &mut [f32], lanes: [f32; 4]) -> Option<()> {
+        *values.first_chunk_mut()? = lanes;
+        Some(())
+    }
+
+    #[inline(always)]
+    fn add(self, [a0, a1, a2, a3]: [f32; 4], [b0, b1, b2, b3]: [f32; 4]) -> [f32; 4] {
+        [a0 + b0, a1 + b1, a2 + b2, a3 + b3]
+    }
+
+    #[inline(always)]
+    fn subtract(self, [a0, a1, a2, a3]: [f32; 4], [b0, b1, b2, b3]: [f32; 4]) -> [f32; 4] {
+        [a0 - b0, a1 - b1, a2 - b2, a3 - b3]
+    }
+
+    #[inline(always)]
+    fn multiply(self, [a0, a1, a2, a3]: [f32; 4], [b0, b1, b2, b3]: [f32; 4]) -> [f32; 4] {
+        [a0 * b0, a1 * b1, a2 * b2, a3 * b3]
+    }
+}
+
+/// One value: what is left over.
 #[derive(Clone, Copy)]
 pub struct One;
 

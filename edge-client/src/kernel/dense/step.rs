@@ -1,5 +1,6 @@
 //! The gradient of a layer, and steps down it.
 
+use super::super::vector;
 use super::Momentum;
 use super::lanes::Vector;
 use super::tiles::{Kernel, Tiles, add_scaled, cover, load, store};
@@ -62,14 +63,19 @@ impl Target for Descent<'_> {
     fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()> {
         let mut steps = *sums;
         if let Some(Momentum { factor, velocity }) = &mut self.momentum {
-            for (step, velocity) in steps.iter_mut().zip(load::<V, C>(v, velocity, place)?) {
-                *step = v.add(v.multiply(v.splat(*factor), velocity), *step);
+            steps = load(v, velocity, place)?;
+            let mut c = 0;
+            while c < C {
+                steps[c] = v.add(v.multiply(v.splat(*factor), steps[c]), sums[c]);
+                c += 1;
             }
             store(v, velocity, place, &steps)?;
         }
         let mut weights = load::<V, C>(v, self.layer, place)?;
-        for (weight, step) in weights.iter_mut().zip(steps) {
-            *weight = v.subtract(*weight, v.multiply(v.splat(self.step_size), step));
+        let mut c = 0;
+        while c < C {
+            weights[c] = v.subtract(weights[c], v.multiply(v.splat(self.step_size), steps[c]));
+            c += 1;
         }
         store(v, self.layer, place, &weights)
     }
@@ -117,28 +123,27 @@ impl<T: Target> Tiles for Gradient<'_, T> {
     ) -> Option<()> {
         let Self { x, delta, inputs, outputs, ref mut target } = *self;
         let mut sums = [[v.splat(0.0); C]; R];
-        for (r, sums) in sums.iter_mut().enumerate() {
-            *sums = target.start(v, (row + r) * outputs + column)?;
+        let mut r = 0;
+        while r < R {
+            sums[r] = target.start(v, (row + r) * outputs + column)?;
+            r += 1;
         }
-        if R == 1 && row == inputs {
-            // The bias: its input is one.
-            for delta in delta.chunks_exact(outputs) {
-                let delta = load(v, delta, column)?;
-                for sums in &mut sums {
-                    add_scaled(v, sums, 1.0, &delta);
-                }
+        let mut errors = delta.get(column..).unwrap_or_default();
+        // The bias has an input of one.
+        let (mut rest, step) = if row < inputs { (x.get(row..)?, inputs) } else { (&[1.0; R][..], 0) };
+        while let Some(delta) = load(v, errors, 0) {
+            let x = rest.first_chunk::<R>()?;
+            let mut r = 0;
+            while r < R {
+                add_scaled(v, &mut sums[r], x[r], &delta);
+                r += 1;
             }
-        } else {
-            for (x, delta) in x.chunks_exact(inputs).zip(delta.chunks_exact(outputs)) {
-                let x = x.get(row..)?.first_chunk::<R>()?;
-                let delta = load(v, delta, column)?;
-                for (sums, x) in sums.iter_mut().zip(x) {
-                    add_scaled(v, sums, *x, &delta);
-                }
-            }
+            (errors, rest) = (vector::from(errors, outputs), vector::from(rest, step));
         }
-        for (r, sums) in sums.iter().enumerate() {
-            target.finish(v, (row + r) * outputs + column, sums)?;
+        let mut r = 0;
+        while r < R {
+            target.finish(v, (row + r) * outputs + column, &sums[r])?;
+            r += 1;
         }
         Some(())
     }

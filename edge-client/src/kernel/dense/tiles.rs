@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::lanes::{One, Vector};
+use super::lanes::{Fours, One, Vector};
 
 /// A kernel on one set of slices.
 pub trait Kernel {
@@ -22,11 +22,17 @@ pub trait Tiles {
     ) -> Option<()>;
 }
 
-/// Runs a kernel in tiles for a core of few registers, as most microcontrollers have.
+/// Runs a kernel in tiles for a core of few registers and no vectors.
+#[inline(always)]
+fn run_narrow(kernel: impl Kernel) {
+    kernel.run::<_, 1, 1, 4>(Fours);
+}
+
+/// Runs a kernel.
 #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 #[inline(always)]
 pub fn dispatch(kernel: impl Kernel) {
-    kernel.run::<One, 2, 4, 4>(One);
+    run_narrow(kernel);
 }
 
 /// Runs a kernel, compiled for the widest vectors that this machine turns out to have.
@@ -40,6 +46,9 @@ pub fn dispatch(kernel: impl Kernel) {
 
         #[inline(always)]
         fn with_simd<S: pulp::Simd>(self, simd: S) {
+            if S::F32_LANES < Fours::LANES {
+                return run_narrow(self.0);
+            }
             // Ten vectors of sums hide the latency of an addition, and fit sixteen registers with what they are
             // summed from. Two vectors of sixteen lanes are the most there is.
             self.0.run::<_, 5, 2, 32>(super::lanes::Widest(simd));
@@ -58,12 +67,14 @@ pub fn cover<V: Vector, const ROWS: usize, const COUNT: usize>(
     columns: usize,
 ) {
     let mut column = 0;
-    column = strips::<V, ROWS, COUNT>(tiles, v, &rows, column, columns);
-    column = strips::<V, ROWS, 1>(tiles, v, &rows, column, columns);
-    if V::LANES > 1 {
-        column = strips::<One, ROWS, 2>(tiles, One, &rows, column, columns);
-        strips::<One, ROWS, 1>(tiles, One, &rows, column, columns);
+    if COUNT > 1 {
+        column = strips::<V, ROWS, COUNT>(tiles, v, &rows, column, columns);
     }
+    column = strips::<V, ROWS, 1>(tiles, v, &rows, column, columns);
+    if COUNT > 1 {
+        column = strips::<One, ROWS, 2>(tiles, One, &rows, column, columns);
+    }
+    strips::<One, ROWS, 1>(tiles, One, &rows, column, columns);
 }
 
 /// As many strips of `C` vectors as there are. Returns the first column that is left.
@@ -98,13 +109,17 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
     column
 }
 
+// Loops over a tile count by hand: at "s" those of one turn vanish then, and chains of iterators do not.
+
 /// `C` vectors from `first` on.
 #[inline(always)]
 pub fn load<V: Vector, const C: usize>(v: V, values: &[f32], first: usize) -> Option<[V::Lanes; C]> {
     let values = values.get(first..)?.get(..C * V::LANES)?;
     let mut vectors = [v.splat(0.0); C];
-    for (vector, values) in vectors.iter_mut().zip(values.chunks_exact(V::LANES)) {
-        *vector = v.load(values)?;
+    let mut c = 0;
+    while c < C {
+        vectors[c] = v.load(values.get(c * V::LANES..)?)?;
+        c += 1;
     }
     Some(vectors)
 }
@@ -118,8 +133,10 @@ pub fn store<V: Vector, const C: usize>(
     vectors: &[V::Lanes; C],
 ) -> Option<()> {
     let values = values.get_mut(first..)?.get_mut(..C * V::LANES)?;
-    for (vector, values) in vectors.iter().zip(values.chunks_exact_mut(V::LANES)) {
-        v.store(values, *vector)?;
+    let mut c = 0;
+    while c < C {
+        v.store(values.get_mut(c * V::LANES..)?, vectors[c])?;
+        c += 1;
     }
     Some(())
 }
@@ -128,12 +145,14 @@ pub fn store<V: Vector, const C: usize>(
 #[inline(always)]
 pub fn add_scaled<V: Vector, const C: usize>(v: V, sums: &mut [V::Lanes; C], a: f32, b: &[V::Lanes; C]) {
     let a = v.splat(a);
-    for (sum, b) in sums.iter_mut().zip(b) {
-        *sum = v.add(*sum, v.multiply(a, *b));
+    let mut c = 0;
+    while c < C {
+        sums[c] = v.add(sums[c], v.multiply(a, b[c]));
+        c += 1;
     }
 }
 
-/// `sums[r] += rows[r][place] b`, for a place that all rows have.
+/// `sums[r] += rows[r][place] b`.
 #[inline(always)]
 pub fn add_products<V: Vector, const R: usize, const C: usize>(
     v: V,
@@ -141,10 +160,13 @@ pub fn add_products<V: Vector, const R: usize, const C: usize>(
     rows: &[&[f32]; R],
     place: usize,
     b: &[V::Lanes; C],
-) {
-    for (sums, row) in sums.iter_mut().zip(rows) {
-        add_scaled(v, sums, row[place], b);
+) -> Option<()> {
+    let mut r = 0;
+    while r < R {
+        add_scaled(v, &mut sums[r], *rows[r].get(place)?, b);
+        r += 1;
     }
+    Some(())
 }
 
 /// `R` rows of `length` values each, from `row` on, where rows are `stride` apart.
@@ -156,8 +178,44 @@ pub fn rows_of<const R: usize>(
     length: usize,
 ) -> Option<[&[f32]; R]> {
     let mut rows = [&[][..]; R];
-    for (r, slot) in rows.iter_mut().enumerate() {
-        *slot = values.get((row + r) * stride..)?.get(..length)?;
+    let mut r = 0;
+    while r < R {
+        rows[r] = values.get((row + r) * stride..)?.get(..length)?;
+        r += 1;
     }
     Some(rows)
+}
+
+/// `R` x `C` vectors, where rows are `stride` apart.
+#[inline(always)]
+pub fn load_tile<V: Vector, const R: usize, const C: usize>(
+    v: V,
+    values: &[f32],
+    first: usize,
+    stride: usize,
+) -> Option<[[V::Lanes; C]; R]> {
+    let mut tile = [[v.splat(0.0); C]; R];
+    let mut r = 0;
+    while r < R {
+        tile[r] = load(v, values, first + r * stride)?;
+        r += 1;
+    }
+    Some(tile)
+}
+
+/// Writes `R` x `C` vectors, where rows are `stride` apart.
+#[inline(always)]
+pub fn store_tile<V: Vector, const R: usize, const C: usize>(
+    v: V,
+    values: &mut [f32],
+    first: usize,
+    stride: usize,
+    tile: &[[V::Lanes; C]; R],
+) -> Option<()> {
+    let mut r = 0;
+    while r < R {
+        store(v, values, first + r * stride, &tile[r])?;
+        r += 1;
+    }
+    Some(())
 }
