@@ -313,8 +313,18 @@ fn idx_test_parts_labels_and_sums() {
         }
     }
     let sums = |first: &str, second: &str| format!("{one}sha256 = [\"{first}\", \"{second}\"]\n");
-    let (right, zeros) = ("11bff7da67bbd3b8ee2ebea4a9a17ac8bd0b9f04c7bac61ee68ccb2e88e4cdcf", "0".repeat(64));
-    has(&message(&here, &sums(right, &zeros)), &["images", "SHA-256", right]);
+    let zeros = "0".repeat(64);
+    let right = |first: &str, name: &str| {
+        let said = message(&here, &sums(first, &zeros));
+        has(&said, &[name, "SHA-256", &zeros]);
+        let found: Vec<&str> = said.split([' ', ',']).filter(|word| word.len() == 64).collect();
+        found.into_iter().find(|sum| *sum != zeros).unwrap().to_owned()
+    };
+    let first = right(&zeros, "images");
+    let second = right(&first, "labels");
+    assert!(read(&format!("{}{partition}", sums(&first, &second.to_uppercase()))).is_ok());
+    let one_too_many = format!("{one}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
+    has(&read(&one_too_many).unwrap_err(), &["my.toml", "3 sums for 2 files"]);
     has(&message(&here, &format!("{one}sha256 = [\"12\"]")), &["data.sha256", "64 hexadecimal digits"]);
 }
 
@@ -405,7 +415,7 @@ fn leaf_users_are_clients() {
         ("[2, 3, 0]", "[2, 4, 0]", &["\"a\"", "announces 4", "there are 3"][..]),
         ("[2, 3, 0]", "[2, 3]", &["3 names", "2 numbers"]),
         ("\"none\"]", "\"nobody\"]", &["\"nobody\"", "user_data"]),
-        ("[1, 1, 1, 1]", "[1, 1, 1]", &["\"b\", sample 0", "4 values", "3"]),
+        ("[1, 1, 1, 1]", "[1, 1, 1]", &["\"a\", sample 1", "4 values", "have 3"]),
         ("[1, 1, 1, 1]", "[1, 1, NaN, 1]", &["line 3", "column"]),
         ("[1, 1, 1, 1]", "[1, 1, 1e39, 1]", &["line 3", "1e39"]),
         ("[1, 1, 1, 1]", "[1, 1, \"1\", 1]", &["line 3", "numbers and text"]),
