@@ -11,6 +11,7 @@ mod times;
 use std::collections::BTreeMap;
 
 pub use devices::gate;
+use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{Counters, DeviceId, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
@@ -131,8 +132,10 @@ pub struct Outcome {
     pub newcomers_global: Scores,
     /// `C`.
     pub outputs: usize,
-    /// The final representation, orthonormal.
+    /// The final representation of linear models, orthonormal.
     pub representation: Option<Matrix>,
+    /// Of networks: the layers that travel, as they are at the end.
+    pub layers: Vec<Tensor>,
     /// The engine's counters.
     pub counters: Counters,
     /// What all releases have cost the records of each device; without noise there is no account.

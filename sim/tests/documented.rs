@@ -82,7 +82,9 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         (
             "`[algorithm]` of networks",
             "algorithm",
-            ["fedrep", "fedprox", "lg-fedavg", "perfedavg", "apfl", "l2gd", "local-only"].map(network).to_vec(),
+            ["fedrep", "fedprox", "lg-fedavg", "perfedavg", "apfl", "l2gd", "local-only"]
+                .map(network)
+                .to_vec(),
         ),
         ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
         (

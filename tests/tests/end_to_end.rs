@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_aggregator::server::Status;
 use fedspan_aggregator::store;
-use fedspan_sim::run::{Unwatched, run};
+use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 use fedspan_tests::keys::{identity, keys};
 use fedspan_tests::{device, fleet_of, start_with};
@@ -51,6 +51,27 @@ async fn agree(data: &str, sections: &str) {
 
 /// What a real campaign on these data says and learns, and what is learnt in a simulation.
 async fn both(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
+    let (status, state, simulated, scenario) = campaign(data, sections).await;
+    let (d, k) = (scenario.dataset(scenario.seed).expect("data").features, scenario.model.k);
+    let served = Matrix::from_column_slice(d, k, &state[..d * k]);
+    let served = orthonormal(&served).expect("full rank");
+    (status, served, simulated.representation.expect("there is one"))
+}
+
+/// The layers of a network that travel: the same bits, simulated and by devices.
+async fn agree_on_layers(sections: &str) {
+    let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
+                [split]\nby = \"classes\"\ntest = 0.5\n";
+    let (_, state, simulated, _) = campaign(data, sections).await;
+    let layers: Vec<u32> =
+        simulated.layers.iter().flat_map(|layer| layer.values.iter().map(|v| v.to_bits())).collect();
+    let served: Vec<u32> = state.iter().map(|value| (*value as f32).to_bits()).collect();
+    assert!(layers.len() > 500);
+    assert_eq!(served, layers);
+}
+
+/// A real campaign with its status and final state, and the same simulated.
+async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Scenario) {
     let scenario = Scenario::parse("test", &format!("{data}{sections}"), &[]).expect("scenario");
     let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
     let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
@@ -73,10 +94,24 @@ async fn both(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
     assert_eq!(status.phase, "finished");
     assert_eq!(status.updates, simulated.counters_without_newcomers(dataset.newcomers.len()));
     let committed = store::read(state.path()).expect("readable").expect("committed");
-    let (d, k) = (dataset.features, scenario.model.k);
-    let served = Matrix::from_column_slice(d, k, &committed.state[..d * k]);
-    let served = orthonormal(&served).expect("full rank");
-    (status, served, simulated.representation.expect("there is one"))
+    (status, committed.state, simulated, scenario)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn networks_of_which_the_body_travels() {
+    agree_on_layers(
+        "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nhead_epochs = 2\n",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn networks_of_which_the_last_layers_travel_in_half_precision() {
+    agree_on_layers(
+        "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"lg-fedavg\"\nrounds = 3\nshared_layers = 3\n\
+         upload = \"f16\"\ndownload = \"f16\"\n",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

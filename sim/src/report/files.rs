@@ -66,12 +66,17 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 }
 
 /// What a run writes into its directory, besides `seed-S` directories of the same content.
-const WRITTEN: [&str; 6] = [
+const WRITTEN: [&str; 11] = [
     "summary.json",
     "rounds.jsonl",
     "clients.csv",
     "report.html",
     "model/representation.npy",
+    "model/layer-0.npy",
+    "model/layer-1.npy",
+    "model/layer-2.npy",
+    "model/layer-3.npy",
+    "model/layer-4.npy",
     "model/heads.npy",
 ];
 
@@ -187,7 +192,8 @@ fn clients(outcome: &Outcome) -> String {
 }
 
 /// `representation.npy` (d x k) and `heads.npy` ((clients, k), or (clients, k, outputs) where there are
-/// several). A model without a representation (local-only) has heads on all d features.
+/// several), and of networks `layer-0.npy` and so on: the layers that travel, from the first of them, each (inputs + 1) x
+/// outputs. A model without a representation (local-only) has heads on all d features.
 fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
     if let Some(b) = &outcome.representation {
@@ -195,6 +201,12 @@ fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
         let values: Vec<f64> = b.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect();
         let shape = [b.nrows() as u64, b.ncols() as u64];
         npz::write(&path, &shape, &values).map_err(|error| failed(&path, error))?;
+    }
+    for (number, layer) in outcome.layers.iter().enumerate() {
+        let path = directory.join(format!("layer-{number}.npy"));
+        let values: Vec<f64> = layer.values.iter().map(|value| f64::from(*value)).collect();
+        npz::write(&path, &[layer.rows.into(), layer.cols.into()], &values)
+            .map_err(|error| failed(&path, error))?;
     }
     if let Some(first) = outcome.clients.first() {
         let path = directory.join("heads.npy");

@@ -285,6 +285,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         newcomers_global: Scores::default(),
         outputs: dataset.outputs,
         representation: None,
+        layers: Vec::new(),
         counters: Counters::default(),
         privacy: None,
         updates: 0,

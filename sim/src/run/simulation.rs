@@ -181,6 +181,7 @@ impl<'a> Simulation<'a> {
             }),
             outputs: self.dataset.outputs,
             representation: basis,
+            layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
             counters: self.engine.counters(),
             privacy,
             updates: self.updates,

@@ -1,0 +1,180 @@
+//! Networks in the simulator: what leaves a client, which model is scored, runs that diverge, what a file may ask for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{code, directory, errors, program, text};
+use fedspan_protocol::tensor::Role;
+use fedspan_sim::run::{Outcome, RunError, Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+
+/// Digits of two classes a client, a few rounds.
+fn scenario(changes: &[&str]) -> Result<Scenario, String> {
+    let small = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
+    let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
+    let text = Scenario::built_in("digits-network").unwrap();
+    Scenario::parse("digits-network", text, &changes).map_err(|problem| problem.to_string())
+}
+
+fn outcome(changes: &[&str]) -> Outcome {
+    run(&scenario(changes).unwrap(), 1, &mut Unwatched).unwrap()
+}
+
+fn named(name: &str) -> String {
+    format!("algorithm.name=\"{name}\"")
+}
+
+/// A head that is one's own is not among what travels, and is not among the bytes either.
+#[test]
+fn what_travels_is_what_the_method_shares() {
+    let (body, head) = (65 * 16, 17 * 10);
+    for (name, roles, values) in [
+        ("fedrep", vec![Role::Representation], body),
+        ("fedper", vec![Role::Representation], body),
+        ("fedavg", vec![Role::Representation, Role::SharedHead], body + head),
+        ("lg-fedavg", vec![Role::SharedHead], head),
+        ("local-only", vec![], 0),
+    ] {
+        let outcome = outcome(&[&named(name), "algorithm.lg-fedavg.shared_layers=1"]);
+        let travelled: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
+        assert_eq!(travelled, roles, "{name}");
+        for row in &outcome.rounds[1..] {
+            let each = row.bytes_up / row.participants.len() as u64;
+            // Frames: a few bytes of head in each of a few dozen.
+            assert!((4 * values..4 * values + 40 + 4 * values / 10).contains(&each), "{name}: {each}");
+        }
+    }
+}
+
+/// Whoever is never asked keeps the head it began with, zeros, under a body that it never held.
+#[test]
+fn clients_that_are_never_asked_are_scored_with_everyones_body_and_a_head_of_zeros() {
+    let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
+    let [_, round] = &outcome.rounds[..] else { panic!("one round") };
+    let [asked] = round.participants[..] else { panic!("one client") };
+    for (number, client) in (0..).zip(&outcome.clients) {
+        assert_eq!(number == asked, client.head.iter().any(|value| *value != 0.0), "{number}");
+        if number != asked {
+            assert!((client.loss - 10f64.ln()).abs() < 1e-6);
+        }
+    }
+    // At the end everybody has trained a head.
+    assert!(outcome.tuned.iter().all(|client| client.head.iter().any(|value| *value != 0.0)));
+}
+
+/// One network for all is scored as it is, and after epochs on its head by each client; `+ft` names the second.
+#[test]
+fn what_is_scored_is_said() {
+    let plain = outcome(&[&named("fedavg")]);
+    let tuned = outcome(&[&named("fedavg+ft")]);
+    let accuracy = |clients: &[fedspan_sim::evaluate::ClientScore]| {
+        clients.iter().filter_map(|client| client.accuracy).sum::<f64>() / clients.len() as f64
+    };
+    assert_eq!(plain.scores.accuracy, Some(accuracy(&plain.clients)));
+    assert_eq!(tuned.scores.accuracy, Some(accuracy(&plain.tuned)));
+    assert_eq!(plain.layers, tuned.layers);
+    assert!(plain.clients.windows(2).all(|pair| pair[0].head == pair[1].head));
+    assert!(plain.tuned.windows(2).any(|pair| pair[0].head != pair[1].head));
+    assert!(accuracy(&plain.tuned) > accuracy(&plain.clients));
+}
+
+/// Two classes a client: of the personal networks more is right than of one for all, in every one of three seeds.
+#[test]
+fn heads_of_ones_own_pay_where_clients_differ() {
+    for seed in 1..=3 {
+        let right = |name: &str| {
+            let scenario = scenario(&[&named(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
+            run(&scenario, seed, &mut Unwatched).unwrap().scores.accuracy.unwrap()
+        };
+        let (personal, shared) = (right("fedrep"), right("fedavg"));
+        assert!(personal > 0.9 && personal > shared + 0.05, "seed {seed}: {personal} {shared}");
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_threads() {
+    let place = directory("network-threads");
+    for threads in ["1", "2"] {
+        let arguments = ["run", "digits-network", "--set", "algorithm.rounds=6", "--threads", threads];
+        let ran = program(&place, &[&arguments[..], &["--out", threads]].concat());
+        assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    }
+    for file in ["rounds.jsonl", "clients.csv", "model/layer-0.npy", "model/heads.npy"] {
+        let read = |threads: &str| std::fs::read(place.join(threads).join(file)).unwrap();
+        assert!(read("1") == read("2") && !read("1").is_empty(), "{file}");
+    }
+}
+
+/// Training ends where a loss is not finite any more; the message says whose, and what came before is kept.
+#[test]
+fn a_run_that_diverges_says_which_client_and_keeps_what_there_is() {
+    let place = directory("network-diverges");
+    let wild = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
+    let ran = program(&place, &wild);
+    assert_eq!(code(&ran), 1);
+    let said = errors(&ran);
+    assert!(said.contains("round 1 of digits-network, seed 1: the loss of client"), "{said}");
+    assert!(said.contains("what was finished is in results"), "{said}");
+    let summary = std::fs::read_to_string(place.join("results/summary.json")).unwrap();
+    assert!(summary.contains("\"diverged\": {") && summary.contains("\"round\": 1"), "{summary}");
+    let rounds = std::fs::read_to_string(place.join("results/rounds.jsonl")).unwrap();
+    assert!(rounds.lines().next().unwrap().contains("\"accuracy\""));
+}
+
+#[test]
+fn a_client_with_one_class_and_one_with_a_single_sample_take_part() {
+    let one = outcome(&["data.partition.classes=1"]);
+    assert_eq!(one.counters.rejected() + one.counters.declined, 0);
+    assert!(one.scores.accuracy.unwrap() > 0.9);
+    let few = outcome(&["data.partition.clients=400", "algorithm.batch=64"]);
+    assert_eq!(few.counters.rejected() + few.counters.declined, 0);
+}
+
+#[test]
+fn the_papers_table_has_a_row_for_each_method() {
+    let place = directory("network-compare");
+    let small = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
+    let words = ["compare", "digits-network", "digits-network,data.partition.classes=5"];
+    let methods = ["--algorithms", "fedrep,fedavg,local-only"];
+    let ran = program(&place, &[&words[..], &methods, &small].concat());
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let table = text(&ran);
+    let rows: Vec<&str> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(rows[rows.len() - 5..], ["fedrep", "fedavg", "fedavg+ft", "local-only", "report:"], "{table}");
+    assert!(table.contains("digits-network classes=5"), "{table}");
+    let report = std::fs::read_to_string(place.join("fedspan-compare/report.html")).unwrap();
+    assert!(report.contains("simulated time") && report.contains("bytes"));
+}
+
+#[test]
+fn a_file_asks_for_what_there_is() {
+    let refused = |changes: &[&str]| scenario(changes).unwrap_err();
+    for (changes, says) in [
+        (&["model.hidden=[]"][..], "1 to 3 widths"),
+        (&["model.hidden=[1, 2, 3, 4]"], "1 to 3 widths"),
+        (&["model.hidden=[0]"], "1 to 3 widths"),
+        (&["model.k=3"], "unknown key"),
+        (&["algorithm.pull=1.0"], "unknown key"),
+        (&["algorithm.ditto.pul=1.0"], "did you mean \"pull\""),
+        (&["algorithm.momentum=1.0"], "0.999999"),
+        (&["algorithm.name=\"scaffold\"", "algorithm.momentum=0.5"], "control variates"),
+        (&["algorithm.name=\"gd-gd\""], "allowed: \"fedrep\""),
+        (&["algorithm.batch=0"], "65535"),
+        (&["stop.distance=0.1"], "no distance"),
+        (&["aggregation.rule=\"projector-mean\""], "networks have layers"),
+        (&["privacy.epsilon=1.0", "privacy.delta=1e-5"], "adds no noise"),
+        (&["attack.kind=\"ipm\""], "linear models"),
+    ] {
+        let said = refused(changes);
+        assert!(said.contains(says), "{changes:?}: {said}");
+    }
+    let regression =
+        Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
+    assert!(Scenario::parse("linear", &regression, &[]).is_err());
+    // What stands in the table of another method is read, and nothing is done with it.
+    assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
+    // A network that no frames can carry.
+    let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
+    let refused = run(&wide, 1, &mut Unwatched).unwrap_err();
+    assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
+}
