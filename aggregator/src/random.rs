@@ -44,6 +44,8 @@ pub enum Purpose {
     Attack,
     /// The noise of a simulated device's release: the upper half of the index is the round, the lower the device.
     Noise,
+    /// The network that all begin with.
+    Network,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

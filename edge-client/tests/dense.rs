@@ -11,7 +11,7 @@ use fedspan_client::kernel::dense::{
 use proptest::prelude::*;
 
 /// Error of the softmax: rounding, or what micromath's exponential is off by.
-const SOFTMAX_ERROR: f64 = if cfg!(feature = "micromath") { 1e-2 } else { 1e-6 };
+const SOFTMAX_ERROR: f64 = if cfg!(feature = "micromath") { 1e-3 } else { 1e-6 };
 
 /// One layer and a batch: (n, inputs, outputs).
 struct Case {
@@ -179,9 +179,12 @@ fn assert_sum(got: f32, terms: impl Iterator<Item = f64>) {
 
 #[test]
 fn relu_is_zero_for_all_that_is_not_positive() {
-    let mut values = [-1.0, -0.0, 0.0, 2.0, f32::NEG_INFINITY, f32::INFINITY, f32::NAN];
+    let mut values = [-1.0, -0.0, 0.0, 2.0, f32::NEG_INFINITY, f32::INFINITY];
     relu(&mut values);
-    assert_eq!(values, [0.0, 0.0, 0.0, 2.0, 0.0, f32::INFINITY, 0.0]);
+    assert_eq!(values.map(f32::to_bits), [0.0, 0.0, 0.0, 2.0, 0.0, f32::INFINITY].map(f32::to_bits));
+    let mut lost = [f32::NAN];
+    relu(&mut lost);
+    assert!(lost[0].is_nan(), "a run that has diverged must be found out");
 }
 
 #[test]

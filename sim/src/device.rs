@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::data::Dataset;
 use crate::evaluate;
-use crate::fleet::{Build, SimSession, foreseeable, frame_limit};
+use crate::fleet::{Build, SimSession, foreseeable};
 use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
@@ -85,11 +85,11 @@ pub fn client_session(
     leave_when_fitted: bool,
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
-    let build = Build::of(scenario, dataset, Seeds::System).ok()?;
-    let frame_limit = frame_limit(build.shape);
+    let build = Build::of(scenario, dataset, scenario.seed, Seeds::System).ok()?;
+    let frame_limit = build.frame_limit();
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
-    build.session(config, identity.protection, client.source(), random).ok()
+    build.session(config, identity.protection, client, random).ok()
 }
 
 /// Runs a session over one connection until it ends.
@@ -251,7 +251,7 @@ fn report(
     );
     let shape = evaluate::shape_of(dataset, scenario.model.k);
     if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(name - 1) {
-        let score = evaluate::score(session.task_mut(), client, shape);
+        let score = evaluate::on_device(session.task_mut(), client, shape);
         let own = "on its own test samples";
         match (score.accuracy, score.test_mse) {
             (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {own}\n"),

@@ -1,14 +1,16 @@
 //! Scores models: every figure that a result file reports, and the baselines that need no rounds.
 
+use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
-use fedspan_client::memory::Shape;
+use fedspan_client::memory::{NetworkShape, Shape};
 use fedspan_client::source::Targets;
 use fedspan_client::{Linear, Mechanism, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
 use crate::data::{Client, Dataset, Labels, Set};
-use crate::fleet::HeapWorkspace;
+use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
+use crate::network;
 
 /// The figures of one model on one data set. What does not apply is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,7 +38,7 @@ pub enum Wanted {
 }
 
 /// One client's personal model and what it scores.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientScore {
     /// The head, k x C.
     pub head: Vec<f32>,
@@ -111,6 +113,53 @@ pub fn score<P: Mechanism>(
     }
 }
 
+/// Scores what a device has, with its own fitted head, on its client.
+#[must_use]
+pub fn on_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
+    match task {
+        SimTask::Linear(model) => score(model, client, shape),
+        SimTask::Network(network) => with_network(network.shape(), network.own(), client),
+    }
+}
+
+/// Scores the network with these parameters on a client.
+#[must_use]
+pub fn with_network(shape: NetworkShape, parameters: &[f32], client: &Client) -> ClientScore {
+    let train = network::errors(shape, parameters, &client.train);
+    let test = network::errors(shape, parameters, &client.test);
+    #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+    let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
+    let head = shape.range(shape.layers() - 1..shape.layers());
+    ClientScore {
+        head: parameters.get(head).unwrap_or_default().to_vec(),
+        loss: mean(train.loss, train.count).unwrap_or(0.0),
+        #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+        accuracy: mean(test.right as f64, test.count),
+        test_mse: None,
+    }
+}
+
+/// Scores every client with the network that its device has when these layers are everyone's. Clients in parallel,
+/// results in order.
+#[must_use]
+pub fn with_networks(clients: &[Client], devices: &[SimDevice], shared: &[Tensor]) -> Vec<ClientScore> {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
+        SimTask::Network(network) => with_network(network.shape(), &network.scored(shared), client),
+        SimTask::Linear(_) => ClientScore::default(),
+    };
+    devices.par_iter().zip(clients).map(one).collect()
+}
+
+/// Scores every client with what its device has. Clients in parallel, results in order.
+#[must_use]
+pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
+        SimTask::Network(network) => with_network(network.shape(), network.own(), client),
+        SimTask::Linear(_) => ClientScore::default(),
+    };
+    devices.par_iter().zip(clients).map(one).collect()
+}
+
 struct Errors {
     squares: f64,
     right: usize,
@@ -156,6 +205,15 @@ pub fn largest(values: &[f32]) -> usize {
         }
     }
     best
+}
+
+/// The mean accuracy of the tenth of the clients that have the least; of one at least.
+#[must_use]
+pub fn worst_decile(clients: &[ClientScore]) -> Option<f64> {
+    let mut accuracies: Vec<f64> = clients.iter().filter_map(|client| client.accuracy).collect();
+    accuracies.sort_by(f64::total_cmp);
+    let count = (accuracies.len() / 10).max(1);
+    mean(accuracies.into_iter().take(count).map(Some))
 }
 
 /// Averages client scores, in order.

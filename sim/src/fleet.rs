@@ -1,7 +1,10 @@
 //! The simulated devices: the client's session on heap memory, wired to the host's connection.
 
+mod task;
+
 use std::sync::Arc;
 
+use fedspan_aggregator::config::network_parameters;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::fixed::Scale;
@@ -11,12 +14,15 @@ use fedspan_client::store::NoStore;
 use fedspan_client::{Event, Linear, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
-use fedspan_protocol::message::Numeric;
+use fedspan_protocol::message::{Model, Numeric};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
-use crate::data::{ClientSource, Dataset};
+pub use task::SimTask;
+
+use crate::data::{Client, ClientSource, Dataset};
 use crate::evaluate;
+use crate::network::{NetworkBuild, SimNetwork};
 use crate::noise::{self, Hiding, Seeds, SimNoise};
 use crate::scenario::Scenario;
 
@@ -98,7 +104,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
 }
 
 /// The client as the simulator runs it.
-pub type SimSession = Session<Linear<HeapWorkspace, SimNoise>, ClientSource, NoStore, ChaCha8Rng>;
+pub type SimSession = Session<SimTask, ClientSource, NoStore, ChaCha8Rng>;
 
 /// A simulated device's randomness: the same in every run. Not for devices with keys, which nobody may foresee.
 #[must_use]
@@ -119,6 +125,8 @@ pub struct Build {
     pub privacy: Option<Hiding>,
     /// Of the noise.
     pub seeds: Seeds,
+    /// Where the model is a network.
+    pub network: Option<NetworkBuild>,
 }
 
 /// Devices that cannot hide what the scenario says they do.
@@ -131,8 +139,14 @@ impl Build {
     ///
     /// # Errors
     /// [`BuildError`].
-    pub fn of(scenario: &Scenario, dataset: &Dataset, seeds: Seeds) -> Result<Self, BuildError> {
+    pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64, seeds: Seeds) -> Result<Self, BuildError> {
+        let sizes =
+            fedspan_aggregator::config::Shape { features: dataset.features, outputs: dataset.outputs };
+        let fleet = dataset.clients.len();
+        let network =
+            network_parameters(sizes, &scenario.model, &scenario.algorithm, scenario.rule, fleet, seed);
         Ok(Self {
+            network: network.map(NetworkBuild::of),
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
             second: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),
@@ -149,14 +163,51 @@ impl Build {
         &self,
         config: Config,
         protection: Protection,
-        source: ClientSource,
+        client: &Client,
         random: ChaCha8Rng,
     ) -> Result<SimSession, BuildError> {
+        let task = self.task(config.device, client.train.len())?;
+        Ok(Session::new(config, protection, task, client.source(), NoStore, random))
+    }
+
+    fn task(&self, device: u64, samples: usize) -> Result<SimTask, BuildError> {
+        if let Some(network) = &self.network {
+            return Ok(SimTask::Network(SimNetwork::new(network, device, samples)));
+        }
         let memory = HeapWorkspace::new(self.shape, self.numeric);
         let memory = if self.second { memory.with_second() } else { memory };
-        let noise = SimNoise::new(self.privacy, self.seeds, config.device);
+        let noise = SimNoise::new(self.privacy, self.seeds, device);
         let task = Linear::private(memory, noise).map_err(|error| BuildError(error.to_string()))?;
-        Ok(Session::new(config, protection, task, source, NoStore, random))
+        Ok(SimTask::Linear(task))
+    }
+
+    /// The model, as a hello says it.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let Shape { features, width, outputs } = self.shape;
+        match &self.network {
+            Some(network) => network.parameters.shape.model(),
+            None => Model::Linear { features: small(features), width: small(width), outputs: small(outputs) },
+        }
+    }
+
+    /// Most values that travel in one direction of a round.
+    fn travelling(&self) -> usize {
+        let Shape { features, width, outputs } = self.shape;
+        match &self.network {
+            Some(network) => network.shape.parameters() * network.parameters.method.tensors_a_layer(),
+            None => features * width + width * outputs,
+        }
+    }
+
+    /// The frame limit of a simulated device: the smallest usual one in which the model takes at most 64 chunks, as a
+    /// firmware engineer would choose it.
+    #[must_use]
+    pub fn frame_limit(&self) -> u16 {
+        let bytes = 4 * self.travelling();
+        let limit = [256usize, 512, 1024, 2048, 4096].into_iter().find(|limit| bytes <= 64 * (limit - 40));
+        u16::try_from(limit.unwrap_or(FRAME_LIMIT_MAX)).unwrap_or(u16::MAX)
     }
 }
 
@@ -243,13 +294,4 @@ impl SimDevice {
     pub fn traffic(&self) -> Traffic {
         self.connection.traffic()
     }
-}
-
-/// The frame limit of a simulated device: the smallest usual one in which the model takes at most 64
-/// chunks, as a firmware engineer would choose it.
-#[must_use]
-pub fn frame_limit(shape: Shape) -> u16 {
-    let bytes = 4 * (shape.features * shape.width + shape.width * shape.outputs);
-    let limit = [256usize, 512, 1024, 2048].into_iter().find(|limit| bytes <= 64 * (limit - 40));
-    u16::try_from(limit.unwrap_or(FRAME_LIMIT_MAX)).unwrap_or(u16::MAX)
 }

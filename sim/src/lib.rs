@@ -21,6 +21,7 @@ pub mod emulate;
 pub mod evaluate;
 pub mod fleet;
 pub mod live;
+pub mod network;
 pub mod noise;
 pub mod power;
 pub mod report;

@@ -25,6 +25,9 @@ use crate::fleet::BuildError;
 use crate::report::summary::Figures;
 use crate::scenario::Scenario;
 
+/// Rounds at the end whose mean accuracy is reported of networks, as the papers do.
+pub const RECENT: u32 = 10;
+
 /// A run that did not end well.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
@@ -64,6 +67,15 @@ pub enum RunError {
     /// A fault of this program.
     #[error("the fleet fell silent before the campaign was over")]
     Silent,
+}
+
+/// Where training ended early, as the loss of a client was not finite any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Diverged {
+    /// Which, from 0.
+    pub client: u64,
+    /// In which round.
+    pub round: u32,
 }
 
 /// The account of the devices' noise.
@@ -109,6 +121,10 @@ pub struct Outcome {
     pub scores: Scores,
     /// Each client's personal model.
     pub clients: Vec<ClientScore>,
+    /// Of networks: the same after epochs on their heads at the end.
+    pub tuned: Vec<ClientScore>,
+    /// The round and the client whose loss was not finite any more, which ended training.
+    pub diverged: Option<Diverged>,
     /// Each newcomer's personal model.
     pub newcomers: Vec<ClientScore>,
     /// The shared model's figures on newcomers' test data, where there is a shared model.

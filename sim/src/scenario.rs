@@ -6,8 +6,8 @@ mod fleet;
 
 pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
-pub use data::{DataSection, ImageSource, ImagesSection, Targeted};
-use data::{locate, read_data};
+use data::read_data;
+pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
@@ -184,6 +184,8 @@ impl Scenario {
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
+        let model = read_model(&root.section("model")?)?;
+        let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
@@ -191,8 +193,8 @@ impl Scenario {
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
             data: read_data(&root.section("data")?, &root.section("split")?)?,
-            model: read_model(&root.section("model")?)?,
-            algorithm: read_algorithm(&root.section("algorithm")?)?,
+            model,
+            algorithm,
             rule,
             norm,
             samples,
@@ -218,6 +220,7 @@ impl Scenario {
         let classification = targeted == Targeted::Classes;
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
+        self.check_network(root)?;
         check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
         self.check_privacy(root)?;
         if classification && self.model.init == Init::Moments {
@@ -287,6 +290,27 @@ impl Scenario {
         Ok(())
     }
 
+    /// What a network cannot be asked for.
+    fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
+        if self.model.hidden.is_none() {
+            return Ok(());
+        }
+        if self.data.targeted() != Targeted::Classes {
+            let message =
+                "found \"mlp\", which tells classes apart; these data have none; allowed here: \"linear\"";
+            return Err(root.section("model")?.problem("kind", message));
+        }
+        if self.stop.distance.is_some() {
+            let message = "a network has no distance to a true representation; allowed here: accuracy, loss, simulated_time";
+            return Err(root.section("stop")?.problem("distance", message));
+        }
+        if self.attack.is_some() {
+            let message = "attacks are for linear models; leave the section out";
+            return Err(root.section("attack")?.problem("kind", message));
+        }
+        Ok(())
+    }
+
     /// Noise is for what can be hidden in it.
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
         let Some(privacy) = self.privacy else { return Ok(()) };
@@ -350,7 +374,9 @@ impl Scenario {
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        self.data.dataset(&self.name, seed)
+        let dataset = self.data.dataset(&self.name, seed)?;
+        // Layers of a network have biases.
+        Ok(if self.model.hidden.is_some() { dataset.without_constant() } else { dataset })
     }
 
     /// Checks that nobody attacks: real devices and boards do as they are built.
@@ -364,7 +390,7 @@ impl Scenario {
     /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.
     #[must_use]
     pub fn locate(&self, path: &str) -> String {
-        locate(&self.name, path)
+        crate::data::file::locate(&self.name, path)
     }
 
     /// Whether the algorithm exchanges rounds.

@@ -16,6 +16,8 @@ const GRAPHS: &str = "[data]\nkind = \"stochastic-block-model\"\nclients = 5\nd 
 const CSV: &str =
     "[data]\nkind = \"csv\"\npath = \"f\"\nclient = \"c\"\ntarget = \"y\"\nfeatures = [\"a\"]\n";
 const WATCH: &str = "[data]\nkind = \"watch-imu\"\n";
+const LEAF: &str = "[data]\nkind = \"leaf\"\npath = \"f\"\n";
+const CIFAR: &str = "[data]\nkind = \"cifar\"\npath = \"d\"\n";
 const DIGITS: &str = "[data]\nkind = \"digits\"\n";
 
 /// A table of the page: its heading, the section it is about, and the smallest files that between them know all of
@@ -25,6 +27,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let more = |data: &str, more: &str| format!("{data}{more}{REST}");
     let linear = with(LINEAR);
     let idx = "[data]\nkind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
+    let tested = format!("{idx}test_images = \"i\"\ntest_labels = \"l\"\n");
     vec![
         ("Top level", "", vec![linear.clone()]),
         (
@@ -36,13 +39,16 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("`[data]`, kind = \"stochastic-block-model\"", "data", vec![format!("{GRAPHS}{PRINCIPAL}")]),
         ("`[data]`, kind = \"npz\"", "data", vec![with("[data]\nkind = \"npz\"\npath = \"f\"\n")]),
         ("`[data]`, kind = \"csv\"", "data", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
-        ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH)]),
+        ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH), more(WATCH, "inputs = \"windows\"\n")]),
         (
             "`[data]`, kind = \"digits\" or \"mnist5k\"",
             "data",
             vec![with(DIGITS), with("[data]\nkind = \"mnist5k\"\n")],
         ),
         ("`[data]`, kind = \"idx\"", "data", vec![with(idx)]),
+        ("`[data]`, kind = \"cifar\"", "data", vec![with(CIFAR)]),
+        ("`[data]`, kind = \"leaf\"", "data", vec![with(LEAF)]),
+        ("`[data.partition]`, kind = \"leaf\"", "data.partition", vec![with(LEAF)]),
         (
             "`[data.partition]`",
             "data.partition",
@@ -50,11 +56,23 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 with(DIGITS),
                 more(DIGITS, "[data.partition]\nkind = \"iid\"\n"),
                 more(DIGITS, "[data.partition]\nsizes = \"log-normal\"\n"),
+                more(DIGITS, "[data.partition]\nkind = \"log-normal-sizes\"\n"),
+                more(DIGITS, "[data.partition]\nkind = \"dirichlet\"\n"),
             ],
         ),
         ("`[split]`, kind = \"watch-imu\"", "split", vec![with(WATCH)]),
         ("`[split]`, kind = \"csv\"", "split", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
-        ("`[split]`, kind = \"digits\", \"mnist5k\" or \"idx\"", "split", vec![with(DIGITS), with(idx)]),
+        (
+            "`[split]`, kind = \"digits\", \"mnist5k\", \"idx\" or \"leaf\"",
+            "split",
+            vec![
+                with(DIGITS),
+                with(idx),
+                more(DIGITS, "[split]\nby = \"classes\"\n"),
+                with(&tested),
+                with(LEAF),
+            ],
+        ),
         ("`[model]`", "model", vec![linear.clone()]),
         ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
         (

@@ -118,10 +118,11 @@ fn a_device_says_which_arithmetic_it_has() {
     for (own, other) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
-        let source = dataset.clients[0].source();
-        let build = Build { shape, numeric: own, second: false, privacy: None, seeds: Seeds::System };
+        let client = &dataset.clients[0];
+        let build =
+            Build { shape, numeric: own, second: false, privacy: None, seeds: Seeds::System, network: None };
         let session =
-            build.session(Config::new(1), Protection::Plaintext, source, foreseeable(1, 1)).unwrap();
+            build.session(Config::new(1), Protection::Plaintext, client, foreseeable(1, 1)).unwrap();
         let capabilities = session.task().capabilities();
         assert_eq!(capabilities.numeric, own);
         let hello = Hello {

@@ -205,3 +205,37 @@ fn a_wider_gap_is_a_wider_gap() {
         assert_eq!(windows.unused(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
     }
 }
+
+/// The same windows train and test, whatever a sample is; and what scales them has seen no test.
+#[test]
+fn raw_windows_are_cut_as_their_features_are() {
+    let settings = settings("demo", &[]);
+    let (features, raw) = (watch::dataset(&settings, 3).unwrap(), watch::series(&settings, 2, 3).unwrap());
+    assert_eq!((raw.features, raw.outputs), (50 * 6 + 1, features.outputs));
+    let counts = |clients: &[Client]| {
+        clients.iter().map(|c| (c.train.y.clone(), c.test.y.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&raw.clients), counts(&features.clients));
+    assert_eq!(counts(&raw.newcomers), counts(&features.newcomers));
+    for channel in 0..6 {
+        let values = |sets: &mut dyn Iterator<Item = &Set>| {
+            let of = |set: &Set| {
+                let rows = set.x.chunks_exact(301).flat_map(|row| row[..300].chunks(6));
+                rows.map(|step| f64::from(step[channel])).collect::<Vec<_>>()
+            };
+            let all: Vec<f64> = sets.flat_map(of).collect();
+            let mean = all.iter().sum::<f64>() / all.len() as f64;
+            (mean, (all.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / all.len() as f64).sqrt())
+        };
+        let (mean, deviation) = values(&mut raw.clients.iter().map(trained));
+        assert!(mean.abs() < 1e-4 && (deviation - 1.0).abs() < 1e-4, "{channel}: {mean}, {deviation}");
+        let (mean, deviation) = values(&mut raw.clients.iter().chain(&raw.newcomers).map(scored));
+        assert!(mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4, "{channel}: tests have a say");
+    }
+    // Standardised by an affine map: what the averages of two steps are is not changed by it.
+    let fine = watch::series(&settings, 1, 3).unwrap();
+    let (a, b) = (&fine.clients[0].train.x, &raw.clients[0].train.x);
+    let slope = |i: usize, j: usize| f64::from((a[i] + a[i + 6]) - (a[j] + a[j + 6])) / 2.0;
+    let ratio = slope(0, 240) / f64::from(b[0] - b[120]);
+    assert!((slope(120, 480) / f64::from(b[60] - b[240]) / ratio - 1.0).abs() < 1e-3);
+}

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cycles;
+pub mod epochs;
 pub mod keys;
 pub mod lists;
 pub mod load;

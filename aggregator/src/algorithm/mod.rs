@@ -4,6 +4,7 @@
 mod fedavg;
 mod fedpower;
 mod fedrep;
+pub mod network;
 mod start;
 
 use fedspan_protocol::message::{HeadSolve, Task};
@@ -98,7 +99,7 @@ pub trait Algorithm: Send {
     /// [`RankDeficient`] if no representation of full width is left; the model is unchanged.
     fn finish(&mut self) -> Result<(), RankDeficient>;
 
-    /// The representation, d x k.
+    /// The representation, d x k; of a network all layers that travel, one after the other, as one column.
     fn representation(&self) -> &Matrix;
 
     /// What the first tensor of an update is about: what moves from round to round.

@@ -53,6 +53,9 @@ pub fn check_aggregation(
         return Ok(());
     }
     match (name, algorithm.send) {
+        _ if algorithm.network.is_some() => {
+            wrong(format!("which is for subspaces; networks have layers; allowed: {numbers}"))
+        }
         (AlgorithmName::FedAvg, _) => {
             wrong(format!("which is for subspaces; \"fedavg\" uploads a model; allowed: {numbers}"))
         }
@@ -70,6 +73,7 @@ pub fn check_aggregation(
 #[must_use]
 pub fn advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     let better = match (algorithm.name, algorithm.send) {
+        _ if algorithm.network.is_some() => Rule::GeometricMedian,
         (AlgorithmName::FedPower, _) => Rule::ProjectorGeometricMedian,
         (AlgorithmName::FedRep | AlgorithmName::GdGd, Upload::Representation) => {
             Rule::ProjectorGeometricMedian

@@ -3,6 +3,7 @@
 use super::power::PowerSection;
 use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection};
 use crate::aggregate::Rule;
+use crate::algorithm::network::{self, NetworkParameters, NetworkShape};
 use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters, Moments,
     PowerStart, random_start,
@@ -36,6 +37,8 @@ pub fn build_engine(
     given: Option<Matrix>,
 ) -> Engine {
     let (d, k) = (shape.features, model.k);
+    // A network has no basis.
+    let k = if model.hidden.is_some() { 1 } else { k };
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
     let start: Option<Box<dyn Algorithm>> = match model.init {
         Init::Power { iterations } => {
@@ -49,7 +52,9 @@ pub fn build_engine(
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
+    let network = network_parameters(shape, model, algorithm, rule, settings.fleet_size, seed);
     let server: Box<dyn Algorithm> = match (algorithm.name, algorithm.power) {
+        _ if let Some(network) = network => network::build(network),
         (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
         (AlgorithmName::FedAvg, _) => Box::new(FedAvg::new(
             basis,
@@ -86,6 +91,40 @@ pub fn build_engine(
         }
     };
     Engine::new(settings, start, server, policy)
+}
+
+/// The sizes of a network, where the model is one.
+#[must_use]
+pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
+    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let (features, outputs) = (small(shape.features), small(shape.outputs));
+    model.hidden.map(|hidden| NetworkShape { features, hidden, outputs })
+}
+
+/// A method on networks as `[model]` and `[algorithm]` want it.
+#[must_use]
+pub fn network_parameters(
+    shape: Shape,
+    model: &ModelSection,
+    algorithm: &AlgorithmSection,
+    rule: Rule,
+    fleet: usize,
+    seed: u64,
+) -> Option<NetworkParameters> {
+    let (shape, network) = (network_shape(shape, model)?, algorithm.network?);
+    Some(NetworkParameters {
+        shape,
+        method: network.method,
+        descent: network.descent,
+        head_epochs: network.head_epochs,
+        epochs: network.epochs,
+        download_encoding: algorithm.download,
+        upload_encoding: algorithm.upload,
+        weighting: algorithm.weighting,
+        rule,
+        fleet,
+        seed,
+    })
 }
 
 /// FedPower as `[algorithm]` wants it.

@@ -21,7 +21,10 @@ impl Fleet {
         line("seed", self.seed.to_string());
         line("data.d", self.shape.features.to_string());
         line("data.outputs", self.shape.outputs.to_string());
-        line("model.k", self.model.k.to_string());
+        match self.model.hidden {
+            Some(hidden) => line("model.hidden", format!("{hidden:?}")),
+            None => line("model.k", self.model.k.to_string()),
+        }
         line("model.init", init(&self.model.init));
         let algorithm = &self.algorithm;
         line("algorithm.name", quoted(algorithm.name.word()));
@@ -32,6 +35,9 @@ impl Fleet {
         if algorithm.name == AlgorithmName::FedAvg {
             line("algorithm.head_step_size", format!("{:?}", algorithm.head_step_size));
             line("algorithm.local_steps", algorithm.local_steps.to_string());
+        }
+        if let Some(network) = algorithm.network {
+            line("algorithm.network", format!("{network:?}"));
         }
         if let Some(power) = algorithm.power {
             line("algorithm.iterations", power.iterations.to_string());

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use fedspan_protocol::message::Model;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
-use super::build::{Shape, build_engine};
+use super::build::{Shape, build_engine, network_shape};
 use super::privacy::{check_hidden, read_minimum};
 use super::reader::Section;
 use super::sections::{
@@ -18,6 +19,7 @@ use super::security::{self, Security};
 use super::source::{Problem, Source};
 use crate::admission::least_frame_limit;
 use crate::aggregate::{Rule, SampleCap};
+use crate::algorithm::network::{Method, Travelling};
 use crate::engine::{DeviceId, Engine, Settings};
 use crate::privacy::Minimum;
 
@@ -127,6 +129,8 @@ impl Fleet {
         let state = PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?);
         let security = security::decide(&listen, plaintext, key_files, &state)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
+        let model = read_model(&root.section("model")?)?;
+        let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
         let fleet = Self {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             state,
@@ -139,8 +143,8 @@ impl Fleet {
             allowed,
             absence,
             shape: read_shape(&root.section("data")?)?,
-            model: read_model(&root.section("model")?)?,
-            algorithm: read_algorithm(&root.section("algorithm")?)?,
+            model,
+            algorithm,
             rule,
             participation: read_participation(&root.section("participation")?, None)?,
             privacy: read_minimum(&root.section("privacy")?)?,
@@ -160,12 +164,13 @@ impl Fleet {
 
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let d = self.shape.features;
-        if self.model.k > d {
+        self.check_network(root)?;
+        if self.model.hidden.is_none() && self.model.k > d {
             let message =
                 format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
             return Err(root.section("model")?.problem("k", message));
         }
-        if !self.fits_frames() {
+        if self.model.hidden.is_none() && !self.fits_frames() {
             let allowed = format!("a width at which {d} x k values fit the chunks of the largest frame");
             let message = format!("found {}, allowed: {allowed}", self.model.k);
             return Err(root.section("model")?.problem("k", message));
@@ -199,6 +204,45 @@ impl Fleet {
             Ok(section) => section.problem(key, message),
             Err(problem) => problem,
         })
+    }
+
+    /// The model, as a hello says it.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        match network_shape(self.shape, &self.model) {
+            Some(network) => network.model(),
+            None => Model::Linear {
+                features: small(self.shape.features),
+                width: small(self.model.k),
+                outputs: small(self.shape.outputs),
+            },
+        }
+    }
+
+    /// A network is what devices can do, and what frames can carry.
+    fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let (Some(shape), Some(network)) = (network_shape(self.shape, &self.model), self.algorithm.network)
+        else {
+            return Ok(());
+        };
+        if !network.method.is_on_devices() || network.method == Method::LocalOnly {
+            let message = format!(
+                "{:?} is for simulations; allowed for a real fleet of networks: \"fedrep\", \"fedper\", \"fedavg\", \
+                 \"lg-fedavg\"",
+                self.algorithm.name.word()
+            );
+            return Err(root.section("algorithm")?.problem("name", message));
+        }
+        for encoding in [self.algorithm.upload, self.algorithm.download] {
+            let tensors = shape.descriptors(Travelling::All, 1, encoding).into_iter().collect();
+            if least_frame_limit(&tensors) > FRAME_LIMIT_MAX {
+                let message =
+                    format!("{} weights do not fit 256 chunks of the largest frame", shape.parameters());
+                return Err(root.section("model")?.problem("hidden", message));
+            }
+        }
+        Ok(())
     }
 
     /// Whether some frame limit carries everything that a round sends, either way.

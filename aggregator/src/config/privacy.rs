@@ -77,10 +77,11 @@ pub fn read_minimum(section: &Section<'_>) -> Result<Option<Minimum>, Problem> {
 /// [`Problem`] for an algorithm, or an arithmetic, in which devices hide nothing.
 pub fn check_hidden(algorithm: &AlgorithmSection, section: &Section<'_>) -> Result<(), Problem> {
     let gradients = matches!(algorithm.name, AlgorithmName::FedRep | AlgorithmName::GdGd);
-    if !gradients && algorithm.power.is_none() {
+    if algorithm.network.is_some() || !gradients && algorithm.power.is_none() {
         let message = format!(
-            "{:?} adds no noise; allowed with [privacy]: \"fedrep\", \"gd-gd\", \"fedpower\"",
-            algorithm.name.word()
+            "{:?}{} adds no noise; allowed with [privacy]: \"fedrep\", \"gd-gd\", \"fedpower\", on linear models",
+            algorithm.name.word(),
+            if algorithm.network.is_some() { " on a network" } else { "" }
         );
         return Err(section.problem("name", message));
     }

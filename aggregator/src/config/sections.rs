@@ -2,9 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use fedspan_protocol::limits::HIDDEN_MAX;
 use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
 
+use super::network::{NetworkSection, read_hidden, read_network};
 use super::power::{PowerSection, read_power};
 use super::reader::Section;
 use super::source::Problem;
@@ -20,6 +22,8 @@ pub struct ModelSection {
     pub init: Init,
     /// Directions that a power method is to find: how it is scored.
     pub target: usize,
+    /// Widths of a network's hidden layers, zeros after the last; a linear model has none.
+    pub hidden: Option<[u16; HIDDEN_MAX]>,
 }
 
 /// Where the representation starts.
@@ -97,6 +101,8 @@ pub struct AlgorithmSection {
     pub numeric: Numeric,
     /// Of a power method.
     pub power: Option<PowerSection>,
+    /// Of a network.
+    pub network: Option<NetworkSection>,
 }
 
 /// The algorithms that exist.
@@ -110,37 +116,88 @@ pub enum AlgorithmName {
     FedAvg,
     /// Power iterations on the devices, aligned and averaged.
     FedPower,
+    /// Shared body, own head, trained together.
+    FedPer,
+    /// FedAvg with a pull towards what came.
+    FedProx,
+    /// FedAvg with control variates.
+    Scaffold,
+    /// Own body, shared head.
+    LgFedAvg,
+    /// Meta-learning, first order.
+    PerFedAvg,
+    /// Meta-learning, Hessian-free.
+    PerFedAvgHf,
+    /// FedAvg, and one's own network near it.
+    Ditto,
+    /// A mixture of FedAvg and one's own network.
+    Apfl,
+    /// One's own network, drawn towards the mean.
+    L2gd,
+    /// The same at each step.
+    FedMtl,
     /// Each client alone; no communication.
     LocalOnly,
+    /// The same on a network, by rounds of epochs.
+    LocalSgd,
     /// One model of all data in one place.
     Pooled,
 }
 
 /// Names and one line each, as `list --algorithms` prints them.
-pub const ALGORITHMS: [(&str, AlgorithmName, &str); 6] = [
+pub const ALGORITHMS: [(&str, AlgorithmName, &str); 16] = [
     ("fedrep", AlgorithmName::FedRep, "shared representation, personal heads (Collins et al. 2021)"),
     ("gd-gd", AlgorithmName::GdGd, "FedRep with one gradient step on the head instead of the exact solution"),
-    ("fedavg", AlgorithmName::FedAvg, "one linear model for all, averaged"),
+    ("fedper", AlgorithmName::FedPer, "shared body, personal heads, trained together (networks)"),
+    ("fedavg", AlgorithmName::FedAvg, "one model for all, averaged"),
+    ("fedprox", AlgorithmName::FedProx, "fedavg with a pull towards the model that came (networks)"),
+    ("scaffold", AlgorithmName::Scaffold, "fedavg with steps corrected by control variates (networks)"),
+    ("lg-fedavg", AlgorithmName::LgFedAvg, "personal bodies, shared last layers (networks)"),
+    ("perfedavg", AlgorithmName::PerFedAvg, "a model one step from everyone's, first order (networks)"),
+    ("perfedavg-hf", AlgorithmName::PerFedAvgHf, "the same with a Hessian-free second derivative (networks)"),
+    ("ditto", AlgorithmName::Ditto, "fedavg, and personal models that stay near it (networks)"),
+    ("apfl", AlgorithmName::Apfl, "mixtures of a shared and personal models (networks)"),
+    ("l2gd", AlgorithmName::L2gd, "personal models that move towards their mean each round (networks)"),
+    ("fed-mtl", AlgorithmName::FedMtl, "personal models drawn to their mean at each step (networks)"),
     (
         "fedpower",
         AlgorithmName::FedPower,
         "principal directions of all samples, without labels (Guo et al. 2024)",
     ),
-    ("local-only", AlgorithmName::LocalOnly, "least squares on each client's own samples, no communication"),
+    ("local-only", AlgorithmName::LocalOnly, "each client on its own samples, no communication"),
     ("pooled", AlgorithmName::Pooled, "least squares on all clients' samples in one place, no federation"),
 ];
+
+/// What a name may end with: models are scored after their heads were tuned at the end.
+const TUNED: &str = "+ft";
 
 impl AlgorithmName {
     /// The name as it stands in files.
     #[must_use]
     pub fn word(self) -> &'static str {
-        ALGORITHMS.iter().find(|(_, name, _)| *name == self).map_or("fedrep", |(word, _, _)| word)
+        let listed = if self == Self::LocalSgd { Self::LocalOnly } else { self };
+        ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
+    }
+
+    /// Whether it is for linear models.
+    fn is_for_linear_models(self) -> bool {
+        use AlgorithmName::{FedAvg, FedPower, FedRep, GdGd, LocalOnly, Pooled};
+        matches!(self, FedRep | GdGd | FedAvg | FedPower | LocalOnly | Pooled)
+    }
+
+    /// The same on a network, if there is such a thing.
+    fn on_a_network(self) -> Option<Self> {
+        match self {
+            Self::LocalOnly => Some(Self::LocalSgd),
+            Self::GdGd | Self::FedPower | Self::Pooled => None,
+            name => Some(name),
+        }
     }
 
     /// Whether devices and server exchange rounds.
     #[must_use]
     pub fn is_federated(self) -> bool {
-        matches!(self, Self::FedRep | Self::GdGd | Self::FedAvg | Self::FedPower)
+        !matches!(self, Self::LocalOnly | Self::Pooled)
     }
 }
 
@@ -226,7 +283,12 @@ const CHANGES: RangeInclusive<f64> = 1e-12..=1.0;
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
-    section.choice("kind", Some("linear"), &[("linear", ())])?;
+    if section.choice("kind", Some("linear"), &[("linear", false), ("mlp", true)])? {
+        let hidden = read_hidden(section)?;
+        section.finish()?;
+        let k = hidden.iter().rev().find(|width| **width > 0).copied().unwrap_or(1).into();
+        return Ok(ModelSection { k, init: Init::Random, target: k, hidden: Some(hidden) });
+    }
     let k = section.size("k", None, 1..=1024)?;
     let iterations = section.integer("power_iterations", Some(5), 1..=1000)?;
     let allowed = "\"random\", \"power\", \"moments\", \"truth-sine:S\" with S from 0 to 1, \"npy:FILE\"";
@@ -248,18 +310,21 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
     };
     let target = section.size("target", Some(k), 1..=k)?;
     section.finish()?;
-    Ok(ModelSection { k, init, target })
+    Ok(ModelSection { k, init, target, hidden: None })
 }
 
-/// Reads `[algorithm]`.
+/// Reads `[algorithm]` for a model.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
-pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem> {
-    let names: Vec<(&str, AlgorithmName)> = ALGORITHMS.iter().map(|(word, name, _)| (*word, *name)).collect();
-    let name = section.choice("name", None, &names)?;
+pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
+    let (name, tuned) = read_name(section, model.hidden.is_some())?;
+    let network = model.hidden.map(|_| read_network(section, name, tuned)).transpose()?;
     let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
     let steps = name.is_federated() && power.is_none();
+    if let Some(network) = network {
+        return read_rest(section, name, network);
+    }
     let rounds = match power {
         Some(power) => power.rounds(),
         None => section.integer("rounds", (!steps).then_some(0), u64::from(steps)..=10_000_000)?,
@@ -274,15 +339,12 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
     let head_step_size = section.number("head_step_size", Some(step_size), 0.0..=1e6)?;
     let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
-    let weightings = [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
-    let weighting = section.choice("weighting", Some("uniform"), &weightings)?;
+    let weighting = read_weighting(section)?;
     let numerics = [("f32", Numeric::F32), ("i16", Numeric::I16)];
     let numeric = section.choice("numeric", Some("f32"), &numerics)?;
     let sends = [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
     let send = section.choice("send", Some("gradient"), &sends)?;
-    let encodings = [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
-    let upload = section.choice("upload", Some("f32"), &encodings)?;
-    let download = section.choice("download", Some("f32"), &encodings)?;
+    let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
     section.finish()?;
     if name == AlgorithmName::GdGd && !gradient {
         return Err(section
@@ -316,7 +378,62 @@ pub fn read_algorithm(section: &Section<'_>) -> Result<AlgorithmSection, Problem
         download,
         numeric,
         power,
+        network: None,
     })
+}
+
+/// The algorithm's name, and whether it ends with [`TUNED`].
+fn read_name(section: &Section<'_>, network: bool) -> Result<(AlgorithmName, bool), Problem> {
+    let fits = |name: AlgorithmName| match network {
+        true => name.on_a_network(),
+        false => Some(name).filter(|name| name.is_for_linear_models()),
+    };
+    let names = || ALGORITHMS.iter().filter_map(|(word, name, _)| Some((*word, fits(*name)?)));
+    let tuned = names().filter(|_| network).map(|(word, name)| (format!("{word}{TUNED}"), (name, true)));
+    let words: Vec<(String, (AlgorithmName, bool))> =
+        names().map(|(word, name)| (word.to_owned(), (name, false))).chain(tuned).collect();
+    let words: Vec<(&str, (AlgorithmName, bool))> =
+        words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
+    section.choice("name", None, &words)
+}
+
+/// What algorithms on networks have in common with others.
+fn read_rest(
+    section: &Section<'_>,
+    name: AlgorithmName,
+    network: NetworkSection,
+) -> Result<AlgorithmSection, Problem> {
+    let rounds = section.integer("rounds", None, 1..=10_000_000)?;
+    let weighting = read_weighting(section)?;
+    let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
+    section.finish()?;
+    let descent = network.descent;
+    Ok(AlgorithmSection {
+        name,
+        rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
+        step_size: descent.step_size.into(),
+        head: HeadSolve::Sgd { epochs: network.head_epochs, descent },
+        final_head: HeadSolve::Sgd { epochs: network.tuning_epochs, descent },
+        head_step_size: descent.step_size.into(),
+        local_steps: network.epochs,
+        weighting,
+        send: Upload::Representation,
+        upload,
+        download,
+        numeric: Numeric::F32,
+        power: None,
+        network: Some(network),
+    })
+}
+
+fn read_weighting(section: &Section<'_>) -> Result<Weighting, Problem> {
+    let weightings = [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
+    section.choice("weighting", Some("uniform"), &weightings)
+}
+
+fn read_encoding(section: &Section<'_>, key: &str) -> Result<Encoding, Problem> {
+    let encodings = [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
+    section.choice(key, Some("f32"), &encodings)
 }
 
 fn small(value: u64) -> u16 {

@@ -33,7 +33,7 @@ pub use participation::{Cohort, DeviceId, Participation};
 pub use round::{OpenRound, Opening, Update};
 
 use crate::aggregate::MAGNITUDE_MAX;
-use crate::algorithm::{Algorithm, Request};
+use crate::algorithm::{Algorithm, Request, Tensor};
 use crate::linalg::Matrix;
 use crate::privacy::Ledger;
 
@@ -133,6 +133,12 @@ impl Engine {
     #[must_use]
     pub fn representation(&self) -> &Matrix {
         self.current().representation()
+    }
+
+    /// What devices fit their heads on, as it is now: the representation, or the layers of a network that travel.
+    #[must_use]
+    pub fn tensors(&self) -> Vec<Tensor> {
+        self.current().fit_request(self.settings.final_head).tensors
     }
 
     /// The shared head, where there is one.

@@ -9,6 +9,8 @@
 //! in which a source hands out its samples. What is there for one sample and for four adds the same
 //! products in the same order; four need fewer loads and stores.
 
+#[cfg(feature = "convolution")]
+pub mod convolution;
 pub mod dense;
 #[cfg(feature = "i16")]
 pub mod fixed;

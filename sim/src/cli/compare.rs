@@ -46,7 +46,7 @@ pub fn command(words: &[String], options: &RunOptions) -> Result<(), Stop> {
             output::say(&format!("report: {}", report.display()));
         }
     }
-    end(executed.interrupted, Some(&out))
+    end(&executed, Some(&out))
 }
 
 /// A scenario's short name with the changes that make it different: the last part of a key says enough.

@@ -14,7 +14,7 @@ use crate::report::html::Page;
 use crate::report::plot::{Point, Series, curve};
 use crate::report::summary::{SeedsSummary, Summary, short_name};
 use crate::report::table::{Table, bytes, figure};
-use crate::run::{Job, RunError};
+use crate::run::{Diverged, Job, RunError};
 use crate::scenario::Scenario;
 
 /// One scenario to run, under a label of its own.
@@ -35,6 +35,8 @@ pub struct Runs {
     pub curves: Vec<Vec<Point>>,
     /// Over the seeds, where there are several.
     pub over_seeds: Option<SeedsSummary>,
+    /// Where one diverged first.
+    diverged: Option<String>,
 }
 
 /// What was done before the end or Ctrl-C.
@@ -43,6 +45,8 @@ pub struct Executed {
     pub runs: Vec<Runs>,
     /// Where Ctrl-C ended it.
     pub interrupted: Option<String>,
+    /// Where a run diverged first.
+    pub diverged: Option<String>,
 }
 
 /// `fedspan-sim run`.
@@ -72,17 +76,22 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
     {
         output::say(&format!("results: {}", directory.join("report.html").display()));
     }
-    end(executed.interrupted, entry.directory.as_deref())
+    end(&executed, entry.directory.as_deref())
 }
 
-/// The message and the exit code of an interrupted command.
-pub fn end(interrupted: Option<String>, directory: Option<&Path>) -> Result<(), Stop> {
-    let Some(place) = interrupted else { return Ok(()) };
+/// The message and the exit code of a command that was interrupted, or of which a run diverged.
+pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), Stop> {
+    let Executed { interrupted, diverged, .. } = executed;
+    let what = match (interrupted, diverged) {
+        (Some(place), _) => format!("interrupted {place}"),
+        (None, Some(place)) => format!("diverged {place}"),
+        (None, None) => return Ok(()),
+    };
     let kept = match directory {
         Some(directory) => format!("what was finished is in {}", directory.display()),
         None => "what was finished is shown above".to_owned(),
     };
-    Err(Stop::Failed(format!("interrupted {place}; {kept}")))
+    Err(Stop::Failed(format!("{what}; {kept}")))
 }
 
 /// What `summary.json` of one scenario holds.
@@ -96,6 +105,10 @@ pub enum Written<'a> {
 }
 
 impl Runs {
+    fn none() -> Self {
+        Self { summaries: Vec::new(), curves: Vec::new(), over_seeds: None, diverged: None }
+    }
+
     /// What its `summary.json` holds; `None` if nothing was finished.
     pub fn written(&self) -> Option<Written<'_>> {
         let one = self.summaries.first().map(Written::One);
@@ -117,9 +130,9 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
         }
     }
     let flag = interrupt::watch();
-    let mut executed = Executed { runs: Vec::new(), interrupted: None };
+    let mut executed = Executed { runs: Vec::new(), interrupted: None, diverged: None };
     for entry in entries {
-        let mut runs = Runs { summaries: Vec::new(), curves: Vec::new(), over_seeds: None };
+        let mut runs = Runs::none();
         let first = first_seed(entry);
         for seed in (0..u64::from(options.seeds.unwrap_or(1))).map(|index| first.saturating_add(index)) {
             if flag.load(Ordering::Relaxed) {
@@ -140,6 +153,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
                 write_json(&directory.join("summary.json"), over)?;
             }
         }
+        executed.diverged = executed.diverged.take().or(runs.diverged.clone());
         executed.runs.push(runs);
         if executed.interrupted.is_some() {
             break;
@@ -183,11 +197,17 @@ fn one(
     let summary = Summary::new(&entry.scenario, seed, job.dataset.clients.len(), &outcome, wall);
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
     output::say(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
+    if let Some(Diverged { client, round }) = outcome.diverged {
+        let place = format!("in round {round} of {}, seed {seed}", entry.label);
+        output::say(&format!(
+            "{place}: the loss of client {client} is not finite any more, so training ended; a smaller step size may help"
+        ));
+        runs.diverged.get_or_insert(place);
+    }
     let points = curve(&outcome);
     if let Some(directory) = &directory {
         write_run(directory, &summary, &outcome)?;
-        let single =
-            Runs { summaries: vec![summary.clone()], curves: vec![points.clone()], over_seeds: None };
+        let single = Runs { summaries: vec![summary.clone()], curves: vec![points.clone()], ..Runs::none() };
         write_text(&directory.join("report.html"), &page(entry, &single).html())?;
     }
     runs.summaries.push(summary);

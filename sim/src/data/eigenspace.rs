@@ -255,7 +255,7 @@ mod tests {
     use fedspan_aggregator::linalg::{principal_angle_distance, random_basis};
     use fedspan_aggregator::random::{Purpose, stream};
 
-    use super::super::Set;
+    use super::super::{Layout, Set};
     use super::*;
 
     /// Rows of norms from about 0.5 to 5, a quarter of the values zero.
@@ -293,6 +293,7 @@ mod tests {
             clients: (0..).zip(sizes).map(set).map(client).collect(),
             newcomers: Vec::new(),
             truth: None,
+            layout: Layout::default(),
         }
     }
 

@@ -5,7 +5,9 @@ use std::io::Read;
 
 use flate2::read::GzDecoder;
 
-use super::{DataError, Labels, Set};
+use super::file::Files;
+use super::pool::Pool;
+use super::{DataError, Labels, Layout, Set, Shape};
 
 /// The bundled data sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,42 +27,56 @@ static MNIST5K: [&[u8]; 2] = [
     include_bytes!("../../data/mnist5k-labels-idx1-ubyte.gz"),
 ];
 
-/// Largest file that is read, decompressed: full MNIST is 47 MB.
+/// Largest file that is read, decompressed: EMNIST's largest is 550 MB.
 const LARGEST: u64 = 1 << 30;
+/// Where labels begin.
+const LABELS_AT: usize = 8;
 
-/// Images with their labels, as features in 0..=1 and a constant 1 at the end.
-#[derive(Clone, Debug)]
-pub struct Images {
-    /// Pixels of one image, plus one.
-    pub features: usize,
-    /// Number of classes: the largest label plus one.
-    pub classes: usize,
-    /// All images.
-    pub set: Set,
+/// IDX files of images and their labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Idx {
+    /// Images and labels.
+    pub train: (String, String),
+    /// A test part of the same kind.
+    pub test: Option<(String, String)>,
+    /// The label of class 0: 1 for EMNIST's letters.
+    pub first_label: u8,
+    /// Images stand column by column, as EMNIST's do.
+    pub transposed: bool,
 }
 
 /// Reads a bundled data set.
 ///
 /// # Errors
 /// [`DataError`]; never, short of a broken build.
-pub fn bundled(which: Bundled) -> Result<Images, DataError> {
+pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
     let ([images, labels], name) = match which {
-        Bundled::Digits => (DIGITS, "bundled digits"),
-        Bundled::Mnist5k => (MNIST5K, "bundled mnist5k"),
+        Bundled::Digits => (DIGITS, "digits"),
+        Bundled::Mnist5k => (MNIST5K, "mnist5k"),
     };
-    parse(&decompress(images, name)?, name, &decompress(labels, name)?, name)
+    let (images, labels) = (decompress(images, name)?, decompress(labels, name)?);
+    pool(&Idx::default(), &Part::parse(&images, name, &labels, name)?, None)
 }
 
-/// Reads a pair of files.
-///
-/// # Errors
-/// [`DataError`] naming the file and the offset.
-pub fn read(images: &str, labels: &str) -> Result<Images, DataError> {
-    let load = |path: &str| {
-        let bytes = std::fs::read(path).map_err(|error| DataError::new(path, error.to_string()))?;
-        decompress(&bytes, path)
-    };
-    parse(&load(images)?, images, &load(labels)?, labels)
+impl Idx {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and the offset.
+    pub fn read(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
+        let mut load = |(images, labels): &(String, String)| {
+            let mut plain = |file: &str| {
+                let (bytes, path) = files.read(file, LARGEST)?;
+                Ok::<_, DataError>((decompress(&bytes, &path)?, path))
+            };
+            Ok::<_, DataError>((plain(images)?, plain(labels)?))
+        };
+        let ((images, images_name), (labels, labels_name)) = load(&self.train)?;
+        let train = Part::parse(&images, &images_name, &labels, &labels_name)?;
+        let Some(test) = &self.test else { return pool(self, &train, None) };
+        let ((images, images_name), (labels, labels_name)) = load(test)?;
+        pool(self, &train, Some(&Part::parse(&images, &images_name, &labels, &labels_name)?))
+    }
 }
 
 fn decompress(bytes: &[u8], name: &str) -> Result<Vec<u8>, DataError> {
@@ -76,28 +92,85 @@ fn decompress(bytes: &[u8], name: &str) -> Result<Vec<u8>, DataError> {
     Ok(plain)
 }
 
-fn parse(images: &[u8], images_name: &str, labels: &[u8], labels_name: &str) -> Result<Images, DataError> {
-    let (shape, pixels) = header(images, images_name, 3)?;
-    let (count, classes) = header(labels, labels_name, 1)?;
-    let [n, rows, cols] = *shape.as_slice() else {
-        return Err(DataError::new(images_name, "not three dimensions"));
-    };
-    if count != [n] {
-        let message = format!("{} labels for {n} images", classes.len());
-        return Err(DataError::new(labels_name, message));
+/// A pair of files.
+struct Part<'a> {
+    name: &'a str,
+    labels_name: &'a str,
+    rows: usize,
+    cols: usize,
+    pixels: &'a [u8],
+    labels: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    fn parse(
+        images: &'a [u8],
+        name: &'a str,
+        labels: &'a [u8],
+        labels_name: &'a str,
+    ) -> Result<Self, DataError> {
+        let (shape, pixels) = header(images, name, 3)?;
+        let (count, labels) = header(labels, labels_name, 1)?;
+        let [n, rows, cols] = *shape.as_slice() else {
+            return Err(DataError::new(name, "not three dimensions"));
+        };
+        if count != [n] {
+            let message = format!("{} labels for {n} images", labels.len());
+            return Err(DataError::new(labels_name, message));
+        }
+        Ok(Self { name, labels_name, rows, cols, pixels, labels })
     }
-    let side = rows * cols;
-    let scale = pixels.iter().copied().max().map_or(1.0, |largest| f32::from(largest.max(1)));
-    let mut x = Vec::with_capacity(n * (side + 1));
-    for image in pixels.chunks_exact(side.max(1)) {
-        x.extend(image.iter().map(|&pixel| f32::from(pixel) / scale));
-        x.push(1.0);
+
+    /// Appends the images as features and their classes.
+    fn append(&self, files: &Idx, scale: f32, x: &mut Vec<f32>, y: &mut Vec<u8>) -> Result<(), DataError> {
+        let (rows, cols) = (self.rows, self.cols);
+        x.reserve_exact(self.labels.len() * (rows * cols + 1));
+        for image in self.pixels.chunks_exact((rows * cols).max(1)) {
+            let value = |pixel: &u8| f32::from(*pixel) / scale;
+            if files.transposed {
+                x.extend((0..cols).flat_map(|col| image.iter().skip(col).step_by(cols.max(1)).map(value)));
+            } else {
+                x.extend(image.iter().map(value));
+            }
+            x.push(1.0);
+        }
+        for (at, label) in (LABELS_AT..).zip(self.labels) {
+            let class = label.checked_sub(files.first_label).ok_or_else(|| {
+                let first = files.first_label;
+                let message = format!("label {label} at byte {at}, first_label is {first}");
+                DataError::new(self.labels_name, message)
+            })?;
+            y.push(class);
+        }
+        Ok(())
     }
-    let largest = classes.iter().copied().max().unwrap_or(0);
-    Ok(Images {
-        features: side + 1,
+}
+
+/// The features of images are in 0..=1, in parts of the largest pixel that trains, with a constant 1 at the end.
+fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
+    let scale = train.pixels.iter().copied().max().map_or(1.0, |largest| f32::from(largest.max(1)));
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    train.append(files, scale, &mut x, &mut y)?;
+    if let Some(test) = test {
+        if (test.rows, test.cols) != (train.rows, train.cols) {
+            let message = format!(
+                "images of {} x {}, those of {} are of {} x {}",
+                test.rows, test.cols, train.name, train.rows, train.cols
+            );
+            return Err(DataError::new(test.name, message));
+        }
+        test.append(files, scale, &mut x, &mut y)?;
+    }
+    let (height, width) = if files.transposed { (train.cols, train.rows) } else { (train.rows, train.cols) };
+    let largest = y.iter().copied().max().unwrap_or(0);
+    Ok(Pool {
+        name: train.name.to_owned(),
+        features: height * width + 1,
         classes: usize::from(largest) + 1,
-        set: Set { x, y: Labels::Classes(classes.to_vec()) },
+        set: Set { x, y: Labels::Classes(y) },
+        tests_from: train.labels.len(),
+        users: Vec::new(),
+        layout: Layout { shape: Some(Shape::Image { channels: 1, height, width }), constant: true },
     })
 }
 

@@ -1,13 +1,21 @@
-//! Samples: made ([`synthetic`], [`spiked_covariance`], [`stochastic_block_model`]) or read ([`watch`], [`idx`], [`npz`],
-//! [`table`]), cut into clients.
+//! Samples: made ([`synthetic`], [`spiked_covariance`], [`stochastic_block_model`]) or read ([`watch`], [`idx`], [`cifar`],
+//! [`leaf`], [`npz`], [`table`]), cut into clients.
 
+pub mod augment;
+pub mod cifar;
 pub mod eigenspace;
+pub mod file;
 pub mod flash;
+pub mod holdout;
 pub mod idx;
+pub mod layout;
+pub mod leaf;
 pub mod npz;
 pub mod partition;
+pub mod pool;
 pub mod sizes;
 pub mod spiked_covariance;
+pub mod split;
 pub mod stochastic_block_model;
 pub mod synthetic;
 pub mod table;
@@ -20,6 +28,9 @@ use fedspan_client::SourceError;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_protocol::message::RoundId;
 
+pub use layout::{Layout, Shape};
+
+use augment::Augment;
 use eigenspace::{NoEigenspace, pooled_truth};
 use synthetic::Generator;
 
@@ -76,6 +87,12 @@ impl Set {
     #[must_use]
     pub fn has_targets(&self) -> bool {
         !matches!(self.y, Labels::Absent(_))
+    }
+
+    /// Whether targets are class numbers.
+    #[must_use]
+    pub fn is_classes(&self) -> bool {
+        matches!(self.y, Labels::Classes(_))
     }
 
     /// No samples.
@@ -155,13 +172,15 @@ pub struct Client {
     /// Where a training round's head is fitted on a few samples of each class, drawn anew each round: how
     /// many, the seed, and the client's number.
     pub episode: Option<(usize, u64, u64)>,
+    /// Where training images are moved and mirrored in every round.
+    pub augment: Option<Augment>,
 }
 
 impl Client {
     /// Fixed samples.
     #[must_use]
     pub fn new(train: Set, test: Set) -> Self {
-        Self { train: Arc::new(train), test: Arc::new(test), fresh: None, episode: None }
+        Self { train: Arc::new(train), test: Arc::new(test), fresh: None, episode: None, augment: None }
     }
 
     /// The client's samples as its device reads them.
@@ -172,6 +191,7 @@ impl Client {
             set,
             fresh: self.fresh.clone(),
             episode: self.episode,
+            augment: self.augment.map(|augment| (augment, Arc::clone(&self.train))),
             part: None,
             round: None,
             head_pass: false,
@@ -195,6 +215,8 @@ pub struct Dataset {
     pub newcomers: Vec<Client>,
     /// The true representation, where there is one; the top eigenspace of all rows where that is the task.
     pub truth: Option<Matrix>,
+    /// What the values of a row are.
+    pub layout: Layout,
 }
 
 impl Dataset {
@@ -203,8 +225,9 @@ impl Dataset {
     /// # Errors
     /// [`NoEigenspace`].
     pub fn unlabelled(features: usize, clients: Vec<Client>, k: usize) -> Result<Self, NoEigenspace> {
-        let (newcomers, truth) = (Vec::new(), None);
-        let mut dataset = Self { features, outputs: 1, classification: false, clients, newcomers, truth };
+        let (newcomers, truth, layout) = (Vec::new(), None, Layout::default());
+        let mut dataset =
+            Self { features, outputs: 1, classification: false, clients, newcomers, truth, layout };
         dataset.truth = Some(pooled_truth(&dataset, k)?);
         Ok(dataset)
     }
@@ -223,6 +246,8 @@ pub struct ClientSource {
     set: Arc<Set>,
     fresh: Option<Generator>,
     episode: Option<(usize, u64, u64)>,
+    /// With the images as they are.
+    augment: Option<(Augment, Arc<Set>)>,
     /// The few samples of this round's head.
     part: Option<Set>,
     round: Option<RoundId>,
@@ -238,6 +263,9 @@ impl ClientSource {
         self.round = Some(id);
         if let Some(generator) = &self.fresh {
             self.set = Arc::new(generator.batch(id.round.into()));
+        }
+        if let Some((augment, whole)) = &self.augment {
+            self.set = Arc::new(augment.apply(whole, id.round));
         }
         if let Some((count, seed, client)) = self.episode {
             let d = self.set.x.len().checked_div(self.set.len()).unwrap_or(0);
@@ -269,5 +297,10 @@ impl SampleSource for ClientSource {
         self.done = true;
         let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
         Some(set.samples())
+    }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        let d = self.set.x.len().checked_div(self.set.len())?;
+        self.set.samples().one(index, d, 1)
     }
 }

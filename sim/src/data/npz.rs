@@ -1,7 +1,7 @@
 //! NumPy files: `npz` data sets, `npy` matrices in and out.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::io::{BufReader, BufWriter, Cursor, Read, Seek, Write};
 use std::path::Path;
 
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
@@ -9,10 +9,12 @@ use npyz::{DType, NpyFile, Order, WriterBuilder};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{Client, DataError, Dataset, Labels, Set};
+use super::{Client, DataError, Dataset, Labels, Layout, Set};
 
 /// Largest array that is read, in elements.
 const LARGEST: u64 = 1 << 28;
+/// Largest file that is read.
+pub const LARGEST_FILE: u64 = 1 << 31;
 
 /// An array of numbers with its shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,12 +46,12 @@ impl Array {
 }
 
 /// Reads `x` (clients, m, d), `y` (clients, m), and if there `b_star` (d, k), `x_test`, `y_test`. Of `b_star`
-/// only the span counts: its columns are made orthonormal.
+/// only the span counts: its columns are made orthonormal. Where `classification`, `y` has class numbers from 0 to 255.
 ///
 /// # Errors
 /// [`DataError`] naming the file, the array, and for a value that no f32 can hold its place.
-pub fn dataset(path: &str) -> Result<Dataset, DataError> {
-    let mut archive = open(BufReader::new(file(path)?), path)?;
+pub fn dataset(bytes: &[u8], path: &str, classification: bool) -> Result<Dataset, DataError> {
+    let mut archive = open(Cursor::new(bytes), path)?;
     let x = required(&mut archive, path, "x")?;
     let y = required(&mut archive, path, "y")?;
     let [clients, m, d] = *x.shape.as_slice() else {
@@ -71,7 +73,7 @@ pub fn dataset(path: &str) -> Result<Dataset, DataError> {
                 return Err(DataError::new(path, message));
             }
             let rows = x.shape.get(1).copied().unwrap_or(0);
-            Some((rows, narrowed(&x, path, "x_test")?, narrowed(&y, path, "y_test")?))
+            Some((rows, narrowed(&x, path, "x_test")?, targets(&y, path, "y_test", classification)?))
         }
         (None, None) => None,
         _ => return Err(DataError::new(path, "x_test and y_test come together or not at all")),
@@ -80,22 +82,50 @@ pub fn dataset(path: &str) -> Result<Dataset, DataError> {
         Some(b) => Some(basis(&matrix(&b, path, "b_star", d)?, path, "b_star")?),
         None => None,
     };
-    let (x, y) = (narrowed(&x, path, "x")?, narrowed(&y, path, "y")?);
-    let cut = |rows: usize, x: &[f32], y: &[f32], client: usize| {
-        let part = |values: &[f32], width: usize| {
-            let start = client * rows * width;
-            values.get(start..start + rows * width).unwrap_or_default().to_vec()
+    let (x, y) = (narrowed(&x, path, "x")?, targets(&y, path, "y", classification)?);
+    let cut = |rows: usize, x: &[f32], y: &Labels, client: usize| {
+        let range = |width: usize| client * rows * width..(client + 1) * rows * width;
+        let y = match y {
+            Labels::Classes(y) => Labels::Classes(y.get(range(1)).unwrap_or_default().to_vec()),
+            Labels::Values(y) | Labels::Absent(y) => {
+                Labels::Values(y.get(range(1)).unwrap_or_default().to_vec())
+            }
         };
-        Set { x: part(x, d), y: Labels::Values(part(y, 1)) }
+        Set { x: x.get(range(d)).unwrap_or_default().to_vec(), y }
     };
-    let clients = (0..clients)
-        .map(|client| {
-            let test =
-                test.as_ref().map_or_else(|| Set::empty(false), |(rows, x, y)| cut(*rows, x, y, client));
-            Client::new(cut(m, &x, &y, client), test)
-        })
-        .collect();
-    Ok(Dataset { features: d, outputs: 1, classification: false, clients, newcomers: Vec::new(), truth })
+    let highest = |y: &Labels| match y {
+        Labels::Classes(y) => y.iter().copied().max().map_or(0, usize::from),
+        Labels::Values(_) | Labels::Absent(_) => 0,
+    };
+    let outputs = 1 + highest(&y).max(test.as_ref().map_or(0, |(_, _, y)| highest(y)));
+    let nothing = Set::empty(classification);
+    let client = |client| {
+        let test = test.as_ref().map_or_else(|| nothing.clone(), |(rows, x, y)| cut(*rows, x, y, client));
+        Client::new(cut(m, &x, &y, client), test)
+    };
+    Ok(Dataset {
+        features: d,
+        outputs,
+        classification,
+        clients: (0..clients).map(client).collect(),
+        newcomers: Vec::new(),
+        truth,
+        layout: Layout::default(),
+    })
+}
+
+/// Targets as devices hold them: class numbers, or values.
+fn targets(array: &Array, name: &str, key: &str, classification: bool) -> Result<Labels, DataError> {
+    if !classification {
+        return Ok(Labels::Values(narrowed(array, name, key)?));
+    }
+    if let Some((at, value)) = array.first(|value| value.fract() != 0.0 || !(0.0..=255.0).contains(&value)) {
+        let message = format!("{key} at {at:?}: found {value:?}, expected a class number from 0 to 255");
+        return Err(DataError::new(name, message));
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number up to 255")]
+    let class = |value: &f64| *value as u8;
+    Ok(Labels::Classes(array.values.iter().map(class).collect()))
 }
 
 /// Reads a matrix of `rows` rows from an npy file.

@@ -6,7 +6,7 @@ use fedspan_aggregator::linalg::{Matrix, orthonormal, random_basis};
 use fedspan_aggregator::random::{Purpose, Stream, stream};
 
 use super::sizes::Sizes;
-use super::{Client, Dataset, LARGEST_VALUES, Labels, Set};
+use super::{Client, Dataset, LARGEST_VALUES, Labels, Layout, Set};
 
 /// How the true heads are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +168,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
             .map(|i| client(settings.clients + i, settings.new_samples, false))
             .collect(),
         truth: Some(truth),
+        layout: Layout::default(),
     }
 }
 

@@ -1,9 +1,11 @@
 //! CSV files: a user's own recordings, one row a sample, with a header.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use super::{Client, DataError, Dataset, Labels, Set, watch};
+use super::{Client, DataError, Dataset, Labels, Layout, Set};
+
+/// Largest file that is read.
+pub const LARGEST_FILE: u64 = 1 << 30;
 
 /// Which columns mean what.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,14 +29,14 @@ struct Row {
     word: String,
 }
 
-/// Reads a file. Rows keep their order within a client; clients are sorted by name, and so are the names that
+/// Parses a file. Rows keep their order within a client; clients are sorted by name, and so are the names that
 /// come with them. All samples are in `train`; splitting is the scenario's.
 ///
 /// # Errors
 /// [`DataError`] naming the file, the line and the column.
-pub fn read(path: &str, columns: &Columns) -> Result<(Dataset, Vec<String>), DataError> {
+pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<(Dataset, Vec<String>), DataError> {
     let wrong = |message: String| DataError::new(path, message);
-    let mut reader = csv::Reader::from_path(path).map_err(|error| wrong(error.to_string()))?;
+    let mut reader = csv::Reader::from_reader(bytes);
     let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();
     let find = |name: &str| {
         header.iter().position(|column| column == name).ok_or_else(|| {
@@ -96,73 +98,7 @@ pub fn read(path: &str, columns: &Columns) -> Result<(Dataset, Vec<String>), Dat
         clients,
         newcomers: Vec::new(),
         truth: None,
+        layout: Layout { shape: None, constant: true },
     };
     Ok((dataset, rows.into_keys().collect()))
-}
-
-/// Clients that come after training: one of the groups of `users`, in the order of their names.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Holdout {
-    /// How many; 0 for none.
-    pub users: usize,
-    /// Which group of them, from 0.
-    pub fold: usize,
-    /// What each of them labels of its training part: so many samples of each class, drawn at random, or for
-    /// regression so many of the first.
-    pub samples: usize,
-}
-
-impl Holdout {
-    /// Moves the group from `clients` to `newcomers`.
-    ///
-    /// # Errors
-    /// [`DataError`] if there are too few clients, or too few samples to label.
-    pub fn apply(
-        &self,
-        mut dataset: Dataset,
-        names: &[String],
-        path: &str,
-        seed: u64,
-    ) -> Result<Dataset, DataError> {
-        let Self { users, fold, samples } = *self;
-        if users == 0 {
-            return Ok(dataset);
-        }
-        let wrong = |message: String| DataError::new(path, message);
-        let (clients, d) = (dataset.clients.len(), dataset.features);
-        if users >= clients || fold >= clients / users {
-            let folds = clients.checked_div(users).unwrap_or(0);
-            return Err(wrong(format!(
-                "split.holdout_users = {users}, split.fold = {fold}: there are {clients} clients, {folds} such \
-                 groups, and someone has to stay"
-            )));
-        }
-        let group = fold * users..(fold + 1) * users;
-        for (index, (client, name)) in dataset.clients.drain(..).zip(names).enumerate().collect::<Vec<_>>() {
-            if !group.contains(&index) {
-                dataset.clients.push(client);
-                continue;
-            }
-            let chosen = if dataset.classification {
-                if let Some((class, there)) = watch::scarce(&client.train, samples) {
-                    return Err(wrong(format!(
-                        "client {name:?} has {there} samples of class {class} to label, \
-                         split.labels_per_class is {samples}"
-                    )));
-                }
-                watch::draw_per_class(&client.train, samples, seed, index as u64)
-            } else {
-                let there = client.train.len();
-                if there < samples {
-                    return Err(wrong(format!(
-                        "client {name:?} has {there} samples to label, split.new_samples is {samples}"
-                    )));
-                }
-                (0..samples).collect()
-            };
-            let train = Arc::new(client.train.select(d, &chosen));
-            dataset.newcomers.push(Client { train, ..client });
-        }
-        Ok(dataset)
-    }
 }

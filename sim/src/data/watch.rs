@@ -1,13 +1,15 @@
 //! The bundled smartwatch recordings as clients: wearers, their windows as features, their exercises as
 //! classes. The same extractor runs on a board.
 
+pub mod windows;
+
 use std::io::Cursor;
 use std::sync::OnceLock;
 
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 
-use super::{Client, DataError, Dataset, Labels, Set, npz};
+use super::{Client, DataError, Dataset, Labels, Layout, Set, npz};
 
 const NAME: &str = "bundled watch_imu.npz";
 
@@ -213,9 +215,24 @@ pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError
     }
 }
 
-/// The features of all windows of the recordings: they serve every cut and every draw.
+/// [`dataset`] with windows as they were measured, brought to a common scale.
+///
+/// # Errors
+/// As [`dataset`].
+pub fn series(settings: &WatchSettings, decimation: usize, seed: u64) -> Result<Dataset, DataError> {
+    dataset_of(&windows::measured(decimation)?, settings, seed).map(windows::standardised)
+}
+
+/// All windows of the recordings, or their features: they serve every cut and every draw.
 #[derive(Debug)]
-pub struct Windows(Vec<(Series, Vec<[f32; FEATURES]>)>);
+pub struct Windows {
+    /// Values of one.
+    width: usize,
+    /// What they are.
+    layout: Layout,
+    /// Rows of each series, one after the other.
+    of: Vec<(Series, Vec<f32>)>,
+}
 
 impl Windows {
     /// Extracts them.
@@ -224,10 +241,11 @@ impl Windows {
     /// [`DataError`]; never, short of a broken build.
     pub fn all(extract: Extract) -> Result<Self, DataError> {
         let extracted = |series: Series| {
-            let windows = windows_with(&series, extract);
+            let windows = windows_with(&series, extract).concat();
             (series, windows)
         };
-        Ok(Self(recordings()?.into_iter().map(extracted).collect()))
+        let of = recordings()?.into_iter().map(extracted).collect();
+        Ok(Self { width: FEATURES, layout: Layout { shape: None, constant: true }, of })
     }
 }
 
@@ -237,13 +255,13 @@ impl Windows {
 /// As [`dataset`].
 pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
-    for (one, windows) in &windows.0 {
+    for (one, rows) in &windows.of {
         let Some((train_set, test_set)) = people.get_mut(one.person) else { continue };
         let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
             continue;
         };
-        let Cut { trained, test } = settings.cut(windows.len());
-        for (index, features) in windows.iter().enumerate() {
+        let Cut { trained, test } = settings.cut(one.windows());
+        for (index, features) in rows.chunks_exact(windows.width.max(1)).enumerate() {
             let part = if index < trained {
                 &mut *train_set
             } else if test.contains(&index) {
@@ -275,16 +293,17 @@ pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Res
     let clients = trained.into_iter().map(|person| client(take(person), person)).collect();
     let newcomer = |(train, test): (Set, Set), person: usize| {
         let labelled = draw_per_class(&train, settings.labels_per_class, seed, person as u64);
-        Client::new(train.select(FEATURES, &labelled), test)
+        Client::new(train.select(windows.width, &labelled), test)
     };
     let newcomers = held.into_iter().map(|person| newcomer(take(person), person)).collect();
     Ok(Dataset {
-        features: FEATURES,
+        features: windows.width,
         outputs: if settings.programmes { PROGRAMME_MAX } else { EXERCISES },
         classification: true,
         clients,
         newcomers,
         truth: None,
+        layout: windows.layout,
     })
 }
 

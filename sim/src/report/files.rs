@@ -66,8 +66,14 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 }
 
 /// What a run writes into its directory, besides `seed-S` directories of the same content.
-const WRITTEN: [&str; 5] =
-    ["summary.json", "rounds.jsonl", "report.html", "model/representation.npy", "model/heads.npy"];
+const WRITTEN: [&str; 6] = [
+    "summary.json",
+    "rounds.jsonl",
+    "clients.csv",
+    "report.html",
+    "model/representation.npy",
+    "model/heads.npy",
+];
 
 /// Removes what an earlier run wrote into a directory, so that nothing of it stands beside what comes: exactly
 /// the files of a run, whole or partial, there and in `seed-S` directories, and the directories that are empty
@@ -160,8 +166,24 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
         lines.push('\n');
     }
     write_text(&rounds, &lines)?;
+    write_text(&directory.join("clients.csv"), &clients(outcome))?;
     write_model(&model, outcome)?;
     write_json(&directory.join("summary.json"), summary)
+}
+
+/// A line for each client, those that came after training at the end: its number from 0, when it came, and its figures.
+/// What does not apply is empty.
+fn clients(outcome: &Outcome) -> String {
+    let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse\n");
+    let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    let all = outcome.clients.iter().map(|client| ("before", client));
+    let all = all.chain(outcome.newcomers.iter().map(|client| ("after", client)));
+    for (number, (came, client)) in all.enumerate() {
+        let tuned = outcome.tuned.get(number).and_then(|tuned| tuned.accuracy);
+        let figures = [client.accuracy, tuned, Some(client.loss), client.test_mse].map(cell);
+        text.push_str(&format!("{number},{came},{}\n", figures.join(",")));
+    }
+    text
 }
 
 /// `representation.npy` (d x k) and `heads.npy` ((clients, k), or (clients, k, outputs) where there are

@@ -3,8 +3,8 @@
 use fedspan_aggregator::engine::Counters;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-use crate::evaluate::{Scores, average};
-use crate::run::{Outcome, PrivacyFigures};
+use crate::evaluate::{Scores, average, worst_decile};
+use crate::run::{Diverged, Outcome, PrivacyFigures, RECENT};
 use crate::scenario::Scenario;
 
 /// Figures by name, in the order of the tables; those that do not apply are not in it.
@@ -121,6 +121,12 @@ pub struct Summary {
     /// Ended by Ctrl-C.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
+    /// Training ended early, as a loss was not finite any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diverged: Option<Diverged>,
+    /// Which model `accuracy` is of, where that is not the head refitted on the final representation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scored: Option<&'static str>,
     /// Stages of participation.
     pub stages: Vec<Stage>,
     /// Figures of the final model.
@@ -148,6 +154,14 @@ impl Summary {
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64, clients: usize, outcome: &Outcome, wall_s: f64) -> Self {
         let mut figures = Figures::of(&outcome.scores);
+        if let Some(network) = scenario.algorithm.network {
+            figures.push("accuracy_worst_decile", worst_decile(&outcome.clients));
+            if !network.tuned {
+                figures.push("accuracy_last_10", recent(outcome));
+                figures.push("accuracy_tuned", average(&outcome.tuned).accuracy);
+                figures.push("accuracy_tuned_worst_decile", worst_decile(&outcome.tuned));
+            }
+        }
         let new = average(&outcome.newcomers);
         figures.push("accuracy_new_clients", new.accuracy);
         figures.push("accuracy_global_new_clients", outcome.newcomers_global.accuracy);
@@ -165,6 +179,14 @@ impl Summary {
             clients,
             rounds: outcome.rounds.last().map_or(0, |row| row.round),
             interrupted: outcome.interrupted,
+            diverged: outcome.diverged,
+            scored: scenario.algorithm.network.map(|network| {
+                if network.tuned {
+                    "each client's network after epochs on its head at the end"
+                } else {
+                    network.method.scored()
+                }
+            }),
             stages: stages(outcome),
             figures,
             time: Time { simulated: outcome.rounds.last().map_or(0.0, |row| row.time) },
@@ -188,6 +210,15 @@ impl Summary {
             },
         }
     }
+}
+
+/// The mean accuracy after the last ten rounds.
+fn recent(outcome: &Outcome) -> Option<f64> {
+    let last = outcome.rounds.last()?.round;
+    let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT > last);
+    let accuracies: Vec<f64> = rows.filter_map(|row| row.scores?.accuracy).collect();
+    #[allow(clippy::cast_precision_loss, reason = "at most ten")]
+    (!accuracies.is_empty()).then(|| accuracies.iter().sum::<f64>() / accuracies.len() as f64)
 }
 
 /// A scenario's name without directory and ending.

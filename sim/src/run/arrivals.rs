@@ -1,12 +1,10 @@
 //! Who was asked and when each answers: the order in which the engine hears devices.
 
 use fedspan_aggregator::engine::{OpenRound, Opening};
-use fedspan_client::memory::Shape;
 use fedspan_protocol::message::RoundId;
 
 use super::times::{Link, Times, drops_out};
 use crate::data::Dataset;
-use crate::fleet::frame_limit;
 use crate::scenario::Scenario;
 
 /// A round that a device was asked and has not answered.
@@ -37,12 +35,12 @@ pub struct Arrivals {
 
 impl Arrivals {
     /// Nobody has been asked.
-    pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64, shape: Shape, times: Times) -> Self {
+    pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64, frame_limit: u16, times: Times) -> Self {
         let honest = dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0);
         let declared = scenario.attack.and_then(|attack| attack.samples).unwrap_or(0);
         Self {
             times,
-            link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit(shape))),
+            link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit)),
             dropout: scenario.fleet.dropout,
             communication: scenario.fleet.communication,
             seed,

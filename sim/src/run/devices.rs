@@ -5,24 +5,19 @@ use std::sync::Arc;
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_aggregator::engine::Engine;
-use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
-use fedspan_protocol::message::{Model, Privacy, Welcome};
+use fedspan_protocol::message::{Privacy, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
-use crate::data::{Client, Dataset};
-use crate::evaluate;
-use crate::fleet::{Build, SimDevice, foreseeable, frame_limit};
+use crate::data::Client;
+use crate::fleet::{Build, SimDevice, foreseeable};
 use crate::scenario::Scenario;
 
 /// What a campaign asks of its devices' hellos. Frames are not encrypted: there is no wire that somebody could be on.
 #[must_use]
-pub fn gate(scenario: &Scenario, dataset: &Dataset, engine: &Engine) -> Arc<Gate> {
-    let Shape { features, width, outputs } = evaluate::shape_of(dataset, scenario.model.k);
-    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let model = Model::Linear { features: small(features), width: small(width), outputs: small(outputs) };
-    let requirements = Requirements::new(model, &engine.requests(), None);
+pub fn gate(scenario: &Scenario, build: &Build, engine: &Engine) -> Arc<Gate> {
+    let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let welcome = Welcome { campaign: 1, idle_milliseconds: u32::MAX };
     Arc::new(Gate::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
 }
@@ -50,12 +45,12 @@ impl Devices {
     /// # Errors
     /// [`RunError::Refused`].
     pub fn connect(&mut self, clients: &[Client]) -> Result<(), RunError> {
-        let limit = frame_limit(self.build.shape);
+        let limit = self.build.frame_limit();
         for client in clients {
             let id = self.all.len() as u64;
             let config = Config { frame_limit: limit, ..Config::new(id) };
             let (bench, random) = (Protection::Plaintext, foreseeable(self.seed, id));
-            let session = self.build.session(config, bench, client.source(), random)?;
+            let session = self.build.session(config, bench, client, random)?;
             let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
             for said in device.said.drain(..) {
                 match said {
@@ -80,6 +75,11 @@ impl Devices {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// All of them, in order.
+    pub fn as_slice(&self) -> &[SimDevice] {
+        &self.all
     }
 
     /// One of them.

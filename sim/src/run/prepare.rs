@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use fedspan_aggregator::admission::least_frame_limit;
+use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
 use fedspan_aggregator::config::{AlgorithmName, Init, Shape as EngineShape, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
@@ -19,6 +20,7 @@ use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::Build;
+use crate::network::NetworkBuild;
 use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
@@ -53,11 +55,13 @@ impl<'a> Job<'a> {
                 .map_err(|error| RunError::Mismatch(error.to_string()))?;
             dataset.truth = Some(truth);
         }
-        Build::of(scenario, &dataset, Seeds::Foreseeable(seed))?;
+        let build = Build::of(scenario, &dataset, seed, Seeds::Foreseeable(seed))?;
         check_targets(scenario, &dataset)?;
-        check_models(scenario, &dataset)?;
+        check_models(scenario, &build, &dataset)?;
         let mut given = None;
-        if scenario.is_federated() {
+        if let Some(network) = &build.network {
+            check_network(network, &dataset)?;
+        } else if scenario.is_federated() {
             let (k, d) = (scenario.model.k, dataset.features);
             if k > d {
                 return Err(RunError::Mismatch(format!("model.k is {k}, the data have {d} features")));
@@ -129,10 +133,32 @@ fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError>
     Ok(())
 }
 
+/// A network is for classes, and its layers have to travel.
+fn check_network(network: &NetworkBuild, dataset: &Dataset) -> Result<(), RunError> {
+    if !dataset.classification {
+        let message = "model.kind is \"mlp\", which tells classes apart; the targets are values";
+        return Err(RunError::Mismatch(message.to_owned()));
+    }
+    let NetworkParameters { shape, method, upload_encoding, download_encoding, .. } = network.parameters;
+    for encoding in [upload_encoding, download_encoding] {
+        let tensors = shape.descriptors(Travelling::All, method.tensors_a_layer(), encoding).into_iter();
+        if least_frame_limit(&tensors.collect()) > FRAME_LIMIT_MAX {
+            let count = shape.parameters() * method.tensors_a_layer();
+            let message = format!("a network's {count} values do not fit 256 chunks of the largest frame");
+            return Err(RunError::Mismatch(message));
+        }
+    }
+    Ok(())
+}
+
 /// The memory of all models is bounded like that of the data ([`LARGEST_VALUES`]).
-fn check_models(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
+fn check_models(scenario: &Scenario, build: &Build, dataset: &Dataset) -> Result<(), RunError> {
     let (d, c) = (dataset.features as u64, dataset.outputs as u64);
-    let (values, what) = if scenario.is_federated() {
+    let (values, what) = if let Some(network) = &build.network {
+        let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
+        let each = 3 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
+        (clients.saturating_mul(each), format!("{clients} clients' networks"))
+    } else if scenario.is_federated() {
         let (k, clients) =
             (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);
         let each = d * k + k * k + d * c + 2 * k * c;
@@ -253,6 +279,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         }],
         scores,
         clients,
+        tuned: Vec::new(),
+        diverged: None,
         newcomers,
         newcomers_global: Scores::default(),
         outputs: dataset.outputs,

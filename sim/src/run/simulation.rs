@@ -20,7 +20,9 @@ use super::devices::{Devices, gate};
 use super::prepare::engine;
 use super::recorded::Recording;
 use super::times::Times;
-use super::{Outcome, PrivacyFigures, RoundRow, RunError, Unwatched, Watcher, check_finite};
+use super::{
+    Diverged, Outcome, PrivacyFigures, RECENT, RoundRow, RunError, Unwatched, Watcher, check_finite,
+};
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::Build;
@@ -60,6 +62,9 @@ pub struct Simulation<'a> {
     seconds: f64,
     finished: bool,
     interrupted: bool,
+    diverged: Option<Diverged>,
+    /// The last scores of networks before their heads are tuned.
+    untuned: Option<(Scores, Vec<ClientScore>)>,
     wanted: Wanted,
 }
 
@@ -74,9 +79,9 @@ impl<'a> Simulation<'a> {
     ) -> Result<Self, RunError> {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
         let engine = engine(scenario, dataset, seed, given.clone());
-        let gate = gate(scenario, dataset, &engine);
         let attackers = scenario.attack.map(|attack| Attackers::of(attack, dataset.clients.len(), seed));
-        let build = Build::of(scenario, dataset, Seeds::Foreseeable(seed))?;
+        let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
+        let gate = gate(scenario, &build, &engine);
         Ok(Self {
             scenario,
             dataset,
@@ -85,7 +90,7 @@ impl<'a> Simulation<'a> {
             shape,
             engine,
             devices: Devices::new(build, seed, gate),
-            arrivals: Arrivals::new(scenario, dataset, seed, shape, times),
+            arrivals: Arrivals::new(scenario, dataset, seed, build.frame_limit(), times),
             attackers: attackers.map(|attackers| {
                 let honest = attackers.honest(dataset);
                 (attackers, honest)
@@ -100,6 +105,8 @@ impl<'a> Simulation<'a> {
             seconds: 0.0,
             finished: false,
             interrupted: false,
+            diverged: None,
+            untuned: None,
             wanted: Wanted::All,
         })
     }
@@ -137,9 +144,26 @@ impl<'a> Simulation<'a> {
             None => self.welcome_newcomers()?,
         };
         let all = self.devices.traffic();
+        let network = self.scenario.algorithm.network;
         let representation = self.engine.representation().clone();
-        let basis = orthonormal(&representation).unwrap_or_else(|_| representation.clone());
-        let (scores, clients) = self.scores(self.rows.last().map_or(0, |row| row.round))?;
+        let basis = network
+            .is_none()
+            .then(|| orthonormal(&representation).unwrap_or_else(|_| representation.clone()));
+        let last = self.rows.last().map_or(0, |row| row.round);
+        let (scores, clients, tuned) = match network {
+            None => {
+                let (scores, clients) = self.scores(last)?;
+                (scores, clients, Vec::new())
+            }
+            Some(network) => {
+                let tuned = evaluate::as_they_are(&self.dataset.clients, self.devices.as_slice());
+                let (scores, clients) = match self.untuned.take() {
+                    Some(untuned) if !network.tuned => untuned,
+                    _ => (evaluate::average(&tuned), tuned.clone()),
+                };
+                (scores, clients, tuned)
+            }
+        };
         // A run that ended early ends with a row of figures, too.
         if let Some(row) = self.rows.last_mut() {
             row.scores.get_or_insert(scores);
@@ -149,12 +173,14 @@ impl<'a> Simulation<'a> {
             rounds: self.rows,
             scores,
             clients,
+            tuned,
+            diverged: self.diverged,
             newcomers,
             newcomers_global: self.engine.shared_head().map_or_else(Scores::default, |w| {
                 evaluate::shared(&self.dataset.newcomers, &representation, w)
             }),
             outputs: self.dataset.outputs,
-            representation: Some(basis),
+            representation: basis,
             counters: self.engine.counters(),
             privacy,
             updates: self.updates,
@@ -269,6 +295,10 @@ impl<'a> Simulation<'a> {
                 Inbound::Update(update) => Event::Update(id, update),
                 Inbound::Unread(round) => Event::Unread(id, round),
                 Inbound::Decline(decline) => {
+                    let network = self.scenario.algorithm.network.is_some();
+                    if network && decline.reason == DeclineReason::UpdateNonFinite {
+                        self.diverged.get_or_insert(Diverged { client: id, round: decline.id.round });
+                    }
                     self.refused = Some((id, NotCounted::Declined(decline.reason)));
                     Event::Declined(id, decline)
                 }
@@ -280,6 +310,13 @@ impl<'a> Simulation<'a> {
 
     /// Nobody could answer the round: it is repeated, and has cost its time. Dropouts pass, other reasons may not.
     fn repeat(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
+        if self.diverged.is_some() {
+            // What the rounds before have made is kept.
+            let mut queue = VecDeque::new();
+            self.end_training(&mut queue);
+            actions.extend(queue);
+            return Ok(());
+        }
         let Some(at) = self.engine.wake() else { return Err(RunError::Silent) };
         if let Some((device, reason)) = self.refused.take() {
             self.barren += 1;
@@ -360,8 +397,13 @@ impl<'a> Simulation<'a> {
                         }
                     };
                     let last = record.ends_training;
-                    let evaluated = last || number.is_multiple_of(self.scenario.evaluate_every);
-                    let scores = if evaluated { Some(self.scores(number)?.0) } else { None };
+                    let evaluated = last
+                        || self.diverged.is_some()
+                        || self.is_recent(number)
+                        || number.is_multiple_of(self.scenario.evaluate_every);
+                    let scored = if evaluated { Some(self.scores(number)?) } else { None };
+                    let scores = scored.as_ref().map(|(scores, _)| *scores);
+                    self.untuned = scored.filter(|_| self.scenario.algorithm.network.is_some());
                     let (bytes_up, bytes_down) = self.devices.traffic_since();
                     self.rows.push(RoundRow {
                         round: number,
@@ -377,7 +419,7 @@ impl<'a> Simulation<'a> {
                     let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
                     if !last {
                         self.interrupted = !go_on;
-                        if self.interrupted || self.reached(scores.as_ref()) {
+                        if self.interrupted || self.diverged.is_some() || self.reached(scores.as_ref()) {
                             self.end_training(&mut queue);
                         }
                         self.restart(&record, &mut queue);
@@ -440,6 +482,12 @@ impl<'a> Simulation<'a> {
         self.devices.pump(|index| arrivals.due(index).is_some());
     }
 
+    /// Whether a round is among the last ten, whose mean accuracy is reported of networks.
+    fn is_recent(&self, number: u32) -> bool {
+        let algorithm = &self.scenario.algorithm;
+        algorithm.network.is_some() && number.saturating_add(RECENT) > algorithm.rounds
+    }
+
     /// The figures after a round, all of them numbers.
     fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
         let dataset = self.attackers.as_ref().map_or(self.dataset, |(_, honest)| honest);
@@ -449,6 +497,13 @@ impl<'a> Simulation<'a> {
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
+        if algorithm.network.is_some() {
+            let devices = self.devices.as_slice();
+            let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors());
+            let scores = evaluate::average(&clients);
+            check_finite(&scores, round)?;
+            return Ok((scores, clients));
+        }
         let (head, numeric) = (algorithm.final_head, algorithm.numeric);
         let (mut scores, clients) =
             evaluate::representation(dataset, self.engine.representation(), head, numeric);
@@ -493,7 +548,7 @@ impl<'a> Simulation<'a> {
         let shape = self.shape;
         let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
         Ok(newcomers
-            .map(|(device, client)| evaluate::score(device.session.task_mut(), client, shape))
+            .map(|(device, client)| evaluate::on_device(device.session.task_mut(), client, shape))
             .collect())
     }
 }

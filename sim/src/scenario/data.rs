@@ -1,20 +1,21 @@
 //! `[data]`, `[data.partition]` and `[split]`: where samples come from, and who has which of them.
 
-mod images;
+mod cutting;
+mod pooled;
 mod read;
 
-use std::path::Path;
-
-pub use images::{ImageSource, ImagesSection};
+pub use pooled::{PoolSource, PooledSection};
 pub(super) use read::read_data;
 
 use crate::data::eigenspace::NoEigenspace;
+use crate::data::file::Files;
+use crate::data::holdout::Holdout;
 use crate::data::npz;
-use crate::data::partition::OrderSplit;
 use crate::data::spiked_covariance::{self, SpikedCovariance};
+use crate::data::split::OrderSplit;
 use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{LinearRegression, linear_regression};
-use crate::data::table::{self, Columns, Holdout};
+use crate::data::table::{self, Columns};
 use crate::data::watch::{self, WatchSettings};
 use crate::data::{DataError, Dataset};
 
@@ -28,13 +29,41 @@ pub enum DataSection {
     /// Synthetic, without targets: graphs.
     Blocks(StochasticBlockModel),
     /// An npz file.
-    Npz(String),
+    Npz(NpzSection),
     /// A CSV file.
-    Csv(String, Columns, OrderSplit, Holdout),
+    Csv(CsvSection),
     /// The smartwatch recordings.
     Watch(WatchSettings),
-    /// Images.
-    Images(ImagesSection),
+    /// The smartwatch recordings, windows in place of features: so many samples are averaged into one.
+    WatchWindows(WatchSettings, usize),
+    /// Labelled samples that are cut into clients: images, mostly.
+    Pooled(PooledSection),
+}
+
+/// An npz file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NpzSection {
+    /// Its name.
+    pub path: String,
+    /// Its SHA-256, if that is to be checked.
+    pub sums: Vec<String>,
+    /// Targets are classes.
+    pub classification: bool,
+}
+
+/// A CSV file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CsvSection {
+    /// Its name.
+    pub path: String,
+    /// Its SHA-256, if that is to be checked.
+    pub sums: Vec<String>,
+    /// What its columns mean.
+    pub columns: Columns,
+    /// What trains and what tests.
+    pub split: OrderSplit,
+    /// Who comes later.
+    pub holdout: Holdout,
 }
 
 /// What samples are labelled with.
@@ -54,9 +83,12 @@ impl DataSection {
     pub fn targeted(&self) -> Targeted {
         match self {
             Self::Spiked(_) | Self::Blocks(_) => Targeted::Nothing,
-            Self::Linear(_) | Self::Npz(_) => Targeted::Values,
-            Self::Csv(_, columns, ..) if !columns.classification => Targeted::Values,
-            Self::Csv(..) | Self::Watch(_) | Self::Images(_) => Targeted::Classes,
+            Self::Linear(_) => Targeted::Values,
+            Self::Npz(npz) if !npz.classification => Targeted::Values,
+            Self::Csv(csv) if !csv.columns.classification => Targeted::Values,
+            Self::Npz(_) | Self::Csv(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => {
+                Targeted::Classes
+            }
         }
     }
 
@@ -72,8 +104,9 @@ impl DataSection {
             Self::Spiked(spiked) => Some(spiked.d),
             Self::Blocks(blocks) => Some(blocks.d),
             Self::Watch(_) => Some(fedspan_client::features::FEATURES),
-            Self::Csv(_, columns, ..) => Some(columns.features.len() + 1),
-            Self::Npz(_) | Self::Images(_) => None,
+            Self::WatchWindows(_, decimation) => Some(watch::windows::values(*decimation) + 1),
+            Self::Csv(csv) => Some(csv.columns.features.len() + 1),
+            Self::Npz(_) | Self::Pooled(_) => None,
         }
     }
 
@@ -98,24 +131,25 @@ impl DataSection {
                 spiked_covariance::Model::new(*settings, seed).dataset().map_err(untrue)
             }
             Self::Blocks(settings) => settings.dataset(seed).map_err(untrue),
-            Self::Npz(path) => npz::dataset(&locate(name, path)),
+            Self::Npz(NpzSection { path, sums, classification }) => {
+                let mut files = Files::new(name, sums);
+                let (bytes, path) = files.read(path, npz::LARGEST_FILE)?;
+                files.finish()?;
+                npz::dataset(&bytes, &path, *classification)
+            }
             Self::Watch(settings) => watch::dataset(settings, seed),
-            Self::Csv(path, columns, split, holdout) => {
-                let path = locate(name, path);
-                let (mut dataset, names) = table::read(&path, columns)?;
+            Self::WatchWindows(settings, decimation) => watch::series(settings, *decimation, seed),
+            Self::Csv(CsvSection { path, sums, columns, split, holdout }) => {
+                let mut files = Files::new(name, sums);
+                let (bytes, path) = files.read(path, table::LARGEST_FILE)?;
+                files.finish()?;
+                let (mut dataset, names) = table::parse(&bytes, &path, columns)?;
                 let d = dataset.features;
                 dataset.clients =
                     dataset.clients.iter().map(|client| split.in_order(&client.train, d)).collect();
                 holdout.apply(dataset, &names, &path, seed)
             }
-            Self::Images(settings) => settings.dataset(name, seed),
+            Self::Pooled(settings) => settings.dataset(name, seed),
         }
     }
-}
-
-/// Where a file is that the scenario called `name` speaks of: beside the scenario file, or else in the current
-/// directory.
-pub(super) fn locate(name: &str, path: &str) -> String {
-    let beside = Path::new(name).with_file_name(path);
-    if beside.is_file() { beside.display().to_string() } else { path.to_owned() }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Model, Welcome};
+use fedspan_protocol::message::Welcome;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
@@ -29,13 +29,7 @@ impl Host {
     ) -> Result<Self, ServeError> {
         let mut engine = fleet.engine();
         let fingerprint = fleet.fingerprint();
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let model = Model::Linear {
-            features: small(fleet.shape.features),
-            width: small(fleet.model.k),
-            outputs: small(fleet.shape.outputs),
-        };
-        let requirements = Requirements::new(model, &engine.requests(), fleet.allowed.clone())
+        let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
             .with_privacy(fleet.privacy.map(Minimum::budget));
         let mut campaign = entropy;

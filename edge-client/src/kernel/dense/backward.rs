@@ -1,6 +1,10 @@
 //! `out = delta W^T`, where an activation is positive.
 
-use super::tiles::{Kernel, cover, rows_of, run_of, run_of_mut};
+use super::lanes::Vector;
+use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
+
+/// Outputs at a time: so many columns of a strip of weights are turned round on the stack.
+const PIECE: usize = 32;
 
 /// Shapes as in [`super::backward`].
 pub struct Backward<'a> {
@@ -28,34 +32,73 @@ impl<'a> Backward<'a> {
 
 impl Kernel for Backward<'_> {
     #[inline(always)]
-    fn run<const ROWS: usize, const WIDTH: usize>(mut self) {
-        let Some(n) = self.out.len().min(self.activations.len()).checked_div(self.inputs) else { return };
-        let (n, columns) = (n.min(self.delta.len() / self.outputs), self.inputs);
-        cover::<ROWS, WIDTH>(&mut self, 0..n, columns);
+    fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(self, v: V) {
+        let Self { inputs, outputs, .. } = self;
+        let Some(n) = self.out.len().min(self.activations.len()).checked_div(inputs) else { return };
+        let n = n.min(self.delta.len() / outputs);
+        let mut turned = Turned { shapes: self, first: 0, count: 0, weights: [[0.0; WIDTH]; PIECE] };
+        while turned.first < outputs {
+            turned.count = PIECE.min(outputs - turned.first);
+            cover::<V, ROWS, COUNT>(&mut turned, v, 0..n, inputs);
+            turned.first += PIECE;
+        }
+        let Backward { activations, out, .. } = turned.shapes;
+        for (out, activation) in out.iter_mut().zip(activations).take(n * inputs) {
+            *out = if *activation > 0.0 { *out } else { 0.0 };
+        }
     }
+}
 
+/// A strip of weights that lies so that one output's are side by side.
+struct Turned<'a, const WIDTH: usize> {
+    shapes: Backward<'a>,
+    /// The outputs at hand, and how many.
+    first: usize,
+    count: usize,
+    weights: [[f32; WIDTH]; PIECE],
+}
+
+impl<const WIDTH: usize> Turned<'_, WIDTH> {
+    /// Fills it from `width` inputs from `column` on.
     #[inline(always)]
-    fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize) {
-        let Self { delta, layer, inputs, outputs, activations, ref mut out } = *self;
-        let Some(delta) = rows_of::<R>(delta, row, outputs, outputs) else { return };
-        let Some(w) = rows_of::<C>(layer, column, outputs, outputs) else { return };
-        let mut sums = [[0.0; C]; R];
-        for o in 0..outputs {
-            let w = w.map(|w| w[o]);
-            for (sums, delta) in sums.iter_mut().zip(delta) {
-                let delta = delta[o];
-                for (sum, w) in sums.iter_mut().zip(w) {
-                    *sum += delta * w;
-                }
+    fn turn(&mut self, column: usize, width: usize) -> Option<()> {
+        let Backward { layer, outputs, .. } = self.shapes;
+        for lane in 0..width {
+            let row = layer.get((column + lane) * outputs + self.first..)?.get(..self.count)?;
+            for (weights, weight) in self.weights.iter_mut().zip(row) {
+                *weights.get_mut(lane)? = *weight;
             }
         }
-        for (r, sums) in sums.iter().enumerate() {
-            let place = (row + r) * inputs + column;
-            let Some(activations) = run_of::<C>(activations, place) else { return };
-            let Some(out) = run_of_mut::<C>(out, place) else { return };
-            for ((out, sum), activation) in out.iter_mut().zip(sums).zip(activations) {
-                *out = if *activation > 0.0 { *sum } else { 0.0 };
-            }
+        Some(())
+    }
+}
+
+impl<const WIDTH: usize> Tiles for Turned<'_, WIDTH> {
+    #[inline(always)]
+    fn tile<V: Vector, const R: usize, const C: usize>(
+        &mut self,
+        v: V,
+        row: usize,
+        column: usize,
+    ) -> Option<()> {
+        // Tiles go down a strip: the first of them turns it.
+        if row == 0 {
+            self.turn(column, C * V::LANES)?;
         }
+        let Backward { delta, inputs, outputs, ref mut out, .. } = self.shapes;
+        let (first, count) = (self.first, self.count);
+        let delta = rows_of::<R>(delta.get(first..)?, row, outputs, count)?;
+        let place = row * inputs + column;
+        let mut sums = [[v.splat(0.0); C]; R];
+        if first > 0 {
+            sums = load_tile(v, out, place, inputs)?;
+        }
+        let mut o = 0;
+        while o < count {
+            let weights = load(v, self.weights.get(o)?, 0)?;
+            add_products(v, &mut sums, &delta, o, &weights)?;
+            o += 1;
+        }
+        store_tile(v, out, place, inputs, &sums)
     }
 }

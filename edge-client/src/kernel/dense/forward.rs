@@ -1,11 +1,12 @@
 //! `out = x W + bias`.
 
-use super::tiles::{Kernel, cover, rows_of, run_of, run_of_mut};
+use super::lanes::Vector;
+use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
 /// Inputs at a time: their weights stay in the first cache while all samples pass.
 const PIECE: usize = 32;
 
-/// Shapes as in [`super::forward`], cut to whole rows by [`Forward::new`].
+/// Shapes as in [`super::forward`].
 pub struct Forward<'a> {
     x: &'a [f32],
     layer: &'a [f32],
@@ -27,46 +28,41 @@ impl<'a> Forward<'a> {
 
 impl Kernel for Forward<'_> {
     #[inline(always)]
-    fn run<const ROWS: usize, const WIDTH: usize>(mut self) {
-        let n = self.out.len() / self.outputs;
-        let n = self.x.len().checked_div(self.inputs).map_or(n, |rows| rows.min(n));
-        let Some(bias) = self.layer.get(self.inputs * self.outputs..).and_then(|b| b.get(..self.outputs))
-        else {
-            return;
-        };
-        for out in self.out.chunks_exact_mut(self.outputs).take(n) {
+    fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(mut self, v: V) {
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        let n = self.out.len() / outputs;
+        let n = self.x.len().checked_div(inputs).map_or(n, |rows| rows.min(n));
+        let Some(bias) = self.layer.get(inputs * outputs..).and_then(|b| b.get(..outputs)) else { return };
+        for out in self.out.chunks_exact_mut(outputs).take(n) {
             out.copy_from_slice(bias);
         }
-        while self.first < self.inputs {
-            self.count = PIECE.min(self.inputs - self.first);
-            let columns = self.outputs;
-            cover::<ROWS, WIDTH>(&mut self, 0..n, columns);
-            self.first += self.count;
+        while self.first < inputs {
+            self.count = PIECE.min(inputs - self.first);
+            cover::<V, ROWS, COUNT>(&mut self, v, 0..n, outputs);
+            self.first += PIECE;
         }
     }
+}
 
+impl Tiles for Forward<'_> {
     #[inline(always)]
-    fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize) {
+    fn tile<V: Vector, const R: usize, const C: usize>(
+        &mut self,
+        v: V,
+        row: usize,
+        column: usize,
+    ) -> Option<()> {
         let Self { x, layer, inputs, outputs, ref mut out, first, count } = *self;
-        let Some(x) = x.get(first..).and_then(|x| rows_of::<R>(x, row, inputs, count)) else { return };
-        let Some(layer) = layer.get(first * outputs..) else { return };
-        let mut sums = [[0.0; C]; R];
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let Some(out) = run_of(out, (row + r) * outputs + column) else { return };
-            *sums = *out;
+        let x = rows_of::<R>(x.get(first..)?, row, inputs, count)?;
+        let mut sums = load_tile::<V, R, C>(v, out, row * outputs + column, outputs)?;
+        let mut weights = layer.get(first * outputs + column..)?;
+        let mut i = 0;
+        while i < count {
+            let w = load(v, weights, 0)?;
+            add_products(v, &mut sums, &x, i, &w)?;
+            weights = weights.get(outputs..)?;
+            i += 1;
         }
-        for (i, w) in (0..count).zip(layer.chunks_exact(outputs)) {
-            let Some(w) = run_of::<C>(w, column) else { return };
-            for (sums, x) in sums.iter_mut().zip(x) {
-                let x = x[i];
-                for (sum, w) in sums.iter_mut().zip(w) {
-                    *sum += x * w;
-                }
-            }
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            let Some(out) = run_of_mut(out, (row + r) * outputs + column) else { return };
-            *out = *sums;
-        }
+        store_tile(v, out, row * outputs + column, outputs, &sums)
     }
 }

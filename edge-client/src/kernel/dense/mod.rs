@@ -26,6 +26,7 @@
 
 mod backward;
 mod forward;
+mod lanes;
 mod loss;
 mod step;
 mod tiles;
@@ -54,11 +55,11 @@ pub fn forward(x: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Forward::new(x, layer, outputs, out));
 }
 
-/// What is not positive becomes zero, NaN included.
+/// What is not positive becomes zero. A NaN stays, for [`softmax_errors`] to find.
 #[inline(never)]
 pub fn relu(values: &mut [f32]) {
     for value in values {
-        *value = if *value > 0.0 { *value } else { 0.0 };
+        *value = if *value <= 0.0 { 0.0 } else { *value };
     }
 }
 

@@ -1,21 +1,23 @@
 //! The gradient of a layer, and steps down it.
 
+use super::super::vector;
 use super::Momentum;
-use super::tiles::{Kernel, cover, run_of, run_of_mut};
+use super::lanes::Vector;
+use super::tiles::{Kernel, Tiles, add_scaled, cover, load, store};
 
-/// Rows of a layer at a time: each is read and written from end to end while it is in the first cache.
+/// Rows of a layer at a time: they are read and written from end to end while they are in the first cache.
 const PIECE: usize = 10;
 
 /// What a gradient is for.
 pub trait Target {
-    /// How many values it has, of the layer's.
+    /// How many of the layer's values it has.
     fn len(&self) -> usize;
 
-    /// What the `C` sums from `place` on start from.
-    fn start<const C: usize>(&self, place: usize) -> Option<[f32; C]>;
+    /// What the sums from `place` on start from.
+    fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]>;
 
     /// What becomes of them.
-    fn finish<const C: usize>(&mut self, place: usize, sums: &[f32; C]) -> Option<()>;
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()>;
 }
 
 /// The gradient, added.
@@ -35,14 +37,13 @@ impl Target for Sums<'_> {
     }
 
     #[inline(always)]
-    fn start<const C: usize>(&self, place: usize) -> Option<[f32; C]> {
-        run_of(self.0, place).copied()
+    fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]> {
+        load(v, self.0, place)
     }
 
     #[inline(always)]
-    fn finish<const C: usize>(&mut self, place: usize, sums: &[f32; C]) -> Option<()> {
-        *run_of_mut(self.0, place)? = *sums;
-        Some(())
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()> {
+        store(v, self.0, place, sums)
     }
 }
 
@@ -54,24 +55,29 @@ impl Target for Descent<'_> {
     }
 
     #[inline(always)]
-    fn start<const C: usize>(&self, _: usize) -> Option<[f32; C]> {
-        Some([0.0; C])
+    fn start<V: Vector, const C: usize>(&self, v: V, _: usize) -> Option<[V::Lanes; C]> {
+        Some([v.splat(0.0); C])
     }
 
     #[inline(always)]
-    fn finish<const C: usize>(&mut self, place: usize, sums: &[f32; C]) -> Option<()> {
-        let mut step = *sums;
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()> {
+        let mut steps = *sums;
         if let Some(Momentum { factor, velocity }) = &mut self.momentum {
-            let velocity = run_of_mut::<C>(velocity, place)?;
-            for (v, g) in velocity.iter_mut().zip(&mut step) {
-                *v = *factor * *v + *g;
-                *g = *v;
+            steps = load(v, velocity, place)?;
+            let mut c = 0;
+            while c < C {
+                steps[c] = v.add(v.multiply(v.splat(*factor), steps[c]), sums[c]);
+                c += 1;
             }
+            store(v, velocity, place, &steps)?;
         }
-        for (w, step) in run_of_mut::<C>(self.layer, place)?.iter_mut().zip(step) {
-            *w -= self.step_size * step;
+        let mut weights = load::<V, C>(v, self.layer, place)?;
+        let mut c = 0;
+        while c < C {
+            weights[c] = v.subtract(weights[c], v.multiply(v.splat(self.step_size), steps[c]));
+            c += 1;
         }
-        Some(())
+        store(v, self.layer, place, &weights)
     }
 }
 
@@ -98,54 +104,47 @@ impl<'a, T: Target> Gradient<'a, T> {
 
 impl<T: Target> Kernel for Gradient<'_, T> {
     #[inline(always)]
-    fn run<const ROWS: usize, const WIDTH: usize>(mut self) {
-        if self.target.len() < self.outputs {
-            return;
+    fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(mut self, v: V) {
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        for row in (0..inputs).step_by(PIECE) {
+            cover::<V, ROWS, COUNT>(&mut self, v, row..inputs.min(row + PIECE), outputs);
         }
-        let (columns, mut row) = (self.outputs, 0);
-        while row < self.inputs {
-            let end = self.inputs.min(row + PIECE);
-            cover::<ROWS, WIDTH>(&mut self, row..end, columns);
-            row = end;
-        }
-        cover::<1, WIDTH>(&mut self, row..row + 1, columns);
-    }
-
-    #[inline(always)]
-    fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize) {
-        let Self { x, delta, inputs, outputs, ref mut target } = *self;
-        let mut sums = [[0.0; C]; R];
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let Some(start) = target.start((row + r) * outputs + column) else { return };
-            *sums = start;
-        }
-        if R == 1 && row == inputs {
-            // The bias: its input is one.
-            for delta in delta.chunks_exact(outputs) {
-                let Some(delta) = run_of::<C>(delta, column) else { return };
-                add_products(&mut sums, &[1.0; R], delta);
-            }
-        } else {
-            for (x, delta) in x.chunks_exact(inputs).zip(delta.chunks_exact(outputs)) {
-                let (Some(x), Some(delta)) = (run_of::<R>(x, row), run_of::<C>(delta, column)) else {
-                    return;
-                };
-                add_products(&mut sums, x, delta);
-            }
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            if target.finish((row + r) * outputs + column, sums).is_none() {
-                return;
-            }
-        }
+        cover::<V, 1, COUNT>(&mut self, v, inputs..inputs + 1, outputs);
     }
 }
 
-#[inline(always)]
-fn add_products<const R: usize, const C: usize>(sums: &mut [[f32; C]; R], x: &[f32; R], delta: &[f32; C]) {
-    for (sums, x) in sums.iter_mut().zip(x) {
-        for (sum, delta) in sums.iter_mut().zip(delta) {
-            *sum += x * delta;
+impl<T: Target> Tiles for Gradient<'_, T> {
+    #[inline(always)]
+    fn tile<V: Vector, const R: usize, const C: usize>(
+        &mut self,
+        v: V,
+        row: usize,
+        column: usize,
+    ) -> Option<()> {
+        let Self { x, delta, inputs, outputs, ref mut target } = *self;
+        let mut sums = [[v.splat(0.0); C]; R];
+        let mut r = 0;
+        while r < R {
+            sums[r] = target.start(v, (row + r) * outputs + column)?;
+            r += 1;
         }
+        let mut errors = delta.get(column..).unwrap_or_default();
+        // The bias has an input of one.
+        let (mut rest, step) = if row < inputs { (x.get(row..)?, inputs) } else { (&[1.0; R][..], 0) };
+        while let Some(delta) = load(v, errors, 0) {
+            let x = rest.first_chunk::<R>()?;
+            let mut r = 0;
+            while r < R {
+                add_scaled(v, &mut sums[r], x[r], &delta);
+                r += 1;
+            }
+            (errors, rest) = (vector::from(errors, outputs), vector::from(rest, step));
+        }
+        let mut r = 0;
+        while r < R {
+            target.finish(v, (row + r) * outputs + column, &sums[r])?;
+            r += 1;
+        }
+        Some(())
     }
 }

@@ -2,19 +2,30 @@
 
 use core::ops::Range;
 
-/// A kernel on one set of slices. Its results are a matrix; a tile of it is worked out in one go.
-pub trait Kernel: Sized {
-    /// Works out all tiles, of at most `ROWS` x `WIDTH`: with [`cover`], or in pieces that fit a cache.
-    fn run<const ROWS: usize, const WIDTH: usize>(self);
+use super::lanes::{Fours, One, Vector};
 
-    /// Works out `R` rows from `row` on and `C` columns from `column` on. They are all there.
-    fn tile<const R: usize, const C: usize>(&mut self, row: usize, column: usize);
+/// A kernel on one set of slices.
+pub trait Kernel {
+    /// Does the work in tiles of at most `ROWS` rows and `COUNT` vectors, which are `WIDTH` columns or fewer.
+    fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(self, v: V);
 }
 
-/// Tiles of a core with few registers, as most microcontrollers have. Below eight lanes a host gets them too.
+/// A matrix of sums.
+pub trait Tiles {
+    /// Works out `R` rows from `row` on and `C` vectors of columns from `column` on. They are all there: where
+    /// not, nothing comes of it.
+    fn tile<V: Vector, const R: usize, const C: usize>(
+        &mut self,
+        v: V,
+        row: usize,
+        column: usize,
+    ) -> Option<()>;
+}
+
+/// Runs a kernel in tiles for a core of few registers and no vectors.
 #[inline(always)]
 fn run_narrow(kernel: impl Kernel) {
-    kernel.run::<2, 4>();
+    kernel.run::<_, 1, 1, 4>(Fours);
 }
 
 /// Runs a kernel.
@@ -28,79 +39,137 @@ pub fn dispatch(kernel: impl Kernel) {
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 #[inline(always)]
 pub fn dispatch(kernel: impl Kernel) {
-    pulp::Arch::new().dispatch(Widest(kernel));
-}
+    struct Widest<K>(K);
 
-#[cfg(all(feature = "wide", not(target_os = "none")))]
-struct Widest<K>(K);
+    impl<K: Kernel> pulp::WithSimd for Widest<K> {
+        type Output = ();
 
-#[cfg(all(feature = "wide", not(target_os = "none")))]
-impl<K: Kernel> pulp::WithSimd for Widest<K> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        // Ten sums of eight lanes: enough to hide the latency of an addition, and they fit 16 registers with what
-        // they are summed from.
-        if S::F32_LANES < 8 { run_narrow(self.0) } else { self.0.run::<5, 16>() }
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, simd: S) {
+            if S::F32_LANES < Fours::LANES {
+                return run_narrow(self.0);
+            }
+            // Ten vectors of sums hide the latency of an addition, and fit sixteen registers with what they are
+            // summed from. Two vectors of sixteen lanes are the most there is.
+            self.0.run::<_, 5, 2, 32>(super::lanes::Widest(simd));
+        }
     }
+
+    pulp::Arch::new().dispatch(Widest(kernel));
 }
 
 /// All tiles of `rows` x `columns`: strips of columns, and down each strip.
 #[inline(always)]
-pub fn cover<const ROWS: usize, const WIDTH: usize>(
-    kernel: &mut impl Kernel,
+pub fn cover<V: Vector, const ROWS: usize, const COUNT: usize>(
+    tiles: &mut impl Tiles,
+    v: V,
     rows: Range<usize>,
     columns: usize,
 ) {
     let mut column = 0;
-    column = strips::<ROWS, WIDTH, 16>(kernel, &rows, column, columns);
-    column = strips::<ROWS, WIDTH, 8>(kernel, &rows, column, columns);
-    column = strips::<ROWS, WIDTH, 4>(kernel, &rows, column, columns);
-    strips::<ROWS, WIDTH, 1>(kernel, &rows, column, columns);
+    if COUNT > 1 {
+        column = strips::<V, ROWS, COUNT>(tiles, v, &rows, column, columns);
+    }
+    column = strips::<V, ROWS, 1>(tiles, v, &rows, column, columns);
+    if COUNT > 1 {
+        column = strips::<One, ROWS, 2>(tiles, One, &rows, column, columns);
+    }
+    strips::<One, ROWS, 1>(tiles, One, &rows, column, columns);
 }
 
-/// As many strips of `C` columns as there are. Returns the first column that is left.
+/// As many strips of `C` vectors as there are. Returns the first column that is left.
 #[inline(always)]
-fn strips<const ROWS: usize, const WIDTH: usize, const C: usize>(
-    kernel: &mut impl Kernel,
+fn strips<V: Vector, const ROWS: usize, const C: usize>(
+    tiles: &mut impl Tiles,
+    v: V,
     rows: &Range<usize>,
     mut column: usize,
     columns: usize,
 ) -> usize {
-    while C <= WIDTH && column + C <= columns {
+    while column + C * V::LANES <= columns {
         let mut row = rows.start;
         while row < rows.end {
             // Even tiles: of six rows three and three, for one alone would wait for its own sums.
             let left = rows.end - row;
             let count = left.div_ceil(left.div_ceil(ROWS));
-            match count {
-                5 if ROWS >= 5 => kernel.tile::<5, C>(row, column),
-                4 if ROWS >= 4 => kernel.tile::<4, C>(row, column),
-                3 if ROWS >= 3 => kernel.tile::<3, C>(row, column),
-                2 if ROWS >= 2 => kernel.tile::<2, C>(row, column),
-                _ => kernel.tile::<1, C>(row, column),
+            let done = match count {
+                5 if ROWS >= 5 => tiles.tile::<V, 5, C>(v, row, column),
+                4 if ROWS >= 4 => tiles.tile::<V, 4, C>(v, row, column),
+                3 if ROWS >= 3 => tiles.tile::<V, 3, C>(v, row, column),
+                2 if ROWS >= 2 => tiles.tile::<V, 2, C>(v, row, column),
+                _ => tiles.tile::<V, 1, C>(v, row, column),
+            };
+            if done.is_none() {
+                return columns;
             }
             row += count;
         }
-        column += C;
+        column += C * V::LANES;
     }
     column
 }
 
-/// `C` values from `first` on, if they are there.
+// Loops over a tile count by hand: at "s" those of one turn vanish then, and chains of iterators do not.
+
+/// `C` vectors from `first` on.
 #[inline(always)]
-pub fn run_of<const C: usize>(values: &[f32], first: usize) -> Option<&[f32; C]> {
-    values.get(first..)?.first_chunk()
+pub fn load<V: Vector, const C: usize>(v: V, values: &[f32], first: usize) -> Option<[V::Lanes; C]> {
+    let values = values.get(first..)?.get(..C * V::LANES)?;
+    let mut vectors = [v.splat(0.0); C];
+    let mut c = 0;
+    while c < C {
+        vectors[c] = v.load(values.get(c * V::LANES..)?)?;
+        c += 1;
+    }
+    Some(vectors)
 }
 
-/// The same, to change.
+/// Writes `C` vectors from `first` on.
 #[inline(always)]
-pub fn run_of_mut<const C: usize>(values: &mut [f32], first: usize) -> Option<&mut [f32; C]> {
-    values.get_mut(first..)?.first_chunk_mut()
+pub fn store<V: Vector, const C: usize>(
+    v: V,
+    values: &mut [f32],
+    first: usize,
+    vectors: &[V::Lanes; C],
+) -> Option<()> {
+    let values = values.get_mut(first..)?.get_mut(..C * V::LANES)?;
+    let mut c = 0;
+    while c < C {
+        v.store(values.get_mut(c * V::LANES..)?, vectors[c])?;
+        c += 1;
+    }
+    Some(())
 }
 
-/// `R` rows of `length` values each that start at `row`, where rows are `stride` apart.
+/// `sums += a b`.
+#[inline(always)]
+pub fn add_scaled<V: Vector, const C: usize>(v: V, sums: &mut [V::Lanes; C], a: f32, b: &[V::Lanes; C]) {
+    let a = v.splat(a);
+    let mut c = 0;
+    while c < C {
+        sums[c] = v.add(sums[c], v.multiply(a, b[c]));
+        c += 1;
+    }
+}
+
+/// `sums[r] += rows[r][place] b`.
+#[inline(always)]
+pub fn add_products<V: Vector, const R: usize, const C: usize>(
+    v: V,
+    sums: &mut [[V::Lanes; C]; R],
+    rows: &[&[f32]; R],
+    place: usize,
+    b: &[V::Lanes; C],
+) -> Option<()> {
+    let mut r = 0;
+    while r < R {
+        add_scaled(v, &mut sums[r], *rows[r].get(place)?, b);
+        r += 1;
+    }
+    Some(())
+}
+
+/// `R` rows of `length` values each, from `row` on, where rows are `stride` apart.
 #[inline(always)]
 pub fn rows_of<const R: usize>(
     values: &[f32],
@@ -109,8 +178,44 @@ pub fn rows_of<const R: usize>(
     length: usize,
 ) -> Option<[&[f32]; R]> {
     let mut rows = [&[][..]; R];
-    for (r, slot) in rows.iter_mut().enumerate() {
-        *slot = values.get((row + r) * stride..)?.get(..length)?;
+    let mut r = 0;
+    while r < R {
+        rows[r] = values.get((row + r) * stride..)?.get(..length)?;
+        r += 1;
     }
     Some(rows)
+}
+
+/// `R` x `C` vectors, where rows are `stride` apart.
+#[inline(always)]
+pub fn load_tile<V: Vector, const R: usize, const C: usize>(
+    v: V,
+    values: &[f32],
+    first: usize,
+    stride: usize,
+) -> Option<[[V::Lanes; C]; R]> {
+    let mut tile = [[v.splat(0.0); C]; R];
+    let mut r = 0;
+    while r < R {
+        tile[r] = load(v, values, first + r * stride)?;
+        r += 1;
+    }
+    Some(tile)
+}
+
+/// Writes `R` x `C` vectors, where rows are `stride` apart.
+#[inline(always)]
+pub fn store_tile<V: Vector, const R: usize, const C: usize>(
+    v: V,
+    values: &mut [f32],
+    first: usize,
+    stride: usize,
+    tile: &[[V::Lanes; C]; R],
+) -> Option<()> {
+    let mut r = 0;
+    while r < R {
+        store(v, values, first + r * stride, &tile[r])?;
+        r += 1;
+    }
+    Some(())
 }

@@ -2,16 +2,21 @@
 
 use fedspan_aggregator::config::{Problem, Section};
 
-use super::{DataSection, ImageSource, ImagesSection};
+use super::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection};
 use crate::data::eigenspace::LARGEST_FEATURES;
+use crate::data::holdout::Holdout;
 use crate::data::idx::Bundled;
-use crate::data::partition::OrderSplit;
 use crate::data::sizes::Sizes;
 use crate::data::spiked_covariance::SpikedCovariance;
+use crate::data::split::OrderSplit;
 use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{HeadNorm, LinearRegression};
-use crate::data::table::{Columns, Holdout};
+use crate::data::table::Columns;
+use crate::data::watch::windows::DECIMATIONS;
 use crate::data::watch::{self, Validation, WatchSettings};
+
+/// Whether targets are classes.
+const TASKS: [(&str, bool); 2] = [("regression", false), ("classes", true)];
 
 /// Reads one kind of `[data]`, with its `[split]`.
 type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
@@ -21,16 +26,18 @@ type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
-    let kinds: [(&str, Reader); 9] = [
+    let kinds: [(&str, Reader); 11] = [
         ("linear-regression", |section, _| read_linear(section)),
         ("spiked-covariance", |section, _| read_spiked(section)),
         ("stochastic-block-model", |section, _| read_blocks(section)),
-        ("npz", |section, _| Ok(DataSection::Npz(section.string("path", None, "a file name")?))),
+        ("npz", |section, _| read_npz(section)),
         ("csv", read_csv),
         ("watch-imu", read_watch),
-        ("digits", |section, split| read_images(ImageSource::Bundled(Bundled::Digits), section, split)),
-        ("mnist5k", |section, split| read_images(ImageSource::Bundled(Bundled::Mnist5k), section, split)),
-        ("idx", |section, split| read_images(ImageSource::read_files(section)?, section, split)),
+        ("digits", |section, split| read_pooled(PoolSource::Bundled(Bundled::Digits), section, split)),
+        ("mnist5k", |section, split| read_pooled(PoolSource::Bundled(Bundled::Mnist5k), section, split)),
+        ("idx", |section, split| read_pooled(PoolSource::read_idx(section)?, section, split)),
+        ("cifar", |section, split| read_pooled(PoolSource::read_cifar(section)?, section, split)),
+        ("leaf", |section, split| read_pooled(PoolSource::read_leaf(section)?, section, split)),
     ];
     let data = section.choice("kind", None, &kinds)?(section, split)?;
     section.finish()?;
@@ -38,12 +45,12 @@ pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSecti
     Ok(data)
 }
 
-fn read_images(
-    source: ImageSource,
+fn read_pooled(
+    source: PoolSource,
     section: &Section<'_>,
     split: &Section<'_>,
 ) -> Result<DataSection, Problem> {
-    ImagesSection::read(source, section, split).map(DataSection::Images)
+    PooledSection::read(source, section, split).map(DataSection::Pooled)
 }
 
 fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
@@ -85,6 +92,24 @@ fn read_blocks(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
+fn read_npz(section: &Section<'_>) -> Result<DataSection, Problem> {
+    Ok(DataSection::Npz(NpzSection {
+        path: section.string("path", None, "a file name")?,
+        sums: read_sums(section)?,
+        classification: section.choice("task", Some("regression"), &TASKS)?,
+    }))
+}
+
+/// SHA-256 of files, in the order in which they are read.
+pub(super) fn read_sums(section: &Section<'_>) -> Result<Vec<String>, Problem> {
+    let allowed = "a list of sums of 64 hexadecimal digits, one for each file";
+    let sum = |text: &str| {
+        let digits = text.len() == 64 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        digits.then(|| text.to_owned())
+    };
+    Ok(section.list("sha256", allowed, |value| value.as_str().and_then(sum))?.unwrap_or_default())
+}
+
 fn read_csv(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
     let column = "a column name";
     let names = "a list of column names";
@@ -92,12 +117,11 @@ fn read_csv(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, P
     let features = features
         .filter(|list| !list.is_empty())
         .ok_or_else(|| section.problem("features", format!("missing or empty, allowed: {names}")))?;
-    let targets = [("regression", false), ("classes", true)];
     let columns = Columns {
         client: section.string("client", None, column)?,
         target: section.string("target", None, column)?,
         features,
-        classification: section.choice("task", Some("regression"), &targets)?,
+        classification: section.choice("task", Some("regression"), &TASKS)?,
     };
     for (place, name) in columns.features.iter().enumerate() {
         let wrong = |what| Err(section.problem("features", format!("found {name:?}, {what}")));
@@ -109,15 +133,17 @@ fn read_csv(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, P
         }
     }
     let holdout = Holdout {
-        users: split.size("holdout_users", Some(0), 0..=1_000_000)?,
+        clients: split.size("holdout_users", Some(0), 0..=1_000_000)?,
         fold: split.size("fold", Some(0), 0..=1_000_000)?,
         samples: match columns.classification {
             true => split.size("labels_per_class", Some(1), 1..=1_000_000)?,
             false => split.size("new_samples", Some(10), 1..=1_000_000)?,
         },
+        key: "holdout_users",
     };
     let path = section.string("path", None, "a file name")?;
-    Ok(DataSection::Csv(path, columns, read_split(split, true)?, holdout))
+    let (sums, split) = (read_sums(section)?, read_split(split)?);
+    Ok(DataSection::Csv(CsvSection { path, sums, columns, split, holdout }))
 }
 
 fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
@@ -130,7 +156,7 @@ fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection,
     let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
     let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;
-    Ok(DataSection::Watch(WatchSettings {
+    let settings = WatchSettings {
         test: split.number("test", Some(0.5), 0.05..=0.95)?,
         gap: split.size("gap", Some(3), 1..=100)?,
         holdout_users,
@@ -139,15 +165,25 @@ fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection,
         programmes,
         head_samples_per_class,
         validation: (fraction > 0.0).then_some(Validation { fraction, fold: validation_fold }),
-    }))
+    };
+    let inputs = [("features", false), ("windows", true)];
+    if !section.choice("inputs", Some("features"), &inputs)? {
+        return Ok(DataSection::Watch(settings));
+    }
+    let decimation = section.size("decimation", Some(1), 1..=10)?;
+    if !DECIMATIONS.contains(&decimation) {
+        let message = format!("found {decimation}, allowed: what divides a window, {DECIMATIONS:?}");
+        return Err(section.problem("decimation", message));
+    }
+    Ok(DataSection::WatchWindows(settings, decimation))
 }
 
-/// `in_time`: samples have an order, and neighbours may be alike.
-pub(super) fn read_split(split: &Section<'_>, in_time: bool) -> Result<OrderSplit, Problem> {
+/// Samples have an order, and neighbours may be alike.
+fn read_split(split: &Section<'_>) -> Result<OrderSplit, Problem> {
     split.choice("by", Some("time"), &[("time", ())])?;
     Ok(OrderSplit {
         test: split.number("test", Some(0.2), 0.0..=0.95)?,
         validation: split.number("validation", Some(0.0), 0.0..=0.9)?,
-        gap: if in_time { split.size("gap", Some(0), 0..=1_000_000)? } else { 0 },
+        gap: split.size("gap", Some(0), 0..=1_000_000)?,
     })
 }

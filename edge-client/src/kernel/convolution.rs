@@ -1,0 +1,229 @@
+//! Convolutions and pooling, in one and two dimensions, on the kernels of [`dense`].
+//!
+//! An image is height x width x channels values, row-major, the channels of a pixel side by side; a signal is an image
+//! of height one. What a filter sees of an image, a *patch*, becomes a row of a batch, and the filters are the outputs of
+//! a dense layer. So a layer of filters is (patch + 1) x filters values with the bias in the last row, its outputs are
+//! an image with the filters as channels, and its step is [`dense::descend`] on the patches.
+//!
+//! Batches are images one after another. Where lengths do not fit, whole images that all slices have are worked
+//! on; nothing panics.
+
+use super::dense;
+
+/// Filters that move over an image without padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Convolution {
+    /// Rows of the image: one for a signal.
+    pub height: usize,
+    /// Pixels of a row.
+    pub width: usize,
+    /// Values of a pixel.
+    pub channels: usize,
+    /// Rows that a filter sees.
+    pub rows: usize,
+    /// Pixels of each that it sees.
+    pub columns: usize,
+    /// How many pixels it moves on, both ways; zero counts as one.
+    pub stride: usize,
+    /// How many there are.
+    pub filters: usize,
+}
+
+impl Convolution {
+    /// Rows of the output; none if a filter is higher than the image.
+    #[must_use]
+    pub fn out_height(&self) -> usize {
+        places(self.height, self.rows, self.stride)
+    }
+
+    /// Pixels of an output's row; none if a filter is wider than the image.
+    #[must_use]
+    pub fn out_width(&self) -> usize {
+        places(self.width, self.columns, self.stride)
+    }
+
+    /// Patches of an image, and pixels of the output.
+    #[must_use]
+    pub fn positions(&self) -> usize {
+        self.out_height() * self.out_width()
+    }
+
+    /// Values of a patch.
+    #[must_use]
+    pub fn patch(&self) -> usize {
+        self.rows * self.columns * self.channels
+    }
+
+    /// Values of an image.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// Values of an output.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        self.positions() * self.filters
+    }
+
+    /// Values of the layer, (patch + 1) x filters.
+    #[must_use]
+    pub fn layer(&self) -> usize {
+        (self.patch() + 1) * self.filters
+    }
+
+    /// Where in an image the rows of its patches start, patch by patch, and how long they are.
+    fn runs(self) -> (impl Iterator<Item = usize>, usize) {
+        let line = self.width * self.channels;
+        let step = self.stride.max(1);
+        let corner = move |y: usize, x: usize| y * step * line + x * step * self.channels;
+        let patches =
+            (0..self.out_height()).flat_map(move |y| (0..self.out_width()).map(move |x| corner(y, x)));
+        let starts = patches.flat_map(move |corner| (0..self.rows).map(move |row| corner + row * line));
+        (starts, self.columns * self.channels)
+    }
+
+    /// The patches of `images` (n x inputs), n x positions x patch.
+    pub fn patches(&self, images: &[f32], patches: &mut [f32]) {
+        let (image, patch) = (self.inputs().max(1), (self.positions() * self.patch()).max(1));
+        for (image, patches) in images.chunks_exact(image).zip(patches.chunks_exact_mut(patch)) {
+            let (starts, length) = self.runs();
+            for (patch, start) in patches.chunks_exact_mut(length.max(1)).zip(starts) {
+                let run = image.get(start..start + length).unwrap_or_default();
+                for (value, input) in patch.iter_mut().zip(run) {
+                    *value = *input;
+                }
+            }
+        }
+    }
+
+    /// Adds patches (n x positions x patch) to where they lie in `images` (n x inputs): the transpose of
+    /// [`Convolution::patches`]. Sums run by position, ascending.
+    pub fn add_patches(&self, patches: &[f32], images: &mut [f32]) {
+        let (image, patch) = (self.inputs().max(1), (self.positions() * self.patch()).max(1));
+        for (image, patches) in images.chunks_exact_mut(image).zip(patches.chunks_exact(patch)) {
+            let (starts, length) = self.runs();
+            for (patch, start) in patches.chunks_exact(length.max(1)).zip(starts) {
+                let run = image.get_mut(start..start + length).unwrap_or_default();
+                for (sum, value) in run.iter_mut().zip(patch) {
+                    *sum += value;
+                }
+            }
+        }
+    }
+
+    /// What the filters make of `images` (n x inputs): `out` receives n x outputs, `patches` what
+    /// [`Convolution::patches`] does.
+    pub fn forward(&self, images: &[f32], layer: &[f32], patches: &mut [f32], out: &mut [f32]) {
+        self.patches(images, patches);
+        dense::forward(patches, layer, self.filters, out);
+    }
+
+    /// Errors of the inputs, from those of the outputs (`delta`, n x outputs): zero where an input is not positive,
+    /// as [`dense::backward`]. `patches` are those of the inputs, `errors` is a buffer of their length,
+    /// `out` receives n x inputs.
+    pub fn backward(
+        &self,
+        delta: &[f32],
+        layer: &[f32],
+        patches: &[f32],
+        errors: &mut [f32],
+        out: &mut [f32],
+    ) {
+        dense::backward(delta, layer, self.filters, patches, errors);
+        out.fill(0.0);
+        self.add_patches(errors, out);
+    }
+}
+
+/// The largest value of each channel in windows side by side. What is left at the edges is not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxPooling {
+    /// Rows of the image: one for a signal.
+    pub height: usize,
+    /// Pixels of a row.
+    pub width: usize,
+    /// Values of a pixel.
+    pub channels: usize,
+    /// Rows of a window.
+    pub rows: usize,
+    /// Pixels of a window's row.
+    pub columns: usize,
+}
+
+impl MaxPooling {
+    /// Rows of the output.
+    #[must_use]
+    pub fn out_height(&self) -> usize {
+        places(self.height, self.rows, self.rows)
+    }
+
+    /// Pixels of an output's row.
+    #[must_use]
+    pub fn out_width(&self) -> usize {
+        places(self.width, self.columns, self.columns)
+    }
+
+    /// Values of an image.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// Values of an output.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        self.out_height() * self.out_width() * self.channels
+    }
+
+    /// The largest values of `images` (n x inputs): `out` receives n x outputs, `kept` where in its image each
+    /// stood. Of equal values it is the first; a NaN is larger than anything, so that it is not lost.
+    pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [usize]) {
+        let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
+        let outputs = out.chunks_exact_mut(pooled).zip(kept.chunks_exact_mut(pooled));
+        for (image, (out, kept)) in images.chunks_exact(image).zip(outputs) {
+            for (index, (out, kept)) in out.iter_mut().zip(kept).enumerate() {
+                (*kept, *out) = self.largest(image, index);
+            }
+        }
+    }
+
+    /// The place and the value of what output `index` keeps.
+    fn largest(&self, image: &[f32], index: usize) -> (usize, f32) {
+        let (pixel, channel) = (index / self.channels.max(1), index % self.channels.max(1));
+        let (y, x) = (pixel / self.out_width().max(1), pixel % self.out_width().max(1));
+        let (y, x) = (y * self.rows, x * self.columns);
+        let mut most = (0, f32::NEG_INFINITY);
+        for row in y..y + self.rows {
+            for column in x..x + self.columns {
+                let place = (row * self.width + column) * self.channels + channel;
+                let Some(&value) = image.get(place) else { continue };
+                let is_first = row == y && column == x;
+                if is_first || value > most.1 || (value.is_nan() && !most.1.is_nan()) {
+                    most = (place, value);
+                }
+            }
+        }
+        most
+    }
+
+    /// Errors of the inputs, from those of the outputs (`delta`, n x outputs): what was kept gets them, the rest
+    /// zero. `out` receives n x inputs.
+    pub fn backward(&self, delta: &[f32], kept: &[usize], out: &mut [f32]) {
+        let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
+        let outputs = delta.chunks_exact(pooled).zip(kept.chunks_exact(pooled));
+        out.fill(0.0);
+        for (image, (delta, kept)) in out.chunks_exact_mut(image).zip(outputs) {
+            for (delta, &place) in delta.iter().zip(kept) {
+                if let Some(error) = image.get_mut(place) {
+                    *error += delta;
+                }
+            }
+        }
+    }
+}
+
+/// How often a window of `size` fits in `length` when it moves on by `step`.
+fn places(length: usize, size: usize, step: usize) -> usize {
+    if size == 0 { 0 } else { length.checked_sub(size).map_or(0, |rest| rest / step.max(1) + 1) }
+}

@@ -1,0 +1,210 @@
+//! Convolutions and pooling: against loops in f64, against finite differences, and as transposes of each other.
+#![cfg(feature = "convolution")]
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod common;
+
+use common::Random;
+use common::dense::{cross_entropy, values, wide};
+use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
+use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, softmax_errors};
+use proptest::prelude::*;
+
+/// Pixels `y`, `x` of filter `f`, in f64.
+fn pixel(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize, usize)) -> f64 {
+    let mut sum = layer[c.patch() * c.filters + f];
+    for row in 0..c.rows {
+        for column in 0..c.columns {
+            for channel in 0..c.channels {
+                let (line, place) = (y * c.stride + row, x * c.stride + column);
+                let input = image[(line * c.width + place) * c.channels + channel];
+                let weight = (row * c.columns + column) * c.channels + channel;
+                sum += input * layer[weight * c.filters + f];
+            }
+        }
+    }
+    sum
+}
+
+/// What [`pixel`] says of a whole image.
+fn convolved(c: &Convolution, image: &[f64], layer: &[f64]) -> Vec<f64> {
+    let width = c.out_width();
+    let place = |index: usize| (index / c.filters / width, index / c.filters % width, index % c.filters);
+    (0..c.outputs()).map(|index| pixel(c, image, layer, place(index))).collect()
+}
+
+/// LeNet-5's first layer on a small image, a signal of six channels, strides, and a filter as large as the image.
+fn shapes() -> [Convolution; 5] {
+    let shape = |[height, width, channels, rows, columns, stride, filters]: [usize; 7]| Convolution {
+        height,
+        width,
+        channels,
+        rows,
+        columns,
+        stride,
+        filters,
+    };
+    [
+        shape([12, 11, 3, 5, 5, 1, 6]),
+        shape([1, 40, 6, 1, 5, 1, 8]),
+        shape([1, 40, 6, 1, 7, 3, 4]),
+        shape([9, 10, 2, 3, 2, 2, 5]),
+        shape([4, 6, 1, 4, 6, 1, 3]),
+    ]
+}
+
+#[test]
+fn forward_is_that_of_loops() {
+    let mut random = Random(1);
+    for c in shapes() {
+        let n = 3;
+        let (images, layer) = (values(&mut random, n * c.inputs()), values(&mut random, c.layer()));
+        let mut patches = vec![0.0; n * c.positions() * c.patch()];
+        let mut out = vec![0.0; n * c.outputs()];
+        c.forward(&images, &layer, &mut patches, &mut out);
+        for (image, out) in images.chunks(c.inputs()).zip(out.chunks(c.outputs())) {
+            for (got, expected) in out.iter().zip(convolved(&c, &wide(image), &wide(&layer))) {
+                assert!((f64::from(*got) - expected).abs() < 1e-5, "{c:?}: {got} {expected}");
+            }
+        }
+    }
+}
+
+/// `<patches(x), p> = <x, add_patches(p)>`.
+#[test]
+fn adding_patches_is_the_transpose_of_taking_them() {
+    let mut random = Random(2);
+    for c in shapes() {
+        let (x, p) =
+            (values(&mut random, 2 * c.inputs()), values(&mut random, 2 * c.positions() * c.patch()));
+        let (mut taken, mut added) = (vec![0.0; p.len()], vec![0.0; x.len()]);
+        c.patches(&x, &mut taken);
+        c.add_patches(&p, &mut added);
+        let dot = |a: &[f32], b: &[f32]| wide(a).iter().zip(wide(b)).map(|(a, b)| a * b).sum::<f64>();
+        let (left, right) = (dot(&taken, &p), dot(&x, &added));
+        assert!((left - right).abs() < 1e-4, "{c:?}: {left} {right}");
+    }
+}
+
+/// Two convolutions with ReLUs, the first pooled, then a dense layer: all gradients are slopes of the loss.
+#[test]
+fn gradients_are_finite_differences_of_the_loss() {
+    const STEP: f64 = 1e-5;
+    const N: usize = 2;
+    let error = if cfg!(feature = "micromath") { 1e-3 } else { 2e-6 };
+    let shape = |height, width, channels, rows, filters| {
+        let c = Convolution { height, width, channels, rows, columns: 3, stride: 1, filters };
+        (c, MaxPooling { height: c.out_height(), width: c.out_width(), channels: filters, rows, columns: 2 })
+    };
+    // An image, and a signal.
+    for (height, rows) in [(8, 2), (1, 1)] {
+        let (first, pooling) = shape(height, 13, 2, rows, 3);
+        let (second, _) = shape(pooling.out_height(), pooling.out_width(), 3, rows, 4);
+        let classes = [1u8, 4];
+        let mut random = Random(7);
+        let x = values(&mut random, N * first.inputs());
+        let layers = [first.layer(), second.layer(), (second.outputs() + 1) * 5]
+            .map(|count| values(&mut random, count));
+
+        let [mut p0, mut p1] = [first, second].map(|c| vec![0.0; N * c.positions() * c.patch()]);
+        let [mut a0, mut a1] = [first, second].map(|c| vec![0.0; N * c.outputs()]);
+        let (mut pooled, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
+        let mut logits = vec![0.0; N * 5];
+        first.forward(&x, &layers[0], &mut p0, &mut a0);
+        relu(&mut a0);
+        pooling.forward(&a0, &mut pooled, &mut kept);
+        second.forward(&pooled, &layers[1], &mut p1, &mut a1);
+        relu(&mut a1);
+        forward(&a1, &layers[2], 5, &mut logits);
+        assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
+
+        let (mut d1, mut dp, mut d0) = (vec![0.0; a1.len()], vec![0.0; pooled.len()], vec![0.0; a0.len()]);
+        let mut errors = vec![0.0; p1.len()];
+        backward(&logits, &layers[2], 5, &a1, &mut d1);
+        second.backward(&d1, &layers[1], &p1, &mut errors, &mut dp);
+        pooling.backward(&dp, &kept, &mut d0);
+
+        let mut gradients = layers.clone().map(|layer| vec![0.0; layer.len()]);
+        add_gradient(&p0, &d0, first.filters, &mut gradients[0]);
+        add_gradient(&p1, &d1, second.filters, &mut gradients[1]);
+        add_gradient(&a1, &logits, 5, &mut gradients[2]);
+
+        let loss = |layers: &[Vec<f64>; 3]| -> f64 {
+            let of_image = |(image, &class): (&[f32], &u8)| {
+                let a = positive(convolved(&first, &wide(image), &layers[0]));
+                let a = positive(convolved(&second, &largest(&pooling, &a), &layers[1]));
+                let mut logits = layers[2][a.len() * 5..].to_vec();
+                for (a, row) in a.iter().zip(layers[2].chunks(5)) {
+                    logits.iter_mut().zip(row).for_each(|(logit, w)| *logit += a * w);
+                }
+                cross_entropy(&logits, class)
+            };
+            x.chunks(first.inputs()).zip(&classes).map(of_image).sum::<f64>() / N as f64
+        };
+        let mut exact = [0, 1, 2].map(|depth: usize| wide(&layers[depth]));
+        for (depth, gradient) in gradients.iter().enumerate() {
+            assert!(gradient.iter().any(|g| g.abs() > 0.01));
+            for (place, &g) in gradient.iter().enumerate() {
+                let w = exact[depth][place];
+                let mut at = |w: f64| {
+                    exact[depth][place] = w;
+                    loss(&exact)
+                };
+                let slope = (at(w + STEP) - at(w - STEP)) / (2.0 * STEP);
+                at(w);
+                assert!((f64::from(g) - slope).abs() < error, "layer {depth} place {place}: {g} {slope}");
+            }
+        }
+    }
+}
+
+fn positive(values: Vec<f64>) -> Vec<f64> {
+    values.into_iter().map(|value| value.max(0.0)).collect()
+}
+
+fn largest(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
+    let mut out = Vec::new();
+    for y in 0..pooling.out_height() {
+        for x in 0..pooling.out_width() {
+            for channel in 0..pooling.channels {
+                let window = (0..pooling.rows * pooling.columns).map(|index| {
+                    let (row, column) = (index / pooling.columns, index % pooling.columns);
+                    let pixel = (y * pooling.rows + row) * pooling.width + x * pooling.columns + column;
+                    image[pixel * pooling.channels + channel]
+                });
+                out.push(window.fold(f64::MIN, f64::max));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn pooling_keeps_the_first_of_the_largest_and_never_loses_a_nan() {
+    let pooling = MaxPooling { height: 2, width: 5, channels: 1, rows: 2, columns: 2 };
+    let image = [1.0, 3.0, f32::NAN, 2.0, 9.0, 3.0, 0.0, 5.0, 6.0, 9.0];
+    let (mut out, mut kept) = ([0.0; 2], [0; 2]);
+    pooling.forward(&image, &mut out, &mut kept);
+    assert_eq!((out[0], out[1].is_nan(), kept), (3.0, true, [1, 2]));
+    let mut errors = [7.0; 10];
+    pooling.backward(&[0.5, -1.0], &kept, &mut errors);
+    assert_eq!(errors, [0.0, 0.5, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
+proptest! {
+    #[test]
+    fn wrong_lengths_do_not_panic(
+        [height, width, channels, rows, columns, stride, filters] in prop::array::uniform7(0usize..5),
+        lengths in prop::array::uniform5(0usize..200),
+    ) {
+        let c = Convolution { height, width, channels, rows, columns, stride, filters };
+        let pooling = MaxPooling { height, width, channels, rows, columns };
+        let [mut a, mut b, layer, x, mut out] = lengths.map(|length| vec![0.5f32; length]);
+        let mut kept = vec![usize::MAX; a.len()];
+        c.forward(&x, &layer, &mut a, &mut out);
+        c.backward(&x, &layer, &a, &mut b, &mut out);
+        pooling.backward(&x, &kept, &mut out);
+        pooling.forward(&x, &mut out, &mut kept);
+        pooling.backward(&x, &kept, &mut out);
+    }
+}

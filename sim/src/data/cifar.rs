@@ -1,0 +1,126 @@
+//! The binary version of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): records of one or two labels and 32 x 32 pixels in
+//! three colours, one colour after the other.
+
+use std::path::Path;
+
+use super::file::Files;
+use super::pool::Pool;
+use super::{DataError, Labels, Layout, Set, Shape};
+
+/// Pixels in a row, and rows.
+const SIDE: usize = 32;
+/// Red, green, blue.
+const CHANNELS: usize = 3;
+/// Bytes of an image.
+const PIXELS: usize = CHANNELS * SIDE * SIDE;
+/// Largest file that is read: CIFAR-100's training part is 154 MB.
+const LARGEST: u64 = 1 << 28;
+
+/// What each colour is centred at and divided by, in parts of the largest pixel: ImageNet's means and deviations,
+/// as the papers' code has them. They are nobody's test data.
+const COLOURS: [(f32, f32); CHANNELS] = [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
+
+/// How records look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One label.
+    Ten,
+    /// Two labels, of which the second counts: 100 classes.
+    Fine,
+    /// Two labels, of which the first counts: 20 classes.
+    Coarse,
+}
+
+impl Kind {
+    /// Which label counts, of how many, and how many classes there are.
+    fn labels(self) -> (usize, usize, usize) {
+        match self {
+            Self::Ten => (0, 1, 10),
+            Self::Fine => (1, 2, 100),
+            Self::Coarse => (0, 2, 20),
+        }
+    }
+
+    /// Files that train, and the one that tests.
+    fn files(self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Self::Ten => (
+                &[
+                    "data_batch_1.bin",
+                    "data_batch_2.bin",
+                    "data_batch_3.bin",
+                    "data_batch_4.bin",
+                    "data_batch_5.bin",
+                ],
+                "test_batch.bin",
+            ),
+            Self::Fine | Self::Coarse => (&["train.bin"], "test.bin"),
+        }
+    }
+}
+
+/// Reads all files of a directory.
+///
+/// # Errors
+/// [`DataError`] naming the file and the offset.
+pub fn read(directory: &str, kind: Kind, files: &mut Files<'_>) -> Result<Pool, DataError> {
+    let (train, test) = kind.files();
+    let mut set = Set::empty(true);
+    let mut part = |name: &str, set: &mut Set| {
+        let path = Path::new(directory).join(name);
+        let (bytes, path) = files.read(&path.display().to_string(), LARGEST)?;
+        append(&bytes, &path, kind, set)
+    };
+    for name in train {
+        part(name, &mut set)?;
+    }
+    let tests_from = set.len();
+    part(test, &mut set)?;
+    let (_, _, classes) = kind.labels();
+    Ok(Pool {
+        name: directory.to_owned(),
+        features: PIXELS + 1,
+        classes,
+        set,
+        tests_from,
+        users: Vec::new(),
+        layout: Layout {
+            shape: Some(Shape::Image { channels: CHANNELS, height: SIDE, width: SIDE }),
+            constant: true,
+        },
+    })
+}
+
+/// Appends the records of one file, a constant 1 behind each image.
+///
+/// # Errors
+/// [`DataError`] naming the file and the offset.
+pub fn append(bytes: &[u8], name: &str, kind: Kind, set: &mut Set) -> Result<(), DataError> {
+    let (which, labels, classes) = kind.labels();
+    let record = labels + PIXELS;
+    let (count, rest) = (bytes.len() / record, bytes.len() % record);
+    if rest != 0 || count == 0 {
+        let message = format!("ends in the record at byte {}: {rest} bytes of {record}", count * record);
+        return Err(DataError::new(name, message));
+    }
+    set.x.reserve_exact(count * (PIXELS + 1));
+    for (number, record_bytes) in bytes.chunks_exact(record).enumerate() {
+        let (own, image) = record_bytes.split_at(labels);
+        let label = own.get(which).copied().unwrap_or(0);
+        if usize::from(label) >= classes {
+            let at = number * record + which;
+            return Err(DataError::new(
+                name,
+                format!("label {label} at byte {at}, expected 0 to {}", classes - 1),
+            ));
+        }
+        for (colour, (mean, deviation)) in image.chunks_exact(SIDE * SIDE).zip(COLOURS) {
+            set.x.extend(colour.iter().map(|pixel| (f32::from(*pixel) / 255.0 - mean) / deviation));
+        }
+        set.x.push(1.0);
+        if let Labels::Classes(all) = &mut set.y {
+            all.push(label);
+        }
+    }
+    Ok(())
+}

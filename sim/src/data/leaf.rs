@@ -1,0 +1,152 @@
+//! LEAF's JSON files (Caldas et al. 2018): users with their samples, numbers as in FEMNIST, or tweets as in Sent140.
+
+pub mod json;
+pub mod words;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::file::Files;
+use super::pool::{Pool, User};
+use super::{DataError, LARGEST_VALUES, Labels, Layout, Set, Shape};
+use json::{Samples, Users};
+use words::Vectors;
+
+/// Largest file that is read; LEAF writes a hundred users a file, and vectors of 300 numbers take 1 GB.
+const LARGEST: u64 = 1 << 30;
+
+/// Where LEAF's data are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leaf {
+    /// A file, or a directory of them.
+    pub path: String,
+    /// A test part of the same users.
+    pub test_path: Option<String>,
+    /// Word vectors, for text.
+    pub vectors: Option<String>,
+    /// So many lines of that file are looked at.
+    pub vocabulary: usize,
+}
+
+impl Leaf {
+    /// Reads all files. Users are in the order of their names.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and the place.
+    pub fn read(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
+        let mut parts = vec![read_part(&self.path, files)?];
+        if let Some(path) = &self.test_path {
+            parts.push(read_part(path, files)?);
+        }
+        let name = files.locate(&self.path);
+        let wrong = |message: &str| Err(DataError::new(&name, message));
+        let samples = || parts.iter().flat_map(BTreeMap::values);
+        let text = samples().any(|samples| !samples.texts.is_empty());
+        let numbers = samples().any(|samples| !samples.rows.is_empty());
+        let vectors = match (text, numbers, &self.vectors) {
+            (true, true, _) => return wrong("samples of numbers and of text"),
+            (false, false, _) => return wrong("nobody has a sample"),
+            (true, false, None) => {
+                return wrong("samples are text: data.vectors is to name a file of word vectors");
+            }
+            (false, true, Some(_)) => {
+                return wrong("samples are numbers: data.vectors is for text, leave it out");
+            }
+            (true, false, Some(vectors)) => {
+                let (bytes, path) = files.read(vectors, LARGEST)?;
+                let texts = samples().flat_map(|samples| &samples.texts).map(String::as_str);
+                Some(Vectors::parse(&bytes, &path, self.vocabulary, texts)?)
+            }
+            (false, true, None) => None,
+        };
+        pool(&name, &parts, vectors.as_ref())
+    }
+}
+
+/// A file, or all `.json` files of a directory in the order of their names. Users may have samples in several.
+fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
+    let place = files.locate(path);
+    let mut paths = Vec::new();
+    if Path::new(&place).is_dir() {
+        let wrong = |error: std::io::Error| DataError::new(&place, error.to_string());
+        for entry in std::fs::read_dir(&place).map_err(wrong)? {
+            let file = entry.map_err(wrong)?.path();
+            if file.extension().is_some_and(|extension| extension == "json") {
+                paths.push(file.display().to_string());
+            }
+        }
+        paths.sort();
+        if paths.is_empty() {
+            return Err(DataError::new(place, "no .json file in this directory"));
+        }
+    } else {
+        paths.push(place);
+    }
+    let mut users = Users::new();
+    for path in paths {
+        let (bytes, path) = files.read(&path, LARGEST)?;
+        for (user, mut samples) in json::parse(&bytes, &path)? {
+            let own = users.entry(user).or_default();
+            own.rows.append(&mut samples.rows);
+            own.texts.append(&mut samples.texts);
+            own.labels.append(&mut samples.labels);
+        }
+    }
+    Ok(users)
+}
+
+/// All samples, those of the second part behind the first.
+///
+/// # Errors
+/// [`DataError`] if samples are of several lengths, or more than fit.
+pub fn pool(name: &str, parts: &[Users], vectors: Option<&Vectors>) -> Result<Pool, DataError> {
+    let wrong = |message: String| Err(DataError::new(name, message));
+    let all = || parts.iter().flatten();
+    let width = match vectors {
+        Some(vectors) => vectors.width,
+        None => all().find_map(|(_, samples)| samples.rows.first()).map_or(0, Vec::len),
+    };
+    let count: usize = all().map(|(_, samples)| samples.labels.len()).sum();
+    if (count as u64).saturating_mul(width as u64 + 1) > LARGEST_VALUES {
+        return wrong(format!("{count} samples of {width} values are more than {LARGEST_VALUES} values"));
+    }
+    let (mut x, mut y) = (Vec::with_capacity(count * (width + 1)), Vec::with_capacity(count));
+    let mut users: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut tests_from = 0;
+    for (number, part) in parts.iter().enumerate() {
+        for (user, Samples { rows, texts, labels }) in part {
+            for (sample, row) in rows.iter().enumerate() {
+                if row.len() != width {
+                    return wrong(format!(
+                        "user {user:?}, sample {sample}: {} values, others have {width}",
+                        row.len()
+                    ));
+                }
+                x.extend_from_slice(row);
+                x.push(1.0);
+            }
+            for text in texts {
+                x.extend(vectors.map(|vectors| vectors.mean(text)).unwrap_or_default());
+                x.push(1.0);
+            }
+            users.entry(user).or_default().extend(y.len()..y.len() + labels.len());
+            y.extend_from_slice(labels);
+        }
+        if number == 0 {
+            tests_from = y.len();
+        }
+    }
+    let side = width.isqrt();
+    let square = vectors.is_none() && side * side == width;
+    let shape = square.then_some(Shape::Image { channels: 1, height: side, width: side });
+    let user = |(name, samples): (&str, Vec<usize>)| User { name: name.to_owned(), samples };
+    Ok(Pool {
+        name: name.to_owned(),
+        features: width + 1,
+        classes: y.iter().copied().max().map_or(1, |largest| usize::from(largest) + 1),
+        set: Set { x, y: Labels::Classes(y) },
+        tests_from,
+        users: users.into_iter().map(user).collect(),
+        layout: Layout { shape, constant: true },
+    })
+}

@@ -1,0 +1,205 @@
+//! One of LEAF's files.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::super::DataError;
+
+/// Which field of a tweet is its text.
+const TEXT: usize = 4;
+
+/// One user's samples: numbers or text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Samples {
+    /// Numbers, a row a sample.
+    pub rows: Vec<Vec<f32>>,
+    /// Text.
+    pub texts: Vec<String>,
+    /// Classes.
+    pub labels: Vec<u8>,
+}
+
+/// Users by their names.
+pub type Users = BTreeMap<String, Samples>;
+
+/// Parses a file.
+///
+/// # Errors
+/// [`DataError`] naming the file with line and column, or the user and the sample's number from 0.
+pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
+    let wrong = |message: String| DataError::new(name, message);
+    let file: File = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+    let mut users = Users::new();
+    for (user, raw) in file.user_data.0 {
+        let (xs, ys) = (raw.x.len(), raw.y.len());
+        if xs != ys {
+            return Err(wrong(format!("user {user:?}: {xs} samples in x, {ys} in y")));
+        }
+        let mut samples = Samples::default();
+        for (number, (x, Label(y))) in raw.x.into_iter().zip(raw.y).enumerate() {
+            match x {
+                Sample::Row(row) => samples.rows.push(row),
+                Sample::Text(text) => samples.texts.push(text),
+            }
+            if !samples.rows.is_empty() && !samples.texts.is_empty() {
+                return Err(wrong(format!("user {user:?}, sample {number}: numbers and text")));
+            }
+            samples.labels.push(y);
+        }
+        users.insert(user, samples);
+    }
+    if !file.num_samples.is_empty() && file.num_samples.len() != file.users.len() {
+        let (users, counts) = (file.users.len(), file.num_samples.len());
+        return Err(wrong(format!("{users} names in users, {counts} numbers in num_samples")));
+    }
+    for (number, user) in file.users.iter().enumerate() {
+        let Some(samples) = users.get(user) else {
+            return Err(wrong(format!("user {user:?} is in users and not in user_data")));
+        };
+        let there = samples.labels.len() as u64;
+        if let Some(announced) = file.num_samples.get(number).filter(|count| **count != there) {
+            return Err(wrong(format!(
+                "user {user:?}: num_samples announces {announced}, there are {there}"
+            )));
+        }
+    }
+    Ok(users)
+}
+
+/// The file as it stands; what else it has is passed over.
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    users: Vec<String>,
+    #[serde(default)]
+    num_samples: Vec<u64>,
+    user_data: UserData,
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    x: Vec<Sample>,
+    y: Vec<Label>,
+}
+
+/// A map in which nobody stands twice.
+struct UserData(BTreeMap<String, Raw>);
+
+impl<'de> Deserialize<'de> for UserData {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Map;
+        impl<'de> Visitor<'de> for Map {
+            type Value = UserData;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("users with x and y")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UserData, A::Error> {
+                let mut users = BTreeMap::new();
+                while let Some((user, raw)) = map.next_entry::<String, Raw>()? {
+                    if users.contains_key(&user) {
+                        return Err(A::Error::custom(format!("user {user:?} stands twice in user_data")));
+                    }
+                    users.insert(user, raw);
+                }
+                Ok(UserData(users))
+            }
+        }
+        deserializer.deserialize_map(Map)
+    }
+}
+
+enum Sample {
+    Row(Vec<f32>),
+    Text(String),
+}
+
+impl<'de> Deserialize<'de> for Sample {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Sample;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of numbers, or of the fields of a tweet")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sample, A::Error> {
+                let (mut row, mut fields, mut text) = (Vec::new(), 0usize, None);
+                while let Some(item) = list.next_element::<Item>()? {
+                    match item {
+                        Item::Number(value) if fields == 0 => row.push(value),
+                        Item::Text(field) if row.is_empty() => {
+                            if fields == TEXT {
+                                text = Some(field);
+                            }
+                            fields += 1;
+                        }
+                        _ => return Err(A::Error::custom("numbers and text in one sample")),
+                    }
+                }
+                match text {
+                    Some(text) => Ok(Sample::Text(text)),
+                    None if fields > 0 => Err(A::Error::custom(format!(
+                        "{fields} fields, the text of a tweet is field {TEXT}, from 0"
+                    ))),
+                    None if row.is_empty() => Err(A::Error::custom("a sample without values")),
+                    None => Ok(Sample::Row(row)),
+                }
+            }
+        }
+        deserializer.deserialize_seq(List)
+    }
+}
+
+enum Item {
+    Number(f32),
+    Text(String),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl Visitor<'_> for Any {
+            type Value = Item;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a string")
+            }
+
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "devices hold f32; what it cannot hold is refused"
+            )]
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Item, E> {
+                let narrow = value as f32;
+                if narrow.is_finite() {
+                    Ok(Item::Number(narrow))
+                } else {
+                    Err(E::custom(format!("found {value:e}, expected a number of at most {:?}", f32::MAX)))
+                }
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Item, E> {
+                Ok(Item::Number(value as f32))
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Item, E> {
+                Ok(Item::Number(value as f32))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Item, E> {
+                Ok(Item::Text(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// A class.
+#[derive(Deserialize)]
+struct Label(u8);

@@ -1,0 +1,142 @@
+//! Text as the mean of its words' vectors.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::DataError;
+
+/// Most numbers of a word; those in use have 25 to 300.
+const WIDTH: usize = 4096;
+
+/// The words of a text: in lower case, runs of letters, digits, `_` and `'`, and the marks `.,!?;`, each a word.
+pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+    let belongs = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '\'';
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start_matches(|letter: char| !belongs(letter) && !".,!?;".contains(letter));
+        let first = rest.chars().next()?;
+        let end = if belongs(first) {
+            rest.find(|letter: char| !belongs(letter)).unwrap_or(rest.len())
+        } else {
+            first.len_utf8()
+        };
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        Some(word.to_lowercase())
+    })
+}
+
+/// The vectors of the words that occur.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vectors {
+    /// Numbers of a word.
+    pub width: usize,
+    of: BTreeMap<String, Vec<f32>>,
+}
+
+impl Vectors {
+    /// Reads the vectors of the words of `texts` from the first `vocabulary` lines of a file: a word and its numbers,
+    /// with blanks between. Of a word that stands twice the first counts.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and the line.
+    pub fn parse<'t>(
+        bytes: &[u8],
+        name: &str,
+        vocabulary: usize,
+        texts: impl Iterator<Item = &'t str>,
+    ) -> Result<Self, DataError> {
+        let wanted: BTreeSet<String> = texts.flat_map(words).collect();
+        let mut vectors = Self { width: 0, of: BTreeMap::new() };
+        for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')).take(vocabulary) {
+            if line.is_empty() {
+                continue;
+            }
+            let wrong = |message: String| DataError::new(name, format!("line {number}: {message}"));
+            let line = std::str::from_utf8(line)
+                .map_err(|error| wrong(format!("not UTF-8 at its byte {}", error.valid_up_to())))?;
+            let mut fields = line.split_ascii_whitespace();
+            let Some(word) = fields.next() else { continue };
+            if vectors.width == 0 {
+                vectors.width = fields.clone().count();
+                if !(1..=WIDTH).contains(&vectors.width) {
+                    return Err(wrong(format!(
+                        "{} numbers behind the word, expected 1 to {WIDTH}",
+                        vectors.width
+                    )));
+                }
+            }
+            if !wanted.contains(word) || vectors.of.contains_key(word) {
+                continue;
+            }
+            let number = |text: &str| {
+                let value = text.parse::<f32>().ok().filter(|value| value.is_finite());
+                value.ok_or_else(|| wrong(format!("found {text:?}, expected a finite number")))
+            };
+            let values: Vec<f32> = fields.map(number).collect::<Result<_, _>>()?;
+            if values.len() != vectors.width {
+                return Err(wrong(format!("{} numbers, the first line has {}", values.len(), vectors.width)));
+            }
+            vectors.of.insert(word.to_owned(), values);
+        }
+        if vectors.of.is_empty() {
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count().min(vocabulary);
+            return Err(DataError::new(name, format!("no word of the texts in {lines} lines")));
+        }
+        Ok(vectors)
+    }
+
+    /// The mean over the words that have a vector; zeros if none has.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
+    pub fn mean(&self, text: &str) -> Vec<f32> {
+        let mut sum = vec![0f64; self.width];
+        let mut count = 0f64;
+        for vector in words(text).filter_map(|word| self.of.get(&word)) {
+            count += 1.0;
+            for (sum, value) in sum.iter_mut().zip(vector) {
+                *sum += f64::from(*value);
+            }
+        }
+        sum.iter().map(|sum| (sum / count.max(1.0)) as f32).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_lower_case_and_marks_stand_alone() {
+        let found: Vec<String> = words("  Don't STOP,now!! é_1 #tag @me...").collect();
+        assert_eq!(found, ["don't", "stop", ",", "now", "!", "!", "é_1", "tag", "me", ".", ".", "."]);
+        assert_eq!(words("«»").count(), 0);
+    }
+
+    #[test]
+    fn a_text_is_the_mean_of_the_words_that_are_known() {
+        let file = b"the 1 2\ngood 3 -4\nbad 5 5\n";
+        let texts = ["The good", "nothing", "bad bad good"];
+        let vectors = Vectors::parse(file, "v", 10, texts.into_iter()).unwrap();
+        assert_eq!(vectors.mean("The good"), [2.0, -1.0]);
+        assert_eq!(vectors.mean("nothing"), [0.0, 0.0]);
+        assert_eq!(vectors.mean("bad, bad good"), [13.0 / 3.0, 2.0]);
+        // Of the first two lines only.
+        let few = Vectors::parse(file, "v", 2, texts.into_iter()).unwrap();
+        assert_eq!(few.mean("bad good"), [3.0, -4.0]);
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (file, parts) in [
+            (&b"a 1 2\nb 1\n"[..], ["line 2", "1 numbers"]),
+            (b"a 1 2\nb 1 nan\n", ["line 2", "\"nan\""]),
+            (b"a\n", ["line 1", "0 numbers"]),
+            (b"a 1\n\xff 1\n", ["line 2", "UTF-8"]),
+            (b"c 1\n", ["no word", "1 lines"]),
+        ] {
+            let said = Vectors::parse(file, "v.txt", 10, ["a b"].into_iter()).unwrap_err().to_string();
+            assert!(said.starts_with("v.txt") && parts.iter().all(|part| said.contains(part)), "{said}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Laws of partitions: nobody's sample is another's, classes and sizes are what was asked for.
+
+use super::*;
+
+const LAWS: [Sizes; 3] = [Sizes::Equal, Sizes::Uniform, Sizes::LogNormal { sigma: 3.0 }];
+
+/// 1000 samples of 10 classes, mixed.
+fn labels() -> Vec<u8> {
+    (0..1000).map(|i| u8::try_from(i * 7 % 10).unwrap_or(0)).collect()
+}
+
+fn of(how: Partition) -> Vec<Vec<usize>> {
+    partition(&labels(), how, 3).unwrap()
+}
+
+fn lengths(parts: &[Vec<usize>]) -> Vec<usize> {
+    parts.iter().map(Vec::len).collect()
+}
+
+/// All samples that anybody has, each once.
+fn dealt(parts: &[Vec<usize>]) -> usize {
+    let mut all: Vec<usize> = parts.iter().flatten().copied().collect();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count, "a sample of two clients");
+    assert!(all.last() < Some(&1000));
+    count
+}
+
+fn kinds(shares: Shares) -> [Partition; 2] {
+    [Partition::Iid { clients: 40, shares }, Partition::Shards { clients: 40, classes: 2, shares }]
+}
+
+#[test]
+fn every_sample_goes_to_one_client_and_everyone_has_some() {
+    for sizes in LAWS {
+        for how in kinds(Shares { sizes, samples: 0 }) {
+            let parts = of(how);
+            assert_eq!((parts.len(), dealt(&parts)), (40, 1000), "{how:?}");
+            let lengths = lengths(&parts);
+            assert!(lengths.iter().all(|length| *length > 0), "{how:?}: {lengths:?}");
+            let (least, most) = (lengths.iter().min().copied(), lengths.iter().max().copied());
+            match sizes {
+                Sizes::Equal => assert!(least >= Some(24) && most <= Some(26), "{how:?}: {lengths:?}"),
+                // Weights from 1 to 1.5 with mean 1.25: 20 to 30 samples, up to rounding, and two rounded shards.
+                Sizes::Uniform => {
+                    assert!(least >= Some(18) && most <= Some(32) && most > Some(26), "{lengths:?}");
+                }
+                Sizes::LogNormal { .. } => assert!(most > Some(100), "{lengths:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_samples_are_kept_to() {
+    for how in kinds(Shares { sizes: Sizes::Equal, samples: 17 }) {
+        let parts = of(how);
+        assert_eq!(dealt(&parts), 40 * 17);
+        assert_eq!(lengths(&parts), [17; 40], "{how:?}");
+    }
+    // SRPFL's 100 + uniform[0, 50], a fifth of it.
+    for how in kinds(Shares { sizes: Sizes::Uniform, samples: 16 }) {
+        let lengths = lengths(&of(how));
+        assert!(lengths.iter().all(|length| (16..=24).contains(length)), "{lengths:?}");
+        assert!(lengths.iter().any(|length| *length > 20) && lengths.contains(&16), "{lengths:?}");
+    }
+}
+
+#[test]
+fn shards_that_divide_a_class_are_of_one_class() {
+    let labels = labels();
+    for samples in [0, 20] {
+        let shares = Shares { sizes: Sizes::Equal, samples };
+        // 10 shards a class: of 10 samples each, or of 8 where a fifth stays behind.
+        let how = Partition::Shards {
+            clients: 50,
+            classes: 2,
+            shares: Shares { samples: samples * 4 / 5, ..shares },
+        };
+        for part in of(how) {
+            let mut own: Vec<u8> = part.iter().map(|&i| labels[i]).collect();
+            own.sort_unstable();
+            let runs: Vec<usize> = own.chunk_by(|a, b| a == b).map(<[u8]>::len).collect();
+            assert!(runs.iter().all(|run| *run * 2 == part.len() || *run == part.len()), "{runs:?}");
+        }
+    }
+}
+
+#[test]
+fn dirichlet_shares_out_everything_and_a_small_alpha_gives_few_classes() {
+    let labels = labels();
+    let largest_class = |alpha| {
+        let parts = of(Partition::Dirichlet { clients: 10, alpha, least: 5 });
+        assert_eq!((parts.len(), dealt(&parts)), (10, 1000));
+        assert!(parts.iter().all(|part| part.len() >= 5));
+        let largest = |part: &Vec<usize>| {
+            let count = |class| part.iter().filter(|i| labels[**i] == class).count();
+            (0..10).map(count).max().unwrap_or(0) as f64 / part.len() as f64
+        };
+        parts.iter().map(largest).sum::<f64>() / 10.0
+    };
+    let (few, all) = (largest_class(0.1), largest_class(1000.0));
+    assert!(few > 0.4 && all < 0.15, "{few}, {all}");
+}
+
+#[test]
+fn what_cannot_be_cut_is_an_error_with_its_numbers() {
+    let shares = Shares::default();
+    let counted = Shares { samples: 101, ..shares };
+    for (how, parts) in [
+        (Partition::Iid { clients: 1001, shares }, ["1001 clients", "1000 samples"]),
+        (Partition::Iid { clients: 10, shares: counted }, ["1010 samples", "there are 1000"]),
+        (Partition::Shards { clients: 10, classes: 2, shares: counted }, ["1010 samples", "there are 1000"]),
+        (Partition::Shards { clients: 10, classes: 11, shares }, ["classes = 11", "10 classes"]),
+        (
+            Partition::Shards { clients: 10, classes: 3, shares: Shares { samples: 2, ..shares } },
+            ["3 shards", "2 samples"],
+        ),
+        (Partition::Dirichlet { clients: 20, alpha: 1e-3, least: 1 }, ["alpha = 0.001", "20 clients"]),
+        (Partition::Dirichlet { clients: 20, alpha: 1.0, least: 51 }, ["51 samples", "1000"]),
+    ] {
+        let said = partition(&labels(), how, 1).unwrap_err();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+}

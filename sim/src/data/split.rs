@@ -1,0 +1,108 @@
+//! Splits of data into what trains and what tests.
+
+use fedspan_aggregator::random::{Purpose, stream};
+
+use super::{Client, Set};
+
+/// A split of samples in their order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OrderSplit {
+    /// Fraction that tests.
+    pub test: f64,
+    /// Fraction of the training part that is scored in place of the test part, to choose settings with; 0:
+    /// the test part is scored.
+    pub validation: f64,
+    /// Samples dropped in between.
+    pub gap: usize,
+}
+
+/// What is split: samples with one fate each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// These train.
+    pub train: Vec<usize>,
+    /// These are scored.
+    pub test: Vec<usize>,
+}
+
+impl OrderSplit {
+    /// The first part trains, then `gap` samples are dropped, the rest tests.
+    #[must_use]
+    pub fn in_order(&self, set: &Set, d: usize) -> Client {
+        let all: Vec<usize> = (0..set.len()).collect();
+        let (train, test) = self.cut(&all);
+        Client::new(set.select(d, train), set.select(d, test))
+    }
+
+    /// For samples without an order in time, such as images: each class of `own` samples is shuffled before it is
+    /// split, so that training and test part have the same classes.
+    #[must_use]
+    pub fn shuffled(&self, labels: &[u8], own: &[usize], seed: u64) -> Parts {
+        by_class(labels, own, seed, |order| self.cut(order))
+    }
+
+    /// As [`Self::shuffled`], with `count` samples of each class that train in place of a fraction.
+    #[must_use]
+    pub fn counted(&self, count: usize, labels: &[u8], own: &[usize], seed: u64) -> Parts {
+        by_class(labels, own, seed, |order| {
+            let (train, test) = order.split_at(count.min(order.len()));
+            self.validated(train, test)
+        })
+    }
+
+    /// What trains and what is scored, where the test part is known.
+    #[must_use]
+    pub fn given(&self, labels: &[u8], train: Vec<usize>, test: Vec<usize>, seed: u64) -> Parts {
+        if self.validation > 0.0 {
+            by_class(labels, &train, seed, |order| self.validated(order, &[]))
+        } else {
+            Parts { train, test }
+        }
+    }
+
+    fn cut<'a>(&self, all: &'a [usize]) -> (&'a [usize], &'a [usize]) {
+        let (train, test) = cut(all, self.test, self.gap);
+        self.validated(train, test)
+    }
+
+    fn validated<'a>(&self, train: &'a [usize], test: &'a [usize]) -> (&'a [usize], &'a [usize]) {
+        if self.validation > 0.0 { cut(train, self.validation, self.gap) } else { (train, test) }
+    }
+}
+
+/// Each class in an order of its own, cut.
+fn by_class(
+    labels: &[u8],
+    own: &[usize],
+    seed: u64,
+    cut: impl for<'a> Fn(&'a [usize]) -> (&'a [usize], &'a [usize]),
+) -> Parts {
+    let mut classes: Vec<Vec<usize>> = vec![Vec::new(); 256];
+    for &i in own {
+        let class = labels.get(i).and_then(|label| classes.get_mut(usize::from(*label)));
+        if let Some(class) = class {
+            class.push(i);
+        }
+    }
+    let mut parts = Parts::default();
+    for (class, own) in (0..).zip(&classes) {
+        let order = stream(seed, Purpose::Partition, 3000 + class).choose(own, own.len());
+        let (train, test) = cut(&order);
+        parts.train.extend_from_slice(train);
+        parts.test.extend_from_slice(test);
+    }
+    parts
+}
+
+/// The last `fraction` goes second; `gap` before it are dropped.
+fn cut(all: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a fraction of a count"
+    )]
+    let second = ((all.len() as f64 * fraction).round() as usize).min(all.len());
+    let (first, second) = all.split_at(all.len() - second);
+    (first.get(..first.len().saturating_sub(gap)).unwrap_or_default(), second)
+}

@@ -1,0 +1,105 @@
+//! A simulated device's task: the client's own, for the model that the scenario has.
+
+use fedspan_client::session::Millis;
+use fedspan_client::source::{SampleSource, Targets};
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Release, Task};
+use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
+
+use super::HeapWorkspace;
+use crate::network::SimNetwork;
+use crate::noise::SimNoise;
+
+/// The task of one device.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one of them in all devices of a run")]
+pub enum SimTask {
+    /// A linear model.
+    Linear(Linear<HeapWorkspace, SimNoise>),
+    /// A network.
+    Network(SimNetwork),
+}
+
+/// The same of either.
+macro_rules! either {
+    ($own:expr, $task:ident => $does:expr) => {
+        match $own {
+            SimTask::Linear($task) => $does,
+            SimTask::Network($task) => $does,
+        }
+    };
+}
+
+impl Task for SimTask {
+    fn capabilities(&self) -> Capabilities {
+        either!(self, task => task.capabilities())
+    }
+
+    fn streamed_tasks(&self) -> u16 {
+        either!(self, task => task.streamed_tasks())
+    }
+
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
+        either!(self, task => task.open(round))
+    }
+
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        either!(self, task => task.tensor_mut(index))
+    }
+
+    fn verify(&mut self) -> Result<(), DeclineReason> {
+        either!(self, task => task.verify())
+    }
+
+    fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        either!(self, task => task.run(id, source))
+    }
+
+    fn begin(&mut self) -> Result<(), DeclineReason> {
+        either!(self, task => task.begin())
+    }
+
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
+        either!(self, task => task.sample(x, target))
+    }
+
+    fn finish(&mut self) -> Result<Usage, DeclineReason> {
+        either!(self, task => task.finish())
+    }
+
+    fn upload(&self) -> Descriptors {
+        either!(self, task => task.upload())
+    }
+
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
+        either!(self, task => task.emit(index, first, out));
+    }
+
+    fn cost(&self, asked: &message::Task) -> u64 {
+        either!(self, task => task.cost(asked))
+    }
+
+    fn slot(&self) -> Millis {
+        either!(self, task => task.slot())
+    }
+
+    fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
+        either!(self, task => task.prepare(release))
+    }
+
+    fn head(&self) -> &[f32] {
+        either!(self, task => task.head())
+    }
+
+    fn head_mut(&mut self) -> &mut [f32] {
+        either!(self, task => task.head_mut())
+    }
+
+    fn head_fitted_on(&self) -> Option<u32> {
+        either!(self, task => task.head_fitted_on())
+    }
+
+    fn restore_head(&mut self, representation: u32) {
+        either!(self, task => task.restore_head(representation));
+    }
+}

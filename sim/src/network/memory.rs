@@ -1,0 +1,46 @@
+//! A network's memory on the heap.
+
+use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
+
+/// A network's memory whose sizes are known at run time only: the simulator's counterpart of the device's
+/// `NetworkWorkspace`, with room to keep what the body makes of all samples.
+#[derive(Clone, Debug)]
+pub struct HeapNetwork {
+    shape: NetworkShape,
+    parameters: Vec<f32>,
+    velocity: Vec<f32>,
+    scratch: Vec<f32>,
+    kept: Vec<f32>,
+    classes: Vec<u8>,
+}
+
+impl HeapNetwork {
+    /// All zero, for a device with so many samples.
+    #[must_use]
+    pub fn new(shape: NetworkShape, momentum: bool, samples: usize) -> Self {
+        let parameters = shape.parameters();
+        Self {
+            shape,
+            parameters: vec![0.0; parameters],
+            velocity: vec![0.0; if momentum { parameters } else { 0 }],
+            scratch: vec![0.0; shape.scratch()],
+            kept: vec![0.0; shape.kept(samples)],
+            classes: vec![0; shape.batch],
+        }
+    }
+}
+
+impl NetworkMemory for HeapNetwork {
+    fn parts(&mut self) -> NetworkParts<'_> {
+        let Self { shape, parameters, velocity, scratch, kept, classes } = self;
+        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept }
+    }
+
+    fn shape(&self) -> NetworkShape {
+        self.shape
+    }
+
+    fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+}

@@ -1,0 +1,50 @@
+//! What a network answers on a set of samples.
+
+use fedspan_client::kernel::dense;
+use fedspan_client::memory::NetworkShape;
+
+use crate::data::{Labels, Set};
+use crate::evaluate::largest;
+
+/// Samples that are answered at once.
+const BATCH: usize = 32;
+
+/// How wrong a network is on a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Errors {
+    /// Samples.
+    pub count: usize,
+    /// Of these, whose largest logit is that of their class.
+    pub right: usize,
+    /// The sum of their cross-entropies, in nats.
+    pub loss: f64,
+}
+
+/// Scores the network with these parameters on a set of classes.
+#[must_use]
+pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
+    let mut total = Errors::default();
+    let Labels::Classes(classes) = &set.y else { return total };
+    let (mut below, mut above) = (Vec::new(), Vec::new());
+    for (x, classes) in set.x.chunks(BATCH * shape.features).zip(classes.chunks(BATCH)) {
+        below.clear();
+        below.extend_from_slice(x);
+        for layer in 0..shape.layers() {
+            let (_, outputs) = shape.layer(layer);
+            above.clear();
+            above.resize(classes.len() * outputs, 0.0);
+            let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
+            dense::forward(&below, weights, outputs, &mut above);
+            if layer + 1 < shape.layers() {
+                dense::relu(&mut above);
+            }
+            std::mem::swap(&mut below, &mut above);
+        }
+        for (logits, &class) in below.chunks_exact(shape.outputs.max(1)).zip(classes) {
+            total.count += 1;
+            total.right += usize::from(largest(logits) == usize::from(class));
+            total.loss += dense::cross_entropy(logits, class.into());
+        }
+    }
+    total
+}

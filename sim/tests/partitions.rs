@@ -1,0 +1,189 @@
+//! Who gets which samples, who is scored on what, and who comes later.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::collections::BTreeMap;
+
+use fedspan_sim::data::{Client, Dataset, Labels, Set};
+use fedspan_sim::scenario::Scenario;
+
+const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
+
+fn scenario(data: &str) -> Result<Scenario, String> {
+    let text = format!("[data]\n{data}\n{REST}");
+    Scenario::parse("my.toml", &text, &[]).map_err(|problem| problem.to_string())
+}
+
+fn dataset(data: &str) -> Dataset {
+    scenario(data).unwrap().dataset(1).unwrap()
+}
+
+fn refused(data: &str, parts: &[&str]) {
+    let said = match scenario(data) {
+        Err(said) => said,
+        Ok(scenario) => scenario.dataset(1).unwrap_err().to_string(),
+    };
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+}
+
+/// How often each class occurs.
+fn classes(set: &Set) -> BTreeMap<u8, usize> {
+    let Labels::Classes(labels) = &set.y else { panic!("classes") };
+    labels.iter().fold(BTreeMap::new(), |mut counts, label| {
+        *counts.entry(*label).or_default() += 1;
+        counts
+    })
+}
+
+/// The rows of a set, by their bits.
+fn rows(set: &Set, d: usize) -> Vec<Vec<u32>> {
+    set.x.chunks_exact(d).map(|row| row.iter().map(|value| value.to_bits()).collect()).collect()
+}
+
+fn sum(clients: &[Client], of: impl Fn(&Client) -> usize) -> usize {
+    clients.iter().map(of).sum()
+}
+
+const MNIST: &str =
+    "kind = \"mnist5k\"\n[data.partition]\nclients = 50\nclasses = 2\n[split]\nby = \"classes\"\n";
+const DIGITS: &str = "kind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 2\n[split]\nby = \"classes\"\n\
+                      train_per_class = 140\n";
+
+/// The experiments of the papers' kind: 4000 and 1000 images, 80 and 20 for each of 50 clients; 1400 and 397, 70 for
+/// each of 20.
+#[test]
+fn a_split_by_class_gives_everyone_tests_of_its_own_classes() {
+    for (data, clients, train, test, per_class) in [(MNIST, 50, 80, 1000, 400), (DIGITS, 20, 70, 397, 140)] {
+        let share = dataset(data);
+        assert_eq!(share.clients.len(), clients);
+        assert!(share.clients.iter().all(|client| client.train.len() == train));
+        assert_eq!(sum(&share.clients, |client| client.test.len()), test, "each test sample once");
+        let all = dataset(&format!("{data}tests = \"all\"\n"));
+        for (share, all) in share.clients.iter().zip(&all.clients) {
+            assert_eq!(share.train, all.train);
+            let (trains, shares, tests) = (classes(&share.train), classes(&share.test), classes(&all.test));
+            assert!(trains.len() <= 2 && trains.keys().eq(tests.keys()) && trains.keys().eq(shares.keys()));
+            // The part of the tests is that of the training samples, up to rounding.
+            for (class, count) in shares {
+                let part = tests[&class] as f64 * trains[&class] as f64 / per_class as f64;
+                assert!((count as f64 - part).abs() < 1.0, "{count} for {part}");
+            }
+        }
+    }
+}
+
+/// No row of a test part is one that anybody trains on (the bundled digits have no two alike).
+#[test]
+fn tests_are_of_nobodys_training_part() {
+    for extra in ["", "validation = 0.25\n", "holdout_clients = 4\nlabels_per_class = 3\n"] {
+        let data = dataset(&format!("{DIGITS}{extra}"));
+        let everyone = || data.clients.iter().chain(&data.newcomers);
+        let mut trained: Vec<_> = everyone().flat_map(|client| rows(&client.train, 65)).collect();
+        let count = trained.len();
+        trained.sort_unstable();
+        trained.dedup();
+        assert_eq!(trained.len(), count, "a sample of two clients");
+        let tested: Vec<_> = everyone().flat_map(|client| rows(&client.test, 65)).collect();
+        assert!(
+            tested.len() > 300 && tested.iter().all(|row| trained.binary_search(row).is_err()),
+            "{extra}"
+        );
+    }
+}
+
+#[test]
+fn held_out_clients_label_a_few_and_are_tested_like_the_others() {
+    let all = dataset(DIGITS);
+    let held = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 3\n"));
+    assert_eq!((held.clients.len(), held.newcomers.len()), (15, 5));
+    let stay = all.clients[..5].iter().chain(&all.clients[10..]);
+    assert!(held.clients.iter().zip(stay).all(|(a, b)| a.train == b.train && a.test == b.test));
+    for (newcomer, whole) in held.newcomers.iter().zip(&all.clients[5..10]) {
+        assert_eq!(newcomer.test, whole.test);
+        let labelled = classes(&newcomer.train);
+        assert!(
+            labelled.values().all(|count| *count == 3) && labelled.keys().eq(classes(&whole.train).keys())
+        );
+    }
+    let whole = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 0\n"));
+    assert_eq!(whole.newcomers[0].train, all.clients[5].train);
+}
+
+/// FedRep, Figure 6: classes that nobody trains on.
+#[test]
+fn held_out_classes_are_only_the_newcomers() {
+    for extra in ["by = \"time\"\n", "by = \"classes\"\n"] {
+        let data = dataset(&format!(
+            "kind = \"digits\"\n[data.partition]\nclients = 14\n[split]\n{extra}holdout_clients = 4\n\
+             holdout_classes = [9, 2, 5]\nlabels_per_class = 2\n"
+        ));
+        assert_eq!((data.clients.len(), data.newcomers.len(), data.outputs), (10, 4, 7));
+        let of = |clients: &[Client], most: u8| {
+            let mut all: Vec<u8> =
+                clients.iter().flat_map(|client| classes(&client.train).into_keys()).collect();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all, (0..most).collect::<Vec<u8>>());
+            for client in clients {
+                assert!(classes(&client.test).keys().all(|class| classes(&client.train).contains_key(class)));
+            }
+        };
+        of(&data.clients, 7);
+        of(&data.newcomers, 3);
+        // 2, 5 and 9 are 177, 182 and 180 of the 1797 digits.
+        let whole = sum(&data.clients, |client| client.train.len() + client.test.len());
+        assert_eq!(whole, 1797 - 177 - 182 - 180);
+    }
+}
+
+#[test]
+fn sizes_and_dirichlet_stand_in_the_file() {
+    let sizes = |partition: &str| {
+        let data =
+            dataset(&format!("kind = \"mnist5k\"\n[data.partition]\n{partition}\n[split]\ntest = 0\n"));
+        data.clients.iter().map(|client| client.train.len()).collect::<Vec<_>>()
+    };
+    // SRPFL's 100 + uniform[0, 50].
+    for kind in ["shards", "iid"] {
+        let sizes = sizes(&format!("kind = \"{kind}\"\nclients = 40\nsamples = 100\nsizes = \"uniform\""));
+        assert!(sizes.iter().all(|size| (100..=150).contains(size)), "{sizes:?}");
+        assert!(sizes.iter().min() < Some(&110) && sizes.iter().max() > Some(&140), "{sizes:?}");
+    }
+    assert_eq!(sizes("kind = \"iid\"\nclients = 7\nsamples = 90"), [90; 7]);
+    let words = sizes("kind = \"log-normal-sizes\"\nclients = 30");
+    assert_eq!(words, sizes("kind = \"iid\"\nclients = 30\nsizes = \"log-normal\""));
+    let dirichlet = sizes("kind = \"dirichlet\"\nclients = 30\nalpha = 0.3\nmin_samples = 20");
+    assert_eq!((dirichlet.len(), dirichlet.iter().sum::<usize>()), (30, 5000));
+    assert!(dirichlet.iter().all(|size| *size >= 20));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_numbers() {
+    let partition = |text: &str| format!("kind = \"digits\"\n[data.partition]\n{text}\n");
+    let split = |text: &str| format!("kind = \"digits\"\n[split]\n{text}\n");
+    refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);
+    refused(&partition("kind = \"diriclet\""), &["did you mean \"dirichlet\"?"]);
+    refused(&partition("kind = \"dirichlet\"\nalpha = 0"), &["data.partition.alpha", "0.001"]);
+    refused(&partition("kind = \"dirichlet\"\nsizes = \"uniform\""), &["unknown key", "alpha"]);
+    refused(
+        &partition("kind = \"dirichlet\"\nalpha = 0.001\nclients = 100"),
+        &["digits", "1000 draws", "100 clients"],
+    );
+    refused(&partition("samples = 90"), &["digits", "20 clients", "1800 samples", "1797"]);
+    refused(&split("by = \"files\""), &["\"files\"", "\"time\", \"classes\""]);
+    refused(&split("by = \"time\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
+    refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
+    refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such groups"]);
+    refused(
+        &split("holdout_clients = 2\nlabels_per_class = 99"),
+        &["labels_per_class is 99", "client \"0\""],
+    );
+    refused(&split("holdout_classes = [1]"), &["split.holdout_classes", "holdout_clients"]);
+    refused(
+        &split("holdout_classes = [1, 256]\nholdout_clients = 2"),
+        &["split.holdout_classes", "0 to 255"],
+    );
+    refused(&split("holdout_classes = [17]\nholdout_clients = 2"), &["no sample of class 17"]);
+    refused(&split("holdout_classes = [1]\nholdout_clients = 20"), &["20 of 20 clients"]);
+    let all = "holdout_classes = [0,1,2,3,4,5,6,7,8,9]\nholdout_clients = 2";
+    refused(&split(all), &["0 classes"]);
+}

@@ -1,0 +1,41 @@
+//! The most that one core can do without fused multiply-add: sums and products in registers, no memory.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Chains that run at once: as many as hide the latencies of a product and a sum on two units each.
+const CHAINS: usize = 12;
+const STEPS: usize = 1 << 20;
+
+/// Additions and multiplications a second, the best of a few tries.
+#[must_use]
+pub fn peak() -> f64 {
+    let rate = |_| {
+        let start = Instant::now();
+        let operations = pulp::Arch::new().dispatch(Chains);
+        operations / start.elapsed().as_secs_f64()
+    };
+    (0..10).map(rate).fold(0.0, f64::max)
+}
+
+struct Chains;
+
+impl pulp::WithSimd for Chains {
+    type Output = f64;
+
+    /// Returns how many operations it did.
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
+        let (factor, summand) = (simd.splat_f32s(black_box(0.999)), simd.splat_f32s(black_box(0.001)));
+        let mut chains = [summand; CHAINS];
+        for _ in 0..STEPS {
+            for chain in &mut chains {
+                *chain = simd.add_f32s(simd.mul_f32s(*chain, factor), summand);
+            }
+        }
+        for chain in chains {
+            black_box(simd.reduce_sum_f32s(chain));
+        }
+        (2 * CHAINS * S::F32_LANES * STEPS) as f64
+    }
+}
