@@ -13,14 +13,15 @@ pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
     let shape = parts.shape;
     let last = shape.layers() - 1;
     let (width, _) = shape.layer(last);
+    let length = width.saturating_add(1);
     let Ok(total) = usize::try_from(total) else { return false };
-    if total.checked_mul(width + 1).is_none_or(|values| values > parts.kept.len()) {
+    if total.checked_mul(length).is_none_or(|values| values > parts.kept.len()) {
         return false;
     }
     let mut first = 0;
     while first < total {
         let inputs = Scratch::of(shape, parts.scratch).inputs.chunks_exact_mut(shape.features.max(1));
-        let rows = parts.kept.chunks_exact_mut(width + 1).take(total).skip(first);
+        let rows = parts.kept.chunks_exact_mut(length).take(total).skip(first);
         let mut size = 0;
         for (row, x) in rows.zip(inputs) {
             // What cannot be used is computed on, and never drawn.
@@ -36,7 +37,7 @@ pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
         forward(parts, size, 0);
         let outputs =
             Scratch::of(shape, parts.scratch).activations.get(activations_of(shape, last - 1, size));
-        let rows = parts.kept.chunks_exact_mut(width + 1).skip(first);
+        let rows = parts.kept.chunks_exact_mut(length).skip(first);
         for (row, outputs) in rows.zip(outputs.unwrap_or_default().chunks_exact(width.max(1))) {
             copy(row, outputs);
         }

@@ -144,7 +144,15 @@ impl<M: NetworkMemory> Task for Network<M> {
         let Some(Wire::Sgd { encoding, .. }) = self.state.task else { return Descriptors::new() };
         let travelling = self.state.travelling.clone();
         let from_above = travelling.start > 0;
-        travelling.filter_map(|layer| descriptor(shape, layer, from_above, encoding)).collect()
+        let mut tensors = Descriptors::new();
+        for layer in travelling {
+            // Of few layers: collecting them would bring a panic along.
+            match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
+                Some(Ok(())) => {}
+                _ => return Descriptors::new(),
+            }
+        }
+        tensors
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
