@@ -3,6 +3,8 @@
 //! `instructions` are those of a sample in an epoch of all layers: forward, backward, and its part of the step and of
 //! drawing the order. `head` is the same in an epoch of the head alone, whose body is computed again. `stack` is what a round
 //! takes beyond its caller, `workspace` the model's memory. Counts need `-icount shift=0`.
+//!
+//! With the words `problem=sgd` and `times=N` it runs N epochs and nothing is measured, see [`crate::measure`].
 
 use core::hint::black_box;
 
@@ -12,7 +14,7 @@ use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::descent::{D, H, M, ROUND, Workspace, open, rounds, samples, task};
-use crate::measure::count_times;
+use crate::measure::{count_times, times};
 use crate::problem::Problem;
 use crate::stack;
 
@@ -25,6 +27,10 @@ static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<(), DeclineReason> {
     let client = &mut Network::new(memory, 5);
     let mut source = samples(&PROBLEM);
+    if let Some(times) = times() {
+        open(client, task(0, u16::try_from(times).unwrap_or(u16::MAX), Trained::All))?;
+        return client.run(ROUND, &mut source).map(drop);
+    }
     let mut ended = rounds(client, &mut source);
     // Again, from where that has come to: how deep it reaches does not depend on it.
     let outcome = ended?;

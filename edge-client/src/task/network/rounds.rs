@@ -60,7 +60,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         let descent = descent(&round.task)?;
         let travelling = accepts::travelling(shape, &round.tensors)?;
         phases(shape, &round.task, &travelling)?;
-        let velocity = !self.memory.parts().velocity.is_empty();
+        let velocity = self.memory.parts().velocity.len() == shape.parameters();
         if !accepts::possible(shape, descent, velocity) {
             return Err(DeclineReason::Parameter);
         }
