@@ -13,7 +13,7 @@ use budget::{Key, List, Place, Rows, core_name, lines, regenerating};
 const LIST: List = List {
     name: "network",
     keys: &["core", "opt_level", "d", "k", "m"],
-    // Of a sample in an epoch of all layers, or of the head; bytes; cycles of an epoch of all layers.
+    // Of a sample in an epoch of all layers, or of the head; bytes; cycles of an epoch of all layers, for m4.
     figures: &["instructions", "head", "stack", "workspace", "cycles"],
     numbers: &["d", "k", "m"],
 };
@@ -34,7 +34,8 @@ fn table(rows: &Rows) -> String {
     for core in CORES {
         let row = &rows[&key(core)];
         let thousands = |n: u64| format!("{:.1}", n as f64 / 1e3);
-        let cells = [row["instructions"], row["head"], row["cycles"] / SAMPLES].map(thousands).join(" | ");
+        let cycles = row.get("cycles").map_or(String::new(), |cycles| thousands(cycles / SAMPLES));
+        let cells = [thousands(row["instructions"]), thousands(row["head"]), cycles].join(" | ");
         let (stack, workspace) = (row["stack"], row["workspace"]);
         let _ = writeln!(text, "| {} | {cells} | {stack} B | {workspace} B |", core_name(core));
     }
@@ -50,8 +51,8 @@ const PLACE: Place = Place {
 #[test]
 fn training_costs_no_more_than_it_did() {
     let rows = LIST.measured(&lines("target/boards/trained.jsonl"));
-    for core in CORES {
-        assert_eq!(rows[&key(core)].len(), LIST.figures.len(), "{core} lacks a figure");
+    for (core, missing) in CORES.into_iter().zip([0, 1]) {
+        assert_eq!(rows[&key(core)].len(), LIST.figures.len() - missing, "{core} lacks a figure");
     }
     assert_eq!(rows.len(), CORES.len(), "every core");
     if regenerating() {
