@@ -22,7 +22,7 @@ pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Spee
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 21] = [
+pub const BUILT_IN: [(&str, &str, &str); 25] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -118,6 +118,26 @@ pub const BUILT_IN: [(&str, &str, &str); 21] = [
         "fedrep-private",
         "linear regression with noise for each record's privacy: start, gradients and all",
         include_str!("../scenarios/fedrep-private.toml"),
+    ),
+    (
+        "mnist",
+        "personal networks on MNIST's digits, two classes a client (FedRep, Table 1)",
+        include_str!("../scenarios/mnist.toml"),
+    ),
+    (
+        "digits-network",
+        "personal networks on small digits, two classes a client",
+        include_str!("../scenarios/digits-network.toml"),
+    ),
+    (
+        "watch-network",
+        "personal networks on smartwatch recordings: new people label one window per exercise",
+        include_str!("../scenarios/watch-network.toml"),
+    ),
+    (
+        "srpfl-network",
+        "personal networks among fast and slow devices, with doubling participation (SRPFL, Figures 3 to 6)",
+        include_str!("../scenarios/srpfl-network.toml"),
     ),
     (
         "byzantine",

@@ -5,31 +5,14 @@ mod common;
 
 use std::path::Path;
 
-use common::{code, directory, errors, numbers, program, write_npz};
+use common::{
+    REST, code, damage, damaged, directory, errors, has, idx_files, message, numbers, program, write_npz,
+};
 use fedspan_sim::data::file::Files;
 use fedspan_sim::data::table::Columns;
-use fedspan_sim::data::{Set, cifar, idx, leaf, npz, table};
+use fedspan_sim::data::{idx, npz, table};
 use fedspan_sim::scenario::Scenario;
 use proptest::prelude::*;
-
-const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
-
-/// Runs a scenario on data that are wrong; the message.
-fn message(here: &Path, data: &str) -> String {
-    std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
-    let output = program(here, &["run", "my.toml", "--out", "out"]);
-    let said = errors(&output);
-    assert_eq!(code(&output), 2, "{said}");
-    assert!(!here.join("out").exists(), "nothing is written");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    said
-}
-
-fn has(said: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(said.contains(part), "{part:?} is not in {said:?}");
-    }
-}
 
 #[test]
 fn npz_arrays_of_wrong_shapes() {
@@ -228,15 +211,6 @@ fn csv_columns_and_numbers() {
     has(&message(&here, data), &["data.csv", "no rows"]);
 }
 
-/// A valid pair of IDX files: 6 images of 2 x 2, 3 classes.
-fn idx_files() -> (Vec<u8>, Vec<u8>) {
-    let mut images = vec![0, 0, 8, 3, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0, 2];
-    images.extend(0..24);
-    let mut labels = vec![0, 0, 8, 1, 0, 0, 0, 6];
-    labels.extend([0, 1, 2, 0, 1, 2]);
-    (images, labels)
-}
-
 #[test]
 fn idx_files_that_end_early() {
     let here = directory("idx");
@@ -269,226 +243,6 @@ fn idx_partitions_that_do_not_fit_the_images() {
     has(&message(&here, &shards), &["images", "4 clients x 2 shards", "6 samples"]);
     let classes = with("clients = 1\nclasses = 4");
     has(&message(&here, &classes), &["images", "classes = 4", "3 classes"]);
-}
-
-#[test]
-fn idx_test_parts_labels_and_sums() {
-    let here = directory("idx-pairs");
-    let (images, mut labels) = idx_files();
-    for (name, bytes) in [("images", &images), ("labels", &labels), ("test-images", &images)] {
-        std::fs::write(here.join(name), bytes).unwrap();
-    }
-    labels[8..].fill(3);
-    std::fs::write(here.join("test-labels"), &labels).unwrap();
-    let one = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"\n";
-    let both = format!("{one}test_images = \"test-images\"\ntest_labels = \"test-labels\"\n");
-    let partition = "[data.partition]\nclients = 2\nclasses = 1\n";
-    let read = |data: &str| {
-        let whole = format!("[data]\n{data}\n{REST}");
-        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &whole, &[]);
-        scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
-    };
-    // Class 3 is in the test part alone: nobody trains on it, nobody is scored on it.
-    let set = read(&format!("{both}{partition}")).unwrap();
-    assert_eq!((set.outputs, set.clients.iter().map(|client| client.test.len()).sum::<usize>()), (4, 0));
-    let pooled = read(&format!("{both}{partition}[split]\nby = \"time\"\ntest = 0.5\n")).unwrap();
-    let count = |client: &fedspan_sim::data::Client| client.train.len() + client.test.len();
-    assert_eq!(pooled.clients.iter().map(count).sum::<usize>(), 12);
-    // Images of 1 x 4 beside images of 2 x 2.
-    let mut wide = images.clone();
-    (wide[11], wide[15]) = (1, 4);
-    std::fs::write(here.join("test-images"), &wide).unwrap();
-    has(&message(&here, &both), &["test-images", "1 x 4", "images are of 2 x 2"]);
-    has(&message(&here, &format!("{one}test_images = \"images\"")), &["my.toml", "test_labels"]);
-    has(
-        &message(&here, &format!("{one}first_label = 1")),
-        &["labels", "label 0 at byte 8", "first_label is 1"],
-    );
-    // By hand: an image that stands column by column.
-    let straight = read(&format!("{one}{partition}")).unwrap();
-    let turned = read(&format!("{one}transposed = true\n{partition}")).unwrap();
-    for (a, b) in straight.clients.iter().zip(&turned.clients) {
-        for (a, b) in a.train.x.chunks(5).zip(b.train.x.chunks(5)) {
-            assert_eq!([a[0], a[2], a[1], a[3], a[4]], b);
-        }
-    }
-    let sums = |first: &str, second: &str| format!("{one}sha256 = [\"{first}\", \"{second}\"]\n");
-    let (right, zeros) = ("11bff7da67bbd3b8ee2ebea4a9a17ac8bd0b9f04c7bac61ee68ccb2e88e4cdcf", "0".repeat(64));
-    has(&message(&here, &sums(right, &zeros)), &["images", "SHA-256", right]);
-    has(&message(&here, &format!("{one}sha256 = [\"12\"]")), &["data.sha256", "64 hexadecimal digits"]);
-}
-
-/// Three records a file; the pixels of record `i` are `i`.
-fn cifar_files(here: &Path, labels: &[u8]) {
-    let record = |i: u8| [labels, &[i; 3072]].concat();
-    let bytes: Vec<u8> = (0..3).flat_map(record).collect();
-    let ten = (1..=5).map(|i| format!("data_batch_{i}.bin")).chain(["test_batch.bin".to_owned()]);
-    for name in ten.chain(["train.bin".to_owned(), "test.bin".to_owned()]) {
-        std::fs::write(here.join(name), &bytes).unwrap();
-    }
-}
-
-#[test]
-fn cifar_records() {
-    let here = directory("cifar");
-    let data = |more: &str| {
-        format!(
-            "kind = \"cifar\"\npath = \"{}\"\n{more}\n[data.partition]\nkind = \"iid\"\nclients = 3\n",
-            here.display()
-        )
-    };
-    let read = |more: &str| {
-        let scenario = Scenario::parse("my.toml", &format!("[data]\n{}{REST}", data(more)), &[]).unwrap();
-        scenario.dataset(1).map_err(|error| error.to_string())
-    };
-    has(&message(&here, &data("")), &["data_batch_1.bin", "No such file"]);
-    cifar_files(&here, &[7]);
-    let set = read("augment = true").unwrap();
-    assert_eq!((set.features, set.outputs, set.clients.len()), (3073, 10, 3));
-    assert!(set.clients.iter().all(|client| client.train.len() == 5 && client.test.len() == 1));
-    assert!(set.clients.iter().all(|client| client.augment.is_some()));
-    for row in set.clients.iter().flat_map(|client| client.train.x.chunks_exact(3073)) {
-        // Red of 0, 1 or 2, ImageNet's mean and deviation.
-        let red = f64::from(row[0]) * 0.229 + 0.485;
-        assert!([0.0, 1.0, 2.0].iter().any(|pixel| (red - pixel / 255.0).abs() < 1e-6), "{red}");
-        assert_eq!((row[3072], row[1023].to_bits()), (1.0, row[0].to_bits()));
-    }
-    cifar_files(&here, &[19, 99]);
-    assert_eq!(read("version = \"cifar-100\"").unwrap().outputs, 100);
-    assert_eq!(read("version = \"cifar-100-coarse\"").unwrap().outputs, 20);
-    cifar_files(&here, &[20, 100]);
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["train.bin", "label 100 at byte 1", "0 to 99"]);
-    has(&read("version = \"cifar-100-coarse\"").unwrap_err(), &["label 20 at byte 0", "0 to 19"]);
-    let whole = std::fs::read(here.join("test.bin")).unwrap();
-    cifar_files(&here, &[1, 1]);
-    std::fs::write(here.join("test.bin"), &whole[..4000]).unwrap();
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 3074", "926 bytes of 3074"]);
-    std::fs::write(here.join("test.bin"), "").unwrap();
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 0", "0 bytes of 3074"]);
-}
-
-const LEAF: &str = r#"{"users": ["b", "a", "none"], "num_samples": [2, 3, 0], "hierarchies": [1], "user_data": {
-    "b": {"x": [[0, 0.5, 1, 2], [4, 5, 6, -7e-1]], "y": [1, 0]}, "none": {"x": [], "y": []},
-    "a": {"x": [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]], "y": [2, 2, 2]}}}"#;
-
-#[test]
-fn leaf_users_are_clients() {
-    let here = directory("leaf");
-    let file = here.join("all.json");
-    let data = |more: &str| format!("kind = \"leaf\"\npath = \"all.json\"\n{more}\n");
-    let name = here.join("my.toml");
-    let read = |more: &str| {
-        let scenario = Scenario::parse(name.to_str().unwrap(), &format!("[data]\n{}{REST}", data(more)), &[]);
-        scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
-    };
-    std::fs::write(&file, LEAF).unwrap();
-    let set = read("[split]\ntest = 0\n").unwrap();
-    let sizes =
-        |set: &fedspan_sim::data::Dataset| set.clients.iter().map(|c| c.train.len()).collect::<Vec<_>>();
-    assert_eq!((set.features, set.outputs, sizes(&set)), (5, 3, vec![3, 2]));
-    assert_eq!(set.clients[1].train.x.iter().sum::<f32>(), 3.5 + 14.3 + 2.0);
-    assert_eq!(sizes(&read("[data.partition]\nmin_samples = 3\n[split]\ntest = 0\n").unwrap()), [3]);
-    assert_eq!(
-        sizes(&read("[data.partition]\nkind = \"iid\"\nclients = 5\n[split]\ntest = 0\n").unwrap()),
-        [1; 5]
-    );
-    // One client is held out, one has a test part of its own.
-    std::fs::write(here.join("test.json"), r#"{"user_data": {"a": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#)
-        .unwrap();
-    let tested =
-        read("test_path = \"test.json\"\n[split]\nholdout_clients = 1\nlabels_per_class = 2\n").unwrap();
-    assert_eq!((tested.newcomers[0].train.len(), tested.newcomers[0].test.len()), (2, 1));
-    assert_eq!(tested.clients[0].test.len(), 0);
-    has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users 2"]);
-    has(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);
-    for (from, to, parts) in [
-        ("[2, 3, 0]", "[2, 4, 0]", &["\"a\"", "announces 4", "there are 3"][..]),
-        ("[2, 3, 0]", "[2, 3]", &["3 names", "2 numbers"]),
-        ("\"none\"]", "\"nobody\"]", &["\"nobody\"", "user_data"]),
-        ("[1, 1, 1, 1]", "[1, 1, 1]", &["\"b\", sample 0", "4 values", "3"]),
-        ("[1, 1, 1, 1]", "[1, 1, NaN, 1]", &["line 3", "column"]),
-        ("[1, 1, 1, 1]", "[1, 1, 1e39, 1]", &["line 3", "1e39"]),
-        ("[1, 1, 1, 1]", "[1, 1, \"1\", 1]", &["line 3", "numbers and text"]),
-        ("[1, 1, 1, 1]", "[\"1\", \"t\"]", &["line 3", "2 fields"]),
-        ("[1, 1, 1, 1]", "[]", &["line 3", "without values"]),
-        ("[1, 1, 1, 1]", "1", &["line 3", "a list of numbers"]),
-        ("[2, 2, 2]}", "[2, 256, 2]}", &["line 3", "256"]),
-        ("[2, 2, 2]}", "[2, -1, 2]}", &["line 3", "-1"]),
-        ("[2, 2, 2]}", "[2, 2]}", &["\"a\"", "3 samples in x, 2 in y"]),
-        ("\"none\": {", "\"b\": {", &["line 2", "\"b\" stands twice"]),
-        ("}}}", "}}", &["line 3", "EOF"]),
-    ] {
-        let bad = LEAF.replace(from, to);
-        assert_ne!(bad, LEAF, "{from}");
-        std::fs::write(&file, bad).unwrap();
-        has(&read("").unwrap_err(), &[&["all.json"], parts].concat());
-    }
-    std::fs::write(
-        &file,
-        [LEAF.as_bytes()[..30].to_vec(), vec![0xff], LEAF.as_bytes()[30..].to_vec()].concat(),
-    )
-    .unwrap();
-    has(&message(&here, &data("")), &["all.json", "line 1"]);
-}
-
-#[test]
-fn leaf_tweets_become_means_of_word_vectors() {
-    let here = directory("leaf-text");
-    let tweet = |text: &str| format!("[\"1\", \"date\", \"NO_QUERY\", \"who\", \"{text}\", \"rest\"]");
-    let text = format!(
-        "{{\"user_data\": {{\"u\": {{\"x\": [{}, {}], \"y\": [0, 1]}}}}}}",
-        tweet("Good, good day"),
-        tweet("#odd")
-    );
-    std::fs::create_dir_all(here.join("train")).unwrap();
-    std::fs::write(here.join("train/one.json"), text).unwrap();
-    std::fs::write(here.join("glove.txt"), "good 1 2\nday 4 -1\n, 3 3\nnight nonsense\n").unwrap();
-    let name = here.join("my.toml");
-    let data = "kind = \"leaf\"\npath = \"train\"\n";
-    let whole = format!("[data]\n{data}vectors = \"glove.txt\"\n[split]\ntest = 0\n{REST}");
-    let set = Scenario::parse(name.to_str().unwrap(), &whole, &[]).unwrap().dataset(1).unwrap();
-    // Each class is shuffled by itself.
-    assert_eq!(set.clients[0].train.x, [9.0 / 4.0, 6.0 / 4.0, 1.0, 0.0, 0.0, 1.0]);
-    has(&message(&here, data), &["train", "data.vectors"]);
-    std::fs::remove_file(here.join("train/one.json")).unwrap();
-    has(&message(&here, data), &["train", "no .json file"]);
-}
-
-#[test]
-fn npz_classes() {
-    let here = directory("npz-classes");
-    let values = numbers(60, 1);
-    let data = "kind = \"npz\"\npath = \"data.npz\"\ntask = \"classes\"\n";
-    let mut classes: Vec<f64> = (0..12).map(|i| f64::from(i % 3)).collect();
-    let write =
-        |y: &[f64]| write_npz(&here.join("data.npz"), &[("x", &[3, 4, 5], &values), ("y", &[3, 4], y)]);
-    write(&classes);
-    let name = here.join("my.toml");
-    let scenario = Scenario::parse(name.to_str().unwrap(), &format!("[data]\n{data}{REST}"), &[]).unwrap();
-    let set = scenario.dataset(1).unwrap();
-    assert_eq!((set.outputs, set.classification), (3, true));
-    assert_eq!(set.clients[1].train.y, fedspan_sim::data::Labels::Classes(vec![1, 2, 0, 1]));
-    for bad in [-1.0, 256.0, 0.5, f64::NAN] {
-        classes[7] = bad;
-        write(&classes);
-        has(&message(&here, data), &["data.npz", "y at [1, 3]", "0 to 255"]);
-    }
-}
-
-/// A file cut somewhere, with some bytes changed.
-fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
-    let mut bytes = whole.to_vec();
-    for (at, mask) in flips {
-        let at = at % bytes.len();
-        bytes[at] ^= mask;
-    }
-    bytes.truncate(cut % (bytes.len() + 1));
-    bytes
-}
-
-fn damage() -> impl Strategy<Value = (usize, Vec<(usize, u8)>)> {
-    let cut = prop_oneof![Just(usize::MAX), any::<usize>()];
-    (cut, proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4))
 }
 
 proptest! {
@@ -552,34 +306,6 @@ proptest! {
             for client in &data.clients {
                 prop_assert!(client.train.x.iter().all(|value| value.is_finite()));
             }
-        }
-    }
-
-    #[test]
-    fn damaged_cifar_never_panics((cut, flips) in damage()) {
-        let mut set = Set::empty(true);
-        let bytes = damaged(&[[3; 3073], [9; 3073]].concat(), cut, &flips);
-        if cifar::append(&bytes, "damaged.bin", cifar::Kind::Ten, &mut set).is_ok() {
-            prop_assert_eq!((set.len(), set.x.len()), (bytes.len() / 3073, bytes.len() / 3073 * 3073));
-        }
-    }
-
-    #[test]
-    fn damaged_leaf_never_panics((cut, flips) in damage()) {
-        let bytes = damaged(LEAF.as_bytes(), cut, &flips);
-        if let Ok(users) = leaf::json::parse(&bytes, "damaged.json")
-            && let Ok(pool) = leaf::pool("damaged.json", &[users], None)
-        {
-            prop_assert_eq!(pool.set.x.len(), pool.set.len() * pool.features);
-            prop_assert!(pool.set.x.iter().all(|value| value.is_finite()));
-        }
-    }
-
-    #[test]
-    fn damaged_vectors_never_panic((cut, flips) in damage()) {
-        let bytes = damaged(b"good 1 2\nday 4 -1e3\n, 3 3\n", cut, &flips);
-        if let Ok(vectors) = leaf::words::Vectors::parse(&bytes, "damaged.txt", 100, ["good day,"].into_iter()) {
-            prop_assert_eq!(vectors.mean("a good day").len(), vectors.width);
         }
     }
 }

@@ -20,6 +20,10 @@ const LEAF: &str = "[data]\nkind = \"leaf\"\npath = \"f\"\n";
 const CIFAR: &str = "[data]\nkind = \"cifar\"\npath = \"d\"\n";
 const DIGITS: &str = "[data]\nkind = \"digits\"\n";
 
+fn network(name: &str) -> String {
+    format!("{DIGITS}[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"{name}\"\nrounds = 1\n")
+}
+
 /// A table of the page: its heading, the section it is about, and the smallest files that between them know all of
 /// its keys.
 fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
@@ -74,6 +78,12 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             ],
         ),
         ("`[model]`", "model", vec![linear.clone()]),
+        ("`[model]`, kind = \"mlp\"", "model", vec![network("fedrep")]),
+        (
+            "`[algorithm]` of networks",
+            "algorithm",
+            ["fedrep", "fedprox", "lg-fedavg", "perfedavg", "apfl", "l2gd", "local-only"].map(network).to_vec(),
+        ),
         ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
         (
             "`[participation]`",

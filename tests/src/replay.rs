@@ -10,7 +10,8 @@ use fedspan_aggregator::linalg::to_f32;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim::data::Dataset;
 use fedspan_sim::device::{Identity, client_session};
-use fedspan_sim::fleet::SimDevice;
+use fedspan_sim::fleet::{Build, SimDevice};
+use fedspan_sim::noise::Seeds;
 use fedspan_sim::run::{engine, gate};
 use fedspan_sim::scenario::Scenario;
 
@@ -21,7 +22,9 @@ use fedspan_sim::scenario::Scenario;
 /// If somebody who should count does not answer.
 pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
-    let gate = gate(scenario, dataset, &engine);
+    let build =
+        Build::of(scenario, dataset, scenario.seed, Seeds::System).map_err(|error| error.to_string())?;
+    let gate = gate(scenario, &build, &engine);
     let mut devices = Vec::new();
     let mut actions = Vec::new();
     for index in 0..dataset.clients.len() {

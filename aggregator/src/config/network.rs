@@ -50,33 +50,57 @@ pub(super) fn read_hidden(section: &Section<'_>) -> Result<[u16; HIDDEN_MAX], Pr
     }
 }
 
-/// Reads the keys of networks.
+/// Reads the keys of networks. What stands in a table of the method's own name is for this method alone, so that one file
+/// serves to compare several.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake.
+/// [`Problem`] for the first mistake, in the tables of other methods too.
 pub(super) fn read_network(
     section: &Section<'_>,
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
+    for (word, other) in AlgorithmName::on_networks().filter(|(_, other)| *other != name) {
+        let table = section.section(word)?;
+        read_method(&table, None, other, tuned)?;
+        table.finish()?;
+    }
+    let own = section.section(name.word())?;
+    let read = read_method(&own, Some(section), name, tuned)?;
+    own.finish()?;
+    Ok(read)
+}
+
+/// Reads a method from its own table, and what that has not from the one that is common to all.
+fn read_method(
+    own: &Section<'_>,
+    common: Option<&Section<'_>>,
+    name: AlgorithmName,
+    tuned: bool,
+) -> Result<NetworkSection, Problem> {
+    let place = |key: &str| match common {
+        Some(common) if !own.asks(key) => common,
+        _ => own,
+    };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-    let number = |key: &str, default: f64, range| section.number(key, Some(default), range).map(|v| v as f32);
-    let epochs = |key: &str, default: u64, least: u64| {
-        section.integer(key, Some(default), least..=65_535).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
+    let number =
+        |key: &str, default: f64, range| place(key).number(key, Some(default), range).map(|v| v as f32);
+    let count = |key: &str, default: u64, range| {
+        place(key).integer(key, Some(default), range).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
     };
     // Control variates are made for plain steps.
     let momentum = if name == AlgorithmName::Scaffold { 0.0 } else { 0.5 };
     let descent = Descent {
         step_size: number("step_size", 0.1, 0.0..=1e6)?,
         momentum: number("momentum", momentum, 0.0..=0.999_999)?,
-        batch: epochs("batch", 10, 1)?,
+        batch: count("batch", 10, 1..=65_535)?,
     };
     if name == AlgorithmName::Scaffold && descent.momentum > 0.0 {
         let message = format!(
-            "found {}, scaffold's control variates are for steps without: allowed: 0",
+            "found {}, scaffold's control variates are for steps without; allowed: 0",
             descent.momentum
         );
-        return Err(section.problem("momentum", message));
+        return Err(place("momentum").problem("momentum", message));
     }
     let method = match name {
         AlgorithmName::FedPer => Method::FedPer,
@@ -84,7 +108,7 @@ pub(super) fn read_network(
         AlgorithmName::FedProx => Method::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
         AlgorithmName::Scaffold => Method::Scaffold,
         AlgorithmName::LgFedAvg => {
-            Method::LgFedAvg { layers: section.size("shared_layers", Some(2), 1..=HIDDEN_MAX + 1)? }
+            Method::LgFedAvg { layers: count("shared_layers", 2, 1..=HIDDEN_MAX as u64 + 1)?.into() }
         }
         AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => Method::PerFedAvg {
             inner_step: number("inner_step", 0.1, 0.0..=1e6)?,
@@ -100,13 +124,13 @@ pub(super) fn read_network(
         AlgorithmName::LocalSgd => Method::LocalOnly,
         _ => Method::FedRep,
     };
-    let head_epochs = if name == AlgorithmName::FedRep { epochs("head_epochs", 10, 0)? } else { 0 };
+    let head_epochs = if name == AlgorithmName::FedRep { count("head_epochs", 10, 0..=65_535)? } else { 0 };
     Ok(NetworkSection {
         method,
         descent,
         head_epochs,
-        epochs: epochs("body_epochs", 1, 1)?,
-        tuning_epochs: epochs("tuning_epochs", 10, 0)?,
+        epochs: count("body_epochs", 1, 1..=65_535)?,
+        tuning_epochs: count("tuning_epochs", 10, 0..=65_535)?,
         tuned,
     })
 }

@@ -43,6 +43,11 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
+    /// The same, and the key is known from then on.
+    pub(super) fn asks(&self, key: &str) -> bool {
+        self.item(key).is_some()
+    }
+
     /// A mistake at one of this section's keys.
     #[must_use]
     pub fn problem(&self, key: &str, message: impl Display) -> Problem {

@@ -179,6 +179,17 @@ impl AlgorithmName {
         ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
     }
 
+    /// Names and algorithms on networks.
+    pub fn on_networks() -> impl Iterator<Item = (&'static str, Self)> {
+        ALGORITHMS.iter().filter_map(|(word, name, _)| Some((*word, name.on_a_network()?)))
+    }
+
+    /// Names and algorithms on linear models.
+    pub fn on_linear_models() -> impl Iterator<Item = (&'static str, Self)> {
+        let words = ALGORITHMS.iter().map(|(word, name, _)| (*word, *name));
+        words.filter(|(_, name)| name.is_for_linear_models())
+    }
+
     /// Whether it is for linear models.
     fn is_for_linear_models(self) -> bool {
         use AlgorithmName::{FedAvg, FedPower, FedRep, GdGd, LocalOnly, Pooled};
@@ -384,14 +395,14 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
 
 /// The algorithm's name, and whether it ends with [`TUNED`].
 fn read_name(section: &Section<'_>, network: bool) -> Result<(AlgorithmName, bool), Problem> {
-    let fits = |name: AlgorithmName| match network {
-        true => name.on_a_network(),
-        false => Some(name).filter(|name| name.is_for_linear_models()),
+    let names: Vec<(&str, AlgorithmName)> = match network {
+        true => AlgorithmName::on_networks().collect(),
+        false => AlgorithmName::on_linear_models().collect(),
     };
-    let names = || ALGORITHMS.iter().filter_map(|(word, name, _)| Some((*word, fits(*name)?)));
-    let tuned = names().filter(|_| network).map(|(word, name)| (format!("{word}{TUNED}"), (name, true)));
-    let words: Vec<(String, (AlgorithmName, bool))> =
-        names().map(|(word, name)| (word.to_owned(), (name, false))).chain(tuned).collect();
+    let plain = names.iter().map(|(word, name)| ((*word).to_owned(), (*name, false)));
+    let tuned =
+        names.iter().filter(|_| network).map(|(word, name)| (format!("{word}{TUNED}"), (*name, true)));
+    let words: Vec<(String, (AlgorithmName, bool))> = plain.chain(tuned).collect();
     let words: Vec<(&str, (AlgorithmName, bool))> =
         words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
     section.choice("name", None, &words)

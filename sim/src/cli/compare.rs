@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show};
-use super::{Format, RunOptions, Stop, load, output};
+use super::{Format, RunOptions, Stop, load, methods, output};
 use crate::report::files::{json, write_json, write_text};
 use crate::report::html::Page;
 use crate::report::plot::Series;
@@ -16,12 +16,13 @@ use crate::report::table::Table;
 const DEFAULT_OUT: &str = "fedspan-compare";
 
 /// `fedspan-sim compare`.
-pub fn command(words: &[String], options: &RunOptions) -> Result<(), Stop> {
+pub fn command(words: &[String], algorithms: &[String], options: &RunOptions) -> Result<(), Stop> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
     super::check_out(&out)?;
     let mut entries: Vec<Entry> = Vec::new();
-    for word in words {
-        let (name, own) = load::with_changes(word);
+    let words = methods::expand(words, algorithms, &options.changes)?;
+    for word in &words {
+        let (name, own) = (word.name.clone(), word.changes.clone());
         let changes: Vec<String> = options.changes.iter().cloned().chain(own.iter().cloned()).collect();
         let scenario = load::scenario(&name, &changes)?;
         let label = distinct(
@@ -32,7 +33,10 @@ pub fn command(words: &[String], options: &RunOptions) -> Result<(), Stop> {
         entries.push(Entry { label, scenario, directory });
     }
     let executed = execute(&entries, options)?;
-    let table = table(&entries, &executed);
+    let table = match methods::table(&words, &entries, &executed) {
+        Some(table) => table,
+        None => table(&entries, &executed),
+    };
     let report = out.join("report.html");
     let together = Together::of(&executed);
     write_json(&out.join("summary.json"), &together)?;

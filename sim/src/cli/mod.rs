@@ -9,6 +9,7 @@ mod figures;
 mod interrupt;
 mod live;
 mod load;
+mod methods;
 mod output;
 mod power;
 mod progress;
@@ -97,12 +98,18 @@ Every key of a scenario is described in sim/SCENARIOS.md, the result files in si
     #[command(after_help = "Examples:
   fedspan-sim compare a.toml b.toml --seeds 5 --out comparison
   fedspan-sim compare linear linear,algorithm.name=gd-gd linear,data.clients=1000
+  fedspan-sim compare mnist mnist,data.partition.classes=5 --algorithms all --seeds 3
+
+With --algorithms every scenario is run with each of them, and the table has a row for each.
 
 --set, --seed and --seeds apply to all; what follows a comma applies to that one only.")]
     Compare {
         /// Built-in scenarios or TOML files, each with changes of its own if there are any
         #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
         scenarios: Vec<String>,
+        /// Run each scenario with these algorithms (see `list --algorithms`), or with all that its model has
+        #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
+        algorithms: Vec<String>,
         #[command(flatten)]
         options: RunOptions,
     },
@@ -230,7 +237,9 @@ pub fn main() -> ExitCode {
             None => Err(Stop::Usage(load::unknown(&name))),
         },
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
-        Some(Command::Compare { scenarios, options }) => compare::command(&scenarios, &options),
+        Some(Command::Compare { scenarios, algorithms, options }) => {
+            compare::command(&scenarios, &algorithms, &options)
+        }
         Some(Command::Choose { threads }) => choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),

@@ -94,3 +94,13 @@ fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    /// The examples of FIPS 180-4.
+    #[test]
+    fn sums_are_those_of_the_standard() {
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(super::sum(b"abc"), abc);
+    }
+}

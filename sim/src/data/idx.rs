@@ -1,6 +1,7 @@
 //! IDX files (MNIST, EMNIST, Fashion-MNIST, the bundled digits), plain or gzipped. Bounded: a header cannot
 //! make the reader allocate more than the file holds.
 
+use std::borrow::Cow;
 use std::io::Read;
 
 use flate2::read::GzDecoder;
@@ -54,8 +55,7 @@ pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
         Bundled::Digits => (DIGITS, "digits"),
         Bundled::Mnist5k => (MNIST5K, "mnist5k"),
     };
-    let (images, labels) = (decompress(images, name)?, decompress(labels, name)?);
-    pool(&Idx::default(), &Part::parse(&images, name, &labels, name)?, None)
+    Idx::default().parse([(images, name), (labels, name)], None)
 }
 
 impl Idx {
@@ -64,24 +64,41 @@ impl Idx {
     /// # Errors
     /// [`DataError`] naming the file and the offset.
     pub fn read(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
+        type Pair = ((Vec<u8>, String), (Vec<u8>, String));
         let mut load = |(images, labels): &(String, String)| {
-            let mut plain = |file: &str| {
-                let (bytes, path) = files.read(file, LARGEST)?;
-                Ok::<_, DataError>((decompress(&bytes, &path)?, path))
-            };
-            Ok::<_, DataError>((plain(images)?, plain(labels)?))
+            Ok::<Pair, DataError>((files.read(images, LARGEST)?, files.read(labels, LARGEST)?))
         };
-        let ((images, images_name), (labels, labels_name)) = load(&self.train)?;
-        let train = Part::parse(&images, &images_name, &labels, &labels_name)?;
-        let Some(test) = &self.test else { return pool(self, &train, None) };
-        let ((images, images_name), (labels, labels_name)) = load(test)?;
-        pool(self, &train, Some(&Part::parse(&images, &images_name, &labels, &labels_name)?))
+        let train = load(&self.train)?;
+        let test = match &self.test {
+            None => None,
+            Some(test) => Some(load(test)?),
+        };
+        fn pair(((images, first), (labels, second)): &Pair) -> [(&[u8], &str); 2] {
+            [(images, first), (labels, second)]
+        }
+        self.parse(pair(&train), test.as_ref().map(pair))
+    }
+
+    /// Parses what the files hold, plain or gzipped: images and labels, each with its name.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn parse(
+        &self,
+        [images, labels]: [(&[u8], &str); 2],
+        test: Option<[(&[u8], &str); 2]>,
+    ) -> Result<Pool, DataError> {
+        let plain = (decompress(images.0, images.1)?, decompress(labels.0, labels.1)?);
+        let train = Part::parse(&plain.0, images.1, &plain.1, labels.1)?;
+        let Some([images, labels]) = test else { return pool(self, &train, None) };
+        let plain = (decompress(images.0, images.1)?, decompress(labels.0, labels.1)?);
+        pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
     }
 }
 
-fn decompress(bytes: &[u8], name: &str) -> Result<Vec<u8>, DataError> {
+fn decompress<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, DataError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(bytes.to_vec());
+        return Ok(Cow::Borrowed(bytes));
     }
     let mut plain = Vec::new();
     let read = GzDecoder::new(bytes).take(LARGEST + 1).read_to_end(&mut plain);
@@ -89,7 +106,7 @@ fn decompress(bytes: &[u8], name: &str) -> Result<Vec<u8>, DataError> {
     if plain.len() as u64 > LARGEST {
         return Err(DataError::new(name, format!("more than {LARGEST} bytes after decompression")));
     }
-    Ok(plain)
+    Ok(Cow::Owned(plain))
 }
 
 /// A pair of files.

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use proptest::prelude::*;
+
 /// A new, empty directory.
 pub fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -53,4 +55,51 @@ pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
         (state >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
     };
     (0..count).map(|_| next()).collect()
+}
+
+/// The rest of a scenario with data.
+pub const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
+
+/// Runs a scenario on data that are wrong; the message.
+pub fn message(here: &Path, data: &str) -> String {
+    std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
+    let output = program(here, &["run", "my.toml", "--out", "out"]);
+    let said = errors(&output);
+    assert_eq!(code(&output), 2, "{said}");
+    assert!(!here.join("out").exists(), "nothing is written");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+/// All of it is said.
+pub fn has(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
+    }
+}
+
+/// A valid pair of IDX files: 6 images of 2 x 2, 3 classes.
+pub fn idx_files() -> (Vec<u8>, Vec<u8>) {
+    let mut images = vec![0, 0, 8, 3, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0, 2];
+    images.extend(0..24);
+    let mut labels = vec![0, 0, 8, 1, 0, 0, 0, 6];
+    labels.extend([0, 1, 2, 0, 1, 2]);
+    (images, labels)
+}
+
+/// A file cut somewhere, with some bytes changed.
+pub fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for (at, mask) in flips {
+        let at = at % bytes.len();
+        bytes[at] ^= mask;
+    }
+    bytes.truncate(cut % (bytes.len() + 1));
+    bytes
+}
+
+/// Where a file is cut, and which of its bits are changed.
+pub fn damage() -> impl Strategy<Value = (usize, Vec<(usize, u8)>)> {
+    let cut = prop_oneof![Just(usize::MAX), any::<usize>()];
+    (cut, proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4))
 }

@@ -12,6 +12,7 @@
 pub mod bulk;
 mod chip;
 mod device;
+mod files;
 mod flash;
 mod honest;
 mod host;
@@ -28,6 +29,7 @@ mod tensors;
 use std::path::Path;
 
 pub use device::device_session;
+pub use files::data_files;
 pub use flash::flash_image;
 pub use host::host_connection;
 pub use message::{to_device, to_server};
@@ -81,7 +83,7 @@ pub fn seed_fuzzer(name: &str) {
 }
 
 /// All surfaces.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "frame", body: frame, seeds: stream::frame_seeds },
     Target { name: "accumulator", body: accumulator, seeds: stream::accumulator_seeds },
     Target { name: "to_server", body: to_server, seeds: message::to_server_seeds },
@@ -92,4 +94,5 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "sealed", body: sealed, seeds: sealed::seeds },
     Target { name: "provision", body: provision, seeds: secrets::provision_seeds },
     Target { name: "key_lines", body: key_lines, seeds: secrets::key_lines_seeds },
+    Target { name: "data_files", body: data_files, seeds: files::seeds },
 ];

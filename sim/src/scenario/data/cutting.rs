@@ -63,6 +63,11 @@ pub fn read_cutting(section: &Section<'_>, split: &Section<'_>, brings: Brings) 
         let message = "nobody has these: set holdout_clients to how many come after training";
         return Err(split.problem("holdout_classes", message));
     }
+    if !holdout_classes.is_empty() && matches!(partition, Partition::Natural { .. }) {
+        let message = "found with natural users, who would have samples on both sides; allowed with \"shards\", \"iid\", \
+                       \"dirichlet\", \"log-normal-sizes\"";
+        return Err(split.problem("holdout_classes", message));
+    }
     if !holdout_classes.is_empty() && holdout.fold > 0 {
         return Err(
             split.problem("fold", "with holdout_classes there are no groups of clients: leave it out")

@@ -1,0 +1,161 @@
+//! Files of samples: whatever they are, reading them ends in samples that hold together or in a message, and takes
+//! no more memory than they account for.
+
+use fedspan_sim::data::cifar::{self, Kind};
+use fedspan_sim::data::idx::Idx;
+use fedspan_sim::data::leaf::{self, json, words::Vectors};
+use fedspan_sim::data::table::{self, Columns};
+use fedspan_sim::data::{DataError, Dataset, Labels, Set, npz};
+
+use crate::{Random, Work};
+
+/// Most bytes that one byte of a compressed file stands for (RFC 1951: 258 bytes in two bits, and a block's head).
+const DEFLATE: usize = 1032;
+/// Values that a short file may account for, whatever its length: the header's own.
+const FEW: usize = 64;
+
+/// The first byte chooses the reader, the second says how many bytes are the first of two files.
+pub fn data_files(bytes: &[u8]) -> Work {
+    let Some(([which, cut], rest)) = bytes.split_first_chunk() else {
+        return Work { frames: 1, refused: 1, steps: 1 };
+    };
+    let (first, second) = rest.split_at(usize::from(*cut).min(rest.len()));
+    let length = rest.len();
+    let read = match which % 7 {
+        0 => idx(&Idx::default(), first, second),
+        1 => idx(&Idx { first_label: 1, transposed: true, ..Idx::default() }, first, second),
+        2 => images(first, second),
+        3 => numbers(rest),
+        4 => tweets(first, second),
+        5 => rows(rest),
+        _ => archive(rest),
+    };
+    if let Err(error) = &read {
+        assert!(error.file.starts_with("a ") && !error.message.is_empty(), "{error:?}");
+        assert!(error.message.len() <= 4 * length + 1000, "a message of {} bytes", error.message.len());
+    }
+    Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
+}
+
+fn idx(idx: &Idx, images: &[u8], labels: &[u8]) -> Result<(), DataError> {
+    let names = ["a file of images", "a file of labels"];
+    let pool = idx.parse([(images, names[0]), (labels, names[1])], None)?;
+    holds(&pool.set, pool.features, pool.classes);
+    assert!(pool.set.x.len() <= 2 * DEFLATE * images.len() + FEW);
+    Ok(())
+}
+
+/// Records are longer than what a fuzzer makes: what there is is repeated, and may end within one.
+fn images(first: &[u8], second: &[u8]) -> Result<(), DataError> {
+    let kind = match first.first() {
+        Some(0..=99) => Kind::Ten,
+        Some(100..=199) => Kind::Fine,
+        _ => Kind::Coarse,
+    };
+    let count = first.iter().map(|byte| usize::from(*byte)).sum::<usize>() % 4 * 3074;
+    let bytes: Vec<u8> = second.iter().copied().cycle().take(count.max(second.len())).collect();
+    let mut set = Set::empty(true);
+    cifar::append(&bytes, "a file of records", kind, &mut set)?;
+    holds(&set, 3073, 100);
+    assert!(set.x.len() <= bytes.len());
+    Ok(())
+}
+
+fn numbers(bytes: &[u8]) -> Result<(), DataError> {
+    let users = json::parse(bytes, "a file of users")?;
+    let pool = leaf::pool("a file of users", &[users], None)?;
+    holds(&pool.set, pool.features, pool.classes);
+    let mut samples: Vec<usize> = pool.users.iter().flat_map(|user| user.samples.clone()).collect();
+    samples.sort_unstable();
+    assert!(samples.into_iter().eq(0..pool.set.len()), "every sample is somebody's");
+    assert!(pool.set.x.len() <= bytes.len() + FEW);
+    Ok(())
+}
+
+fn tweets(vectors: &[u8], text: &[u8]) -> Result<(), DataError> {
+    let text = String::from_utf8_lossy(text);
+    let vectors = Vectors::parse(vectors, "a file of vectors", 100, [text.as_ref()].into_iter())?;
+    let mean = vectors.mean(&text);
+    assert!(mean.len() == vectors.width && mean.iter().all(|value| value.is_finite()));
+    Ok(())
+}
+
+fn rows(bytes: &[u8]) -> Result<(), DataError> {
+    let classification = bytes.len() % 2 == 1;
+    let columns = Columns {
+        client: "who".to_owned(),
+        target: "y".to_owned(),
+        features: vec!["a".to_owned(), "b".to_owned()],
+        classification,
+    };
+    let (dataset, names) = table::parse(bytes, "a table", &columns)?;
+    assert_eq!(names.len(), dataset.clients.len());
+    everyone(&dataset, bytes.len());
+    Ok(())
+}
+
+fn archive(bytes: &[u8]) -> Result<(), DataError> {
+    let dataset = npz::dataset(bytes, "an archive", bytes.len() % 2 == 1);
+    // That of arrays is no name of a file.
+    let dataset = dataset.map_err(|error| DataError::new("a file", error.message))?;
+    everyone(&dataset, DEFLATE * bytes.len());
+    Ok(())
+}
+
+fn everyone(dataset: &Dataset, length: usize) {
+    for client in &dataset.clients {
+        for set in [&client.train, &client.test] {
+            holds(set, dataset.features, dataset.outputs);
+            assert!(set.x.len() <= 2 * length + FEW);
+        }
+    }
+}
+
+/// Rows are whole, numbers are finite, labels are below the number of classes.
+fn holds(set: &Set, features: usize, classes: usize) {
+    assert_eq!(set.x.len(), set.len() * features);
+    assert!(set.x.iter().all(|value| value.is_finite()));
+    if let Labels::Classes(labels) = &set.y {
+        assert!(labels.iter().all(|label| usize::from(*label) < classes));
+    }
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut random = Random(5);
+    let mut seeds = Vec::new();
+    let mut pair = |which: u8, first: &[u8], second: &[u8]| {
+        let cut = u8::try_from(first.len()).expect("a short first file");
+        seeds.push([&[which, cut], first, second].concat());
+    };
+    for side in 1..5u8 {
+        let (n, pixels) = (3, 3 * side * (side + 1));
+        let head = [0, 0, 8, 3, 0, 0, 0, n, 0, 0, 0, side, 0, 0, 0, side + 1];
+        let images: Vec<u8> = head.into_iter().chain((0..pixels).map(|_| random.byte())).collect();
+        let labels = [0, 0, 8, 1, 0, 0, 0, n, 1, side, 255];
+        pair(0, &images, &labels);
+        pair(1, &images, &labels);
+        pair(2, &[1, side], &[side; 40]);
+        pair(2, &[100, side], &[side; 40]);
+        pair(2, &[250, side], &[side; 40]);
+    }
+    pair(4, b"good 1 2\nday -4 1e3\n, 3 3\n", b"Good, good day");
+    pair(4, "café .5\n".as_bytes(), "Un café!".as_bytes());
+    for text in [
+        r#"{"users": ["b", "a"], "num_samples": [1, 2], "user_data": {"b": {"x": [[0, -0.5]], "y": [1]},
+           "a": {"x": [[1e3, 1], [2, 2]], "y": [2, 0]}}}"#,
+        r#"{"hierarchies": [[], {"k": null}], "user_data": {"": {"y": [], "x": []}, "u": {"y": [255], "x": [[7]]}}}"#,
+        r#"{"user_data": {"u": {"x": [["1", "2", "3", "4", "a text", "6"]], "y": [0]}}}"#,
+    ] {
+        pair(3, b"", text.as_bytes());
+    }
+    for text in
+        ["who,a,b,y\n1,2,3,4\n1,0.5,-3,2\n2,1e3,0,7\n", "y,who,b,a\n\"one, two\",x,1,2\nthree,x,-1,0\n"]
+    {
+        pair(5, b"", text.as_bytes());
+    }
+    seeds.extend(ARCHIVES.map(|archive| [&[6, 0], archive].concat()));
+    seeds
+}
+
+/// One of values and one of classes, in NumPy's format: one compressed, one not.
+const ARCHIVES: [&[u8]; 2] = [include_bytes!("files/values.npz"), include_bytes!("files/classes.npz")];
