@@ -17,6 +17,11 @@ pub enum NotReady {
         /// What was given.
         got: usize,
     },
+    /// A value of a sample is not finite.
+    NonFinite {
+        /// Which one.
+        index: usize,
+    },
 }
 
 impl fmt::Display for NotReady {
@@ -25,6 +30,7 @@ impl fmt::Display for NotReady {
             Self::NoRepresentation => f.write_str("no verified representation yet"),
             Self::NoHead => f.write_str("no head fitted on this representation yet"),
             Self::Length { expected, got } => write!(f, "length {got}, the model needs {expected}"),
+            Self::NonFinite { index } => write!(f, "value {index} is not finite"),
         }
     }
 }

@@ -37,7 +37,10 @@
 //!
 //! With the feature `privacy` a model can be [private](Linear): what leaves is hidden in noise, or does not leave.
 //!
-//! With the feature `network` a model can be a network of dense layers (`task::Network`).
+//! With the feature `network` a model can be a network of dense layers (`task::Network`), whose RAM is
+//! `memory::NetworkWorkspace`: for batches of `N` samples and `P` parameters (with momentum twice) that is
+//! `4 (2 P + N (d + sum of h + C + 2 w)) + N` bytes, h the hidden widths and w the largest of these and C. 64-32-7 in
+//! batches of ten takes 25 KB.
 //!
 //! **Not supported**: adapters, networks whose samples are seen only once, several connections at once, differential
 //! privacy of anything but FedPower and FedRep on linear models, forward secrecy.

@@ -15,7 +15,7 @@ use fedspan_protocol::message::Numeric;
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
 #[cfg(feature = "network")]
-pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkWorkspace};
+pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
 #[cfg(feature = "power")]
 pub use power::PowerWorkspace;
 

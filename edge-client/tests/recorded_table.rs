@@ -45,6 +45,15 @@ fn read<const N: usize>(table: &Table<'_>, part: Part) -> (Vec<f32>, Vec<f32>) {
             y.extend_from_slice(value);
         }
     }
+    // And in any order.
+    for row in (0..y.len()).rev() {
+        let samples = rows.at(row).unwrap();
+        assert_eq!(samples.x, &x[row * N..(row + 1) * N]);
+        assert!(matches!(samples.targets, Targets::Values(value) if *value == [y[row]]));
+    }
+    for beyond in [y.len(), usize::MAX / 4, usize::MAX] {
+        assert!(rows.at(beyond).is_none());
+    }
     (x, y)
 }
 

@@ -62,6 +62,17 @@ fn pass(source: &mut Wearer<'_>) -> Vec<Sample> {
     got
 }
 
+/// One after the other from the last to the first; that is all.
+fn backwards(source: &mut Wearer<'_>, count: usize) -> Vec<Sample> {
+    assert!(source.at(count).is_none() && source.at(usize::MAX).is_none());
+    let sample = |number| {
+        let samples = source.at(number).unwrap();
+        let Targets::Classes(&[class]) = samples.targets else { panic!("one class") };
+        (class, samples.x.try_into().unwrap())
+    };
+    (0..count).rev().map(sample).collect()
+}
+
 fn round(round: u32) -> RoundId {
     RoundId { round, stage: 0 }
 }
@@ -84,6 +95,29 @@ fn passes_bring_what_the_simulator_brings() {
             // A second try of the same round draws the same.
             source.rewind_for_head(round(number)).unwrap();
             assert_eq!(pass(&mut source), drawn(&plain(), 2, index));
+        }
+    }
+}
+
+#[test]
+fn samples_come_in_any_order() {
+    for labelled_per_class in [0, 1] {
+        let bytes = partition(&Header { labelled_per_class, ..HEADER }, 0);
+        let recording = Recording::parse(&bytes).unwrap();
+        for room in [0, 15] {
+            let mut room = vec![[0.0; FEATURES]; room];
+            let mut source = Wearer::new(recording, &mut room);
+            for head in [false, true] {
+                let _ = if head {
+                    source.rewind_for_head(round(3))
+                } else {
+                    source.rewind(round(3)).map(|()| false)
+                };
+                let mut all = pass(&mut source);
+                all.reverse();
+                assert_eq!(backwards(&mut source, all.len()), all);
+                assert!(source.next().is_none());
+            }
         }
     }
 }

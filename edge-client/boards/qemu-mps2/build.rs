@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 /// Feature, target, memory map.
-const MACHINES: [(&str, &str, &str); 4] = [
+const MACHINES: [(&str, &str, &str); 5] = [
+    ("m0", "thumbv6m-none-eabi", "an38x.x"),
     ("m3", "thumbv7m-none-eabi", "an38x.x"),
     ("m4", "thumbv7em-none-eabihf", "an38x.x"),
     ("m7", "thumbv7em-none-eabihf", "an38x.x"),
@@ -20,7 +21,7 @@ fn main() {
     let mut machines = MACHINES.iter().filter(chosen);
     let (Some((feature, target, map)), None) = (machines.next(), machines.next()) else {
         println!(
-            "cargo::error=choose one of the features m3, m4, m7, m33 (m4 is the default: --no-default-features)"
+            "cargo::error=choose one of the features m0, m3, m4, m7, m33 (m4 is the default: --no-default-features)"
         );
         return;
     };

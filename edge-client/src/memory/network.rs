@@ -1,5 +1,6 @@
 //! The buffers of a network, owned by the caller.
 
+use core::marker::PhantomData;
 use core::ops::Range;
 
 use fedspan_protocol::limits::HIDDEN_MAX;
@@ -95,6 +96,12 @@ impl NetworkShape {
         self.start(self.layers())
     }
 
+    /// Values that keep what the body makes of so many samples, and their classes.
+    #[must_use]
+    pub const fn kept(&self, samples: usize) -> usize {
+        samples * (self.layer(self.layers() - 1).0 + 1)
+    }
+
     /// Outputs of all layers for one sample.
     const fn activations(&self) -> usize {
         let mut sum = 0;
@@ -140,8 +147,8 @@ pub struct NetworkParts<'a> {
     pub scratch: &'a mut [f32],
     /// Classes of a batch.
     pub classes: &'a mut [u8],
-    /// What the body makes of every sample of the device, where there is room for so many: epochs of the head then do
-    /// not compute it again. Has no influence on any bit.
+    /// What the body makes of every sample of the device, where there is room for so many ([`NetworkShape::kept`]): epochs
+    /// of the head then neither read the samples nor compute it again. Has no influence on any bit.
     pub kept: &'a mut [f32],
 }
 
@@ -171,28 +178,41 @@ impl<M: NetworkMemory + ?Sized> NetworkMemory for &mut M {
     }
 }
 
+/// The sizes of a network, as a type: memory that holds nothing but zeros takes no flash.
+pub trait NetworkSizes {
+    /// The sizes.
+    const SHAPE: NetworkShape;
+}
+
 /// Memory for a network with `P` parameters, `S` values of working memory, batches of `N` samples, and `V` values of
-/// velocity (`P` with momentum, 0 without). With `F` values besides, the body's outputs for `F` / width samples are kept
-/// during the epochs of the head. Its size is the whole RAM of the model: `4 (P + V + S + F) + N` bytes, for hidden widths
-/// h, of which the largest or C is w: `S = N (d + sum of h + C + 2 w)`.
+/// velocity (`P` with momentum, 0 without). With `F` values besides, the body's outputs for so many samples
+/// ([`NetworkShape::kept`]) are kept during the epochs of the head. Its size is the whole RAM of the model:
+/// `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w: `S = N (d + sum of h + C + 2 w)`.
 ///
 /// ```
-/// use fedspan_client::memory::{NetworkShape, NetworkWorkspace};
+/// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 ///
-/// const SHAPE: NetworkShape = NetworkShape::new(64, &[32], 7, 10);
-/// const P: usize = SHAPE.parameters();
-/// static MEMORY: NetworkWorkspace<P, { SHAPE.scratch() }, 10, P> = NetworkWorkspace::new(SHAPE);
-/// assert!(size_of_val(&MEMORY) < 26_000);
+/// struct Mine;
+///
+/// impl NetworkSizes for Mine {
+///     const SHAPE: NetworkShape = NetworkShape::new(64, &[32], 7, 10);
+/// }
+///
+/// const P: usize = Mine::SHAPE.parameters();
+/// const S: usize = Mine::SHAPE.scratch();
+/// static MEMORY: NetworkWorkspace<Mine, P, S, 10, P> = NetworkWorkspace::new();
+/// assert_eq!(size_of_val(&MEMORY), (4 * (2 * P + S) + 10usize).next_multiple_of(4));
 /// ```
 #[derive(Clone, Debug)]
 pub struct NetworkWorkspace<
+    Z,
     const P: usize,
     const S: usize,
     const N: usize,
     const V: usize = 0,
     const F: usize = 0,
 > {
-    shape: NetworkShape,
+    sizes: PhantomData<fn() -> Z>,
     parameters: [f32; P],
     velocity: [f32; V],
     scratch: [f32; S],
@@ -200,18 +220,20 @@ pub struct NetworkWorkspace<
     classes: [u8; N],
 }
 
-impl<const P: usize, const S: usize, const N: usize, const V: usize, const F: usize>
-    NetworkWorkspace<P, S, N, V, F>
+impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: usize, const F: usize>
+    NetworkWorkspace<Z, P, S, N, V, F>
 {
-    /// All zero; fit for a `static`.
-    ///
-    /// # Panics
-    /// When a constant is computed: if the sizes are not those of `shape`.
+    /// All zero; fit for a `static`. Does not compile if the numbers are not those of the sizes.
     #[must_use]
-    pub const fn new(shape: NetworkShape) -> Self {
-        assert!(P == shape.parameters() && S == shape.scratch() && N == shape.batch && (V == 0 || V == P));
+    pub const fn new() -> Self {
+        const {
+            let shape = Z::SHAPE;
+            assert!(
+                P == shape.parameters() && S == shape.scratch() && N == shape.batch && (V == 0 || V == P)
+            );
+        }
         Self {
-            shape,
+            sizes: PhantomData,
             parameters: [0.0; P],
             velocity: [0.0; V],
             scratch: [0.0; S],
@@ -221,16 +243,24 @@ impl<const P: usize, const S: usize, const N: usize, const V: usize, const F: us
     }
 }
 
-impl<const P: usize, const S: usize, const N: usize, const V: usize, const F: usize> NetworkMemory
-    for NetworkWorkspace<P, S, N, V, F>
+impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: usize, const F: usize> Default
+    for NetworkWorkspace<Z, P, S, N, V, F>
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: usize, const F: usize>
+    NetworkMemory for NetworkWorkspace<Z, P, S, N, V, F>
 {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { shape, parameters, velocity, scratch, kept, classes } = self;
-        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept }
+        let Self { sizes: _, parameters, velocity, scratch, kept, classes } = self;
+        NetworkParts { shape: Z::SHAPE, parameters, velocity, scratch, classes, kept }
     }
 
     fn shape(&self) -> NetworkShape {
-        self.shape
+        Z::SHAPE
     }
 
     fn parameters(&self) -> &[f32] {

@@ -91,7 +91,8 @@ impl<'a> Table<'a> {
 #[derive(Clone, Debug)]
 pub struct Rows<'a, const D: usize> {
     all: &'a [u8],
-    left: &'a [u8],
+    /// Rows of this pass that have been handed out.
+    next: usize,
     x: [f32; D],
     y: [f32; 1],
 }
@@ -101,24 +102,29 @@ impl<'a, const D: usize> Rows<'a, D> {
     #[must_use]
     pub fn new(table: &Table<'a>, part: Part) -> Option<Self> {
         let all = table.bytes(part);
-        (table.features == D).then_some(Self { all, left: all, x: [0.0; D], y: [0.0] })
+        (table.features == D).then_some(Self { all, next: 0, x: [0.0; D], y: [0.0] })
     }
 }
 
 impl<const D: usize> SampleSource for Rows<'_, D> {
     fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
-        self.left = self.all;
+        self.next = 0;
         Ok(())
     }
 
-    fn next(&mut self) -> Option<Samples<'_>> {
-        let (row, after) = self.left.split_at_checked(4 * (D + 1))?;
-        self.left = after;
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        let row = self.all.get(index.checked_mul(4 * (D + 1))?..)?.get(..4 * (D + 1))?;
         let values = row.chunks_exact(4).map(|bytes| f32::from_le_bytes(array(bytes)));
         for (place, value) in self.x.iter_mut().chain(&mut self.y).zip(values) {
             *place = value;
         }
         Some(Samples { x: &self.x, targets: Targets::Values(&self.y) })
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let index = self.next;
+        self.next = index.saturating_add(1);
+        self.at(index)
     }
 }
 

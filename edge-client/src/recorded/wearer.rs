@@ -132,14 +132,13 @@ impl SampleSource for Wearer<'_> {
         Ok(self.pass == Pass::Head)
     }
 
-    fn next(&mut self) -> Option<Samples<'_>> {
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
         let number = match self.pass {
-            Pass::All => self.next,
-            Pass::Labelled => self.labelled.get(self.next)?,
-            Pass::Head => self.head.get(self.next)?,
+            Pass::All => index,
+            Pass::Labelled => self.labelled.get(index)?,
+            Pass::Head => self.head.get(index)?,
         };
         let window = self.recording.training(number)?;
-        self.next += 1;
         self.class = [window.class];
         let x = match self.cache.and_then(|cache| cache.get(number)) {
             Some(x) => x,
@@ -149,5 +148,11 @@ impl SampleSource for Wearer<'_> {
             }
         };
         Some(Samples { x, targets: Targets::Classes(&self.class) })
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let index = self.next;
+        self.next = index.saturating_add(1);
+        self.at(index)
     }
 }

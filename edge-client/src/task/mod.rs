@@ -57,8 +57,9 @@ impl Usage {
 ///
 /// A round is `open`, the tensors through `tensor_mut`, `verify`, then either `run` (samples that can be
 /// read twice) or `begin`, `sample`..., `finish` (samples that are seen once), then the upload through
-/// `upload` and `emit`. An error before an update has been computed leaves the head as it was, with two
-/// exceptions: a shared head is downloaded in place, and gradient steps over a stream that diverge leave zero.
+/// `upload` and `emit`. An error before an update has been computed leaves the head as it was, with these
+/// exceptions: a shared head is downloaded in place; gradient steps over a stream that diverge leave zero, and so do those
+/// of a network, which learns in place (`Network` says more).
 pub trait Task {
     /// What this device can do; the session fills in the frame limit.
     fn capabilities(&self) -> Capabilities;

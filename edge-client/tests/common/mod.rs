@@ -9,6 +9,8 @@ pub mod dense;
 pub mod fixed;
 pub mod head;
 mod heap;
+#[cfg(feature = "network")]
+pub mod network;
 pub mod power;
 #[cfg(feature = "privacy")]
 pub mod private;
@@ -279,6 +281,11 @@ impl SampleSource for Sliced {
             },
         })
     }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        let (x, targets) = (index < self.len()).then(|| self.get(index))?;
+        Some(Samples { x, targets })
+    }
 }
 
 pub fn fed_rep(head: HeadSolve, upload: Upload, step_size: f32) -> Wire {
@@ -293,11 +300,7 @@ pub fn open(round: u32, task: Wire, role: Role, encoding: Encoding, d: usize, k:
 }
 
 /// Opens the round and puts its tensors in place, as the session would.
-pub fn receive<A: Memory, P: Mechanism>(
-    model: &mut Linear<A, P>,
-    round: &RoundOpen,
-    tensors: &[&[f32]],
-) -> Result<(), DeclineReason> {
+pub fn receive(model: &mut impl Task, round: &RoundOpen, tensors: &[&[f32]]) -> Result<(), DeclineReason> {
     model.open(round)?;
     for (index, (tensor, descriptor)) in tensors.iter().zip(&round.tensors).enumerate() {
         let mut bytes = vec![0; descriptor.byte_len()];
@@ -308,7 +311,7 @@ pub fn receive<A: Memory, P: Mechanism>(
 }
 
 /// All outgoing tensors, one after the other, emitted in pieces of `piece` elements.
-pub fn emitted<A: Memory, P: Mechanism>(model: &Linear<A, P>, piece: usize) -> Vec<f32> {
+pub fn emitted(model: &impl Task, piece: usize) -> Vec<f32> {
     let mut all = Vec::new();
     for (index, tensor) in model.upload().iter().enumerate() {
         let mut values = vec![f32::NAN; tensor.elements()];

@@ -69,7 +69,8 @@ pub struct Decline {
 pub enum DeclineReason {
     /// The task is not compiled into this device, or not allowed on it.
     Task,
-    /// A tensor has another role or shape than the task needs, or there are too many.
+    /// A tensor has another role or shape than the task needs, or there are too many, or too few: a layer of a network
+    /// that does not come has to be on the device.
     Tensors,
     /// A hyper-parameter is not finite or out of range.
     Parameter,

@@ -19,13 +19,12 @@ impl HeapNetwork {
     #[must_use]
     pub fn new(shape: NetworkShape, momentum: bool, samples: usize) -> Self {
         let parameters = shape.parameters();
-        let (width, _) = shape.layer(shape.layers() - 1);
         Self {
             shape,
             parameters: vec![0.0; parameters],
             velocity: vec![0.0; if momentum { parameters } else { 0 }],
             scratch: vec![0.0; shape.scratch()],
-            kept: vec![0.0; samples * width],
+            kept: vec![0.0; shape.kept(samples)],
             classes: vec![0; shape.batch],
         }
     }

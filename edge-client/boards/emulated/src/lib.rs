@@ -11,6 +11,7 @@
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
 //! | `iteration`, `power` | the same of one FedPower iteration, without noise and with it (feature `power`) |
+//! | `descent`, `network` | the same of training a network (feature `network`) |
 //! | `sealing` | what encryption costs: instructions, stack |
 //! | [`lengths`] | that products of integers are right at any length |
 //! | [`once`] | static memory that is handed out once |
@@ -21,6 +22,8 @@
 #![cfg_attr(target_os = "none", no_std)]
 
 pub mod board;
+#[cfg(feature = "network")]
+pub mod descent;
 #[cfg(feature = "power")]
 pub mod iteration;
 pub mod lengths;
@@ -47,6 +50,8 @@ pub mod identity;
 pub mod kept;
 #[cfg(target_os = "none")]
 pub mod measure;
+#[cfg(all(target_os = "none", feature = "network"))]
+pub mod network;
 #[cfg(target_os = "none")]
 pub mod pipes;
 #[cfg(all(target_os = "none", feature = "power"))]

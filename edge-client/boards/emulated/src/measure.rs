@@ -96,14 +96,20 @@ fn one<B: Board + Meter, A: Memory>(
 
 /// Instructions of one call, the mean of [`REPEATS`].
 #[inline(never)]
-pub(crate) fn count<M: Meter, R>(meter: &M, mut work: impl FnMut() -> R) -> u64 {
+pub(crate) fn count<M: Meter, R>(meter: &M, work: impl FnMut() -> R) -> u64 {
+    count_times(meter, REPEATS, work)
+}
+
+/// The same of so many calls.
+#[inline(always)]
+pub(crate) fn count_times<M: Meter, R>(meter: &M, times: u32, mut work: impl FnMut() -> R) -> u64 {
     let began = meter.ticks();
-    for _ in 0..REPEATS {
+    for _ in 0..times {
         black_box(work());
     }
     let ticks = u64::from(meter.ticks().wrapping_sub(began) & M::MASK);
     let (instructions, per) = M::INSTRUCTIONS_PER_TICK;
-    ticks * instructions / (per * u64::from(REPEATS))
+    ticks * instructions / (per * u64::from(times))
 }
 
 /// Says why nothing could be measured, and exits.

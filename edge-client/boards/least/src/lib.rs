@@ -28,6 +28,8 @@ const M: usize = 32;
 
 /// Where samples and targets are, one after the other.
 const SAMPLES: usize = 0x0008_0000;
+/// Where their classes are.
+const CLASSES: usize = 0x000a_0000;
 /// Where the device's key is.
 const KEY: usize = 0x000c_0000;
 /// Registers: data, state, where predictions go, milliseconds since the start.
@@ -85,6 +87,13 @@ pub fn samples() -> (&'static [f32], &'static [f32]) {
     let start = core::ptr::with_exposed_provenance::<f32>(SAMPLES);
     // SAFETY: flash that is set aside for this.
     unsafe { (core::slice::from_raw_parts(start, M * D), core::slice::from_raw_parts(start.add(M * D), M)) }
+}
+
+/// Classes of the samples.
+#[must_use]
+pub fn classes() -> &'static [u8] {
+    // SAFETY: as above, behind them.
+    unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(CLASSES), M) }
 }
 
 /// The device's key.

@@ -49,7 +49,9 @@ impl Mps2 {
 
 impl Board for Mps2 {
     const NAME: &'static str = "qemu-mps2";
-    const CORE: &'static str = if cfg!(feature = "m3") {
+    const CORE: &'static str = if cfg!(feature = "m0") {
+        "m0"
+    } else if cfg!(feature = "m3") {
         "m3"
     } else if cfg!(feature = "m7") {
         "m7"

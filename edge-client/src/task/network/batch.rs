@@ -20,14 +20,18 @@ pub struct Scratch<'a> {
 impl<'a> Scratch<'a> {
     /// Cuts up `scratch`.
     pub fn of(shape: NetworkShape, scratch: &'a mut [f32]) -> Self {
-        let inputs = (shape.batch * shape.features).min(scratch.len());
-        let (inputs, rest) = scratch.split_at_mut(inputs);
         let widest = (0..shape.layers()).map(|layer| shape.layer(layer).1).max().unwrap_or(0);
-        let errors = (shape.batch * widest).min(rest.len() / 2);
-        let (activations, rest) = rest.split_at_mut(rest.len() - 2 * errors);
-        let (one, other) = rest.split_at_mut(errors);
+        let errors = shape.batch * widest;
+        let (inputs, rest) = cut(scratch, shape.batch * shape.features);
+        let (one, rest) = cut(rest, errors);
+        let (other, activations) = cut(rest, errors);
         Self { inputs, activations, errors: (one, other) }
     }
+}
+
+/// The first `length` values and the others; nothing where there are fewer.
+pub fn cut(values: &mut [f32], length: usize) -> (&mut [f32], &mut [f32]) {
+    values.split_at_mut_checked(length).unwrap_or_default()
 }
 
 /// Whether a sample can be trained on: d finite values, and a class below C.
@@ -35,6 +39,21 @@ pub fn usable(shape: NetworkShape, x: &[f32], targets: Targets<'_>, index: usize
     let Targets::Classes(classes) = targets else { return None };
     let class = classes.get(index).copied().filter(|&class| usize::from(class) < shape.outputs)?;
     (x.len() == shape.features && all_within(x, f32::MAX)).then_some(class)
+}
+
+/// Copies sample `number` into `place`, d values, and returns its class. `None` if it cannot be used, or read.
+pub fn load(
+    shape: NetworkShape,
+    source: &mut dyn SampleSource,
+    number: usize,
+    place: &mut [f32],
+) -> Option<u8> {
+    let samples = source.at(number)?;
+    let class = usable(shape, samples.x, samples.targets, 0)?;
+    for (place, &value) in place.iter_mut().zip(samples.x) {
+        *place = value;
+    }
+    Some(class)
 }
 
 /// The next samples of an epoch.
@@ -49,20 +68,13 @@ impl Draw {
         Self { order: Order::new(count, seed), place: 0 }
     }
 
-    /// The next sample's number; nothing at the end of the epoch.
-    fn next(&mut self) -> Option<u32> {
-        let number = self.order.at(self.place)?;
-        self.place += 1;
-        Some(number)
-    }
-
-    /// The number and the class of the next sample that can be used.
-    pub fn usable(&mut self, shape: NetworkShape, source: &mut dyn SampleSource) -> Option<(usize, u8)> {
+    /// What `load` makes of the next sample that it can load, by number. Nothing at the end of the epoch.
+    pub fn next(&mut self, mut load: impl FnMut(usize) -> Option<u8>) -> Option<u8> {
         loop {
-            let Ok(number) = usize::try_from(self.next()?) else { continue };
-            let Some(samples) = source.at(number) else { continue };
-            if let Some(class) = usable(shape, samples.x, samples.targets, 0) {
-                return Some((number, class));
+            let number = self.order.at(self.place)?;
+            self.place += 1;
+            if let Some(class) = usize::try_from(number).ok().and_then(&mut load) {
+                return Some(class);
             }
         }
     }
@@ -76,17 +88,11 @@ impl Draw {
         source: &mut dyn SampleSource,
     ) -> usize {
         let NetworkParts { shape, scratch, classes, .. } = parts;
-        let inputs = Scratch::of(*shape, scratch).inputs;
+        let places = Scratch::of(*shape, scratch).inputs.chunks_exact_mut(shape.features.max(1));
         let mut count = 0;
-        for (place, class) in
-            inputs.chunks_exact_mut(shape.features.max(1)).zip(classes.iter_mut()).take(size)
-        {
-            let Some((number, known)) = self.usable(*shape, source) else { break };
-            let Some(samples) = source.at(number).filter(|samples| samples.x.len() == place.len()) else {
-                break;
-            };
-            place.copy_from_slice(samples.x);
-            *class = known;
+        for (place, own) in places.zip(classes.iter_mut()).take(size) {
+            let Some(class) = self.next(|number| load(*shape, source, number, place)) else { break };
+            *own = class;
             count += 1;
         }
         count

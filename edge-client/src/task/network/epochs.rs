@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::{Draw, Scratch, activations_of, usable};
+use super::batch::{Draw, Scratch, activations_of, cut, usable};
 use super::{kept, order};
 use crate::kernel::dense::{self, Momentum};
 use crate::memory::{NetworkParts, NetworkShape};
@@ -21,6 +21,13 @@ pub struct Phase {
     pub epochs: u16,
 }
 
+impl Phase {
+    /// It changes something.
+    pub fn is_active(&self) -> bool {
+        self.epochs > 0 && !self.layers.is_empty()
+    }
+}
+
 /// Counts the samples of a round that can be used.
 pub fn count(
     shape: NetworkShape,
@@ -33,8 +40,8 @@ pub fn count(
 /// Runs the phases over samples that have been counted. `seed` is for the order of the samples.
 ///
 /// # Errors
-/// [`DeclineReason::Device`] if the source cannot give samples in any order; [`DeclineReason::UpdateNonFinite`] if the
-/// loss is not finite any more.
+/// [`DeclineReason::Device`] if an epoch has not all of them: the source has failed, or gives other samples than it did;
+/// [`DeclineReason::UpdateNonFinite`] if the loss is not finite any more. The layers are as they were left then.
 pub fn run(
     parts: &mut NetworkParts<'_>,
     phases: &[Phase],
@@ -44,10 +51,7 @@ pub fn run(
     source: &mut dyn SampleSource,
 ) -> Result<(), DeclineReason> {
     let total = usage.samples.saturating_add(usage.skipped);
-    if source.at(0).is_none() {
-        return Err(DeclineReason::Device);
-    }
-    for phase in phases.iter().filter(|phase| phase.epochs > 0 && !phase.layers.is_empty()) {
+    for phase in phases.iter().filter(|phase| phase.is_active()) {
         if let Some(velocity) = parts.velocity.get_mut(parts.shape.range(phase.layers.clone())) {
             velocity.fill(0.0);
         }
@@ -57,20 +61,25 @@ pub fn run(
         for _ in 0..phase.epochs {
             seed = order::next(seed);
             let mut draw = Draw::new(total, seed);
+            let mut drawn = 0usize;
             loop {
                 let size = usize::from(descent.batch);
                 let size = if kept {
-                    kept::gather(&mut draw, parts, size, source)
+                    kept::gather(&mut draw, parts, size)
                 } else {
                     draw.gather(parts, size, source)
                 };
                 if size == 0 {
                     break;
                 }
+                drawn += size;
                 forward(parts, size, if kept { phase.layers.start } else { 0 });
                 if !step(parts, size, &phase.layers, descent) {
                     return Err(DeclineReason::UpdateNonFinite);
                 }
+            }
+            if u32::try_from(drawn) != Ok(usage.samples) {
+                return Err(DeclineReason::Device);
             }
         }
     }
@@ -86,7 +95,7 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
     for layer in first..=last {
         let (i, o) = shape.layer(layer);
         let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
-        let (below, own) = activations.split_at_mut(activations_of(*shape, layer, size).start);
+        let (below, own) = cut(activations, activations_of(*shape, layer, size).start);
         let x = match layer {
             0 => inputs.get(..size * i),
             _ => below.get(activations_of(*shape, layer - 1, size)),
@@ -109,7 +118,9 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
     let (Some(errors), Some(classes)) = (own.get_mut(..logits.len()), classes.get(..size)) else {
         return false;
     };
-    errors.copy_from_slice(logits);
+    for (error, &logit) in errors.iter_mut().zip(logits) {
+        *error = logit;
+    }
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
     if !dense::softmax_errors(errors, classes, 1.0 / size as f32) {
         return false;

@@ -1,58 +1,76 @@
-//! What the body makes of each sample, computed once for all epochs of the head.
+//! What the body makes of each sample, computed once for all epochs of the head: a row a sample, its class behind it.
 
-use super::batch::{Draw, Scratch, activations_of};
+use super::batch::{Draw, Scratch, activations_of, load};
 use super::epochs::forward;
 use crate::memory::NetworkParts;
 use crate::source::SampleSource;
+
+/// Behind a sample that cannot be used. The bits of a NaN; those of a class are the class.
+const NO_CLASS: u32 = u32::MAX;
 
 /// Fills the memory for them. False, with nothing of use in it, if there is not enough.
 pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSource) -> bool {
     let shape = parts.shape;
     let last = shape.layers() - 1;
     let (width, _) = shape.layer(last);
+    let length = width.saturating_add(1);
     let Ok(total) = usize::try_from(total) else { return false };
-    if total.checked_mul(width).is_none_or(|values| values > parts.kept.len()) {
+    if total.checked_mul(length).is_none_or(|values| values > parts.kept.len()) {
         return false;
     }
-    for first in (0..total).step_by(shape.batch) {
-        let size = shape.batch.min(total - first);
-        let inputs = Scratch::of(shape, parts.scratch).inputs;
-        for (number, x) in (first..first + size).zip(inputs.chunks_exact_mut(shape.features.max(1))) {
-            match source.at(number) {
-                Some(samples) if samples.x.len() == x.len() => x.copy_from_slice(samples.x),
-                // Never drawn.
-                _ => x.fill(0.0),
+    let mut first = 0;
+    while first < total {
+        let inputs = Scratch::of(shape, parts.scratch).inputs.chunks_exact_mut(shape.features.max(1));
+        let rows = parts.kept.chunks_exact_mut(length).take(total).skip(first);
+        let mut size = 0;
+        for (row, x) in rows.zip(inputs) {
+            // What cannot be used is computed on, and never drawn.
+            let class = load(shape, source, first + size, x).map_or(NO_CLASS, u32::from);
+            if let Some(place) = row.last_mut() {
+                *place = f32::from_bits(class);
             }
+            size += 1;
+        }
+        if size == 0 {
+            return false;
         }
         forward(parts, size, 0);
-        let NetworkParts { scratch, kept, .. } = parts;
-        let outputs = Scratch::of(shape, scratch).activations.get(activations_of(shape, last - 1, size));
-        if let (Some(place), Some(outputs)) = (kept.get_mut(first * width..(first + size) * width), outputs) {
-            place.copy_from_slice(outputs);
+        let outputs =
+            Scratch::of(shape, parts.scratch).activations.get(activations_of(shape, last - 1, size));
+        let rows = parts.kept.chunks_exact_mut(length).skip(first);
+        for (row, outputs) in rows.zip(outputs.unwrap_or_default().chunks_exact(width.max(1))) {
+            copy(row, outputs);
         }
+        first += size;
     }
     true
 }
 
 /// As [`Draw::gather`], with what the body makes of the samples in place of them.
-pub fn gather(
-    draw: &mut Draw,
-    parts: &mut NetworkParts<'_>,
-    size: usize,
-    source: &mut dyn SampleSource,
-) -> usize {
+pub fn gather(draw: &mut Draw, parts: &mut NetworkParts<'_>, size: usize) -> usize {
     let NetworkParts { shape, scratch, kept, classes, .. } = parts;
     let last = shape.layers() - 1;
     let (width, _) = shape.layer(last);
     let places = activations_of(*shape, last - 1, shape.batch);
     let places = Scratch::of(*shape, scratch).activations.get_mut(places).unwrap_or_default();
     let mut count = 0;
-    for (place, class) in places.chunks_exact_mut(width.max(1)).zip(classes.iter_mut()).take(size) {
-        let Some((number, known)) = draw.usable(*shape, source) else { break };
-        let Some(row) = kept.get(number * width..(number + 1) * width) else { break };
-        place.copy_from_slice(row);
-        *class = known;
+    for (place, own) in places.chunks_exact_mut(width.max(1)).zip(classes.iter_mut()).take(size) {
+        let load = |number: usize| {
+            let row = kept.get(number * (width + 1)..)?.get(..width + 1)?;
+            let class = u8::try_from(row.last()?.to_bits()).ok()?;
+            copy(place, row);
+            Some(class)
+        };
+        let Some(class) = draw.next(load) else { break };
+        *own = class;
         count += 1;
     }
     count
+}
+
+/// As many values as both have.
+fn copy(place: &mut [f32], values: &[f32]) {
+    for (place, &value) in place.iter_mut().zip(values) {
+        *place = value;
+    }
 }

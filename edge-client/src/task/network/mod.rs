@@ -13,7 +13,7 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{Model, Task as Wire};
 use rand_core::Rng;
 
-use super::Usage;
+use super::{Task, Usage};
 use crate::error::{NotReady, ShapeMismatch};
 use crate::kernel::all_within;
 use crate::memory::{NetworkMemory, NetworkShape};
@@ -25,18 +25,20 @@ use batch::{Scratch, activations_of};
 /// server's choice among those that the firmware lets out: the body, and with the feature `shared-head` the head.
 /// Samples must come in any order ([`SampleSource::at`](crate::source::SampleSource::at)).
 ///
-/// A head begins with zeros. So does the body until one has come, been [set](Self::set_parameters) or
-/// [drawn](Self::draw): where the body stays on the device (LG-FedAvg), one of the latter is needed, and it is lost when
-/// the power goes; the head alone is in the [store](crate::store).
+/// A head begins with zeros. There is no body until one has come, been [set](Self::set_parameters) or
+/// [drawn](Self::draw): where some of it stays on the device (LG-FedAvg), one of the latter is needed, and it is lost when
+/// the power goes; the head alone is in the [store](crate::store). Without it such rounds are declined
+/// ([`DeclineReason::Tensors`](fedspan_protocol::message::DeclineReason)).
 ///
-/// If the loss is not finite any more, the round is declined and the head is zero.
+/// If the loss is not finite any more, the round is declined, and what it has trained is lost: a head is zero then, and a
+/// body must come, be set or be drawn anew. If the source fails half-way, what was learnt until then stays.
 #[derive(Clone, Debug)]
 pub struct Network<M> {
     memory: M,
     state: State,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct State {
     /// For the order of samples.
     seed: u64,
@@ -44,6 +46,9 @@ struct State {
     body: Option<u32>,
     /// Hash of the body that the head was trained with.
     head: Option<u32>,
+    /// Layers that nobody may use, a bit each: they never came, came in part, or were lost. A head among them is to be
+    /// zeros.
+    absent: u8,
     /// The open round's task, and the layers that travel in it.
     task: Option<Wire>,
     travelling: Range<usize>,
@@ -54,7 +59,8 @@ impl<M: NetworkMemory> Network<M> {
     /// A network without a body. `seed` draws the order in which it takes its samples.
     pub const fn new(memory: M, seed: u64) -> Self {
         let usage = Usage { samples: 0, skipped: 0 };
-        let state = State { seed, body: None, head: None, task: None, travelling: 0..0, usage };
+        let absent = u8::MAX;
+        let state = State { seed, body: None, head: None, absent, task: None, travelling: 0..0, usage };
         Self { memory, state }
     }
 
@@ -88,17 +94,21 @@ impl<M: NetworkMemory> Network<M> {
         if parameters.len() != expected {
             return Err(ShapeMismatch { expected, got: parameters.len() });
         }
-        place.copy_from_slice(parameters);
+        for (place, &value) in place.iter_mut().zip(parameters) {
+            *place = value;
+        }
         self.accept();
         Ok(())
     }
 
     /// Draws all layers but the head: weights and biases uniform within one over the root of the layer's inputs (LeCun et
-    /// al. 2012's variance, and what PyTorch begins with).
+    /// al. 2012's variance, and what PyTorch begins with). A head that was trained with another body waits for its next
+    /// round.
     pub fn draw(&mut self, random: &mut impl Rng) {
         let parts = self.memory.parts();
         let shape = parts.shape;
-        for layer in 0..shape.layers() - 1 {
+        let body = 0..shape.layers() - 1;
+        for layer in body.clone() {
             let (inputs, _) = shape.layer(layer);
             #[allow(clippy::cast_precision_loss, reason = "a width is far below 2^24")]
             let bound = 1.0 / libm::sqrtf(inputs as f32);
@@ -108,13 +118,28 @@ impl<M: NetworkMemory> Network<M> {
                 *value = bound * unit;
             }
         }
-        self.accept();
+        self.state.absent &= !layers_bits(&body);
+        self.state.body = Some(self.hash());
     }
 
     /// Declares what is in memory valid, body and head belonging together.
     fn accept(&mut self) {
+        self.state.absent = 0;
         self.state.body = Some(self.hash());
         self.state.head = self.state.body;
+    }
+
+    /// Declares what is in these layers of no use.
+    fn lose(&mut self, layers: &Range<usize>) {
+        let head = self.shape().layers() - 1;
+        self.state.absent |= layers_bits(layers);
+        if layers.start < head {
+            self.state.body = None;
+        }
+        if layers.contains(&head) {
+            self.head_mut().fill(0.0);
+            self.state.head = None;
+        }
     }
 
     fn hash(&self) -> u32 {
@@ -133,20 +158,28 @@ impl<M: NetworkMemory> Network<M> {
         }
         let mut parts = self.memory.parts();
         let shape = parts.shape;
-        let expected = x.len() / shape.features.max(1) * shape.outputs;
-        if !x.len().is_multiple_of(shape.features.max(1)) || out.len() != expected {
+        let (d, c) = (shape.features.max(1), shape.outputs.max(1));
+        if !x.len().is_multiple_of(d) {
+            return Err(NotReady::Length { expected: x.len() / d * d, got: x.len() });
+        }
+        let expected = x.len() / d * c;
+        if out.len() != expected {
             return Err(NotReady::Length { expected, got: out.len() });
         }
-        let batches = x.chunks(shape.batch * shape.features).zip(out.chunks_mut(shape.batch * shape.outputs));
-        for (x, out) in batches {
-            let size = x.len() / shape.features.max(1);
-            if let Some(inputs) = Scratch::of(shape, parts.scratch).inputs.get_mut(..x.len()) {
-                inputs.copy_from_slice(x);
+        if let Some(index) = x.iter().position(|value| !value.is_finite()) {
+            return Err(NotReady::NonFinite { index });
+        }
+        let batch = shape.batch.max(1);
+        for (x, out) in x.chunks(batch * d).zip(out.chunks_mut(batch * c)) {
+            for (place, &value) in Scratch::of(shape, parts.scratch).inputs.iter_mut().zip(x) {
+                *place = value;
             }
+            let size = x.len() / d;
             epochs::forward(&mut parts, size, 0);
             let logits = activations_of(shape, shape.layers() - 1, size);
-            if let Some(logits) = Scratch::of(shape, parts.scratch).activations.get(logits) {
-                out.copy_from_slice(logits);
+            let logits = Scratch::of(shape, parts.scratch).activations.get(logits).unwrap_or_default();
+            for (place, &logit) in out.iter_mut().zip(logits) {
+                *place = logit;
             }
         }
         Ok(())
@@ -156,4 +189,9 @@ impl<M: NetworkMemory> Network<M> {
     fn is_finite(&self) -> bool {
         all_within(self.memory.parameters(), f32::MAX)
     }
+}
+
+/// A bit for each of these layers.
+fn layers_bits(layers: &Range<usize>) -> u8 {
+    layers.clone().fold(0, |bits, layer| bits | 1 << layer)
 }

@@ -8,21 +8,26 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::epochs::{self, Phase};
-use super::{Network, accepts, order};
+use super::{Network, accepts, layers_bits, order};
 use crate::kernel::all_within;
 use crate::memory::{NetworkMemory, NetworkShape};
 use crate::source::{SampleSource, Targets};
 use crate::task::{Task, Usage};
 
-/// What a round does with the layers of which `travelling` travel: its steps, and two phases of epochs.
-fn phases(
-    shape: NetworkShape,
-    task: &Wire,
-    travelling: &Range<usize>,
-) -> Result<(Descent, [Phase; 2]), DeclineReason> {
+/// The steps of a task.
+fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
+    match *task {
+        Wire::Sgd { descent, .. } | Wire::FitHead { head: HeadSolve::Sgd { descent, .. } } => Ok(descent),
+        Wire::FitHead { .. } => Err(DeclineReason::Parameter),
+        _ => Err(DeclineReason::Task),
+    }
+}
+
+/// Two phases of epochs: what a round does with the layers of which `travelling` travel.
+fn phases(shape: NetworkShape, task: &Wire, travelling: &Range<usize>) -> Result<[Phase; 2], DeclineReason> {
     let all = 0..shape.layers();
     match *task {
-        Wire::Sgd { descent, head_epochs, epochs, trained, .. } => {
+        Wire::Sgd { head_epochs, epochs, trained, .. } => {
             let staying = if travelling.start > 0 { 0..travelling.start } else { travelling.end..all.end };
             let trained = match trained {
                 Trained::Travelling => travelling.clone(),
@@ -31,16 +36,12 @@ fn phases(
             };
             let phases = [Phase { layers: staying, epochs: head_epochs }, Phase { layers: trained, epochs }];
             // Something has to be learnt.
-            if phases.iter().all(|phase| phase.layers.is_empty() || phase.epochs == 0) {
-                return Err(DeclineReason::Parameter);
-            }
-            Ok((descent, phases))
+            if phases.iter().any(Phase::is_active) { Ok(phases) } else { Err(DeclineReason::Parameter) }
         }
-        Wire::FitHead { head: HeadSolve::Sgd { epochs, descent } } => {
+        Wire::FitHead { head: HeadSolve::Sgd { epochs, .. } } => {
             let head = Phase { layers: all.end - 1..all.end, epochs };
-            Ok((descent, [head, Phase { layers: 0..0, epochs: 0 }]))
+            Ok([head, Phase { layers: 0..0, epochs: 0 }])
         }
-        Wire::FitHead { .. } => Err(DeclineReason::Parameter),
         _ => Err(DeclineReason::Task),
     }
 }
@@ -56,11 +57,21 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let shape = self.memory.shape();
+        let descent = descent(&round.task)?;
         let travelling = accepts::travelling(shape, &round.tensors)?;
-        let (descent, _) = phases(shape, &round.task, &travelling)?;
-        let velocity = !self.memory.parts().velocity.is_empty();
+        phases(shape, &round.task, &travelling)?;
+        let velocity = self.memory.parts().velocity.len() == shape.parameters();
         if !accepts::possible(shape, descent, velocity) {
             return Err(DeclineReason::Parameter);
+        }
+        let head = shape.layers() - 1;
+        let absent = self.state.absent & !layers_bits(&travelling);
+        if absent & layers_bits(&(0..head)) != 0 {
+            return Err(DeclineReason::Tensors);
+        }
+        if absent != 0 && !travelling.contains(&head) {
+            self.head_mut().fill(0.0);
+            self.state.absent &= !layers_bits(&(head..head + 1));
         }
         self.state.task = Some(round.task);
         self.state.travelling = travelling;
@@ -71,6 +82,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         self.state.task.as_ref()?;
         let shape = self.memory.shape();
         let layer = self.state.travelling.clone().nth(index)?;
+        self.state.absent |= layers_bits(&(layer..layer + 1));
         self.state.body = None;
         if layer + 1 == shape.layers() {
             self.state.head = None;
@@ -83,6 +95,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         if !all_within(self.memory.parameters().get(range).unwrap_or_default(), f32::MAX) {
             return Err(DeclineReason::NonFinite);
         }
+        self.state.absent &= !layers_bits(&self.state.travelling);
         self.state.body = Some(self.hash());
         Ok(())
     }
@@ -90,23 +103,28 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         let shape = self.memory.shape();
         let task = self.state.task.ok_or(DeclineReason::Task)?;
-        let (descent, phases) = phases(shape, &task, &self.state.travelling)?;
+        let (descent, phases) = (descent(&task)?, phases(shape, &task, &self.state.travelling)?);
         let usage = epochs::count(shape, id, source)?;
         self.state.usage = usage;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
+        // Before anything changes.
+        if phases.iter().any(Phase::is_active) && source.at(0).is_none() {
+            return Err(DeclineReason::Device);
+        }
         let round = u64::from(id.round) << 16 | u64::from(id.stage);
         let seed = order::next(self.state.seed ^ order::next(round));
         let ran = epochs::run(&mut self.memory.parts(), &phases, descent, usage, seed, source);
-        if ran == Err(DeclineReason::UpdateNonFinite) || ran.is_ok() && !self.is_finite() {
-            self.head_mut().fill(0.0);
-            (self.state.body, self.state.head) = (None, None);
+        if ran == Err(DeclineReason::UpdateNonFinite) || !self.is_finite() {
+            for phase in phases.iter().filter(|phase| phase.is_active()) {
+                self.lose(&phase.layers);
+            }
             return Err(DeclineReason::UpdateNonFinite);
         }
-        ran?;
+        // Also what was learnt until the source failed.
         self.accept();
-        Ok(usage)
+        ran.map(|()| usage)
     }
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
@@ -126,7 +144,15 @@ impl<M: NetworkMemory> Task for Network<M> {
         let Some(Wire::Sgd { encoding, .. }) = self.state.task else { return Descriptors::new() };
         let travelling = self.state.travelling.clone();
         let from_above = travelling.start > 0;
-        travelling.filter_map(|layer| descriptor(shape, layer, from_above, encoding)).collect()
+        let mut tensors = Descriptors::new();
+        for layer in travelling {
+            // Of few layers: collecting them would bring a panic along.
+            match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
+                Some(Ok(())) => {}
+                _ => return Descriptors::new(),
+            }
+        }
+        tensors
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
@@ -159,6 +185,8 @@ impl<M: NetworkMemory> Task for Network<M> {
     }
 
     fn restore_head(&mut self, representation: u32) {
+        let head = self.memory.shape().layers() - 1;
+        self.state.absent &= !layers_bits(&(head..head + 1));
         self.state.head = Some(representation);
     }
 }

@@ -1,0 +1,70 @@
+//! A network of 16 features, 8 hidden units and 3 classes learns made-up samples in batches of ten, in memory that is all
+//! the RAM of the model. No server: a round in which nothing travels trains all layers. With one, [`Session`] does what is
+//! done here by hand.
+//!
+//! [`Session`]: fedspan_client::Session
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
+use fedspan_client::{Network, Recording, Task};
+use fedspan_protocol::message::{
+    DeclineReason, Descent, Descriptors, RoundId, RoundOpen, Task as Wire, Trained,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+struct Sizes;
+
+impl NetworkSizes for Sizes {
+    const SHAPE: NetworkShape = NetworkShape::new(16, &[8], 3, 10);
+}
+
+const P: usize = Sizes::SHAPE.parameters();
+// The last number is room for velocities: without it there is no momentum.
+type Memory = NetworkWorkspace<Sizes, P, { Sizes::SHAPE.scratch() }, 10, P>;
+
+/// Samples of a class stray from its own corner.
+fn made_up(random: &mut ChaCha8Rng, count: usize) -> (Vec<f32>, Vec<u8>) {
+    let classes: Vec<u8> = (0..count).map(|i| (i % 3) as u8).collect();
+    let mut value = |class: u8, feature: usize| {
+        let stray = random.next_u32() as f32 / u32::MAX as f32 - 0.5;
+        stray + if feature % 3 == usize::from(class) { 0.5 } else { 0.0 }
+    };
+    let x = classes.iter().flat_map(|&class| (0..16).map(move |feature| (class, feature)));
+    (x.map(|(class, feature)| value(class, feature)).collect(), classes)
+}
+
+/// A round of twenty epochs.
+fn train(network: &mut Network<&mut Memory>, source: &mut Recording<'_>) -> Result<(), DeclineReason> {
+    let descent = Descent { step_size: 0.1, momentum: 0.5, batch: 10 };
+    let encoding = Default::default();
+    let task = Wire::Sgd { descent, head_epochs: 0, epochs: 20, trained: Trained::All, encoding };
+    let id = RoundId { round: 1, stage: 0 };
+    network.open(&RoundOpen { id, task, tensors: Descriptors::new() })?;
+    network.verify()?;
+    let usage = network.run(id, source)?;
+    println!("{} samples used, {} skipped", usage.samples, usage.skipped);
+    Ok(())
+}
+
+fn main() -> Result<(), DeclineReason> {
+    // In a firmware this is a `static`: it is zeros, and takes no flash.
+    let mut memory = Memory::new();
+    println!("{} bytes of memory for {P} parameters", size_of::<Memory>());
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let mut network = Network::new(&mut memory, random.next_u64());
+    network.draw(&mut random);
+    let (x, classes) = made_up(&mut random, 60);
+    train(&mut network, &mut Recording::classification(&x, &classes, 16))?;
+
+    let (x, classes) = made_up(&mut random, 30);
+    let mut logits = [0.0; 90];
+    network.predict(&x, &mut logits).unwrap();
+    let largest =
+        |logits: &[f32]| (0..3u8).max_by(|&a, &b| logits[usize::from(a)].total_cmp(&logits[usize::from(b)]));
+    let right =
+        logits.chunks(3).zip(&classes).filter(|(logits, class)| largest(logits) == Some(**class)).count();
+    println!("{right} of 30 others right");
+    assert!(right >= 25);
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! Networks: memory of any shape, sources that say in which order they were read, and training in f64, written apart from
+//! the client.
+
+use std::ops::Range;
+
+use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
+use fedspan_client::source::{SampleSource, Samples};
+use fedspan_client::task::Usage;
+use fedspan_client::{Network, SourceError, Task};
+use fedspan_protocol::message::{
+    DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire, Trained,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::dense::{softmax, wide};
+use super::{Random, Sliced, emitted, receive};
+
+/// Memory for a network of any shape.
+#[derive(Clone, Debug)]
+pub struct NetworkHeap {
+    shape: NetworkShape,
+    parameters: Vec<f32>,
+    velocity: Vec<f32>,
+    scratch: Vec<f32>,
+    classes: Vec<u8>,
+    kept: Vec<f32>,
+}
+
+impl NetworkHeap {
+    /// With momentum, and nothing kept.
+    pub fn new(shape: NetworkShape) -> Self {
+        Self {
+            shape,
+            parameters: vec![0.0; shape.parameters()],
+            velocity: vec![0.0; shape.parameters()],
+            // Whatever was there before.
+            scratch: vec![f32::NAN; shape.scratch()],
+            classes: vec![0xEE; shape.batch],
+            kept: Vec::new(),
+        }
+    }
+
+    pub fn without_momentum(shape: NetworkShape) -> Self {
+        Self { velocity: Vec::new(), ..Self::new(shape) }
+    }
+
+    /// With room for what the body makes of so many samples.
+    pub fn keeping(shape: NetworkShape, samples: usize) -> Self {
+        Self { kept: vec![f32::NAN; shape.kept(samples)], ..Self::new(shape) }
+    }
+}
+
+impl NetworkMemory for NetworkHeap {
+    fn parts(&mut self) -> NetworkParts<'_> {
+        let Self { shape, parameters, velocity, scratch, classes, kept } = self;
+        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept }
+    }
+
+    fn shape(&self) -> NetworkShape {
+        self.shape
+    }
+
+    fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+}
+
+/// All layers, drawn, head included.
+pub fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
+    let mut random = Random(seed);
+    (0..shape.parameters()).map(|_| (random.normal() * 0.4) as f32).collect()
+}
+
+/// A network with these layers.
+pub fn network(memory: NetworkHeap, parameters: &[f32]) -> Network<NetworkHeap> {
+    let mut network = Network::new(memory, 5);
+    network.set_parameters(parameters).unwrap();
+    network
+}
+
+/// `count` samples of as many classes as the network has outputs, all of which occur where there is room.
+pub fn labelled(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
+    let mut random = Random(seed);
+    let x = random.normals(count * shape.features);
+    let classes = (0..count).map(|i| (i % shape.outputs) as u8).collect();
+    Sliced::classification(x, classes, shape.features, shape.outputs)
+}
+
+/// A source that remembers which samples were asked for by number.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub samples: Sliced,
+    pub numbers: Vec<usize>,
+    /// From this question on there is no answer.
+    pub until: usize,
+}
+
+impl Asked {
+    pub fn new(samples: Sliced) -> Self {
+        Self { samples, numbers: Vec::new(), until: usize::MAX }
+    }
+
+    /// The order of each epoch, of all samples: the first question is whether there is any answer.
+    pub fn epochs(&self) -> Vec<Vec<usize>> {
+        self.numbers[1..].chunks(self.samples.len()).map(<[usize]>::to_vec).collect()
+    }
+}
+
+impl SampleSource for Asked {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.samples.rewind(id)
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        self.samples.next()
+    }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        self.numbers.push(index);
+        if self.numbers.len() > self.until { None } else { self.samples.at(index) }
+    }
+}
+
+/// Epochs in f64 that change the same layers: in each these batches of samples.
+#[derive(Clone, Debug)]
+pub struct Epochs {
+    pub layers: Range<usize>,
+    pub batches: Vec<Vec<usize>>,
+}
+
+/// What becomes of `parameters`.
+pub fn trained(
+    shape: NetworkShape,
+    parameters: &[f32],
+    samples: &Sliced,
+    phases: &[Epochs],
+    descent: Descent,
+) -> Vec<f64> {
+    let mut layers: Vec<Vec<f64>> =
+        (0..shape.layers()).map(|layer| wide(&parameters[shape.range(layer..layer + 1)])).collect();
+    for Epochs { layers: changed, batches } in phases {
+        let mut velocity: Vec<Vec<f64>> = layers.iter().map(|layer| vec![0.0; layer.len()]).collect();
+        for batch in batches {
+            let gradient = gradient(shape, &layers, samples, batch);
+            for layer in changed.clone() {
+                for ((w, v), g) in layers[layer].iter_mut().zip(&mut velocity[layer]).zip(&gradient[layer]) {
+                    *v = f64::from(descent.momentum) * *v + g;
+                    *w -= f64::from(descent.step_size) * *v;
+                }
+            }
+        }
+    }
+    layers.concat()
+}
+
+/// The gradient of the mean cross-entropy of some samples.
+fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &[usize]) -> Vec<Vec<f64>> {
+    let mut sums: Vec<Vec<f64>> = layers.iter().map(|layer| vec![0.0; layer.len()]).collect();
+    let classes = samples.y64();
+    for &number in batch {
+        // What goes into each layer, a one behind it for the bias.
+        let mut inputs = vec![wide(samples.get(number).0)];
+        for (depth, layer) in layers.iter().enumerate() {
+            let (_, outputs) = shape.layer(depth);
+            inputs[depth].push(1.0);
+            let sum = |o: usize| inputs[depth].iter().zip(layer[o..].iter().step_by(outputs));
+            let out: Vec<f64> = (0..outputs).map(|o| sum(o).map(|(x, w)| x * w).sum()).collect();
+            let last = depth + 1 == layers.len();
+            inputs.push(out.into_iter().map(|v: f64| if last { v } else { v.max(0.0) }).collect());
+        }
+        let mut errors = softmax(&inputs.pop().unwrap());
+        for (class, error) in errors.iter_mut().enumerate() {
+            *error -= classes[(number, class)];
+        }
+        for (depth, x) in inputs.iter().enumerate().rev() {
+            let outputs = errors.len();
+            for (place, sum) in sums[depth].iter_mut().enumerate() {
+                *sum += x[place / outputs] * errors[place % outputs] / batch.len() as f64;
+            }
+            let back = |i: usize| (0..outputs).map(|o| layers[depth][i * outputs + o] * errors[o]).sum();
+            errors = (0..x.len() - 1).map(|i| if x[i] > 0.0 { back(i) } else { 0.0 }).collect();
+        }
+    }
+    sums
+}
+
+/// A round's opening whose tensors are these layers, in the roles that the specification gives them.
+pub fn opening(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: Encoding) -> RoundOpen {
+    let from_above = layers.start > 0;
+    let descriptor = |layer| {
+        let (inputs, outputs) = shape.layer(layer);
+        let head = layer + 1 == shape.layers();
+        let role = if from_above || head { Role::SharedHead } else { Role::Representation };
+        TensorDescriptor::inline(role, encoding, inputs as u16 + 1, outputs as u16)
+    };
+    RoundOpen { id: RoundId { round: 3, stage: 1 }, task, tensors: layers.map(descriptor).collect() }
+}
+
+/// The layers as tensors.
+pub fn tensors(shape: NetworkShape, layers: Range<usize>, parameters: &[f32]) -> Vec<&[f32]> {
+    layers.map(|layer| &parameters[shape.range(layer..layer + 1)]).collect()
+}
+
+/// A round in which these layers of `parameters` come, and leave again: what was used, and what was sent.
+pub fn round(
+    network: &mut Network<NetworkHeap>,
+    task: Wire,
+    layers: Range<usize>,
+    parameters: &[f32],
+    source: &mut dyn SampleSource,
+) -> Result<(Usage, Vec<f32>), DeclineReason> {
+    let shape = network.shape();
+    let open = opening(shape, task, layers.clone(), Encoding::F32);
+    receive(network, &open, &tensors(shape, layers, parameters))?;
+    let usage = network.run(open.id, source)?;
+    Ok((usage, emitted(network, 7)))
+}
+
+pub const fn descent(step_size: f32, momentum: f32, batch: u16) -> Descent {
+    Descent { step_size, momentum, batch }
+}
+
+pub const fn sgd(descent: Descent, head_epochs: u16, epochs: u16, trained: Trained) -> Wire {
+    Wire::Sgd { descent, head_epochs, epochs, trained, encoding: Encoding::F32 }
+}
+
+pub const fn fit(descent: Descent, epochs: u16) -> Wire {
+    Wire::FitHead { head: HeadSolve::Sgd { epochs, descent } }
+}

@@ -1,0 +1,353 @@
+//! Rounds of networks: every method against training in f64 over the samples in the order in which the device took them,
+//! and the laws of its epochs.
+#![cfg(feature = "network")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::ops::Range;
+
+use common::network::*;
+use common::*;
+use fedspan_client::memory::NetworkShape;
+use fedspan_client::task::Usage;
+use fedspan_client::{NotReady, Task};
+use fedspan_protocol::message::{DeclineReason, Descent, Task as Wire, Trained};
+use fedspan_protocol::tensor::Encoding;
+
+const SHAPES: [NetworkShape; 4] = [
+    NetworkShape::new(5, &[], 3, 16),
+    NetworkShape::new(6, &[4], 3, 16),
+    NetworkShape::new(7, &[5, 6], 4, 16),
+    NetworkShape::new(5, &[6, 5, 4], 2, 16),
+];
+
+/// Samples: the last of the batches of 3 has one.
+const SAMPLES: usize = 10;
+
+/// Of parameters near one: rounding, or what micromath's exponential is off by.
+const ERROR: f64 = if cfg!(feature = "micromath") { 3e-2 } else { 1e-4 };
+
+/// What a round is asked for, and which layers it changes in how many epochs.
+struct Method {
+    name: &'static str,
+    travelling: Range<usize>,
+    task: Wire,
+    phases: Vec<(Range<usize>, usize)>,
+}
+
+fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
+    let (all, head) = (shape.layers(), shape.layers() - 1);
+    let method = |name, travelling, task, phases| Method { name, travelling, task, phases };
+    let of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
+    let mut methods = vec![
+        method("FedPer", 0..head, of(0, 3, Trained::All), vec![(0..all, 3)]),
+        method("fit-head", 0..head, fit(descent, 4), vec![(head..all, 4)]),
+        method("alone", 0..0, of(0, 2, Trained::All), vec![(0..all, 2)]),
+    ];
+    if head > 0 {
+        let phases = vec![(head..all, 3), (0..head, 2)];
+        methods.push(method("FedRep", 0..head, of(3, 2, Trained::Travelling), phases));
+        let phases = vec![(head..all, 2), (0..all, 1)];
+        methods.push(method("head, then all", 0..head, of(2, 1, Trained::All), phases));
+    }
+    if cfg!(feature = "shared-head") {
+        methods.push(method("FedAvg", 0..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
+        methods.push(method("FedAvg + FT", 0..all, fit(descent, 2), vec![(head..all, 2)]));
+        for first in 1..all {
+            methods.push(method("LG-FedAvg", first..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
+            let phases = vec![(0..first, 2), (first..all, 1)];
+            methods.push(method("LG-FedAvg in turn", first..all, of(2, 1, Trained::Travelling), phases));
+        }
+    }
+    methods
+}
+
+/// Own layers, where others have come in the place of some.
+fn mixed(shape: NetworkShape, own: &[f32], came: &[f32], travelling: Range<usize>) -> Vec<f32> {
+    let mut all = own.to_vec();
+    let range = shape.range(travelling);
+    all[range.clone()].copy_from_slice(&came[range]);
+    all
+}
+
+fn assert_close(got: &[f32], expected: &[f64], what: &str) {
+    for (place, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(got) - expected).abs();
+        assert!(error <= ERROR * expected.abs().max(1.0), "{what}, place {place}: {got} {expected}");
+    }
+}
+
+#[test]
+fn every_method_trains_as_its_definition_does() {
+    for shape in SHAPES {
+        let (own, came) = (drawn(shape, 1), drawn(shape, 2));
+        let samples = labelled(shape, SAMPLES, 3);
+        for (step, momentum, batch) in [(0.1, 0.5, 3), (0.2, 0.0, 1), (0.1, 0.9, 16), (0.1, 0.5, 10)] {
+            let descent = descent(step, momentum, batch);
+            for Method { name, travelling, task, phases } in methods(shape, descent) {
+                let what = format!("{name}, {} layers, {descent:?}", shape.layers());
+                let mut network = network(NetworkHeap::new(shape), &own);
+                let mut source = Asked::new(samples.clone());
+                let (usage, sent) =
+                    round(&mut network, task, travelling.clone(), &came, &mut source).expect(&what);
+                assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 }, "{what}");
+                let mut orders = source.epochs().into_iter();
+                let batches =
+                    |order: Vec<usize>| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>();
+                let phases: Vec<Epochs> = phases
+                    .into_iter()
+                    .map(|(layers, epochs)| Epochs {
+                        layers,
+                        batches: orders.by_ref().take(epochs).flat_map(batches).collect(),
+                    })
+                    .collect();
+                assert_eq!(orders.next(), None, "{what}");
+                let start = mixed(shape, &own, &came, travelling.clone());
+                assert_close(
+                    network.parameters(),
+                    &trained(shape, &start, &samples, &phases, descent),
+                    &what,
+                );
+                let changed = |layer| phases.iter().any(|phase| phase.layers.contains(&layer));
+                for layer in (0..shape.layers()).filter(|layer| !changed(*layer)) {
+                    let range = shape.range(layer..layer + 1);
+                    assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]), "{what}");
+                }
+                // What leaves is what came, in the same roles.
+                let uploads = matches!(task, Wire::Sgd { .. });
+                let left = if uploads { travelling.clone() } else { 0..0 };
+                assert_eq!(
+                    network.upload(),
+                    opening(shape, task, left.clone(), Encoding::F32).tensors,
+                    "{what}"
+                );
+                assert_eq!(bits(&sent), bits(&network.parameters()[shape.range(left)]), "{what}");
+                assert_eq!(bits(&sent), bits(&emitted(&network, 1)), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_epoch_takes_all_samples_in_an_order_of_its_own() {
+    let shape = SHAPES[1];
+    let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
+    let mut source = Asked::new(labelled(shape, 40, 2));
+    let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Travelling);
+    round(&mut network, task, 0..1, &drawn(shape, 2), &mut source).unwrap();
+    let mut epochs = source.epochs();
+    assert_eq!(epochs.len(), 6);
+    for epoch in &epochs {
+        let mut sorted = epoch.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..40).collect::<Vec<_>>());
+    }
+    epochs.sort();
+    epochs.dedup();
+    assert_eq!(epochs.len(), 6);
+}
+
+/// The parameters after a round of FedRep over `samples`.
+fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
+    let shape = fedspan_client::memory::NetworkMemory::shape(&memory);
+    let mut network = network(memory, &drawn(shape, 1));
+    round(&mut network, task, 0..shape.layers() - 1, &drawn(shape, 2), &mut samples.clone()).unwrap();
+    bits(network.parameters())
+}
+
+#[test]
+fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() {
+    for shape in &SHAPES[1..] {
+        let mut samples = labelled(*shape, SAMPLES, 3);
+        // One that is passed over.
+        samples.x[4 * shape.features] = f32::NAN;
+        let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Travelling);
+        let expected = after(NetworkHeap::new(*shape), task(3), &samples);
+        for room in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
+            assert_eq!(after(NetworkHeap::keeping(*shape, room), task(3), &samples), expected, "{room}");
+        }
+        for at_once in [1, 3, 4, SAMPLES] {
+            let samples = samples.clone().at_once(at_once);
+            assert_eq!(after(NetworkHeap::new(*shape), task(3), &samples), expected, "{at_once}");
+        }
+        let whole = after(NetworkHeap::new(*shape), task(SAMPLES as u16 - 1), &samples);
+        assert_eq!(after(NetworkHeap::new(*shape), task(16), &samples), whole);
+        assert_ne!(whole, expected);
+        let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Travelling), &samples);
+        assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
+    }
+}
+
+/// Reading a sample can cost as much as training on it: features are computed from a window.
+#[test]
+fn a_sample_is_read_once_an_epoch_and_once_for_all_where_there_is_room() {
+    let shape = SHAPES[2];
+    for (memory, reads) in
+        [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::keeping(shape, SAMPLES), 3 * SAMPLES)]
+    {
+        let mut network = network(memory, &drawn(shape, 1));
+        let mut source = Asked::new(labelled(shape, SAMPLES, 3));
+        let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Travelling);
+        round(&mut network, task, 0..2, &drawn(shape, 2), &mut source).unwrap();
+        // The first question is whether there is an answer.
+        assert_eq!(source.numbers.len(), 1 + reads);
+    }
+}
+
+#[test]
+fn samples_that_cannot_be_used_are_counted_and_change_nothing() {
+    for shape in SHAPES {
+        let mut samples = labelled(shape, SAMPLES, 3);
+        samples.x[2 * shape.features + 1] = f32::NAN;
+        samples.x[5 * shape.features] = f32::NEG_INFINITY;
+        let Labels::Classes(classes) = &mut samples.labels else { panic!() };
+        classes[0] = shape.outputs as u8;
+        classes[9] = 255;
+        let bad = [0, 2, 5, 9];
+        for batch in [2, 4, 16] {
+            let descent = descent(0.1, 0.5, batch);
+            let (own, mut source) = (drawn(shape, 1), Asked::new(samples.clone()));
+            let mut network = network(NetworkHeap::new(shape), &own);
+            let task = sgd(descent, 0, 3, Trained::All);
+            let (usage, _) = round(&mut network, task, 0..0, &own, &mut source).unwrap();
+            assert_eq!(usage, Usage { samples: 6, skipped: 4 });
+            assert_eq!(network.usage(), usage);
+            let good = |order: Vec<usize>| order.into_iter().filter(|i| !bad.contains(i)).collect::<Vec<_>>();
+            let orders = source.epochs().into_iter().map(good);
+            let batches =
+                orders.flat_map(|order| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>());
+            let epochs = Epochs { layers: 0..shape.layers(), batches: batches.collect() };
+            // Not to multiply classes that are none.
+            let mut known = samples.clone();
+            let Labels::Classes(classes) = &mut known.labels else { panic!() };
+            (classes[0], classes[9]) = (0, 0);
+            assert_close(network.parameters(), &trained(shape, &own, &known, &[epochs], descent), "skipped");
+        }
+    }
+}
+
+#[test]
+fn one_class_alone_is_learnt() {
+    let shape = SHAPES[2];
+    let mut samples = labelled(shape, SAMPLES, 3);
+    samples.labels = Labels::Classes(vec![2; SAMPLES]);
+    let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
+    let task = sgd(descent(0.2, 0.5, 3), 10, 5, Trained::Travelling);
+    round(&mut network, task, 0..2, &drawn(shape, 2), &mut samples).unwrap();
+    let mut out = vec![0.0; SAMPLES * shape.outputs];
+    network.predict(&samples.x, &mut out).unwrap();
+    for logits in out.chunks(shape.outputs) {
+        assert!(logits.iter().all(|&logit| logit <= logits[2]), "{logits:?}");
+    }
+}
+
+/// What `predict` says, and the head.
+fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>, NotReady>, Vec<u32>) {
+    let shape = network.shape();
+    let (x, mut out) = (Random(8).normals(20 * shape.features), vec![0.0; 20 * shape.outputs]);
+    let answer = network.predict(&x, &mut out).map(|()| bits(&out));
+    (answer, bits(network.head()))
+}
+
+#[test]
+fn without_a_sample_or_a_source_of_any_order_nothing_changes() {
+    struct InOrder(Sliced);
+    impl fedspan_client::SampleSource for InOrder {
+        fn rewind(
+            &mut self,
+            id: fedspan_protocol::message::RoundId,
+        ) -> Result<(), fedspan_client::SourceError> {
+            self.0.rewind(id)
+        }
+        fn next(&mut self) -> Option<fedspan_client::Samples<'_>> {
+            self.0.next()
+        }
+    }
+    for shape in SHAPES {
+        let head = shape.layers() - 1;
+        let own = drawn(shape, 1);
+        let none = labelled(shape, 0, 3);
+        let mut unknown = labelled(shape, 2, 3);
+        unknown.labels = Labels::Classes(vec![200, 201]);
+        let values = Sliced::regression(
+            vec![0.5; 3 * shape.features],
+            vec![0.0; 3 * shape.outputs],
+            shape.features,
+            shape.outputs,
+        );
+        let mut failing = labelled(shape, 4, 3);
+        failing.failing_pass = Some(1);
+        let mut network = network(NetworkHeap::new(shape), &own);
+        let before = state(&mut network);
+        assert!(before.0.is_ok());
+        for task in [sgd(descent(0.1, 0.5, 3), 0, 2, Trained::All), fit(descent(0.1, 0.5, 3), 2)] {
+            let mut declined = |source: &mut dyn fedspan_client::SampleSource, reason| {
+                let result = round(&mut network, task, 0..head, &own, source);
+                assert_eq!(result.unwrap_err(), reason);
+                assert_eq!(state(&mut network), before);
+                assert_eq!(bits(network.parameters()), bits(&own));
+            };
+            declined(&mut none.clone(), DeclineReason::NoSamples);
+            declined(&mut unknown.clone(), DeclineReason::NoSamples);
+            declined(&mut values.clone(), DeclineReason::NoSamples);
+            declined(&mut failing.clone(), DeclineReason::Device);
+            declined(&mut InOrder(labelled(shape, 4, 3)), DeclineReason::Device);
+        }
+        // None is needed to leave the head as it is.
+        let mut source = InOrder(labelled(shape, 4, 3));
+        round(&mut network, fit(descent(0.1, 0.5, 3), 0), 0..head, &own, &mut source).unwrap();
+        assert_eq!(state(&mut network), before);
+    }
+}
+
+/// No update is made from a part of the samples that were counted.
+#[test]
+fn a_source_that_fails_half_way_is_said() {
+    for shape in SHAPES {
+        for kept in [0, SAMPLES] {
+            for until in 1..=3 * SAMPLES {
+                let mut source = Asked { until, ..Asked::new(labelled(shape, SAMPLES, 3)) };
+                let mut network = network(NetworkHeap::keeping(shape, kept), &drawn(shape, 1));
+                let task = sgd(descent(0.1, 0.5, 3), 0, 3, Trained::All);
+                let (head, came) = (shape.layers() - 1, drawn(shape, 2));
+                let result = round(&mut network, task, 0..head, &came, &mut source);
+                assert_eq!(result.unwrap_err(), DeclineReason::Device, "{until}");
+                // What was learnt until then is a network, and the device learns on.
+                assert!(state(&mut network).0.is_ok());
+                round(&mut network, task, 0..head, &came, &mut labelled(shape, SAMPLES, 3)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_that_diverges_leaves_a_head_of_zeros_and_no_answer() {
+    for shape in SHAPES {
+        for memory in [NetworkHeap::new(shape), NetworkHeap::keeping(shape, SAMPLES)] {
+            let head = shape.layers() - 1;
+            let mut network = network(memory, &drawn(shape, 1));
+            // Softmax keeps what is finite finite for long.
+            let wild = f32::MAX;
+            for task in [
+                sgd(descent(wild, 0.5, 3), 2, 2, Trained::All),
+                sgd(descent(wild, 0.0, 16), 0, 9, Trained::All),
+                fit(descent(wild, 0.5, 3), 9),
+            ] {
+                let mut samples = labelled(shape, SAMPLES, 3);
+                let result = round(&mut network, task, 0..head, &drawn(shape, 2), &mut samples);
+                assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
+                assert!(network.head().iter().all(|&w| w == 0.0));
+                assert_eq!(network.head_fitted_on(), None);
+                // Fitting a head leaves the body as it came.
+                let body_lost = head > 0 && !matches!(task, Wire::FitHead { .. });
+                let lost = if body_lost { NotReady::NoRepresentation } else { NotReady::NoHead };
+                assert_eq!(state(&mut network).0, Err(lost));
+                // The next round is as good as any.
+                let calm = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
+                round(&mut network, calm, 0..head, &drawn(shape, 2), &mut samples).unwrap();
+                assert!(state(&mut network).0.is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Rounds that nobody would ask for, of networks of any shape: nothing panics, and what leaves is what came.
+#![cfg(feature = "network")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::network::*;
+use common::problem::ALL;
+use common::*;
+use fedspan_client::Task;
+use fedspan_client::memory::NetworkShape;
+use fedspan_protocol::message::{DeclineReason, Descriptors, RoundId, RoundOpen, Task as Wire, Trained};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+
+const SHARED: bool = cfg!(feature = "shared-head");
+
+prop_compose! {
+    fn any_shape()(
+        features in 1usize..6,
+        hidden in prop::collection::vec(1usize..5, 0..=3),
+        outputs in 1usize..5,
+        batch in 1usize..5,
+    ) -> NetworkShape {
+        NetworkShape::new(features, &hidden, outputs, batch)
+    }
+}
+
+fn any_role() -> impl Strategy<Value = Role> {
+    use Role::{Gradient, Representation, SharedHead, Subspace};
+    prop_oneof![4 => Just(Representation), 4 => Just(SharedHead), 1 => Just(Gradient), 1 => Just(Subspace)]
+}
+
+fn any_task() -> impl Strategy<Value = Wire> {
+    let number = prop_oneof![6 => 0.0f32..0.9, 1 => any::<f32>()];
+    let trained = prop_oneof![Just(Trained::Travelling), Just(Trained::All)];
+    (number.clone(), number, 0u16..6, 0u16..3, 0u16..3, trained, any::<bool>()).prop_map(
+        |(step, momentum, batch, head_epochs, epochs, trained, fits)| {
+            let descent = descent(step, momentum, batch);
+            if fits { fit(descent, epochs) } else { sgd(descent, head_epochs, epochs, trained) }
+        },
+    )
+}
+
+/// Tensors of a network's layers or of none, in any role.
+fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
+    let fields = (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL));
+    let one = fields.prop_map(move |(role, layer, real, rows, cols, encoding)| {
+        let (inputs, outputs) = shape.layer(layer);
+        let (rows, cols) = if real { (inputs as u16 + 1, outputs as u16) } else { (rows, cols) };
+        TensorDescriptor::inline(role, encoding, rows, cols)
+    });
+    let layers = 0..=shape.layers();
+    let real = (layers.clone(), layers, any::<bool>(), any_role()).prop_map(move |(a, b, changed, role)| {
+        let layers = a.min(b)..a.max(b);
+        let mut tensors =
+            opening(shape, fit(descent(0.1, 0.5, 1), 1), layers, Encoding::F32).tensors.to_vec();
+        if let (true, Some(last)) = (changed, tensors.last_mut()) {
+            last.role = role;
+        }
+        tensors
+    });
+    prop_oneof![prop::collection::vec(one, 0..=5), real]
+}
+
+proptest! {
+    /// Whatever is asked for: nothing panics, what leaves are the layers that came, in the roles in which they came, and
+    /// no head is among them unless the firmware was built for that.
+    #[test]
+    fn nothing_leaves_that_did_not_come(
+        (shape, tensors) in any_shape().prop_flat_map(|shape| (Just(shape), any_tensors(shape))),
+        task in any_task(),
+        kept in 0usize..8,
+        count in 0usize..7,
+    ) {
+        let own = drawn(shape, 1);
+        let mut device = network(NetworkHeap::keeping(shape, kept), &own);
+        let head = bits(device.head());
+        let id = RoundId { round: 9, stage: 0 };
+        let round = RoundOpen { id, task, tensors: tensors.iter().copied().collect::<Descriptors>() };
+        if device.open(&round).is_err() {
+            prop_assert!(device.upload().is_empty());
+            prop_assert_eq!(bits(device.parameters()), bits(&own));
+            return Ok(());
+        }
+        for (index, tensor) in tensors.iter().enumerate() {
+            let place = device.tensor_mut(index).unwrap();
+            prop_assert_eq!(place.len(), tensor.elements());
+            place.fill(0.25);
+        }
+        prop_assert!(device.tensor_mut(tensors.len()).is_none());
+        device.verify().unwrap();
+        let ran = device.run(round.id, &mut labelled(shape, count, 3));
+        if ran == Err(DeclineReason::UpdateNonFinite) {
+            // Any step size was asked for. What has diverged is not uploaded.
+            prop_assert!(device.parameters()[shape.start(shape.layers() - 1)..].iter().all(|w| w.is_finite()));
+            return Ok(());
+        }
+        prop_assert_eq!(ran.is_ok(), count > 0, "{:?}", ran);
+        let up = device.upload();
+        let shapes = |tensors: &[TensorDescriptor]| -> Vec<(Role, u16, u16)> {
+            tensors.iter().map(|tensor| (tensor.role, tensor.rows, tensor.cols)).collect()
+        };
+        let came = if matches!(task, Wire::Sgd { .. }) { shapes(&tensors) } else { Vec::new() };
+        prop_assert_eq!(shapes(&up), came);
+        let shared = up.iter().filter(|tensor| tensor.role == Role::SharedHead).count();
+        prop_assert!(SHARED || shared == 0);
+        if shared == 0 {
+            // The head is behind all that leaves.
+            let sent: usize = up.iter().map(TensorDescriptor::elements).sum();
+            prop_assert!(sent <= shape.start(shape.layers() - 1));
+            let sent = emitted(&device, 3);
+            prop_assert_eq!(bits(&sent), bits(&device.parameters()[..sent.len()]));
+        }
+        let mut beyond = [7.0; 3];
+        device.emit(up.len(), 0, &mut beyond);
+        prop_assert_eq!(beyond, [7.0; 3]);
+        if count == 0 && shared == 0 && !tensors.iter().any(|tensor| tensor.role == Role::SharedHead) {
+            prop_assert_eq!(bits(device.head()), head);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Rounds that a network takes part in and those that it does not: layers in the wrong role, order, number or form,
+//! parameters out of range, layers that are not there; and that no head leaves without the feature for it.
+#![cfg(feature = "network")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::network::*;
+use common::problem::{ALL, config};
+use common::server::*;
+use common::*;
+use fedspan_client::memory::NetworkShape;
+use fedspan_client::session::{Counters, Event};
+use fedspan_client::{Network, NotReady, Task};
+use fedspan_protocol::message::{
+    Baseline, DeclineReason, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToServer, Trained,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+const SHAPE: NetworkShape = NetworkShape::new(6, &[5, 4], 3, 8);
+const SHARED: bool = cfg!(feature = "shared-head");
+const CALM: fedspan_protocol::message::Descent = descent(0.1, 0.5, 4);
+const TASK: Wire = sgd(CALM, 2, 1, Trained::Travelling);
+
+fn device() -> Network<NetworkHeap> {
+    network(NetworkHeap::new(SHAPE), &drawn(SHAPE, 1))
+}
+
+fn open_of(task: Wire, tensors: &[TensorDescriptor]) -> RoundOpen {
+    let tensors = tensors.iter().copied().collect::<Descriptors>();
+    RoundOpen { id: RoundId { round: 9, stage: 0 }, task, tensors }
+}
+
+fn tensor(role: Role, rows: u16, cols: u16) -> TensorDescriptor {
+    TensorDescriptor::inline(role, Encoding::F32, rows, cols)
+}
+
+/// The layers of `SHAPE` in a role.
+fn layer(role: Role, layer: usize) -> TensorDescriptor {
+    let (inputs, outputs) = SHAPE.layer(layer);
+    tensor(role, inputs as u16 + 1, outputs as u16)
+}
+
+#[test]
+fn layers_in_another_role_order_number_or_form_are_declined() {
+    use Role::{Gradient, Representation as B, SharedHead as W, Subspace};
+    let good = [layer(B, 0), layer(B, 1)];
+    let f16 = |tensor| TensorDescriptor { encoding: Encoding::F16, ..tensor };
+    let cases: Vec<Vec<TensorDescriptor>> = vec![
+        vec![layer(B, 0)],
+        vec![layer(B, 1)],
+        vec![layer(B, 1), layer(B, 0)],
+        vec![layer(B, 0), layer(B, 0)],
+        vec![layer(B, 0), layer(B, 1), layer(B, 1)],
+        vec![layer(B, 0), layer(B, 1), layer(B, 2)],
+        vec![layer(B, 0), layer(B, 1), layer(W, 2), layer(W, 2)],
+        vec![layer(B, 0), layer(B, 1), layer(W, 2), layer(W, 2), layer(W, 2)],
+        vec![layer(W, 0), layer(W, 1), layer(W, 2)],
+        vec![layer(W, 0), layer(W, 1)],
+        vec![layer(W, 0)],
+        vec![layer(W, 1)],
+        vec![layer(B, 2)],
+        vec![layer(B, 1), layer(W, 2)],
+        vec![layer(W, 1), layer(B, 2)],
+        vec![layer(W, 2), layer(W, 1)],
+        vec![layer(B, 0), layer(W, 1)],
+        vec![layer(Gradient, 0), layer(Gradient, 1)],
+        vec![layer(Subspace, 0), layer(Subspace, 1)],
+        vec![f16(good[0]), good[1]],
+        vec![tensor(B, 6, 5), good[1]],
+        vec![tensor(B, 5, 7), good[1]],
+        vec![tensor(B, 0, 0), good[1]],
+        vec![tensor(B, u16::MAX, u16::MAX), good[1]],
+        vec![tensor(W, u16::MAX, u16::MAX)],
+    ];
+    let mut device = device();
+    let before = bits(device.parameters());
+    for task in [TASK, sgd(CALM, 0, 1, Trained::All), fit(CALM, 1)] {
+        for tensors in &cases {
+            let result = device.open(&open_of(task, tensors));
+            assert_eq!(result, Err(DeclineReason::Tensors), "{tensors:?}");
+            assert!(device.upload().is_empty() && device.tensor_mut(0).is_none());
+        }
+        assert_eq!(bits(device.parameters()), before);
+        device.clone().open(&open_of(task, &good)).unwrap();
+    }
+}
+
+#[test]
+fn tasks_and_parameters_out_of_range_are_declined() {
+    let good = [layer(Role::Representation, 0), layer(Role::Representation, 1)];
+    let mut device = device();
+    let mut declined = |task, tensors: &[TensorDescriptor], reason| {
+        assert_eq!(device.open(&open_of(task, tensors)), Err(reason), "{task:?}");
+    };
+    let mut wrong = Vec::new();
+    for step in [f32::NAN, f32::INFINITY, -1.0, f32::NEG_INFINITY] {
+        wrong.push(descent(step, 0.5, 4));
+    }
+    for momentum in [f32::NAN, f32::INFINITY, -0.1, 1.0] {
+        wrong.push(descent(0.1, momentum, 4));
+    }
+    for batch in [0, 9, u16::MAX] {
+        wrong.push(descent(0.1, 0.5, batch));
+    }
+    for descent in wrong {
+        for trained in [Trained::Travelling, Trained::All] {
+            declined(sgd(descent, 2, 1, trained), &good, DeclineReason::Parameter);
+        }
+        declined(fit(descent, 1), &good, DeclineReason::Parameter);
+    }
+    for trained in [Trained::Travelling, Trained::All] {
+        declined(sgd(CALM, 0, 0, trained), &good, DeclineReason::Parameter);
+    }
+    // Nothing travels that could be trained.
+    declined(sgd(CALM, 0, 3, Trained::Travelling), &[], DeclineReason::Parameter);
+    declined(Wire::FitHead { head: EXACT }, &good, DeclineReason::Parameter);
+    let steps = HeadSolve::Gradient { steps: 1, step_size: 0.1 };
+    declined(Wire::FitHead { head: steps }, &good, DeclineReason::Parameter);
+    let b = [tensor(Role::Representation, 6, 5)];
+    let baseline = Wire::Baseline {
+        baseline: Baseline::Proximal { pull: 0.1 },
+        descent: CALM,
+        epochs: 1,
+        encoding: Encoding::F32,
+    };
+    for task in [
+        fed_rep(EXACT, fedspan_protocol::message::Upload::Gradient, 0.1),
+        Wire::PowerStart,
+        Wire::MomentRows { first: 0, count: 1 },
+        Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding: Encoding::F32 },
+        baseline,
+    ] {
+        for tensors in [&good[..], &b, &[]] {
+            declined(task, tensors, DeclineReason::Task);
+        }
+    }
+    // Without memory for it there is no momentum.
+    let mut plain = network(NetworkHeap::without_momentum(SHAPE), &drawn(SHAPE, 1));
+    assert_eq!(plain.open(&open_of(TASK, &good)), Err(DeclineReason::Parameter));
+    plain.open(&open_of(sgd(descent(0.1, 0.0, 8), 2, 1, Trained::Travelling), &good)).unwrap();
+    // Nor is there anything for samples that are seen once.
+    assert_eq!(plain.streamed_tasks(), 0);
+    assert_eq!(plain.begin(), Err(DeclineReason::Task));
+    assert_eq!(plain.finish(), Err(DeclineReason::Task));
+}
+
+/// What may leave, as the firmware was built.
+#[test]
+fn a_head_travels_only_with_the_feature_for_it() {
+    let all = SHAPE.layers();
+    for first in 0..all {
+        let result = device().open(&opening(SHAPE, sgd(CALM, 0, 1, Trained::All), first..all, Encoding::F32));
+        assert_eq!(result, if SHARED { Ok(()) } else { Err(DeclineReason::Tensors) });
+    }
+    let capabilities = device().capabilities();
+    assert_eq!(capabilities.roles & Role::SharedHead.bit() != 0, SHARED);
+    let layers = if SHARED { all } else { all - 1 };
+    assert_eq!(usize::from(capabilities.tensors), layers);
+    assert_eq!(capabilities.total_elements as usize, SHAPE.range(0..layers).len());
+    assert_eq!(capabilities.tensor_elements, 7 * 5);
+}
+
+/// A body that stays must be there: neither zeros, nor half of what came, nor what diverged is one.
+#[test]
+fn rounds_without_the_body_need_one() {
+    let alone = || opening(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..0, Encoding::F32);
+    let mut device = Network::new(NetworkHeap::new(SHAPE), 1);
+    assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
+    device.draw(&mut ChaCha8Rng::seed_from_u64(1));
+    device.open(&alone()).unwrap();
+    device.verify().unwrap();
+    device.run(alone().id, &mut labelled(SHAPE, 10, 1)).unwrap();
+    // A download that ends early.
+    device.open(&opening(SHAPE, TASK, 0..2, Encoding::F32)).unwrap();
+    device.tensor_mut(1).unwrap()[..3].fill(7.0);
+    assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
+    let (x, mut out) = ([0.5; 6], [0.0; 3]);
+    assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoRepresentation));
+    // The whole download heals it.
+    round(&mut device, TASK, 0..2, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1)).unwrap();
+    device.open(&alone()).unwrap();
+    device.verify().unwrap();
+    // So does nothing that diverged.
+    let wild = sgd(descent(f32::MAX, 0.5, 4), 0, 2, Trained::All);
+    let result = round(&mut device, wild, 0..0, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1));
+    assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
+    assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
+}
+
+/// A shared head whose download was cut off is not what a personal one goes on from.
+#[test]
+#[cfg(feature = "shared-head")]
+fn half_a_shared_head_becomes_zeros() {
+    let mut device = device();
+    device.open(&opening(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..3, Encoding::F32)).unwrap();
+    device.tensor_mut(2).unwrap()[..3].fill(f32::NAN);
+    device.open(&opening(SHAPE, TASK, 0..2, Encoding::F32)).unwrap();
+    assert!(device.head().iter().all(|&w| w == 0.0));
+    round(&mut device, TASK, 0..2, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1)).unwrap();
+}
+
+#[test]
+fn what_comes_must_be_finite() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let (mut device, came) = (device(), drawn(SHAPE, 2));
+        let open = opening(SHAPE, TASK, 0..2, Encoding::F32);
+        receive(&mut device, &open, &tensors(SHAPE, 0..2, &came)).unwrap();
+        device.tensor_mut(1).unwrap()[3] = bad;
+        assert_eq!(device.verify(), Err(DeclineReason::NonFinite));
+        assert_eq!(device.predict(&[0.5; 6], &mut [0.0; 3]), Err(NotReady::NoRepresentation));
+    }
+}
+
+#[test]
+fn a_head_answers_only_with_the_body_that_it_was_trained_with() {
+    let mut device = device();
+    let (x, mut out) = ([0.5; 12], [0.0; 6]);
+    device.predict(&x, &mut out).unwrap();
+    assert_eq!(device.predict(&x, &mut out[..5]), Err(NotReady::Length { expected: 6, got: 5 }));
+    assert_eq!(device.predict(&x[..7], &mut out), Err(NotReady::Length { expected: 6, got: 7 }));
+    let mut bad = x;
+    bad[8] = f32::NAN;
+    assert_eq!(device.predict(&bad, &mut out), Err(NotReady::NonFinite { index: 8 }));
+    let hash = device.head_fitted_on().unwrap();
+    device.draw(&mut ChaCha8Rng::seed_from_u64(1));
+    assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoHead));
+    device.restore_head(hash);
+    assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoHead));
+    device.set_parameters(&drawn(SHAPE, 1)).unwrap();
+    device.predict(&x, &mut out).unwrap();
+    // In batches of eight or one by one.
+    let (x, mut all, mut one) = (Random(4).normals(20 * 6), [0.0; 60], [0.0; 3]);
+    device.predict(&x, &mut all).unwrap();
+    for (x, out) in x.chunks(6).zip(all.chunks(3)) {
+        device.predict(x, &mut one).unwrap();
+        assert_eq!(bits(&one), bits(out));
+    }
+}
+
+/// Whole rounds through the session, in chunks or not: the update is what the task alone computes.
+#[test]
+fn whole_rounds_through_the_session() {
+    let shape = NetworkShape::new(20, &[8], 4, 10);
+    let (samples, own) = (labelled(shape, 25, 3), drawn(shape, 1));
+    let travelling = if SHARED { vec![0..1, 0..2, 1..2, 0..0] } else { vec![0..1, 0..0] };
+    for limit in [128, 256, 4096] {
+        let device = network(NetworkHeap::new(shape), &own);
+        let mut bench = Bench::of(config(limit), device, samples.clone(), Flash::default());
+        let mut twin = network(NetworkHeap::new(shape), &own);
+        let mut number = 0;
+        for (down, up) in ALL.into_iter().flat_map(|down| ALL.map(|up| (down, up))) {
+            for layers in travelling.clone() {
+                number += 1;
+                let task = Wire::Sgd {
+                    descent: CALM,
+                    head_epochs: 2,
+                    epochs: 1,
+                    trained: Trained::All,
+                    encoding: up,
+                };
+                let came = drawn(shape, 10 + u64::from(number));
+                let opened = opening(shape, task, layers.clone(), down);
+                let parts = tensors(shape, layers.clone(), &came);
+                let tensors = opened.tensors.iter().zip(&parts).map(|(tensor, values)| {
+                    (tensor.role, tensor.rows.into(), tensor.cols.into(), values.to_vec())
+                });
+                let mut server = Server::new(number, task, down, limit.into(), tensors.collect());
+                exchange(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
+                assert_eq!(
+                    server.updates.len(),
+                    1,
+                    "{limit} {down:?} {up:?} {layers:?} {:?}",
+                    server.declined
+                );
+                assert_eq!((server.updates[0].0.samples, server.updates[0].0.skipped), (25, 0));
+
+                receive(&mut twin, &opened, &parts).unwrap();
+                twin.run(server.open.id, &mut samples.clone()).unwrap();
+                let mut sent = Vec::new();
+                for values in twin.upload().iter().enumerate().map(|(i, tensor)| {
+                    let mut values = vec![0.0; tensor.elements()];
+                    twin.emit(i, 0, &mut values);
+                    values
+                }) {
+                    let mut bytes = vec![0; up.byte_len(values.len())];
+                    up.encode(&values, &mut bytes).unwrap();
+                    let mut decoded = values.clone();
+                    up.decode(&bytes, &mut decoded).unwrap();
+                    sent.extend(decoded);
+                }
+                assert_eq!(bits(&server.values(0)), bits(&sent));
+                assert_eq!(bits(bench.session.task().parameters()), bits(twin.parameters()));
+                bench.all(Event::LinkDown);
+            }
+        }
+        let counters = bench.session.counters();
+        assert_eq!(counters, Counters { counted: number, ..Counters::default() });
+    }
+}
+
+/// A device whose answer was lost sends the same bytes again, and computes nothing twice.
+#[test]
+fn a_retry_sends_the_same_bytes() {
+    let shape = NetworkShape::new(20, &[8], 4, 10);
+    let device = network(NetworkHeap::new(shape), &drawn(shape, 1));
+    let mut bench = Bench::of(config(128), device, labelled(shape, 25, 3), Flash::default());
+    let came = drawn(shape, 2)[shape.range(0..1)].to_vec();
+    let server = Server::new(1, TASK, Encoding::I8, 128, vec![(Role::Representation, 21, 8, came)]);
+    let mut known = None;
+    for _ in 0..3 {
+        bench.connect(7, 60_000);
+        let sent: Vec<_> =
+            server.opening().iter().flat_map(|(message, body)| bench.message(message, body)).collect();
+        assert!(sent.len() > 1 && matches!(sent[0], (ToServer::Update(_), _)), "{sent:?}");
+        let layers = bits(bench.session.task().parameters());
+        assert_eq!(known.get_or_insert((sent.clone(), layers.clone())), &(sent, layers));
+        bench.session.task_mut().predict(&[0.5; 40], &mut [0.0; 8]).unwrap();
+        bench.all(Event::LinkDown);
+    }
+}
