@@ -38,6 +38,7 @@ pub fn usable(shape: NetworkShape, x: &[f32], targets: Targets<'_>, index: usize
 }
 
 /// The next samples of an epoch.
+#[derive(Debug)]
 pub struct Draw {
     order: Order,
     place: u32,

@@ -96,8 +96,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        let round = u64::from(id.round) << 16 | u64::from(id.stage);
-        let seed = order::next(self.state.seed ^ order::next(round));
+        let seed = order::of_round(self.state.seed, id);
         let ran = epochs::run(&mut self.memory.parts(), &phases, descent, usage, seed, source);
         if ran == Err(DeclineReason::UpdateNonFinite) || ran.is_ok() && !self.is_finite() {
             self.head_mut().fill(0.0);
