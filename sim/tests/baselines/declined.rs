@@ -151,12 +151,10 @@ fn a_device_that_diverges_says_so_and_keeps_nothing_of_it() {
         let mut fleet = fleet_of(method);
         fleet.play(&ALL);
         let (scored, control) = (fleet.scored(0), fleet.devices[0].control().map(<[f32]>::to_vec));
-        let change = |open: &mut RoundOpen| {
-            if let Task::Baseline { descent, epochs, .. } = &mut open.task {
-                (descent.step_size, *epochs) = (1e38, 5);
-            }
-        };
-        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::UpdateNonFinite), "{method:?}");
+        let set = fleet.sets[0].clone();
+        fleet.sets[0].x.iter_mut().for_each(|value| *value *= 3e38);
+        assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::UpdateNonFinite), "{method:?}");
+        fleet.sets[0] = set;
         assert_eq!(fleet.scored(0), scored);
         assert_eq!(fleet.devices[0].control().map(<[f32]>::to_vec), control);
         fleet.play(&ALL);
