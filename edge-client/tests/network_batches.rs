@@ -2,11 +2,10 @@
 #![cfg(feature = "network")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use fedspan_client::error::SourceError;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 use fedspan_client::source::{NoRecording, Recording, SampleSource, Samples};
 use fedspan_client::task::{Batches, add_gradient};
-use fedspan_client::{Network, Task};
+use fedspan_client::{Network, SourceError, Task};
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId, RoundOpen, Task as Wire, Trained};
 use fedspan_protocol::tensor::Encoding;
 
