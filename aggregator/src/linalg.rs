@@ -24,6 +24,10 @@ pub struct RankDeficient {
 /// # Errors
 /// [`RankDeficient`] where a diagonal entry of R is under 1e-12 of the largest.
 pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
+    // Without columns there is nothing to do; nalgebra would panic.
+    if b.is_empty() {
+        return Ok(b.clone());
+    }
     let qr = b.clone().qr();
     // nalgebra keeps the signs in Q: no entry of this diagonal is negative.
     let diagonal = qr.r().diagonal();

@@ -220,3 +220,10 @@ fn a_product_is_summed_row_by_row_whatever_its_shape() {
         assert_eq!(product_transposed(&a, &b), plain, "{rows} x {left}, {rows} x {right}");
     }
 }
+
+#[test]
+fn a_basis_without_columns_is_orthonormal() {
+    for (rows, columns) in [(5, 0), (0, 0)] {
+        assert_eq!(orthonormal(&Matrix::zeros(rows, columns)).unwrap().shape(), (rows, columns));
+    }
+}

@@ -144,7 +144,9 @@ pub fn with_network(shape: NetworkShape, parameters: &[f32], client: &Client) ->
 #[must_use]
 pub fn with_networks(clients: &[Client], devices: &[SimDevice], shared: &[Tensor]) -> Vec<ClientScore> {
     let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
-        SimTask::Network(network) => with_network(network.shape(), &network.scored(shared), client),
+        SimTask::Network(network) => {
+            with_network(network.shape(), &network.scored(shared, &client.train), client)
+        }
         SimTask::Linear(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()

@@ -33,7 +33,7 @@ use crate::source::{SampleSource, Targets};
 
 pub use linear::Linear;
 #[cfg(feature = "network")]
-pub use network::Network;
+pub use network::{Batches, Network, add_gradient};
 #[cfg(feature = "power")]
 pub use power::PowerCounts;
 

@@ -30,6 +30,15 @@ impl HeapNetwork {
     }
 }
 
+impl HeapNetwork {
+    /// Working memory alone: no parameters, no velocity.
+    pub(super) fn scratch(shape: NetworkShape) -> Self {
+        let scratch = vec![0.0; shape.scratch()];
+        let classes = vec![0; shape.batch];
+        Self { shape, parameters: Vec::new(), velocity: Vec::new(), scratch, kept: Vec::new(), classes }
+    }
+}
+
 impl NetworkMemory for HeapNetwork {
     fn parts(&mut self) -> NetworkParts<'_> {
         let Self { shape, parameters, velocity, scratch, kept, classes } = self;

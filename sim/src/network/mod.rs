@@ -1,5 +1,6 @@
 //! Networks in the simulator: the client's own network on heap memory, and what only simulated devices do with one.
 
+mod baselines;
 mod memory;
 mod score;
 
@@ -9,11 +10,14 @@ use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::algorithm::network::NetworkParameters;
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::memory::NetworkShape;
-use fedspan_client::source::{SampleSource, Targets};
+use fedspan_client::source::{Recording, SampleSource, Targets};
 use fedspan_client::task::Usage;
 use fedspan_client::{Network, Task};
-use fedspan_protocol::message::{Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
+use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 use fedspan_protocol::tensor::Role;
+
+use crate::data::{Labels, Set};
+use baselines::Rounds;
 
 pub use memory::HeapNetwork;
 pub use score::{Errors, errors};
@@ -45,7 +49,12 @@ impl NetworkBuild {
 /// A simulated device's network.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
+    /// Until the final fit of the head the network that all begin with, where the method is a baseline.
     network: Network<HeapNetwork>,
+    /// Where the method is one.
+    baseline: Option<Rounds>,
+    /// Whether the open round fits the head.
+    fits_head: bool,
 }
 
 impl SimNetwork {
@@ -61,12 +70,25 @@ impl SimNetwork {
         let start: Vec<f32> = shape.start(seed, !method.has_own_head()).iter().map(|v| *v as f32).collect();
         // As long as the memory.
         let _ = network.set_parameters(&start);
-        Self { network }
+        let baseline = Rounds::new(&build.parameters, build.shape, order);
+        Self { network, baseline, fits_head: false }
     }
 
-    /// The network that this device is scored with, when these layers are everyone's.
+    /// The network that this device is scored with, when these layers are everyone's and it trains on these samples.
     #[must_use]
-    pub fn scored(&self, shared: &[Tensor]) -> Vec<f32> {
+    pub fn scored(&self, shared: &[Tensor], train: &Set) -> Vec<f32> {
+        let everyones = self.with_layers(shared);
+        match (&self.baseline, &train.y) {
+            (Some(baseline), Labels::Classes(classes)) => {
+                let mut samples = Recording::classification(&train.x, classes, self.shape().features);
+                baseline.scored(&everyones, self.own(), &mut samples)
+            }
+            _ => everyones,
+        }
+    }
+
+    /// The network on the device with these layers in it.
+    fn with_layers(&self, shared: &[Tensor]) -> Vec<f32> {
         let shape = self.network.shape();
         let mut parameters = self.network.parameters().to_vec();
         let layers = layers_of(shape, shared);
@@ -83,6 +105,12 @@ impl SimNetwork {
     #[must_use]
     pub fn own(&self) -> &[f32] {
         self.network.parameters()
+    }
+
+    /// SCAFFOLD's control variate: all layers, one after the other. Nothing before the first round.
+    #[must_use]
+    pub fn control(&self) -> Option<&[f32]> {
+        self.baseline.as_ref().and_then(Rounds::control)
     }
 
     /// Sizes.
@@ -104,7 +132,15 @@ fn layers_of(shape: NetworkShape, tensors: &[Tensor]) -> Range<usize> {
 
 impl Task for SimNetwork {
     fn capabilities(&self) -> Capabilities {
-        self.network.capabilities()
+        let own = self.network.capabilities();
+        let Some(baseline) = &self.baseline else { return own };
+        let copies = u32::try_from(baseline.copies()).unwrap_or(u32::MAX);
+        Capabilities {
+            tasks: own.tasks | baseline.task_bit(),
+            tensor_elements: own.tensor_elements.saturating_mul(copies),
+            total_elements: own.total_elements.saturating_mul(copies),
+            ..own
+        }
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -112,18 +148,44 @@ impl Task for SimNetwork {
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
-        self.network.open(round)
+        if let (message::Task::Baseline { .. }, Some(baseline)) = (&round.task, &mut self.baseline) {
+            return baseline.open(round);
+        }
+        self.network.open(round)?;
+        if let Some(baseline) = &mut self.baseline {
+            baseline.close();
+        }
+        self.fits_head = matches!(round.task, message::Task::FitHead { .. });
+        Ok(())
     }
 
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
-        self.network.tensor_mut(index)
+        match &mut self.baseline {
+            Some(baseline) if baseline.is_open() => baseline.tensor_mut(index),
+            _ => self.network.tensor_mut(index),
+        }
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
-        self.network.verify()
+        match &self.baseline {
+            Some(baseline) if baseline.is_open() => baseline.verify(),
+            _ => self.network.verify(),
+        }
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        if let Some(baseline) = &mut self.baseline {
+            if baseline.is_open() {
+                return baseline.run(id, self.network.parameters(), source);
+            }
+            if self.fits_head {
+                // The head of the network that is scored; newcomers have everyone's.
+                let came = self.network.parameters();
+                let scored = baseline.scored(came, came, source);
+                // As long as the memory.
+                let _ = self.network.set_parameters(&scored);
+            }
+        }
         self.network.run(id, source)
     }
 
@@ -140,11 +202,21 @@ impl Task for SimNetwork {
     }
 
     fn upload(&self) -> Descriptors {
-        self.network.upload()
+        match &self.baseline {
+            Some(baseline) if baseline.is_open() => baseline.upload(),
+            _ => self.network.upload(),
+        }
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
-        self.network.emit(index, first, out);
+        match &self.baseline {
+            Some(baseline) if baseline.is_open() => {
+                for (place, value) in out.iter_mut().zip(baseline.tensor(index).iter().skip(first)) {
+                    *place = *value;
+                }
+            }
+            _ => self.network.emit(index, first, out),
+        }
     }
 
     fn head(&self) -> &[f32] {

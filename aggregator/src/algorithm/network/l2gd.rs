@@ -1,6 +1,6 @@
 //! L2GD (Hanzely and Richtarik 2020, "Federated Learning of a Mixture of Global and Local Models"): everyone's own network,
 //! with a penalty on the distance to the mean of all. A round is one step towards the mean, then epochs alone; the mean
-//! is of those who took part.
+//! is of those who took part. Scored is everyone's own.
 
 use fedspan_protocol::message::{Baseline, Task};
 

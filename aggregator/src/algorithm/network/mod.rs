@@ -157,12 +157,14 @@ pub struct Plan {
 pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     match parameters.method {
         Method::Scaffold => Box::new(Scaffold::new(parameters)),
-        method => Box::new(LayerMean::new(parameters, plan(method, &parameters))),
+        _ => Box::new(LayerMean::new(parameters, plan(&parameters))),
     }
 }
 
-fn plan(method: Method, parameters: &NetworkParameters) -> Plan {
-    match method {
+/// The rounds of a method.
+#[must_use]
+pub fn plan(parameters: &NetworkParameters) -> Plan {
+    match parameters.method {
         Method::FedRep => fedrep::plan(parameters),
         Method::FedPer => fedper::plan(parameters),
         Method::FedAvg => fedavg::plan(parameters),

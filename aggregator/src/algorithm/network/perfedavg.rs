@@ -2,6 +2,9 @@
 //! Meta-Learning Approach"): one network from which a step of size alpha on a device's own samples leads to a good one. A
 //! step is `w <- w - eta (I - alpha H) g(w - alpha g'(w))` on separate batches; without the second derivative H (first
 //! order), or with `H v` as a difference of two gradients (Hessian-free).
+//!
+//! Scored is what the method is about, and what its authors evaluate: the network one step of size alpha from everyone's,
+//! down the gradient of all the samples that a client trains on.
 
 use fedspan_protocol::message::{Baseline, Task};
 

@@ -57,6 +57,7 @@ pub fn load(
 }
 
 /// The next samples of an epoch.
+#[derive(Debug)]
 pub struct Draw {
     order: Order,
     place: u32,

@@ -111,7 +111,37 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
 
 /// One step down the gradient of the mean loss of a batch that has gone [`forward`]. False if that is not finite.
 fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
-    let NetworkParts { shape, parameters, velocity, scratch, classes, .. } = parts;
+    let velocity = core::mem::take(&mut parts.velocity);
+    #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
+    let scale = 1.0 / size as f32;
+    let finite = back(parts, size, scale, trained, |range, x, errors, outputs, weights| {
+        let velocity = velocity.get_mut(range).filter(|_| descent.momentum > 0.0);
+        let momentum = velocity.map(|velocity| Momentum { factor: descent.momentum, velocity });
+        dense::descend(x, errors, outputs, weights, momentum, descent.step_size);
+    });
+    parts.velocity = velocity;
+    finite
+}
+
+/// Adds `scale` times the gradient of the summed loss of a batch that has gone [`forward`]. False if that is not finite.
+pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
+    let all = 0..parts.shape.layers();
+    back(parts, size, scale, &all, |range, x, errors, outputs, _| {
+        dense::add_gradient(x, errors, outputs, sums.get_mut(range).unwrap_or_default());
+    })
+}
+
+/// Takes the errors of a batch that has gone [`forward`], times `scale`, down to the first of the layers `trained`, and
+/// tells `each` of these from above: where it is among the parameters, its inputs, its errors, its outputs, and itself.
+/// False if the errors are not finite.
+fn back(
+    parts: &mut NetworkParts<'_>,
+    size: usize,
+    scale: f32,
+    trained: &Range<usize>,
+    mut each: impl FnMut(Range<usize>, &[f32], &[f32], usize, &mut [f32]),
+) -> bool {
+    let NetworkParts { shape, parameters, scratch, classes, .. } = parts;
     let Scratch { inputs, activations, errors: (mut own, mut below) } = Scratch::of(*shape, scratch);
     let last = shape.layers() - 1;
     let logits = activations.get(activations_of(*shape, last, size)).unwrap_or_default();
@@ -121,8 +151,7 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
     for (error, &logit) in errors.iter_mut().zip(logits) {
         *error = logit;
     }
-    #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
-    if !dense::softmax_errors(errors, classes, 1.0 / size as f32) {
+    if !dense::softmax_errors(errors, classes, scale) {
         return false;
     }
     for layer in (trained.start..=last).rev() {
@@ -142,9 +171,7 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
             dense::backward(errors, weights, o, x, below);
         }
         if trained.contains(&layer) {
-            let velocity = velocity.get_mut(range).filter(|_| descent.momentum > 0.0);
-            let momentum = velocity.map(|velocity| Momentum { factor: descent.momentum, velocity });
-            dense::descend(x, errors, o, weights, momentum, descent.step_size);
+            each(range, x, errors, o, weights);
         }
         core::mem::swap(&mut own, &mut below);
     }

@@ -2,6 +2,7 @@
 
 mod accepts;
 mod batch;
+mod batches;
 mod epochs;
 mod kept;
 mod order;
@@ -18,6 +19,8 @@ use crate::error::{NotReady, ShapeMismatch};
 use crate::kernel::all_within;
 use crate::memory::{NetworkMemory, NetworkShape};
 use batch::{Scratch, activations_of};
+
+pub use batches::{Batches, add_gradient};
 
 /// A network in the memory `M`: its body is the representation, its last layer the head (Collins et al. 2021, section 2).
 ///

@@ -1,5 +1,7 @@
 //! The order of samples in an epoch: a permutation that takes no memory.
 
+use fedspan_protocol::message::RoundId;
+
 /// Rounds of the network that mixes a sample's number.
 const ROUNDS: usize = 4;
 
@@ -51,6 +53,11 @@ impl Order {
         }
         left << self.half | right
     }
+}
+
+/// What the seeds of a round's epochs come from, on a device with this seed.
+pub fn of_round(seed: u64, id: RoundId) -> u64 {
+    next(seed ^ next(u64::from(id.round) << 16 | u64::from(id.stage)))
 }
 
 /// Another number for each: SplitMix64 (Steele et al. 2014).

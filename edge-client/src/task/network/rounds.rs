@@ -113,8 +113,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         if phases.iter().any(Phase::is_active) && source.at(0).is_none() {
             return Err(DeclineReason::Device);
         }
-        let round = u64::from(id.round) << 16 | u64::from(id.stage);
-        let seed = order::next(self.state.seed ^ order::next(round));
+        let seed = order::of_round(self.state.seed, id);
         let ran = epochs::run(&mut self.memory.parts(), &phases, descent, usage, seed, source);
         if ran == Err(DeclineReason::UpdateNonFinite) || !self.is_finite() {
             for phase in phases.iter().filter(|phase| phase.is_active()) {

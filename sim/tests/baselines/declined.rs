@@ -1,0 +1,179 @@
+//! What devices decline, and that nothing of it stays.
+
+use fedspan_aggregator::algorithm::network::Method;
+use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Task};
+use fedspan_protocol::tensor::TensorDescriptor;
+
+use crate::fleet::{Fleet, samples};
+use crate::{ALL, OF_EVERYONE, PERSONAL, PLAIN, SMALL};
+
+fn fleet_of(method: Method) -> Fleet {
+    Fleet::new(method, if method == Method::Scaffold { PLAIN } else { SMALL }, 1)
+}
+
+/// What a device answers to an opening that was changed.
+fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), DeclineReason> {
+    let (mut open, tensors) = fleet.opening();
+    change(&mut open);
+    fleet.answer(0, &(open, tensors)).map(drop)
+}
+
+#[test]
+fn numbers_out_of_range_are_declined() {
+    let [infinite, nan] = [f32::INFINITY, f32::NAN];
+    let wrong: Vec<(Method, Vec<Baseline>)> = vec![
+        (OF_EVERYONE[0], [-0.1, infinite, nan].map(|pull| Baseline::Proximal { pull }).to_vec()),
+        (
+            OF_EVERYONE[2],
+            [-0.1, infinite, nan].map(|inner_step| Baseline::FirstOrderMeta { inner_step }).to_vec(),
+        ),
+        (
+            OF_EVERYONE[3],
+            [-0.1, infinite, nan].map(|inner_step| Baseline::HessianFreeMeta { inner_step }).to_vec(),
+        ),
+        (PERSONAL[0], [-0.1, infinite, nan].map(|pull| Baseline::Ditto { pull }).to_vec()),
+        (PERSONAL[1], [-0.1, 1.1, nan].map(|own| Baseline::Mixture { own, adaptation: 0.0 }).to_vec()),
+        (
+            PERSONAL[1],
+            [-0.1, infinite, nan].map(|adaptation| Baseline::Mixture { own: 0.5, adaptation }).to_vec(),
+        ),
+        (PERSONAL[2], [-0.1, 1.1, nan].map(|part| Baseline::TowardsMean { part }).to_vec()),
+        (PERSONAL[3], [-0.1, infinite, nan].map(|pull| Baseline::MultiTask { pull }).to_vec()),
+    ];
+    for (method, baselines) in wrong {
+        for wrong in baselines {
+            let mut fleet = fleet_of(method);
+            let change = |open: &mut RoundOpen| {
+                if let Task::Baseline { baseline, .. } = &mut open.task {
+                    *baseline = wrong;
+                }
+            };
+            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter), "{wrong:?}");
+            fleet.play(&ALL);
+        }
+    }
+}
+
+#[test]
+fn steps_that_are_none_are_declined() {
+    let wrong = [
+        Descent { step_size: f32::NAN, ..SMALL },
+        Descent { step_size: -0.1, ..SMALL },
+        Descent { momentum: 1.0, ..SMALL },
+        Descent { batch: 0, ..SMALL },
+        Descent { batch: 3, ..SMALL },
+    ];
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let mut fleet = fleet_of(method);
+        for wrong in wrong {
+            let change = |open: &mut RoundOpen| {
+                if let Task::Baseline { descent, .. } = &mut open.task {
+                    *descent = wrong;
+                }
+            };
+            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter), "{method:?} {wrong:?}");
+        }
+        let change = |open: &mut RoundOpen| {
+            if let Task::Baseline { epochs, .. } = &mut open.task {
+                *epochs = 0;
+            }
+        };
+        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
+    }
+    // Control variates are those of plain steps, and no step goes no way.
+    let mut fleet = fleet_of(Method::Scaffold);
+    for wrong in [SMALL, Descent { step_size: 0.0, ..PLAIN }] {
+        let change = |open: &mut RoundOpen| {
+            if let Task::Baseline { descent, .. } = &mut open.task {
+                *descent = wrong;
+            }
+        };
+        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
+    }
+}
+
+#[test]
+fn tensors_of_another_shape_are_declined() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let mut fleet = fleet_of(method);
+        let changes: [fn(&mut RoundOpen); 4] = [
+            |open| {
+                let _ = open.tensors.pop();
+            },
+            |open| open.tensors[1].cols += 1,
+            // SCAFFOLD's have twice the rows of everyone else's.
+            |open| open.tensors[0].rows = if open.tensors[0].rows == 8 { 4 } else { 8 },
+            |open| {
+                let [first, second]: [TensorDescriptor; 2] = open.tensors.as_slice().try_into().unwrap();
+                open.tensors = [second, first].into_iter().collect();
+            },
+        ];
+        for change in changes {
+            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Tensors), "{method:?}");
+        }
+        fleet.play(&ALL);
+    }
+}
+
+#[test]
+fn the_rounds_of_another_method_are_declined() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([Method::FedAvg]) {
+        let mut fleet = fleet_of(method);
+        let other = if method == OF_EVERYONE[0] {
+            Baseline::Ditto { pull: 0.0 }
+        } else {
+            Baseline::Proximal { pull: 0.0 }
+        };
+        let change = |open: &mut RoundOpen| {
+            let (Task::Baseline { descent, epochs, encoding, .. }
+            | Task::Sgd { descent, epochs, encoding, .. }) = open.task
+            else {
+                panic!("{:?}", open.task)
+            };
+            open.task = Task::Baseline { baseline: other, descent, epochs, encoding };
+        };
+        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Task), "{method:?}");
+    }
+}
+
+#[test]
+fn values_that_are_no_numbers_are_declined() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let mut fleet = fleet_of(method);
+        let mut opening = fleet.opening();
+        *opening.1[1].values.last_mut().unwrap() = f32::NAN;
+        assert_eq!(fleet.answer(0, &opening).map(drop), Err(DeclineReason::NonFinite));
+    }
+}
+
+/// The next round finds a device as it was.
+#[test]
+fn a_device_that_diverges_says_so_and_keeps_nothing_of_it() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let mut fleet = fleet_of(method);
+        fleet.play(&ALL);
+        let (scored, control) = (fleet.scored(0), fleet.devices[0].control().map(<[f32]>::to_vec));
+        let set = fleet.sets[0].clone();
+        fleet.sets[0].x.iter_mut().for_each(|value| *value *= 3e38);
+        assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::UpdateNonFinite), "{method:?}");
+        fleet.sets[0] = set;
+        assert_eq!(fleet.scored(0), scored);
+        assert_eq!(fleet.devices[0].control().map(<[f32]>::to_vec), control);
+        fleet.play(&ALL);
+    }
+}
+
+#[test]
+fn without_samples_there_is_no_round_and_bad_ones_are_passed_over() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let mut fleet = fleet_of(method);
+        fleet.sets[0] = samples(0, 0);
+        assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
+        // A sample that cannot be used changes the order of the others, and nothing else.
+        let mut bad = fleet_of(method);
+        bad.sets[1].x[4] = f32::NAN;
+        bad.play(&ALL);
+        assert!(bad.bits().iter().all(|value| f64::from_bits(*value).is_finite()));
+        assert!(bad.scored(1).iter().all(|value| value.is_finite()), "{method:?}");
+    }
+}

@@ -1,0 +1,150 @@
+//! A server's algorithm and simulated devices, without a wire: rounds of whom one likes.
+
+use fedspan_aggregator::aggregate::{Rule, Share};
+use fedspan_aggregator::algorithm::network::{Method, NetworkParameters, NetworkShape, build};
+use fedspan_aggregator::algorithm::{Algorithm, Tensor, Weighting};
+use fedspan_client::Task;
+use fedspan_client::source::Recording;
+use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
+use fedspan_protocol::tensor::Encoding;
+use fedspan_sim::data::{Labels, Set};
+use fedspan_sim::network::{NetworkBuild, SimNetwork};
+
+use crate::common::numbers;
+
+/// Sizes of everything: features, the hidden layer, classes, samples of a device.
+pub const D: usize = 3;
+pub const H: usize = 4;
+pub const C: usize = 3;
+pub const M: usize = 7;
+
+/// A device's samples: noise, whose class has something to do with it, and with the device.
+pub fn samples(device: u64, count: usize) -> Set {
+    let x: Vec<f32> = numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
+    let class = |x: &[f32]| u8::from(x[0] > 0.2) + u8::from(x[1] + x[2] > 0.3 * device as f32);
+    let classes = x.chunks(D).map(class).collect();
+    Set { x, y: Labels::Classes(classes) }
+}
+
+pub fn source(set: &Set) -> Recording<'_> {
+    let Labels::Classes(classes) = &set.y else { panic!("classes") };
+    Recording::classification(&set.x, classes, D)
+}
+
+/// What a method is told on these sizes.
+pub fn parameters(method: Method, descent: Descent, epochs: u16) -> NetworkParameters {
+    NetworkParameters {
+        shape: NetworkShape { features: D as u16, hidden: [H as u16, 0, 0], outputs: C as u16 },
+        method,
+        descent,
+        head_epochs: 0,
+        epochs,
+        download_encoding: Encoding::F32,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::Mean,
+        fleet: 3,
+        seed: 5,
+    }
+}
+
+pub struct Fleet {
+    pub algorithm: Box<dyn Algorithm>,
+    pub devices: Vec<SimNetwork>,
+    pub sets: Vec<Set>,
+    pub round: u32,
+}
+
+impl Fleet {
+    /// Three devices of `M` samples.
+    pub fn new(method: Method, descent: Descent, epochs: u16) -> Self {
+        let parameters = parameters(method, descent, epochs);
+        let build_for = NetworkBuild::of(parameters);
+        Self {
+            algorithm: build(parameters),
+            devices: (0..3).map(|device| SimNetwork::new(&build_for, device, M)).collect(),
+            sets: (0..3).map(|device| samples(device, M)).collect(),
+            round: 0,
+        }
+    }
+
+    /// What the next round opens with.
+    pub fn opening(&self) -> (RoundOpen, Vec<Tensor>) {
+        let request = self.algorithm.request();
+        let tensors = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
+        let id = RoundId { round: self.round + 1, stage: 0 };
+        (RoundOpen { id, task: request.task, tensors }, request.tensors)
+    }
+
+    /// One device's answer to an opening.
+    pub fn answer(
+        &mut self,
+        device: usize,
+        (open, tensors): &(RoundOpen, Vec<Tensor>),
+    ) -> Result<Vec<Tensor>, DeclineReason> {
+        let task = &mut self.devices[device];
+        task.open(open)?;
+        for (index, tensor) in tensors.iter().enumerate() {
+            task.tensor_mut(index).unwrap().copy_from_slice(&tensor.values);
+        }
+        task.verify()?;
+        task.run(open.id, &mut source(&self.sets[device]))?;
+        let sent = task.upload().into_iter().enumerate().map(|(index, tensor)| {
+            let mut values = vec![f32::NAN; tensor.elements()];
+            // In two pieces, as chunks go.
+            let (head, tail) = values.split_at_mut(5);
+            task.emit(index, 0, head);
+            task.emit(index, 5, tail);
+            Tensor { role: tensor.role, rows: tensor.rows, cols: tensor.cols, values }
+        });
+        Ok(sent.collect())
+    }
+
+    /// A round of these devices.
+    pub fn play(&mut self, who: &[usize]) {
+        let opening = self.opening();
+        for &device in who {
+            let sent = self.answer(device, &opening).unwrap();
+            assert_eq!(
+                sent.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
+                self.algorithm.request().expects
+            );
+            self.algorithm.absorb(device as u64, Share::of(M as u32), &sent);
+        }
+        self.algorithm.finish().unwrap();
+        self.round += 1;
+    }
+
+    /// Everyone's layers.
+    pub fn shared(&self) -> Vec<Tensor> {
+        let head = HeadSolve::Sgd { epochs: 0, descent: Descent::default() };
+        self.algorithm.fit_request(head).tensors
+    }
+
+    /// The bits of everyone's network.
+    pub fn bits(&self) -> Vec<u64> {
+        self.algorithm.representation().iter().map(|value| value.to_bits()).collect()
+    }
+
+    pub fn scored(&self, device: usize) -> Vec<f32> {
+        self.devices[device].scored(&self.shared(), &self.sets[device])
+    }
+
+    /// Every device fits its head, with no epochs: what it has then.
+    pub fn fitted(&mut self, device: usize) -> Vec<f32> {
+        let (mut open, _) = self.opening();
+        let tensors = self.shared();
+        open.task = Wire::FitHead {
+            head: HeadSolve::Sgd { epochs: 0, descent: Descent { batch: 1, ..Descent::default() } },
+        };
+        open.tensors = tensors.iter().map(|tensor| tensor.descriptor(Encoding::F32)).collect();
+        assert!(self.answer(device, &(open, tensors)).unwrap().is_empty());
+        self.devices[device].own().to_vec()
+    }
+}
+
+/// The first sample, again and again.
+pub fn repeated(set: &Set, count: usize) -> Set {
+    let Labels::Classes(classes) = &set.y else { panic!("classes") };
+    Set { x: set.x[..D].repeat(count), y: Labels::Classes(vec![classes[0]; count]) }
+}

@@ -1,0 +1,216 @@
+//! The baselines on networks: each against its formula in f64, what they become at the ends of their parameters, and what
+//! is declined.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod declined;
+mod fleet;
+mod oracle;
+mod runs;
+
+use fedspan_aggregator::algorithm::network::Method;
+use fedspan_protocol::message::Descent;
+
+use fleet::{Fleet, M};
+use oracle::Oracle;
+
+/// A batch for all samples.
+const WHOLE: Descent = Descent { step_size: 0.3, momentum: 0.5, batch: 8 };
+/// Several batches, the last of which is not full.
+const SMALL: Descent = Descent { step_size: 0.1, momentum: 0.5, batch: 2 };
+const PLAIN: Descent = Descent { momentum: 0.0, ..SMALL };
+
+const ALL: [usize; 3] = [0, 1, 2];
+
+const PERSONAL: [Method; 4] = [
+    Method::Ditto { pull: 0.7 },
+    Method::Apfl { own: 0.3, adaptation: 0.5 },
+    Method::L2gd { part: 0.4 },
+    Method::FedMtl { pull: 0.5 },
+];
+const OF_EVERYONE: [Method; 4] = [
+    Method::FedProx { pull: 0.5 },
+    Method::Scaffold,
+    Method::PerFedAvg { inner_step: 0.2, hessian_free: false },
+    Method::PerFedAvg { inner_step: 0.2, hessian_free: true },
+];
+
+fn close(what: &str, ours: impl IntoIterator<Item = f64>, wanted: &[f64]) {
+    let ours: Vec<f64> = ours.into_iter().collect();
+    assert_eq!(ours.len(), wanted.len());
+    let worst = ours.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(worst < 2e-6, "{what}: off by {worst}");
+}
+
+fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
+    values.iter().map(|value| f64::from(*value))
+}
+
+#[test]
+fn each_method_is_its_formula() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let descent = if method == Method::Scaffold { Descent { momentum: 0.0, ..WHOLE } } else { WHOLE };
+        let mut fleet = Fleet::new(method, descent, 2);
+        let start = fleet.algorithm.representation().iter().copied().collect();
+        let mut oracle = Oracle::new(method, descent, 2, start);
+        // Device 2 has a round less than the others; what is scored of it is what it has then.
+        for who in [&[0, 1][..], &ALL, &[1, 2]] {
+            fleet.play(who);
+            oracle.play(who, &fleet.sets);
+            close(&format!("{method:?}"), fleet.algorithm.representation().iter().copied(), &oracle.shared);
+            for device in ALL {
+                let what = format!("{method:?}, device {device} after {who:?}");
+                close(&what, wide(&fleet.scored(device)), &oracle.scored(device, &fleet.sets[device]));
+            }
+        }
+    }
+}
+
+/// The bits of everyone's network after three rounds.
+fn bits(method: Method, descent: Descent) -> Vec<u64> {
+    let mut fleet = Fleet::new(method, descent, 2);
+    for who in [&ALL[..], &[0, 2], &ALL] {
+        fleet.play(who);
+    }
+    fleet.bits()
+}
+
+#[test]
+fn what_everyone_shares_is_that_of_fedavg() {
+    for method in [
+        Method::FedProx { pull: 0.0 },
+        Method::Ditto { pull: 0.7 },
+        Method::Apfl { own: 0.3, adaptation: 0.5 },
+        // Who goes all the way to the mean begins with it.
+        Method::L2gd { part: 1.0 },
+    ] {
+        for descent in [SMALL, PLAIN] {
+            assert_eq!(bits(method, descent), bits(Method::FedAvg, descent), "{method:?}");
+        }
+    }
+    assert_ne!(bits(Method::FedProx { pull: 0.01 }, SMALL), bits(Method::FedAvg, SMALL));
+}
+
+/// With one batch an epoch, which serves for the inner and the outer gradient.
+#[test]
+fn a_meta_step_without_inner_step_is_one_of_fedavg() {
+    for hessian_free in [false, true] {
+        let method = |inner_step| Method::PerFedAvg { inner_step, hessian_free };
+        assert_eq!(bits(method(0.0), WHOLE), bits(Method::FedAvg, WHOLE));
+        assert_ne!(bits(method(0.1), WHOLE), bits(Method::FedAvg, WHOLE));
+    }
+}
+
+/// An epoch of seven samples has batches of 2, 2, 2 and 1: first order takes two steps, and so does Hessian-free.
+#[test]
+fn a_meta_step_takes_batches_of_its_own() {
+    let counts = [(false, 2.0), (true, 2.0)];
+    for (hessian_free, steps) in counts {
+        // Steps so small that the gradient is that of the start: their number shows.
+        let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
+        let method = Method::PerFedAvg { inner_step: 0.0, hessian_free };
+        let mut fleet = Fleet::new(method, descent, 1);
+        let before = fleet.algorithm.representation().clone();
+        // One sample again and again: all batches have the same gradient.
+        let one = fleet.sets[0].clone();
+        for set in &mut fleet.sets {
+            *set = fleet::repeated(&one, M);
+        }
+        fleet.play(&[0]);
+        let moved = (fleet.algorithm.representation() - &before).norm();
+        let mut whole = Fleet::new(Method::FedAvg, Descent { batch: 8, ..descent }, 1);
+        whole.sets = fleet.sets.clone();
+        whole.play(&[0]);
+        let once = (whole.algorithm.representation() - &before).norm();
+        assert!((moved / once - steps).abs() < 0.01, "{moved} {once}");
+    }
+}
+
+#[test]
+fn the_first_round_of_scaffold_is_one_of_fedavg_without_momentum() {
+    let [mut ours, mut theirs] =
+        [Method::Scaffold, Method::FedAvg].map(|method| Fleet::new(method, PLAIN, 2));
+    ours.play(&ALL);
+    theirs.play(&ALL);
+    assert_eq!(ours.bits(), theirs.bits());
+    ours.play(&ALL);
+    theirs.play(&ALL);
+    assert_ne!(ours.bits(), theirs.bits(), "from the second on steps are corrected");
+}
+
+/// The server's c is the mean of the devices', those that were in no round included, whose are zero.
+#[test]
+fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
+    let mut fleet = Fleet::new(Method::Scaffold, PLAIN, 2);
+    for who in [&ALL[..2], &ALL, &ALL, &[1]] {
+        fleet.play(who);
+        let state = fleet.algorithm.state();
+        // Layer by layer the model, and below it c.
+        let first = (fleet::D + 1) * fleet::H;
+        let rest = state.len() / 2 - first;
+        let c = [&state[first..2 * first], &state[2 * first + rest..]].concat();
+        assert!(c.iter().any(|value| value.abs() > 1e-3));
+        let own = |device: usize| fleet.devices[device].control().map(|own| wide(own).collect::<Vec<_>>());
+        let mut mean = vec![0.0; c.len()];
+        for own in ALL.iter().filter_map(|device| own(*device)) {
+            for (mean, own) in mean.iter_mut().zip(own) {
+                *mean += own / 3.0;
+            }
+        }
+        close("c", c, &mean);
+    }
+}
+
+#[test]
+fn who_is_drawn_nowhere_trains_alone() {
+    for method in [Method::L2gd { part: 0.0 }, Method::FedMtl { pull: 0.0 }] {
+        let [mut ours, mut alone] = [method, Method::LocalOnly].map(|method| Fleet::new(method, SMALL, 2));
+        for who in [&ALL[..], &[1, 2], &ALL] {
+            ours.play(who);
+            alone.play(who);
+            for device in ALL {
+                assert_eq!(ours.scored(device), alone.scored(device), "{method:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mixture_of_one_network_is_that_network() {
+    let mut everyones = Fleet::new(Method::Apfl { own: 0.0, adaptation: 0.0 }, SMALL, 2);
+    let mut own = Fleet::new(Method::Apfl { own: 1.0, adaptation: 0.0 }, SMALL, 2);
+    let [mut fedavg, mut alone] = [Method::FedAvg, Method::LocalOnly].map(|m| Fleet::new(m, SMALL, 2));
+    for _ in 0..2 {
+        for fleet in [&mut everyones, &mut own, &mut fedavg, &mut alone] {
+            fleet.play(&ALL);
+        }
+        for device in ALL {
+            assert_eq!(everyones.scored(device), fedavg.scored(device));
+            assert_eq!(own.scored(device), alone.scored(device));
+        }
+    }
+}
+
+#[test]
+fn the_final_head_is_fitted_on_what_is_scored() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let descent = if method == Method::Scaffold { PLAIN } else { SMALL };
+        let mut fleet = Fleet::new(method, descent, 1);
+        let start = fleet.devices[2].own().to_vec();
+        fleet.play(&[0, 1]);
+        for device in [0, 1] {
+            let scored = fleet.scored(device);
+            assert_eq!(fleet.fitted(device), scored, "{method:?}");
+        }
+        // A device that was in no round has the network that all begin with, and fits its head on everyone's.
+        if matches!(method, Method::Ditto { .. } | Method::L2gd { .. } | Method::FedMtl { .. }) {
+            assert_eq!(fleet.scored(2), start);
+        }
+        if !matches!(method, Method::PerFedAvg { .. }) {
+            let shared: Vec<f32> = fleet.shared().into_iter().flat_map(|tensor| tensor.values).collect();
+            let fitted = fleet.fitted(2);
+            assert!(fitted.iter().zip(&shared).all(|(a, b)| (a - b).abs() < 1e-6), "{method:?}");
+        }
+    }
+}

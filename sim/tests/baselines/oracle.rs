@@ -1,0 +1,172 @@
+//! The methods' rounds in f64, with whole batches, from the papers' formulas. Gradients are central differences.
+
+use fedspan_aggregator::algorithm::network::Method;
+use fedspan_protocol::message::Descent;
+use fedspan_sim::data::{Labels, Set};
+
+use crate::fleet::{C, D, H};
+
+type Vector = Vec<f64>;
+
+/// The mean cross-entropy of a set.
+fn loss(set: &Set, w: &[f64]) -> f64 {
+    let Labels::Classes(classes) = &set.y else { panic!("classes") };
+    let dense = |x: &[f64], w: &[f64], outputs: usize| -> Vector {
+        let ones = x.iter().copied().chain([1.0]);
+        let products = ones.zip(w.chunks(outputs));
+        products
+            .fold(vec![0.0; outputs], |sum, (x, row)| sum.iter().zip(row).map(|(s, w)| s + x * w).collect())
+    };
+    let one = |(x, class): (&[f32], &u8)| {
+        let x: Vector = x.iter().map(|value| f64::from(*value)).collect();
+        let hidden: Vector = dense(&x, &w[..(D + 1) * H], H).iter().map(|value| value.max(0.0)).collect();
+        let logits = dense(&hidden, &w[(D + 1) * H..], C);
+        logits.iter().map(|logit| logit.exp()).sum::<f64>().ln() - logits[usize::from(*class)]
+    };
+    set.x.chunks(D).zip(classes).map(one).sum::<f64>() / classes.len() as f64
+}
+
+/// `a + factor b`.
+fn plus(a: &[f64], factor: f64, b: &[f64]) -> Vector {
+    a.iter().zip(b).map(|(a, b)| a + factor * b).collect()
+}
+
+fn minus(a: &[f64], b: &[f64]) -> Vector {
+    plus(a, -1.0, b)
+}
+
+fn gradient(set: &Set, w: &[f64]) -> Vector {
+    let at = |index: usize, h: f64| {
+        let mut moved = w.to_vec();
+        moved[index] += h;
+        loss(set, &moved)
+    };
+    (0..w.len()).map(|index| (at(index, 1e-5) - at(index, -1e-5)) / 2e-5).collect()
+}
+
+/// A device's state.
+#[derive(Clone)]
+pub struct Device {
+    pub own: Vector,
+    pub control: Vector,
+    pub alpha: f64,
+}
+
+pub struct Oracle {
+    pub method: Method,
+    pub descent: Descent,
+    pub epochs: u16,
+    pub shared: Vector,
+    pub control: Vector,
+    pub devices: Vec<Device>,
+}
+
+impl Oracle {
+    /// All begin with `start`.
+    pub fn new(method: Method, descent: Descent, epochs: u16, start: Vector) -> Self {
+        let alpha = if let Method::Apfl { own, .. } = method { own.into() } else { 0.0 };
+        let control = vec![0.0; start.len()];
+        let device = Device { own: start.clone(), control: control.clone(), alpha };
+        Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
+    }
+
+    /// SGD with momentum from `w`, one step an epoch, along `direction`.
+    fn descend(&self, mut w: Vector, mut direction: impl FnMut(&[f64]) -> Vector) -> Vector {
+        let mut velocity = vec![0.0; w.len()];
+        for _ in 0..self.epochs {
+            velocity = plus(&direction(&w), self.descent.momentum.into(), &velocity);
+            w = plus(&w, -f64::from(self.descent.step_size), &velocity);
+        }
+        w
+    }
+
+    /// A device's part: what it sends, with SCAFFOLD's change.
+    fn part(&self, device: &mut Device, set: &Set) -> (Vector, Vector) {
+        let (w0, none) = (&self.shared, vec![0.0; self.shared.len()]);
+        let g = |w: &[f64]| gradient(set, w);
+        let pulled = |pull: f32, w: &[f64]| plus(&g(w), pull.into(), &minus(w, w0));
+        match self.method {
+            Method::FedProx { pull } => (self.descend(w0.clone(), |w| pulled(pull, w)), none),
+            Method::Scaffold => {
+                let correction = minus(&self.control, &device.control);
+                let y = self.descend(w0.clone(), |w| plus(&g(w), 1.0, &correction));
+                let way = f64::from(self.epochs) * f64::from(self.descent.step_size);
+                let control = plus(&minus(&device.control, &self.control), 1.0 / way, &minus(w0, &y));
+                let change = minus(&control, &device.control);
+                device.control = control;
+                (y, change)
+            }
+            Method::PerFedAvg { inner_step, hessian_free } => {
+                let alpha = f64::from(inner_step);
+                let step = |w: &[f64]| {
+                    let outer = g(&plus(w, -alpha, &g(w)));
+                    if !hessian_free {
+                        return outer;
+                    }
+                    let ahead = g(&plus(w, 1e-4, &outer));
+                    let product = minus(&ahead, &g(&plus(w, -1e-4, &outer)));
+                    plus(&outer, -alpha / 2e-4, &product)
+                };
+                (self.descend(w0.clone(), step), none)
+            }
+            Method::Ditto { pull } => {
+                device.own = self.descend(device.own.clone(), |v| pulled(pull, v));
+                (self.descend(w0.clone(), g), none)
+            }
+            Method::Apfl { adaptation, .. } => {
+                let mixed = |alpha: f64, v: &[f64], w: &[f64]| plus(&plus(w, alpha, v), -alpha, w);
+                let slope = g(&mixed(device.alpha, &device.own, w0));
+                let apart = minus(&device.own, w0);
+                let product: f64 = slope.iter().zip(&apart).map(|(g, a)| g * a).sum();
+                device.alpha = (device.alpha - f64::from(adaptation) * product).clamp(0.0, 1.0);
+                let (alpha, length) = (device.alpha, w0.len());
+                // Both at once: w, then v.
+                let both = [w0.as_slice(), &device.own].concat();
+                let both = self.descend(both, |both| {
+                    let (w, v) = both.split_at(length);
+                    let own: Vector = g(&mixed(alpha, v, w)).iter().map(|g| alpha * g).collect();
+                    [g(w), own].concat()
+                });
+                device.own = both[length..].to_vec();
+                (both[..length].to_vec(), none)
+            }
+            Method::L2gd { part } => {
+                let moved = plus(&device.own, part.into(), &minus(w0, &device.own));
+                device.own = self.descend(moved, g);
+                (device.own.clone(), none)
+            }
+            Method::FedMtl { pull } => {
+                device.own = self.descend(device.own.clone(), |w| pulled(pull, w));
+                (device.own.clone(), none)
+            }
+            _ => panic!("no baseline"),
+        }
+    }
+
+    /// A round of these devices.
+    pub fn play(&mut self, who: &[usize], sets: &[Set]) {
+        let mut devices = self.devices.clone();
+        let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
+        for &index in who {
+            let (sent, change) = self.part(&mut devices[index], &sets[index]);
+            mean = plus(&mean, 1.0 / who.len() as f64, &sent);
+            changes = plus(&changes, 1.0 / self.devices.len() as f64, &change);
+        }
+        self.devices = devices;
+        self.shared = mean;
+        self.control = plus(&self.control, 1.0, &changes);
+    }
+
+    /// What the paper scores.
+    pub fn scored(&self, device: usize, set: &Set) -> Vector {
+        let Device { own, alpha, .. } = &self.devices[device];
+        match self.method {
+            Method::Ditto { .. } | Method::L2gd { .. } | Method::FedMtl { .. } => own.clone(),
+            Method::Apfl { .. } => plus(&plus(&self.shared, *alpha, own), -alpha, &self.shared),
+            Method::PerFedAvg { inner_step, .. } => {
+                plus(&self.shared, -f64::from(inner_step), &gradient(set, &self.shared))
+            }
+            _ => self.shared.clone(),
+        }
+    }
+}
