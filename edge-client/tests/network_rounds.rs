@@ -190,6 +190,18 @@ fn rounds_without_the_body_need_one() {
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
 }
 
+/// After a reset the head comes from the store, and the next round goes on from it.
+#[test]
+fn a_stored_head_is_where_the_next_round_begins() {
+    let before = device();
+    let mut after = Network::new(NetworkHeap::new(SHAPE), 1);
+    after.head_mut().copy_from_slice(before.head());
+    after.restore_head(before.head_fitted_on().unwrap());
+    let samples = labelled(SHAPE, 10, 1);
+    round(&mut after, fit(CALM, 0), 0..2, before.parameters(), &mut samples.clone()).unwrap();
+    assert_eq!(bits(after.parameters()), bits(before.parameters()));
+}
+
 /// A shared head whose download was cut off is not what a personal one goes on from.
 #[test]
 #[cfg(feature = "shared-head")]

@@ -69,9 +69,10 @@ impl<M: NetworkMemory> Task for Network<M> {
         if absent & layers_bits(&(0..head)) != 0 {
             return Err(DeclineReason::Tensors);
         }
-        if absent != 0 && !travelling.contains(&head) {
+        let own = layers_bits(&(head..head + 1));
+        if absent & own != 0 {
             self.head_mut().fill(0.0);
-            self.state.absent &= !layers_bits(&(head..head + 1));
+            self.state.absent &= !own;
         }
         self.state.task = Some(round.task);
         self.state.travelling = travelling;
