@@ -61,11 +61,11 @@ fn each_refusal() {
         let model = Model::Linear { features, width, outputs };
         assert_eq!(refused(&plain, &|h| h.capabilities.model = model), shape);
     }
-    for limit in [0, 1, 127, 4097, u16::MAX] {
-        let expected = Refusal::FrameLimit { least: 128, most: 4096 };
+    for limit in [0, 1, 127, 16385, u16::MAX] {
+        let expected = Refusal::FrameLimit { least: 128, most: 16384 };
         assert_eq!(refused(&plain, &|h| h.capabilities.frame_limit = limit), expected);
     }
-    for limit in [128, 4096] {
+    for limit in [128, 16384] {
         assert_eq!(plain.admit(&changed(|h| h.capabilities.frame_limit = limit)), Ok(()));
     }
     // Exactly what is missing is named: fedrep (bit 0) and fit-head (bit 1).
@@ -140,12 +140,12 @@ fn frames_that_cannot_carry_the_model_are_refused_with_the_least_that_can() {
     let needs = requirements_of(shape, "name = \"fedrep\"", None);
     let answer = |limit| needs.admit(&hello(1, shape, limit));
     // 6272 values in 256 chunks: 25 a chunk, 100 bytes, and 40 beside it.
-    assert_eq!(answer(128), Err(Refusal::FrameLimit { least: 140, most: 4096 }));
-    assert_eq!(answer(139), Err(Refusal::FrameLimit { least: 140, most: 4096 }));
+    assert_eq!(answer(128), Err(Refusal::FrameLimit { least: 140, most: 16384 }));
+    assert_eq!(answer(139), Err(Refusal::FrameLimit { least: 140, most: 16384 }));
     assert_eq!(answer(140), Ok(()));
     // Halves need less; here the upload decides.
     let half = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"\nupload = \"f16\"", None);
     assert_eq!(half.admit(&hello(1, shape, 128)), Ok(()));
     let mixed = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"", None);
-    assert_eq!(mixed.admit(&hello(1, shape, 128)), Err(Refusal::FrameLimit { least: 140, most: 4096 }));
+    assert_eq!(mixed.admit(&hello(1, shape, 128)), Err(Refusal::FrameLimit { least: 140, most: 16384 }));
 }

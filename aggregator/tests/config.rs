@@ -366,8 +366,8 @@ fn each_kind_of_mistake_has_its_message() {
         ),
         (
             "d = 20\noutputs = 2\n[model]\nk = 3",
-            "d = 2000\noutputs = 2\n[model]\nk = 200",
-            "fleet.toml:8: model.k: found 200, ",
+            "d = 2000\noutputs = 2\n[model]\nk = 600",
+            "fleet.toml:8: model.k: found 600, ",
         ),
     ];
     for (old, new, expected) in cases {

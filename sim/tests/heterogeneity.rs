@@ -381,7 +381,7 @@ fn figures_of_the_papers_run() {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
     let figures: Vec<&&str> =
         names.iter().filter(|name| name.starts_with("srpfl-") || **name == "flanp").collect();
-    assert_eq!(figures.len(), 9);
+    assert_eq!(figures.len(), 10);
     for name in figures {
         let text = Scenario::built_in(name).unwrap();
         for (policy, communication) in [("", "fleet.communication=0"), (" full", "fleet.communication=10")] {
