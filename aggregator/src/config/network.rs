@@ -102,6 +102,8 @@ fn read_method(
         );
         return Err(place("momentum").problem("momentum", message));
     }
+    // Where a batch's curvature is above 1 / alpha, second derivatives turn a step round.
+    let inner_step = if name == AlgorithmName::PerFedAvgHf { 0.05 } else { 0.1 };
     let method = match name {
         AlgorithmName::FedPer => Method::FedPer,
         AlgorithmName::FedAvg => Method::FedAvg,
@@ -111,16 +113,16 @@ fn read_method(
             Method::LgFedAvg { layers: count("shared_layers", 2, 1..=HIDDEN_MAX as u64 + 1)?.into() }
         }
         AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => Method::PerFedAvg {
-            inner_step: number("inner_step", 0.1, 0.0..=1e6)?,
+            inner_step: number("inner_step", inner_step, 0.0..=1e6)?,
             hessian_free: name == AlgorithmName::PerFedAvgHf,
         },
-        AlgorithmName::Ditto => Method::Ditto { pull: number("pull", 0.75, 0.0..=1e6)? },
+        AlgorithmName::Ditto => Method::Ditto { pull: number("pull", 0.1, 0.0..=1e6)? },
         AlgorithmName::Apfl => Method::Apfl {
-            own: number("own", 0.5, 0.0..=1.0)?,
+            own: number("own", 0.25, 0.0..=1.0)?,
             adaptation: number("adaptation", 0.0, 0.0..=1e6)?,
         },
-        AlgorithmName::L2gd => Method::L2gd { part: number("part", 0.5, 0.0..=1.0)? },
-        AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.1, 0.0..=1e6)? },
+        AlgorithmName::L2gd => Method::L2gd { part: number("part", 0.05, 0.0..=1.0)? },
+        AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
         AlgorithmName::LocalSgd => Method::LocalOnly,
         _ => Method::FedRep,
     };

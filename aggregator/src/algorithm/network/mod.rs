@@ -89,7 +89,9 @@ impl Method {
             Self::FedRep | Self::FedPer => "everyone's body with the client's head as it was trained last",
             Self::FedAvg | Self::FedProx { .. } | Self::Scaffold => "everyone's network",
             Self::LgFedAvg { .. } => "the client's body as it was trained last with everyone's last layers",
-            Self::PerFedAvg { .. } => "everyone's network after a pass over the client's samples",
+            Self::PerFedAvg { .. } => {
+                "everyone's network after one step down the gradient of all the client's samples"
+            }
             Self::Apfl { .. } => "the client's mixture of its own network and everyone's",
             Self::Ditto { .. } | Self::L2gd { .. } | Self::FedMtl { .. } | Self::LocalOnly => {
                 "the client's own network as it was trained last"
