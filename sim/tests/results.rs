@@ -58,7 +58,14 @@ fn a_run_writes_what_is_promised() {
     let out = here.join("out");
     assert_eq!(
         files(&out).into_keys().collect::<Vec<_>>(),
-        ["clients.csv", "model/heads.npy", "model/representation.npy", "report.html", "rounds.jsonl", "summary.json"]
+        [
+            "clients.csv",
+            "model/heads.npy",
+            "model/representation.npy",
+            "report.html",
+            "rounds.jsonl",
+            "summary.json"
+        ]
     );
     let summary = read(&out.join("summary.json"));
     for (field, value) in [("scenario", "linear"), ("algorithm", "fedrep"), ("version", "0.1.0")] {
@@ -201,7 +208,9 @@ fn a_run_removes_what_earlier_runs_wrote_and_nothing_else() {
     }
     let local = run(&["--set", "algorithm.name=local-only"]);
     let mut expected: Vec<String> = own.map(str::to_owned).to_vec();
-    expected.extend(["clients.csv", "model/heads.npy", "report.html", "rounds.jsonl", "summary.json"].map(str::to_owned));
+    expected.extend(
+        ["clients.csv", "model/heads.npy", "report.html", "rounds.jsonl", "summary.json"].map(str::to_owned),
+    );
     expected.sort_unstable();
     assert_eq!(local, expected);
     assert!(!out.join("seed-7").exists() && out.join("seed-8").is_dir());

@@ -141,7 +141,7 @@ async fn wrong_hellos_get_a_typed_refusal_and_others_are_undisturbed() {
 
     let mut limit = good;
     limit.capabilities.frame_limit = 16;
-    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { least: 128, most: 4096 })]);
+    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { least: 128, most: 16384 })]);
 
     let status = world.finish().await;
     assert_eq!(status.connections.refused, 5);
