@@ -11,8 +11,8 @@ pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, T
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
-    Section, Source, StopSection, check_aggregation, check_hidden, read_aggregation, read_algorithm,
-    read_bounds, read_model, read_participation, read_privacy, read_stop,
+    Section, Source, StopSection, check_aggregation, check_hidden, check_schedule, read_aggregation,
+    read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
 };
 use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
@@ -320,6 +320,7 @@ impl Scenario {
                 "found \"mlp\", which tells classes apart; these data have none; allowed here: \"linear\"";
             return Err(root.section("model")?.problem("kind", message));
         }
+        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
         if self.stop.distance.is_some() {
             let message = "a network has no distance to a true representation; allowed here: accuracy, loss, simulated_time";
             return Err(root.section("stop")?.problem("distance", message));

@@ -9,6 +9,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 use super::build::{Shape, build_engine, network_shape};
+use super::network::check_schedule;
 use super::privacy::{check_hidden, read_minimum};
 use super::reader::Section;
 use super::sections::{
@@ -226,6 +227,7 @@ impl Fleet {
         else {
             return Ok(());
         };
+        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
         if !network.method.is_on_devices() || network.method == Method::LocalOnly {
             let message = format!(
                 "{:?} is for simulations; allowed for a real fleet of networks: \"fedrep\", \"fedper\", \"fedavg\", \

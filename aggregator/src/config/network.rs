@@ -4,9 +4,10 @@ use fedspan_protocol::limits::HIDDEN_MAX;
 use fedspan_protocol::message::Descent;
 
 use super::reader::Section;
-use super::sections::AlgorithmName;
+use super::sections::{AlgorithmName, ModelSection, ParticipationSection};
 use super::source::Problem;
 use crate::algorithm::network::Method;
+use crate::engine::participation::Schedule;
 
 /// What stochastic gradient descent on a network needs to know.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +24,25 @@ pub struct NetworkSection {
     pub tuning_epochs: u16,
     /// Whether models are scored after those.
     pub tuned: bool,
+}
+
+/// That no schedule is asked for that looks at how a representation moves: of a network it would look at a million numbers.
+///
+/// # Errors
+/// [`Problem`] if one is.
+pub fn check_schedule(
+    model: &ModelSection,
+    participation: &ParticipationSection,
+    section: &Section<'_>,
+) -> Result<(), Problem> {
+    match participation {
+        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. } if model.hidden.is_some() => {
+            let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks: \"fixed\", \
+                           \"theorem\", \"optimal\"";
+            Err(section.problem("schedule", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Reads the widths of hidden layers.
@@ -57,24 +77,27 @@ pub(super) fn read_hidden(section: &Section<'_>) -> Result<[u16; HIDDEN_MAX], Pr
 /// [`Problem`] for the first mistake, in the tables of other methods too.
 pub(super) fn read_network(
     section: &Section<'_>,
+    hidden: [u16; HIDDEN_MAX],
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
+    let bodies = hidden.iter().filter(|width| **width > 0).count();
     for (word, other) in AlgorithmName::on_networks().filter(|(_, other)| *other != name) {
         let table = section.section(word)?;
-        read_method(&table, None, other, tuned)?;
+        read_method(&table, None, bodies, other, tuned)?;
         table.finish()?;
     }
     let own = section.section(name.word())?;
-    let read = read_method(&own, Some(section), name, tuned)?;
+    let read = read_method(&own, Some(section), bodies, name, tuned)?;
     own.finish()?;
     Ok(read)
 }
 
-/// Reads a method from its own table, and what that has not from the one that is common to all.
+/// Reads a method from its own table, and what that has not from the one that is common to all. `hidden` layers.
 fn read_method(
     own: &Section<'_>,
     common: Option<&Section<'_>>,
+    hidden: usize,
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
@@ -102,6 +125,10 @@ fn read_method(
         );
         return Err(place("momentum").problem("momentum", message));
     }
+    if name == AlgorithmName::Scaffold && descent.step_size == 0.0 {
+        let message = "found 0, by which scaffold's control variates are divided; allowed: above 0";
+        return Err(place("step_size").problem("step_size", message));
+    }
     // Where a batch's curvature is above 1 / alpha, second derivatives turn a step round.
     let inner_step = if name == AlgorithmName::PerFedAvgHf { 0.05 } else { 0.1 };
     let method = match name {
@@ -110,7 +137,9 @@ fn read_method(
         AlgorithmName::FedProx => Method::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
         AlgorithmName::Scaffold => Method::Scaffold,
         AlgorithmName::LgFedAvg => {
-            Method::LgFedAvg { layers: count("shared_layers", 2, 1..=HIDDEN_MAX as u64 + 1)?.into() }
+            // With all layers it would be FedAvg.
+            let most = hidden as u64;
+            Method::LgFedAvg { layers: count("shared_layers", most.min(2), 1..=most)?.into() }
         }
         AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => Method::PerFedAvg {
             inner_step: number("inner_step", inner_step, 0.0..=1e6)?,

@@ -330,7 +330,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
 /// [`Problem`] for the first mistake.
 pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
     let (name, tuned) = read_name(section, model.hidden.is_some())?;
-    let network = model.hidden.map(|_| read_network(section, name, tuned)).transpose()?;
+    let network = model.hidden.map(|hidden| read_network(section, hidden, name, tuned)).transpose()?;
     let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
     let steps = name.is_federated() && power.is_none();
     if let Some(network) = network {

@@ -226,6 +226,8 @@ impl Model {
         }
         if self.phase == Phase::FitHead {
             stage = self.last.stage;
+            // No number of answers closes it.
+            target = usize::MAX;
         }
         self.last = RoundId { round: self.last.round + 1, stage };
         let opened = self.connected(&cohort);

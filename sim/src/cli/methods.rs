@@ -75,14 +75,23 @@ pub fn table(words: &[Word], entries: &[Entry], executed: &Executed) -> Option<T
         }
     };
     let mut titles = vec![String::new(); count];
-    let mut seeds = 0;
+    let (mut seeds, mut notes) = (0, Vec::new());
     for ((word, entry), runs) in words.iter().zip(entries).zip(&executed.runs) {
         let Some((algorithm, column)) = &word.place else { continue };
         if let Some(title) = titles.get_mut(*column) {
             let (_, own) = word.changes.split_last()?;
             *title = super::compare::label(&word.name, own);
         }
-        let done: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
+        let whole = runs.summaries.iter().filter(|summary| !summary.interrupted);
+        let (done, diverged): (Vec<&Summary>, Vec<&Summary>) = whole.partition(|run| run.diverged.is_none());
+        if !diverged.is_empty() {
+            let count = diverged.len();
+            notes.push(format!(
+                "{}: {count} of {} seeds diverged and are left out",
+                entry.label,
+                count + done.len()
+            ));
+        }
         seeds = seeds.max(done.len());
         let names = if entry.scenario.algorithm.network.is_some_and(|network| !network.tuned) {
             [("accuracy_last_10", "accuracy_worst_decile")]
@@ -102,7 +111,7 @@ pub fn table(words: &[Word], entries: &[Entry], executed: &Executed) -> Option<T
         title: format!("accuracy, {seeds} seeds: mean +- standard deviation (worst decile of clients)"),
         columns: ["algorithm".to_owned()].into_iter().chain(titles).collect(),
         rows,
-        notes: Vec::new(),
+        notes,
     })
 }
 

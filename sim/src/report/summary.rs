@@ -163,7 +163,10 @@ impl Summary {
             }
         }
         let new = average(&outcome.newcomers);
-        figures.push("accuracy_new_clients", new.accuracy);
+        // Without a body that came a newcomer has a random one.
+        let bodiless =
+            scenario.algorithm.network.is_some_and(|network| !network.method.has_body_for_newcomers());
+        figures.push("accuracy_new_clients", new.accuracy.filter(|_| !bodiless));
         figures.push("accuracy_global_new_clients", outcome.newcomers_global.accuracy);
         figures.push("test_mse_new_clients", new.test_mse);
         let has_new = !outcome.newcomers.is_empty() && scenario.is_federated();
@@ -212,13 +215,15 @@ impl Summary {
     }
 }
 
-/// The mean accuracy after the last ten rounds.
+/// The mean accuracy after the last ten rounds, where they were all evaluated.
 fn recent(outcome: &Outcome) -> Option<f64> {
     let last = outcome.rounds.last()?.round;
     let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT > last);
-    let accuracies: Vec<f64> = rows.filter_map(|row| row.scores?.accuracy).collect();
+    let accuracies: Option<Vec<f64>> = rows.map(|row| row.scores?.accuracy).collect();
+    let accuracies = accuracies.filter(|accuracies| !accuracies.is_empty())?;
     #[allow(clippy::cast_precision_loss, reason = "at most ten")]
-    (!accuracies.is_empty()).then(|| accuracies.iter().sum::<f64>() / accuracies.len() as f64)
+    let count = accuracies.len() as f64;
+    Some(accuracies.iter().sum::<f64>() / count)
 }
 
 /// A scenario's name without directory and ending.
@@ -307,10 +312,11 @@ fn as_map<S: Serializer>(figures: &[(&'static str, Spread)], serializer: S) -> R
 }
 
 impl SeedsSummary {
-    /// Sums up the runs of one scenario; interrupted ones do not count. `None` without a finished run.
+    /// Sums up the runs of one scenario; interrupted ones, and those that diverged, do not count. `None` without a finished run.
     #[must_use]
     pub fn of(runs: &[Summary], interrupted: bool) -> Option<Self> {
-        let done: Vec<&Summary> = runs.iter().filter(|run| !run.interrupted).collect();
+        let done: Vec<&Summary> =
+            runs.iter().filter(|run| !run.interrupted && run.diverged.is_none()).collect();
         let first = done.first()?;
         let spread = |(name, _)| {
             let values: Option<Vec<f64>> = done.iter().map(|run| run.figures.get(name)).collect();

@@ -156,8 +156,12 @@ fn check_models(scenario: &Scenario, build: &Build, dataset: &Dataset) -> Result
     let (d, c) = (dataset.features as u64, dataset.outputs as u64);
     let (values, what) = if let Some(network) = &build.network {
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
-        let each = 3 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
-        (clients.saturating_mul(each), format!("{clients} clients' networks"))
+        // Parameters, velocity, what came and a control variate, or a network of one's own.
+        let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
+        let samples: usize =
+            dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
+        let kept = network.shape.kept(samples) as u64;
+        (clients.saturating_mul(each).saturating_add(kept), format!("{clients} clients' networks"))
     } else if scenario.is_federated() {
         let (k, clients) =
             (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);

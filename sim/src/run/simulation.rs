@@ -12,7 +12,7 @@ use fedspan_aggregator::engine::{
 };
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_client::memory::Shape;
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, ToDevice};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, ToDevice};
 
 use super::arrivals::{Arrivals, Asked};
 use super::attack::Attackers;
@@ -274,6 +274,15 @@ impl<'a> Simulation<'a> {
             self.time = asked.at.max(self.time);
             self.hear(index, &asked, actions);
         }
+        // Before the round is repeated, or another opened; what the rounds before have made is kept.
+        if self.diverged.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
+            let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
+            if !commits {
+                let mut queue = actions.drain(..).collect();
+                self.end_training(&mut queue)?;
+                actions.extend(queue);
+            }
+        }
         self.seconds += began.elapsed().as_secs_f64();
         // A journal may end before its campaign does.
         let ended = silent && (self.finished || self.recording.is_some());
@@ -296,9 +305,8 @@ impl<'a> Simulation<'a> {
                 Inbound::Update(update) => Event::Update(id, update),
                 Inbound::Unread(round) => Event::Unread(id, round),
                 Inbound::Decline(decline) => {
-                    let network = self.scenario.algorithm.network.is_some();
-                    if network && decline.reason == DeclineReason::UpdateNonFinite {
-                        self.diverged.get_or_insert(Diverged { client: id, round: decline.id.round });
+                    if decline.reason == DeclineReason::UpdateNonFinite {
+                        self.diverges(id, decline.id.round);
                     }
                     self.refused = Some((id, NotCounted::Declined(decline.reason)));
                     Event::Declined(id, decline)
@@ -311,13 +319,6 @@ impl<'a> Simulation<'a> {
 
     /// Nobody could answer the round: it is repeated, and has cost its time. Dropouts pass, other reasons may not.
     fn repeat(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
-        if self.diverged.is_some() {
-            // What the rounds before have made is kept.
-            let mut queue = VecDeque::new();
-            self.end_training(&mut queue);
-            actions.extend(queue);
-            return Ok(());
-        }
         let Some(at) = self.engine.wake() else { return Err(RunError::Silent) };
         if let Some((device, reason)) = self.refused.take() {
             self.barren += 1;
@@ -353,6 +354,9 @@ impl<'a> Simulation<'a> {
             match action {
                 Action::Acknowledge(device, ack) => {
                     if let AckOutcome::Rejected(reason) = ack.outcome {
+                        if matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {
+                            self.diverges(device, ack.id.round);
+                        }
                         self.refused = Some((device, NotCounted::Rejected(reason)));
                     }
                     let index = usize::try_from(device).unwrap_or(usize::MAX);
@@ -398,13 +402,14 @@ impl<'a> Simulation<'a> {
                         }
                     };
                     let last = record.ends_training;
-                    let evaluated = last
-                        || self.diverged.is_some()
-                        || self.is_recent(number)
-                        || number.is_multiple_of(self.scenario.evaluate_every);
+                    let evaluated =
+                        last || self.is_recent(number) || number.is_multiple_of(self.scenario.evaluate_every);
                     let scored = if evaluated { Some(self.scores(number)?) } else { None };
                     let scores = scored.as_ref().map(|(scores, _)| *scores);
-                    self.untuned = scored.filter(|_| self.scenario.algorithm.network.is_some());
+                    // Of what diverges the last scores are kept.
+                    if self.diverged.is_none() {
+                        self.untuned = scored.filter(|_| self.scenario.algorithm.network.is_some());
+                    }
                     let (bytes_up, bytes_down) = self.devices.traffic_since();
                     self.rows.push(RoundRow {
                         round: number,
@@ -421,7 +426,7 @@ impl<'a> Simulation<'a> {
                     if !last {
                         self.interrupted = !go_on;
                         if self.interrupted || self.diverged.is_some() || self.reached(scores.as_ref()) {
-                            self.end_training(&mut queue);
+                            self.end_training(&mut queue)?;
                         }
                         self.restart(&record, &mut queue);
                     }
@@ -448,7 +453,9 @@ impl<'a> Simulation<'a> {
         queue: &mut VecDeque<Action>,
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
-        let scores = self.scores(0)?.0;
+        let scored = self.scores(0)?;
+        let scores = scored.0;
+        self.untuned = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
             round: 0,
@@ -463,18 +470,42 @@ impl<'a> Simulation<'a> {
         });
         if !watcher.round(0, self.scenario.algorithm.rounds, Some(&scores)) {
             self.interrupted = true;
-            self.end_training(queue);
+            self.end_training(queue)?;
         }
         Ok(())
     }
 
+    /// The loss of a network's client is not finite any more, or as good as: training ends.
+    fn diverges(&mut self, client: u64, round: u32) {
+        if self.scenario.algorithm.network.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
+            self.diverged.get_or_insert(Diverged { client, round });
+        }
+    }
+
+    /// Networks are scored before their heads are tuned, wherever training ends: after a round that was not evaluated, as
+    /// it is left. What has diverged is not: then it is as it was scored last.
+    fn score_untuned(&mut self) -> Result<(), RunError> {
+        let Some(row) = self.rows.last() else { return Ok(()) };
+        if self.scenario.algorithm.network.is_none() || self.untuned.is_some() || self.diverged.is_some() {
+            return Ok(());
+        }
+        let scored = self.scores(row.round)?;
+        if let Some(row) = self.rows.last_mut() {
+            row.scores = Some(scored.0);
+        }
+        self.untuned = Some(scored);
+        Ok(())
+    }
+
     /// Goes on to the final heads. The round that had just opened never reaches a device.
-    fn end_training(&mut self, queue: &mut VecDeque<Action>) {
+    fn end_training(&mut self, queue: &mut VecDeque<Action>) -> Result<(), RunError> {
+        self.score_untuned()?;
         queue.retain(|action| !matches!(action, Action::Open(..)));
         self.arrivals.forget_all();
         let mut more = Vec::new();
         self.engine.finish_training(0, &mut more);
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
+        Ok(())
     }
 
     /// Lets devices take what waits for them, but for those whose turn has not come.
@@ -498,6 +529,10 @@ impl<'a> Simulation<'a> {
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
+        // Of what has diverged there is no figure.
+        if let (Some(_), Some(untuned)) = (self.diverged, &self.untuned) {
+            return Ok(untuned.clone());
+        }
         if algorithm.network.is_some() {
             let devices = self.devices.as_slice();
             let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors());

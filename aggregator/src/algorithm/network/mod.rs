@@ -105,6 +105,12 @@ impl Method {
         matches!(self, Self::FedRep | Self::FedPer)
     }
 
+    /// Whether who comes after training gets a body, to train a head on.
+    #[must_use]
+    pub fn has_body_for_newcomers(self) -> bool {
+        !matches!(self, Self::LgFedAvg { .. } | Self::LocalOnly)
+    }
+
     /// Matrices of a layer's size in each tensor.
     #[must_use]
     pub fn tensors_a_layer(self) -> usize {

@@ -9,6 +9,7 @@ use fedspan_protocol::message::{Baseline, HeadSolve, Task};
 use super::mean::tensors;
 use super::{NetworkParameters, Plan, Travelling};
 use crate::aggregate::{RoundAggregate, Share};
+use crate::algorithm::fedrep::decoded;
 use crate::algorithm::{Algorithm, Request, Tensor};
 use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient};
@@ -61,6 +62,19 @@ impl Scaffold {
         values
     }
 
+    /// What devices hold of the model, layer by layer, and below each layer zeros.
+    fn held(&self) -> Vec<f64> {
+        let NetworkParameters { shape, download_encoding, .. } = self.parameters;
+        let layers = tensors(&self.plan, shape, self.model.as_slice(), 1, download_encoding);
+        let wide = |tensor: Tensor| {
+            let values: Vec<f64> =
+                decoded(tensor.values, download_encoding).into_iter().map(f64::from).collect();
+            let zeros = vec![0.0; values.len()];
+            values.into_iter().chain(zeros)
+        };
+        layers.into_iter().flat_map(wide).collect()
+    }
+
     /// The other way round: models, and changes of control variates.
     fn parted(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let shape = self.parameters.shape;
@@ -95,7 +109,8 @@ impl Algorithm for Scaffold {
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let center = if self.round.rule().keeps_updates() { self.stacked() } else { Vec::new() };
+        // Devices send models, which are steps from what they hold, and changes, which are steps from nothing.
+        let center = if self.round.rule().keeps_updates() { self.held() } else { Vec::new() };
         if let Some(values) = self.round.numbers(&center) {
             let (model, changes) = self.parted(&values);
             let part = self.participants as f64 / self.parameters.fleet.max(1) as f64;
