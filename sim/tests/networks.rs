@@ -122,6 +122,36 @@ fn a_run_that_diverges_says_which_client_and_keeps_what_there_is() {
     assert!(rounds.lines().next().unwrap().contains("\"accuracy\""));
 }
 
+/// Whatever a loss that is not finite shows in: a decline, an update over the bound, a body that its client has lost.
+#[test]
+fn every_method_that_diverges_keeps_its_results() {
+    for (name, momentum) in [
+        ("fedprox", "0.5"),
+        ("scaffold", "0.0"),
+        ("ditto", "0.5"),
+        ("local-only", "0.99"),
+        ("lg-fedavg", "0.9"),
+    ] {
+        let changes = [&*named(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
+        let outcome = outcome(&changes);
+        let diverged = outcome.diverged.unwrap_or_else(|| panic!("{name}"));
+        assert!(diverged.client < 20 && diverged.round <= 12, "{name}: {diverged:?}");
+        assert!(outcome.scores.accuracy.is_some() && outcome.scores.loss.unwrap().is_finite(), "{name}");
+        assert_eq!(outcome.clients.len(), 20);
+    }
+}
+
+/// Where training ends has no influence on which model is scored: not the one with tuned heads.
+#[test]
+fn training_that_ends_early_is_scored_before_heads_are_tuned() {
+    let early = |evaluate: &str| outcome(&[&named("fedavg"), "stop.simulated_time=5.0", evaluate]);
+    let (often, never) = (early("evaluate_every=1"), early("evaluate_every=1000"));
+    assert_eq!((often.rounds.len(), never.rounds.len()), (6, 6));
+    assert_eq!(often.scores, never.scores);
+    assert_eq!(often.rounds.last(), never.rounds.last());
+    assert_ne!(often.clients, often.tuned);
+}
+
 #[test]
 fn a_client_with_one_class_and_one_with_a_single_sample_take_part() {
     let changes = ["data.partition.classes=1", "participation={ policy = \"full\" }"];
@@ -175,6 +205,9 @@ fn a_file_asks_for_what_there_is() {
         (&["aggregation.rule=\"projector-mean\""], "networks have layers"),
         (&["privacy.epsilon=1.0", "privacy.delta=1e-5"], "adds no noise"),
         (&["attack.kind=\"scale\""], "linear models"),
+        (&["participation={ policy = \"doubling\", n0 = 4 }"], "for linear models; allowed for networks"),
+        (&["algorithm.name=\"lg-fedavg\"", "algorithm.shared_layers=2"], "1 to 1"),
+        (&["algorithm.name=\"scaffold\"", "algorithm.step_size=0.0"], "above 0"),
     ] {
         let said = refused(changes);
         assert!(said.contains(says), "{changes:?}: {said}");

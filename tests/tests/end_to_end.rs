@@ -108,7 +108,7 @@ async fn networks_of_which_the_body_travels() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn networks_of_which_the_last_layers_travel_in_half_precision() {
     agree_on_layers(
-        "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"lg-fedavg\"\nrounds = 3\nshared_layers = 3\n\
+        "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"lg-fedavg\"\nrounds = 3\nshared_layers = 2\n\
          upload = \"f16\"\ndownload = \"f16\"\n",
     )
     .await;
