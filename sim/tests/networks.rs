@@ -125,13 +125,8 @@ fn a_run_that_diverges_says_which_client_and_keeps_what_there_is() {
 /// Whatever a loss that is not finite shows in: a decline, an update over the bound, a body that its client has lost.
 #[test]
 fn every_method_that_diverges_keeps_its_results() {
-    for (name, momentum) in [
-        ("fedprox", "0.5"),
-        ("scaffold", "0.0"),
-        ("ditto", "0.5"),
-        ("local-only", "0.99"),
-        ("lg-fedavg", "0.9"),
-    ] {
+    for (name, momentum) in [("fedprox", "0.5"), ("scaffold", "0.0"), ("ditto", "0.5"), ("lg-fedavg", "0.5")]
+    {
         let changes = [&*named(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
         let outcome = outcome(&changes);
         let diverged = outcome.diverged.unwrap_or_else(|| panic!("{name}"));
