@@ -6,7 +6,7 @@ pub const WIRE_VERSION: u16 = 1;
 /// CRC-32C over the golden messages of this version (message and body without the frame, in the order of
 /// their file names in `vectors/`; `to_server_hello` excepted, since it holds this number). A test computes
 /// it anew, so a change of any message that forgets this constant fails.
-pub const SCHEMA_HASH: u32 = 0xd805_e706;
+pub const SCHEMA_HASH: u32 = 0x3ff0_7bd2;
 
 /// Smallest frame limit a device may ask for, in bytes of the decoded frame: hello fits.
 pub const FRAME_LIMIT_MIN: usize = 128;
@@ -36,6 +36,12 @@ pub const TENSORS_MAX: usize = 5;
 
 /// Hidden layers of a network, at most.
 pub const HIDDEN_MAX: usize = 3;
+
+/// Layers of filters before them, at most.
+pub const FILTERS_MAX: usize = 2;
+
+/// Hidden layers after filters, at most: with these and a head there are [`TENSORS_MAX`] layers.
+pub const HIDDEN_AFTER_FILTERS_MAX: usize = TENSORS_MAX - FILTERS_MAX - 1;
 
 /// Chunks that one tensor may be cut into. Bounds the receiver's record of what has come (32 bytes).
 pub const CHUNKS_MAX: usize = 256;

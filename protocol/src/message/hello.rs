@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{HIDDEN_MAX, SCHEMA_HASH, WIRE_VERSION};
+use crate::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX, SCHEMA_HASH, WIRE_VERSION};
 use crate::{Error, codec};
 
 /// Who the device is and what it can do. The layout of the first three fields never changes, in any
@@ -122,6 +122,40 @@ pub enum Model {
         /// `C`, classes.
         outputs: u16,
     },
+    /// Filters that move over an image, ReLU and a pooling after each; then as a [`Network`](Self::Network).
+    Convolutional {
+        /// What a sample is.
+        image: Image,
+        /// In their order; those after the last have a count of zero.
+        filters: [Filters; FILTERS_MAX],
+        /// Widths of the hidden dense layers in their order; zeros after the last.
+        hidden: [u16; HIDDEN_AFTER_FILTERS_MAX],
+        /// `C`, classes.
+        outputs: u16,
+    },
+}
+
+/// Sizes of an image: row-major, the channels of a pixel side by side. A signal has a height of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// Rows of pixels.
+    pub height: u16,
+    /// Pixels of a row.
+    pub width: u16,
+    /// Values of a pixel.
+    pub channels: u16,
+}
+
+/// A layer of filters that move on by one pixel, without padding, and the pooling of what they make of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filters {
+    /// How many there are.
+    pub count: u16,
+    /// A filter sees so many pixels of so many rows; of a signal, its one row.
+    pub side: u8,
+    /// Of so many pixels of so many rows, side by side, the largest value of each filter is kept. Of a signal, of its one
+    /// row.
+    pub pool: u8,
 }
 
 /// Arithmetic of the device's update.

@@ -12,7 +12,9 @@ use heapless::Vec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use hello::{Capabilities, Hello, Introduction, Model, Need, Numeric, Privacy, Refusal, Welcome};
+pub use hello::{
+    Capabilities, Filters, Hello, Image, Introduction, Model, Need, Numeric, Privacy, Refusal, Welcome,
+};
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };

@@ -4,8 +4,8 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    HeadSolve, Hello, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection,
-    RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy,
+    Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -250,6 +250,32 @@ fn up() -> Vec<Golden> {
         none(),
     );
     add(
+        "to_server_hello_convolutional",
+        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: signals of 25 \
+         steps and 6 channels, 8 filters that see 5 steps, of two of which the larger is kept, a hidden layer of 16, 10 \
+         classes; tasks FitHead and Sgd, role Representation, 2 tensors of 1296 elements, 1544 in all",
+        ToServer::Hello(Hello {
+            wire_version: 2,
+            schema_hash: 0x0102_0304,
+            device: 0x0123_4567_89AB_CDEF,
+            capabilities: Capabilities {
+                model: Model::Convolutional {
+                    image: Image { height: 1, width: 25, channels: 6 },
+                    filters: [Filters { count: 8, side: 5, pool: 2 }, Filters::default()],
+                    hidden: [16, 0],
+                    outputs: 10,
+                },
+                tasks: Task::FitHead { head: LEAST_SQUARES }.bit() | SGD.bit(),
+                roles: Role::Representation.bit(),
+                tensors: 2,
+                tensor_elements: 1296,
+                total_elements: 1544,
+                ..capabilities
+            },
+        }),
+        none(),
+    );
+    add(
         "to_server_hello_largest",
         "Hello of wire version 65535 with every number at its largest: the longest hello there is",
         ToServer::Hello(Hello {
@@ -258,7 +284,12 @@ fn up() -> Vec<Golden> {
             device: u64::MAX,
             capabilities: Capabilities {
                 frame_limit: u16::MAX,
-                model: Model::Network { features: u16::MAX, hidden: [u16::MAX; 3], outputs: u16::MAX },
+                model: Model::Convolutional {
+                    image: Image { height: u16::MAX, width: u16::MAX, channels: u16::MAX },
+                    filters: [Filters { count: u16::MAX, side: u8::MAX, pool: u8::MAX }; 2],
+                    hidden: [u16::MAX; 2],
+                    outputs: u16::MAX,
+                },
                 tasks: u16::MAX,
                 roles: u16::MAX,
                 encodings: u8::MAX,

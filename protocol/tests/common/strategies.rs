@@ -3,8 +3,8 @@
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    HeadSolve, Hello, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy, Refusal, Rejection,
-    RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy,
+    Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -158,7 +158,19 @@ pub fn model() -> impl Strategy<Value = Model> {
             hidden,
             outputs
         }),
+        ([u16s(), u16s(), u16s()], [filters(), filters()], [u16s(), u16s()], u16s()).prop_map(
+            |([height, width, channels], filters, hidden, outputs)| Model::Convolutional {
+                image: Image { height, width, channels },
+                filters,
+                hidden,
+                outputs
+            }
+        ),
     ]
+}
+
+fn filters() -> impl Strategy<Value = Filters> {
+    (u16s(), any::<u8>(), any::<u8>()).prop_map(|(count, side, pool)| Filters { count, side, pool })
 }
 
 pub fn numeric() -> impl Strategy<Value = Numeric> {
