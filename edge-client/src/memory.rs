@@ -6,6 +6,8 @@
 #[cfg(feature = "i16")]
 mod fixed;
 #[cfg(feature = "network")]
+mod front;
+#[cfg(feature = "network")]
 mod network;
 #[cfg(feature = "power")]
 mod power;
@@ -14,6 +16,8 @@ use fedspan_protocol::message::Numeric;
 
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
+#[cfg(feature = "network")]
+pub use front::Front;
 #[cfg(feature = "network")]
 pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
 #[cfg(feature = "power")]

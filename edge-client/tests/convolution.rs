@@ -108,7 +108,7 @@ fn gradients_are_finite_differences_of_the_loss() {
 
         let [mut p0, mut p1] = [first, second].map(|c| vec![0.0; N * c.positions() * c.patch()]);
         let [mut a0, mut a1] = [first, second].map(|c| vec![0.0; N * c.outputs()]);
-        let (mut pooled, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
+        let (mut pooled, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0.0; N * pooling.outputs()]);
         let mut logits = vec![0.0; N * 5];
         first.forward(&x, &layers[0], &mut p0, &mut a0);
         relu(&mut a0);
@@ -183,9 +183,9 @@ fn largest(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
 fn pooling_keeps_the_first_of_the_largest_and_never_loses_a_nan() {
     let pooling = MaxPooling { height: 2, width: 5, channels: 1, rows: 2, columns: 2 };
     let image = [1.0, 3.0, f32::NAN, 2.0, 9.0, 3.0, 0.0, 5.0, 6.0, 9.0];
-    let (mut out, mut kept) = ([0.0; 2], [0; 2]);
+    let (mut out, mut kept) = ([0.0; 2], [9.0; 2]);
     pooling.forward(&image, &mut out, &mut kept);
-    assert_eq!((out[0], out[1].is_nan(), kept), (3.0, true, [1, 2]));
+    assert_eq!((out[0], out[1].is_nan(), kept), (3.0, true, [1.0, 0.0]));
     let mut errors = [7.0; 10];
     pooling.backward(&[0.5, -1.0], &kept, &mut errors);
     assert_eq!(errors, [0.0, 0.5, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
@@ -200,7 +200,7 @@ proptest! {
         let c = Convolution { height, width, channels, rows, columns, stride, filters };
         let pooling = MaxPooling { height, width, channels, rows, columns };
         let [mut a, mut b, layer, x, mut out] = lengths.map(|length| vec![0.5f32; length]);
-        let mut kept = vec![usize::MAX; a.len()];
+        let mut kept = vec![f32::NAN; a.len()];
         c.forward(&x, &layer, &mut a, &mut out);
         c.backward(&x, &layer, &a, &mut b, &mut out);
         pooling.backward(&x, &kept, &mut out);

@@ -5,7 +5,8 @@
 //! a dense layer. So a layer of filters is (patch + 1) x filters values with the bias in the last row, its outputs are
 //! an image with the filters as channels, and its step is [`dense::descend`] on the patches.
 //!
-//! Batches are images one after another. Where lengths do not fit, whole images that all slices have are worked
+//! A network takes images one at a time, so that the patches of one are all the memory it needs for them; the bits are
+//! those of a whole batch. Batches are images one after another. Where lengths do not fit, whole images that all slices have are worked
 //! on; nothing panics.
 
 use super::dense;
@@ -32,43 +33,43 @@ pub struct Convolution {
 impl Convolution {
     /// Rows of the output; none if a filter is higher than the image.
     #[must_use]
-    pub fn out_height(&self) -> usize {
+    pub const fn out_height(&self) -> usize {
         places(self.height, self.rows, self.stride)
     }
 
     /// Pixels of an output's row; none if a filter is wider than the image.
     #[must_use]
-    pub fn out_width(&self) -> usize {
+    pub const fn out_width(&self) -> usize {
         places(self.width, self.columns, self.stride)
     }
 
     /// Patches of an image, and pixels of the output.
     #[must_use]
-    pub fn positions(&self) -> usize {
+    pub const fn positions(&self) -> usize {
         self.out_height() * self.out_width()
     }
 
     /// Values of a patch.
     #[must_use]
-    pub fn patch(&self) -> usize {
+    pub const fn patch(&self) -> usize {
         self.rows * self.columns * self.channels
     }
 
     /// Values of an image.
     #[must_use]
-    pub fn inputs(&self) -> usize {
+    pub const fn inputs(&self) -> usize {
         self.height * self.width * self.channels
     }
 
     /// Values of an output.
     #[must_use]
-    pub fn outputs(&self) -> usize {
+    pub const fn outputs(&self) -> usize {
         self.positions() * self.filters
     }
 
     /// Values of the layer, (patch + 1) x filters.
     #[must_use]
-    pub fn layer(&self) -> usize {
+    pub const fn layer(&self) -> usize {
         (self.patch() + 1) * self.filters
     }
 
@@ -154,76 +155,91 @@ pub struct MaxPooling {
 impl MaxPooling {
     /// Rows of the output.
     #[must_use]
-    pub fn out_height(&self) -> usize {
+    pub const fn out_height(&self) -> usize {
         places(self.height, self.rows, self.rows)
     }
 
     /// Pixels of an output's row.
     #[must_use]
-    pub fn out_width(&self) -> usize {
+    pub const fn out_width(&self) -> usize {
         places(self.width, self.columns, self.columns)
     }
 
     /// Values of an image.
     #[must_use]
-    pub fn inputs(&self) -> usize {
+    pub const fn inputs(&self) -> usize {
         self.height * self.width * self.channels
     }
 
     /// Values of an output.
     #[must_use]
-    pub fn outputs(&self) -> usize {
+    pub const fn outputs(&self) -> usize {
         self.out_height() * self.out_width() * self.channels
     }
 
-    /// The largest values of `images` (n x inputs): `out` receives n x outputs, `kept` where in its image each
-    /// stood. Of equal values it is the first; a NaN is larger than anything, so that it is not lost.
-    pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [usize]) {
+    /// The largest values of `images` (n x inputs): `out` receives n x outputs, `kept` which of its window's values each
+    /// was, counted row by row from zero. Of equal values it is the first; a NaN is larger than anything, so that it is
+    /// not lost.
+    pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [f32]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
+        let channels = self.channels.max(1);
         let outputs = out.chunks_exact_mut(pooled).zip(kept.chunks_exact_mut(pooled));
         for (image, (out, kept)) in images.chunks_exact(image).zip(outputs) {
-            for (index, (out, kept)) in out.iter_mut().zip(kept).enumerate() {
-                (*kept, *out) = self.largest(image, index);
-            }
-        }
-    }
-
-    /// The place and the value of what output `index` keeps.
-    fn largest(&self, image: &[f32], index: usize) -> (usize, f32) {
-        let (pixel, channel) = (index / self.channels.max(1), index % self.channels.max(1));
-        let (y, x) = (pixel / self.out_width().max(1), pixel % self.out_width().max(1));
-        let (y, x) = (y * self.rows, x * self.columns);
-        let mut most = (0, f32::NEG_INFINITY);
-        for row in y..y + self.rows {
-            for column in x..x + self.columns {
-                let place = (row * self.width + column) * self.channels + channel;
-                let Some(&value) = image.get(place) else { continue };
-                let is_first = row == y && column == x;
-                if is_first || value > most.1 || (value.is_nan() && !most.1.is_nan()) {
-                    most = (place, value);
+            let pixels = out.chunks_exact_mut(channels).zip(kept.chunks_exact_mut(channels));
+            for (pixel, (out, kept)) in pixels.enumerate() {
+                let mut number = 0.0;
+                for start in self.window(pixel) {
+                    let values = image.get(start..start + channels).unwrap_or_default();
+                    for ((out, kept), &value) in out.iter_mut().zip(kept.iter_mut()).zip(values) {
+                        if number == 0.0 || value > *out || (value.is_nan() && !out.is_nan()) {
+                            (*out, *kept) = (value, number);
+                        }
+                    }
+                    number += 1.0;
                 }
             }
         }
-        most
     }
 
     /// Errors of the inputs, from those of the outputs (`delta`, n x outputs): what was kept gets them, the rest
     /// zero. `out` receives n x inputs.
-    pub fn backward(&self, delta: &[f32], kept: &[usize], out: &mut [f32]) {
+    pub fn backward(&self, delta: &[f32], kept: &[f32], out: &mut [f32]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
+        let channels = self.channels.max(1);
         let outputs = delta.chunks_exact(pooled).zip(kept.chunks_exact(pooled));
         out.fill(0.0);
         for (image, (delta, kept)) in out.chunks_exact_mut(image).zip(outputs) {
-            for (delta, &place) in delta.iter().zip(kept) {
-                if let Some(error) = image.get_mut(place) {
-                    *error += delta;
+            for (pixel, (delta, kept)) in
+                delta.chunks_exact(channels).zip(kept.chunks_exact(channels)).enumerate()
+            {
+                let mut number = 0.0;
+                for start in self.window(pixel) {
+                    let errors = image.get_mut(start..start + channels).unwrap_or_default();
+                    for ((error, delta), &kept) in errors.iter_mut().zip(delta).zip(kept) {
+                        if kept == number {
+                            *error = *delta;
+                        }
+                    }
+                    number += 1.0;
                 }
             }
         }
     }
+
+    /// Where in an image the pixels of the window begin of which output pixel `pixel` is the largest, row by row.
+    fn window(&self, pixel: usize) -> impl Iterator<Item = usize> {
+        let Self { width, channels, rows, columns, .. } = *self;
+        let across = self.out_width().max(1);
+        let (y, x) = (pixel / across * rows, pixel % across * columns);
+        (y..y + rows)
+            .flat_map(move |row| (x..x + columns).map(move |column| (row * width + column) * channels))
+    }
 }
 
 /// How often a window of `size` fits in `length` when it moves on by `step`.
-fn places(length: usize, size: usize, step: usize) -> usize {
-    if size == 0 { 0 } else { length.checked_sub(size).map_or(0, |rest| rest / step.max(1) + 1) }
+const fn places(length: usize, size: usize, step: usize) -> usize {
+    match length.checked_sub(size) {
+        Some(rest) if size > 0 => rest / (if step == 0 { 1 } else { step }) + 1,
+        _ => 0,
+    }
 }

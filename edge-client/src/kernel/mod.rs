@@ -16,10 +16,15 @@ pub mod dense;
 pub mod fixed;
 pub mod fold;
 pub mod gradient;
+#[cfg(feature = "network")]
+pub mod layer;
 pub mod least_squares;
 pub mod project;
 pub mod rank;
 pub(crate) mod vector;
+
+#[cfg(feature = "network")]
+pub use layer::Layer;
 
 /// One value of each of four consecutive samples.
 pub type Four = [f32; 4];

@@ -4,15 +4,25 @@ use core::marker::PhantomData;
 use core::ops::Range;
 
 use fedspan_protocol::limits::HIDDEN_MAX;
+#[cfg(feature = "convolution")]
+use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX};
+#[cfg(feature = "convolution")]
+use fedspan_protocol::message::{Filters, Image};
 
-/// Sizes of a network: dense layers with biases, ReLU between them, the last of which is the head.
+use super::Front;
+use crate::kernel::Layer;
+
+/// Sizes of a network: what it [begins](Front) with, dense layers, ReLU after each layer but the last, which is the head.
 ///
-/// A layer from i inputs to o outputs is (i + 1) x o values, row-major, the last row its bias.
+/// A layer is a matrix with its bias in the last row, row-major ([`Layer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NetworkShape {
     /// `d`, length of a sample.
     pub features: usize,
-    /// Widths of the hidden layers; zeros after the last.
+    /// What comes before the dense layers.
+    pub front: Front,
+    /// Widths of the hidden dense layers; zeros after the last.
     pub hidden: [usize; HIDDEN_MAX],
     /// `C`, classes.
     pub outputs: usize,
@@ -21,7 +31,7 @@ pub struct NetworkShape {
 }
 
 impl NetworkShape {
-    /// A network whose batches have at most `batch` samples.
+    /// A network of dense layers whose batches have at most `batch` samples.
     ///
     /// ```
     /// use fedspan_client::memory::NetworkShape;
@@ -42,33 +52,85 @@ impl NetworkShape {
             widths[layer] = hidden[layer];
             layer += 1;
         }
-        Self { features, hidden: widths, outputs, batch }
+        Self { features, front: Front::Nothing, hidden: widths, outputs, batch }
+    }
+
+    /// A network that begins with layers of filters.
+    ///
+    /// ```
+    /// use fedspan_client::memory::NetworkShape;
+    /// use fedspan_protocol::message::{Filters, Image};
+    ///
+    /// // LeNet-5 (LeCun et al. 1998) with the sizes of Collins et al. 2021.
+    /// const IMAGE: Image = Image { height: 32, width: 32, channels: 3 };
+    /// const FILTERS: [Filters; 2] = [Filters { count: 64, side: 5, pool: 2 }; 2];
+    /// const LENET: NetworkShape = NetworkShape::convolutional(IMAGE, &FILTERS, &[120, 64], 10, 10);
+    /// assert_eq!((LENET.layers(), LENET.layer(2).inputs()), (5, 5 * 5 * 64));
+    /// ```
+    ///
+    /// # Panics
+    /// When a constant is computed: as [`Self::new`], if there are no filters or more layers of them than [`FILTERS_MAX`],
+    /// more than [`HIDDEN_AFTER_FILTERS_MAX`] hidden layers after them, or filters that leave nothing of an image.
+    #[cfg(feature = "convolution")]
+    #[must_use]
+    pub const fn convolutional(
+        image: Image,
+        filters: &[Filters],
+        hidden: &[usize],
+        outputs: usize,
+        batch: usize,
+    ) -> Self {
+        assert!(
+            !filters.is_empty() && filters.len() <= FILTERS_MAX && hidden.len() <= HIDDEN_AFTER_FILTERS_MAX
+        );
+        let features = image.height as usize * image.width as usize * image.channels as usize;
+        let mut all = [Filters { count: 0, side: 0, pool: 0 }; FILTERS_MAX];
+        let mut layer = 0;
+        while layer < filters.len() {
+            assert!(filters[layer].count >= 1);
+            all[layer] = filters[layer];
+            layer += 1;
+        }
+        let mut shape = Self::new(features, hidden, outputs, batch);
+        shape.front = Front::Filters { image, filters: all };
+        assert!(shape.layer(layer - 1).outputs() >= 1);
+        shape
     }
 
     /// Layers, the head among them.
     #[must_use]
     pub const fn layers(&self) -> usize {
         let mut count = 0;
-        while count < HIDDEN_MAX && self.width_of(count) > 0 {
+        while count < HIDDEN_MAX && self.hidden[count] > 0 {
             count += 1;
         }
-        count + 1
+        self.front.layers() + count + 1
     }
 
-    /// Width of hidden layer `layer`; 0 where there is none.
+    /// A layer; one without inputs or outputs beyond the last.
+    #[must_use]
+    pub const fn layer(&self, layer: usize) -> Layer {
+        let (front, last) = (self.front.layers(), self.layers() - 1);
+        if layer > last {
+            return Layer::Dense { inputs: 0, outputs: 0 };
+        }
+        if layer < front {
+            return self.front.layer(layer);
+        }
+        let inputs = match layer - front {
+            0 if front == 0 => self.features,
+            0 => self.front.layer(front - 1).outputs(),
+            before => self.width_of(before - 1),
+        };
+        Layer::Dense {
+            inputs,
+            outputs: if layer == last { self.outputs } else { self.width_of(layer - front) },
+        }
+    }
+
+    /// Width of hidden dense layer `layer`; 0 where there is none.
     const fn width_of(&self, layer: usize) -> usize {
         if layer < HIDDEN_MAX { self.hidden[layer] } else { 0 }
-    }
-
-    /// Inputs and outputs of a layer; nothing beyond the last.
-    #[must_use]
-    pub const fn layer(&self, layer: usize) -> (usize, usize) {
-        let last = self.layers() - 1;
-        if layer > last {
-            return (0, 0);
-        }
-        let inputs = if layer == 0 { self.features } else { self.width_of(layer - 1) };
-        (inputs, if layer == last { self.outputs } else { self.width_of(layer) })
     }
 
     /// Where a layer begins among the parameters.
@@ -77,8 +139,7 @@ impl NetworkShape {
         let mut start = 0;
         let mut before = 0;
         while before < layer {
-            let (inputs, outputs) = self.layer(before);
-            start += (inputs + 1) * outputs;
+            start += self.layer(before).parameters();
             before += 1;
         }
         start
@@ -96,41 +157,54 @@ impl NetworkShape {
         self.start(self.layers())
     }
 
+    /// Whether steps need a velocity even without momentum: see [`Layer::needs_velocity`].
+    #[must_use]
+    pub const fn needs_velocity(&self) -> bool {
+        self.front.layers() > 0
+    }
+
     /// Values that keep what the body makes of so many samples, and their classes.
     #[must_use]
     pub const fn kept(&self, samples: usize) -> usize {
-        samples * (self.layer(self.layers() - 1).0 + 1)
+        samples * (self.layer(self.layers() - 1).inputs() + 1)
     }
 
-    /// Outputs of all layers for one sample.
-    const fn activations(&self) -> usize {
-        let mut sum = 0;
-        let mut layer = 0;
-        while layer < self.layers() {
-            sum += self.layer(layer).1;
-            layer += 1;
+    /// What all layers before `layer` make and note of one sample.
+    pub(crate) const fn made_before(&self, layer: usize) -> (usize, usize) {
+        let (mut made, mut noted) = (0, 0);
+        let mut before = 0;
+        while before < layer {
+            made += self.layer(before).outputs();
+            noted += self.layer(before).notes();
+            before += 1;
         }
-        sum
+        (made, noted)
     }
 
-    /// The widest layer, hidden or last.
-    const fn widest(&self) -> usize {
-        let mut most = 0;
+    /// Values of the widest layer's output, and of the most working memory that one needs.
+    pub(crate) const fn most(&self) -> (usize, usize) {
+        let (mut width, mut working) = (0, 0);
         let mut layer = 0;
         while layer < self.layers() {
-            let (_, outputs) = self.layer(layer);
-            if outputs > most {
-                most = outputs;
+            let this = self.layer(layer);
+            if this.outputs() > width {
+                width = this.outputs();
+            }
+            if this.working() > working {
+                working = this.working();
             }
             layer += 1;
         }
-        most
+        (width, working)
     }
 
-    /// Values of working memory: a batch, what all layers make of it, and two layers' errors.
+    /// Values of working memory: a batch, what all layers make and note of it, two layers' errors, and what a layer needs
+    /// while it works.
     #[must_use]
     pub const fn scratch(&self) -> usize {
-        self.batch * (self.features + self.activations() + 2 * self.widest())
+        let (made, noted) = self.made_before(self.layers());
+        let (width, working) = self.most();
+        self.batch * (self.features + made + noted + 2 * width) + working
     }
 }
 
@@ -188,6 +262,9 @@ pub trait NetworkSizes {
 /// velocity (`P` with momentum, 0 without). With `F` values besides, the body's outputs for so many samples
 /// ([`NetworkShape::kept`]) are kept during the epochs of the head. Its size is the whole RAM of the model:
 /// `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w: `S = N (d + sum of h + C + 2 w)`.
+/// Filters need a velocity also without momentum. A layer of f filters that see p values at each of q places of an image
+/// and leave o values of it counts as width o, twice in the sum, and `S` has `q (2 p + f)` values more for that one layer of
+/// which this is the most.
 ///
 /// ```
 /// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};

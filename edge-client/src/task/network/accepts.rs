@@ -2,13 +2,12 @@
 
 use core::ops::Range;
 
-use fedspan_protocol::limits::HIDDEN_MAX;
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descent, HeadSolve, Model, Numeric, Privacy, Task as Wire, Trained,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use crate::memory::NetworkShape;
+use crate::memory::{Front, NetworkShape};
 
 /// What a network of this shape can do; the session fills in the frame limit.
 pub fn capabilities(shape: NetworkShape) -> Capabilities {
@@ -36,12 +35,27 @@ pub fn capabilities(shape: NetworkShape) -> Capabilities {
 
 /// The model, as a hello says it.
 pub fn model(shape: NetworkShape) -> Model {
-    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let mut hidden = [0; HIDDEN_MAX];
+    let outputs = small(shape.outputs);
+    match shape.front {
+        Front::Nothing => Model::Network { features: small(shape.features), hidden: hidden(shape), outputs },
+        #[cfg(feature = "convolution")]
+        Front::Filters { image, filters } => {
+            Model::Convolutional { image, filters, hidden: hidden(shape), outputs }
+        }
+    }
+}
+
+/// The widths of the first `N` hidden dense layers.
+fn hidden<const N: usize>(shape: NetworkShape) -> [u16; N] {
+    let mut hidden = [0; N];
     for (place, &width) in hidden.iter_mut().zip(&shape.hidden) {
         *place = small(width);
     }
-    Model::Network { features: small(shape.features), hidden, outputs: small(shape.outputs) }
+    hidden
+}
+
+fn small(n: usize) -> u16 {
+    u16::try_from(n).unwrap_or(u16::MAX)
 }
 
 /// The layers that a round's tensors are: all before the head, or these and the head, or the last few, or none. What may
@@ -65,7 +79,7 @@ pub fn travelling(shape: NetworkShape, tensors: &[TensorDescriptor]) -> Result<R
     let role =
         |layer| if layer == head || layers.start > 0 { Role::SharedHead } else { Role::Representation };
     let same = |(layer, tensor): (usize, &TensorDescriptor)| {
-        let (inputs, outputs) = shape.layer(layer);
+        let (inputs, outputs) = shape.layer(layer).matrix();
         tensor.role == role(layer)
             && usize::from(tensor.rows) == inputs + 1
             && usize::from(tensor.cols) == outputs
@@ -84,7 +98,7 @@ pub fn possible(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
     // False for a NaN.
     (0.0..f32::INFINITY).contains(&descent.step_size)
         && (0.0..1.0).contains(&descent.momentum)
-        && (velocity || descent.momentum == 0.0)
+        && (velocity || (descent.momentum == 0.0 && !shape.needs_velocity()))
         && (1..=shape.batch).contains(&usize::from(descent.batch))
 }
 

@@ -13,19 +13,25 @@ pub struct Scratch<'a> {
     pub inputs: &'a mut [f32],
     /// What each layer makes of the batch, one layer after the other, with room for a whole batch each.
     pub activations: &'a mut [f32],
+    /// What each layer notes of the batch, in the same way.
+    pub notes: &'a mut [f32],
     /// Errors of two layers, with room for a whole batch of the widest.
     pub errors: (&'a mut [f32], &'a mut [f32]),
+    /// What a layer needs while it works.
+    pub working: &'a mut [f32],
 }
 
 impl<'a> Scratch<'a> {
     /// Cuts up `scratch`.
     pub fn of(shape: NetworkShape, scratch: &'a mut [f32]) -> Self {
-        let widest = (0..shape.layers()).map(|layer| shape.layer(layer).1).max().unwrap_or(0);
-        let errors = shape.batch * widest;
+        let (width, working) = shape.most();
+        let (made, _) = shape.made_before(shape.layers());
         let (inputs, rest) = cut(scratch, shape.batch * shape.features);
-        let (one, rest) = cut(rest, errors);
-        let (other, activations) = cut(rest, errors);
-        Self { inputs, activations, errors: (one, other) }
+        let (one, rest) = cut(rest, shape.batch * width);
+        let (other, rest) = cut(rest, shape.batch * width);
+        let (working, rest) = cut(rest, working);
+        let (activations, notes) = cut(rest, shape.batch * made);
+        Self { inputs, activations, notes, errors: (one, other), working }
     }
 }
 
@@ -102,7 +108,12 @@ impl Draw {
 
 /// Where the activations of a layer are, of a batch of `size` samples.
 pub fn activations_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
-    let before: usize = (0..layer).map(|layer| shape.layer(layer).1).sum();
-    let start = shape.batch * before;
-    start..start + size * shape.layer(layer).1
+    let start = shape.batch * shape.made_before(layer).0;
+    start..start + size * shape.layer(layer).outputs()
+}
+
+/// Where the notes of a layer are, of such a batch.
+pub fn notes_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
+    let start = shape.batch * shape.made_before(layer).1;
+    start..start + size * shape.layer(layer).notes()
 }

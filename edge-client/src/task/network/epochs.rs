@@ -4,9 +4,10 @@ use core::ops::Range;
 
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::{Draw, Scratch, activations_of, cut, usable};
+use super::batch::{Draw, Scratch, activations_of, cut, notes_of, usable};
 use super::{kept, order};
-use crate::kernel::dense::{self, Momentum};
+use crate::kernel::dense;
+use crate::kernel::layer::{Layer, Seen, Step};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
@@ -90,23 +91,36 @@ pub fn run(
 /// the logits.
 pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
     let NetworkParts { shape, parameters, scratch, .. } = parts;
-    let Scratch { inputs, activations, .. } = Scratch::of(*shape, scratch);
+    let Scratch { inputs, activations, notes, working, .. } = Scratch::of(*shape, scratch);
     let last = shape.layers() - 1;
-    for layer in first..=last {
-        let (i, o) = shape.layer(layer);
-        let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
-        let (below, own) = cut(activations, activations_of(*shape, layer, size).start);
-        let x = match layer {
-            0 => inputs.get(..size * i),
-            _ => below.get(activations_of(*shape, layer - 1, size)),
-        };
-        if let (Some(x), Some(out)) = (x, own.get_mut(..size * o)) {
-            dense::forward(x, weights, o, out);
-            if layer < last {
+    for number in first..=last {
+        let layer = shape.layer(number);
+        let weights = parameters.get(shape.range(number..number + 1)).unwrap_or_default();
+        let notes = notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default();
+        let (below, own) = cut(activations, activations_of(*shape, number, size).start);
+        let x = seen(*shape, number, size, inputs, below);
+        if let Some(out) = own.get_mut(..size * layer.outputs()) {
+            layer.forward(x, weights, out, notes, working);
+            if number < last {
                 dense::relu(out);
             }
         }
     }
+}
+
+/// What a layer sees of a batch: the samples, or what the layer below makes of them.
+fn seen<'a>(
+    shape: NetworkShape,
+    layer: usize,
+    size: usize,
+    inputs: &'a [f32],
+    activations: &'a [f32],
+) -> &'a [f32] {
+    let x = match layer {
+        0 => inputs.get(..size * shape.features),
+        _ => activations.get(activations_of(shape, layer - 1, size)),
+    };
+    x.unwrap_or_default()
 }
 
 /// One step down the gradient of the mean loss of a batch that has gone [`forward`]. False if that is not finite.
@@ -114,10 +128,14 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
     let velocity = core::mem::take(&mut parts.velocity);
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
     let scale = 1.0 / size as f32;
-    let finite = back(parts, size, scale, trained, |range, x, errors, outputs, weights| {
-        let velocity = velocity.get_mut(range).filter(|_| descent.momentum > 0.0);
-        let momentum = velocity.map(|velocity| Momentum { factor: descent.momentum, velocity });
-        dense::descend(x, errors, outputs, weights, momentum, descent.step_size);
+    let finite = back(parts, size, scale, trained, |range, layer, seen, errors, weights| {
+        let velocity = velocity.get_mut(range);
+        layer.descend(
+            seen,
+            errors,
+            weights,
+            Step { momentum: descent.momentum, velocity, size: descent.step_size },
+        );
     });
     parts.velocity = velocity;
     finite
@@ -126,23 +144,24 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
 /// Adds `scale` times the gradient of the summed loss of a batch that has gone [`forward`]. False if that is not finite.
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
     let all = 0..parts.shape.layers();
-    back(parts, size, scale, &all, |range, x, errors, outputs, _| {
-        dense::add_gradient(x, errors, outputs, sums.get_mut(range).unwrap_or_default());
+    back(parts, size, scale, &all, |range, layer, seen, errors, _| {
+        layer.add_gradient(seen, errors, sums.get_mut(range).unwrap_or_default());
     })
 }
 
 /// Takes the errors of a batch that has gone [`forward`], times `scale`, down to the first of the layers `trained`, and
-/// tells `each` of these from above: where it is among the parameters, its inputs, its errors, its outputs, and itself.
+/// tells `each` of these from above: where it is among the parameters, its sizes, what it saw, its errors, and its weights.
 /// False if the errors are not finite.
 fn back(
     parts: &mut NetworkParts<'_>,
     size: usize,
     scale: f32,
     trained: &Range<usize>,
-    mut each: impl FnMut(Range<usize>, &[f32], &[f32], usize, &mut [f32]),
+    mut each: impl FnMut(Range<usize>, Layer, Seen<'_>, &[f32], &mut [f32]),
 ) -> bool {
     let NetworkParts { shape, parameters, scratch, classes, .. } = parts;
-    let Scratch { inputs, activations, errors: (mut own, mut below) } = Scratch::of(*shape, scratch);
+    let Scratch { inputs, activations, notes, errors: (mut own, mut below), working } =
+        Scratch::of(*shape, scratch);
     let last = shape.layers() - 1;
     let logits = activations.get(activations_of(*shape, last, size)).unwrap_or_default();
     let (Some(errors), Some(classes)) = (own.get_mut(..logits.len()), classes.get(..size)) else {
@@ -154,24 +173,23 @@ fn back(
     if !dense::softmax_errors(errors, classes, scale) {
         return false;
     }
-    for layer in (trained.start..=last).rev() {
-        let (i, o) = shape.layer(layer);
-        let x = match layer {
-            0 => inputs.get(..size * i),
-            _ => activations.get(activations_of(*shape, layer - 1, size)),
-        };
-        let range = shape.range(layer..layer + 1);
-        let (Some(x), Some(errors), Some(weights)) =
-            (x, own.get(..size * o), parameters.get_mut(range.clone()))
+    for number in (trained.start..=last).rev() {
+        let layer = shape.layer(number);
+        let range = shape.range(number..number + 1);
+        let (Some(errors), Some(weights)) =
+            (own.get(..size * layer.outputs()), parameters.get_mut(range.clone()))
         else {
             return false;
         };
+        let x = seen(*shape, number, size, inputs, activations);
+        let notes = notes.get(notes_of(*shape, number, size)).unwrap_or_default();
+        let mut seen = Seen { x, notes, working };
         // Errors go down through the weights as they were.
-        if let Some(below) = below.get_mut(..size * i).filter(|_| layer > trained.start) {
-            dense::backward(errors, weights, o, x, below);
+        if let Some(below) = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start) {
+            layer.backward(&mut seen, errors, weights, below);
         }
-        if trained.contains(&layer) {
-            each(range, x, errors, o, weights);
+        if trained.contains(&number) {
+            each(range, layer, seen, errors, weights);
         }
         core::mem::swap(&mut own, &mut below);
     }

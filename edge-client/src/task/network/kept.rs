@@ -12,7 +12,7 @@ const NO_CLASS: u32 = u32::MAX;
 pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSource) -> bool {
     let shape = parts.shape;
     let last = shape.layers() - 1;
-    let (width, _) = shape.layer(last);
+    let width = shape.layer(last).inputs();
     let length = width.saturating_add(1);
     let Ok(total) = usize::try_from(total) else { return false };
     if total.checked_mul(length).is_none_or(|values| values > parts.kept.len()) {
@@ -50,7 +50,7 @@ pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
 pub fn gather(draw: &mut Draw, parts: &mut NetworkParts<'_>, size: usize) -> usize {
     let NetworkParts { shape, scratch, kept, classes, .. } = parts;
     let last = shape.layers() - 1;
-    let (width, _) = shape.layer(last);
+    let width = shape.layer(last).inputs();
     let places = activations_of(*shape, last - 1, shape.batch);
     let places = Scratch::of(*shape, scratch).activations.get_mut(places).unwrap_or_default();
     let mut count = 0;

@@ -112,7 +112,7 @@ impl<M: NetworkMemory> Network<M> {
         let shape = parts.shape;
         let body = 0..shape.layers() - 1;
         for layer in body.clone() {
-            let (inputs, _) = shape.layer(layer);
+            let (inputs, _) = shape.layer(layer).matrix();
             #[allow(clippy::cast_precision_loss, reason = "a width is far below 2^24")]
             let bound = 1.0 / libm::sqrtf(inputs as f32);
             for value in parts.parameters.get_mut(shape.range(layer..layer + 1)).unwrap_or_default() {

@@ -198,7 +198,7 @@ fn descriptor(
     from_above: bool,
     encoding: Encoding,
 ) -> Option<TensorDescriptor> {
-    let (inputs, outputs) = shape.layer(layer);
+    let (inputs, outputs) = shape.layer(layer).matrix();
     let head = layer + 1 == shape.layers();
     let role = if head || from_above { Role::SharedHead } else { Role::Representation };
     let (rows, cols) = (u16::try_from(inputs + 1).ok()?, u16::try_from(outputs).ok()?);

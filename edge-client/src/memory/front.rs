@@ -1,0 +1,93 @@
+//! What a network begins with, before its dense layers.
+
+#[cfg(feature = "convolution")]
+use fedspan_protocol::limits::FILTERS_MAX;
+#[cfg(feature = "convolution")]
+use fedspan_protocol::message::{Filters, Image};
+
+use crate::kernel::Layer;
+#[cfg(feature = "convolution")]
+use crate::kernel::convolution::{Convolution, MaxPooling};
+
+/// What a network begins with, before its dense layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Front {
+    /// Nothing: the first dense layer sees the samples.
+    #[default]
+    Nothing,
+    /// Filters that move over an image.
+    #[cfg(feature = "convolution")]
+    Filters {
+        /// What a sample is.
+        image: Image,
+        /// In their order; those after the last have a count of zero.
+        filters: [Filters; FILTERS_MAX],
+    },
+}
+
+impl Front {
+    /// How many layers.
+    pub(super) const fn layers(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            #[cfg(feature = "convolution")]
+            Self::Filters { filters, .. } => {
+                let mut count = 0;
+                while count < FILTERS_MAX && filters[count].count > 0 {
+                    count += 1;
+                }
+                count
+            }
+        }
+    }
+
+    /// One of its layers.
+    pub(super) const fn layer(&self, layer: usize) -> Layer {
+        let _ = layer;
+        match self {
+            Self::Nothing => Layer::Dense { inputs: 0, outputs: 0 },
+            #[cfg(feature = "convolution")]
+            Self::Filters { image, filters } => {
+                let mut size = [image.height as usize, image.width as usize, image.channels as usize];
+                let mut before = 0;
+                while before < layer && before < FILTERS_MAX {
+                    let (_, pooling) = filters_on(size, filters[before]);
+                    size = [pooling.out_height(), pooling.out_width(), pooling.channels];
+                    before += 1;
+                }
+                if before == FILTERS_MAX {
+                    return Layer::Dense { inputs: 0, outputs: 0 };
+                }
+                let (convolution, pooling) = filters_on(size, filters[before]);
+                Layer::Filters { convolution, pooling }
+            }
+        }
+    }
+}
+
+/// A layer of filters on an image of `[height, width, channels]`.
+#[cfg(feature = "convolution")]
+const fn filters_on(image: [usize; 3], filters: Filters) -> (Convolution, MaxPooling) {
+    let [height, width, channels] = image;
+    let (side, pool) = (filters.side as usize, filters.pool as usize);
+    // Of a signal, whose one row is all that there is.
+    let signal = height == 1;
+    let convolution = Convolution {
+        height,
+        width,
+        channels,
+        rows: if signal { 1 } else { side },
+        columns: side,
+        stride: 1,
+        filters: filters.count as usize,
+    };
+    let pooling = MaxPooling {
+        height: convolution.out_height(),
+        width: convolution.out_width(),
+        channels: convolution.filters,
+        rows: if signal { 1 } else { pool },
+        columns: pool,
+    };
+    (convolution, pooling)
+}
