@@ -15,12 +15,19 @@ use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{DeclineReason, Descent, Task as Wire, Trained};
 use fedspan_protocol::tensor::Encoding;
 
-const SHAPES: [NetworkShape; 4] = [
-    NetworkShape::new(5, &[], 3, 16),
-    NetworkShape::new(6, &[4], 3, 16),
-    NetworkShape::new(7, &[5, 6], 4, 16),
-    NetworkShape::new(5, &[6, 5, 4], 2, 16),
-];
+/// Dense ones, the second of which is taken where one is enough, and with filters over an image and over a signal.
+fn shapes() -> Vec<NetworkShape> {
+    let mut shapes = vec![
+        NetworkShape::new(5, &[], 3, 16),
+        DENSE,
+        NetworkShape::new(7, &[5, 6], 4, 16),
+        NetworkShape::new(5, &[6, 5, 4], 2, 16),
+    ];
+    shapes.extend(with_filters(16));
+    shapes
+}
+
+const DENSE: NetworkShape = NetworkShape::new(6, &[4], 3, 16);
 
 /// Samples: the last of the batches of 3 has one.
 const SAMPLES: usize = 10;
@@ -80,7 +87,7 @@ fn assert_close(got: &[f32], expected: &[f64], what: &str) {
 
 #[test]
 fn every_method_trains_as_its_definition_does() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let (own, came) = (drawn(shape, 1), drawn(shape, 2));
         let samples = labelled(shape, SAMPLES, 3);
         for (step, momentum, batch) in [(0.1, 0.5, 3), (0.2, 0.0, 1), (0.1, 0.9, 16), (0.1, 0.5, 10)] {
@@ -131,7 +138,7 @@ fn every_method_trains_as_its_definition_does() {
 
 #[test]
 fn each_epoch_takes_all_samples_in_an_order_of_its_own() {
-    let shape = SHAPES[1];
+    let shape = DENSE;
     let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
     let mut source = Asked::new(labelled(shape, 40, 2));
     let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Travelling);
@@ -158,7 +165,7 @@ fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
 
 #[test]
 fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() {
-    for shape in &SHAPES[1..] {
+    for shape in &shapes()[1..] {
         let mut samples = labelled(*shape, SAMPLES, 3);
         // One that is passed over.
         samples.x[4 * shape.features] = f32::NAN;
@@ -175,14 +182,30 @@ fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() 
         assert_eq!(after(NetworkHeap::new(*shape), task(16), &samples), whole);
         assert_ne!(whole, expected);
         let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Travelling), &samples);
-        assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
+        if !shape.needs_velocity() {
+            assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
+        }
+    }
+}
+
+/// Filters add up their gradient where the velocity is.
+#[test]
+fn filters_need_a_velocity_also_without_momentum() {
+    for shape in with_filters(4) {
+        assert!(shape.needs_velocity());
+        let own = drawn(shape, 1);
+        let mut network = network(NetworkHeap::without_momentum(shape), &own);
+        let task = sgd(descent(0.1, 0.0, 3), 0, 1, Trained::All);
+        let ran = round(&mut network, task, 0..0, &own, &mut labelled(shape, 4, 3));
+        assert_eq!(ran, Err(DeclineReason::Parameter));
+        assert_eq!(bits(network.parameters()), bits(&own));
     }
 }
 
 /// Reading a sample can cost as much as training on it: features are computed from a window.
 #[test]
 fn a_sample_is_read_once_an_epoch_and_once_for_all_where_there_is_room() {
-    let shape = SHAPES[2];
+    let shape = shapes()[2];
     for (memory, reads) in
         [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::keeping(shape, SAMPLES), 3 * SAMPLES)]
     {
@@ -197,7 +220,7 @@ fn a_sample_is_read_once_an_epoch_and_once_for_all_where_there_is_room() {
 
 #[test]
 fn samples_that_cannot_be_used_are_counted_and_change_nothing() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let mut samples = labelled(shape, SAMPLES, 3);
         samples.x[2 * shape.features + 1] = f32::NAN;
         samples.x[5 * shape.features] = f32::NEG_INFINITY;
@@ -229,7 +252,7 @@ fn samples_that_cannot_be_used_are_counted_and_change_nothing() {
 
 #[test]
 fn one_class_alone_is_learnt() {
-    let shape = SHAPES[2];
+    let shape = shapes()[2];
     let mut samples = labelled(shape, SAMPLES, 3);
     samples.labels = Labels::Classes(vec![2; SAMPLES]);
     let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
@@ -264,7 +287,7 @@ fn without_a_sample_or_a_source_of_any_order_nothing_changes() {
             self.0.next()
         }
     }
-    for shape in SHAPES {
+    for shape in shapes() {
         let head = shape.layers() - 1;
         let own = drawn(shape, 1);
         let none = labelled(shape, 0, 3);
@@ -304,7 +327,7 @@ fn without_a_sample_or_a_source_of_any_order_nothing_changes() {
 /// No update is made from a part of the samples that were counted.
 #[test]
 fn a_source_that_fails_half_way_is_said() {
-    for shape in SHAPES {
+    for shape in shapes() {
         for kept in [0, SAMPLES] {
             for until in 1..=3 * SAMPLES {
                 let mut source = Asked { until, ..Asked::new(labelled(shape, SAMPLES, 3)) };
@@ -323,7 +346,7 @@ fn a_source_that_fails_half_way_is_said() {
 
 #[test]
 fn a_run_that_diverges_leaves_a_head_of_zeros_and_no_answer() {
-    for shape in SHAPES {
+    for shape in shapes() {
         for memory in [NetworkHeap::new(shape), NetworkHeap::keeping(shape, SAMPLES)] {
             let head = shape.layers() - 1;
             let mut network = network(memory, &drawn(shape, 1));

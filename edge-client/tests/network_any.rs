@@ -15,8 +15,14 @@ use proptest::prelude::*;
 
 const SHARED: bool = cfg!(feature = "shared-head");
 
+fn any_shape() -> impl Strategy<Value = NetworkShape> {
+    let kind = if cfg!(feature = "convolution") { 0usize..6 } else { 3..4 };
+    (kind, any_dense_shape())
+        .prop_map(|(kind, dense)| with_filters(dense.batch).get(kind).copied().unwrap_or(dense))
+}
+
 prop_compose! {
-    fn any_shape()(
+    fn any_dense_shape()(
         features in 1usize..6,
         hidden in prop::collection::vec(1usize..5, 0..=3),
         outputs in 1usize..5,
@@ -46,7 +52,7 @@ fn any_task() -> impl Strategy<Value = Wire> {
 fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
     let fields = (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL));
     let one = fields.prop_map(move |(role, layer, real, rows, cols, encoding)| {
-        let (inputs, outputs) = shape.layer(layer);
+        let (inputs, outputs) = shape.layer(layer).matrix();
         let (rows, cols) = if real { (inputs as u16 + 1, outputs as u16) } else { (rows, cols) };
         TensorDescriptor::inline(role, encoding, rows, cols)
     });

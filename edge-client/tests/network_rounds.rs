@@ -39,7 +39,7 @@ fn tensor(role: Role, rows: u16, cols: u16) -> TensorDescriptor {
 
 /// The layers of `SHAPE` in a role.
 fn layer(role: Role, layer: usize) -> TensorDescriptor {
-    let (inputs, outputs) = SHAPE.layer(layer);
+    let (inputs, outputs) = SHAPE.layer(layer).matrix();
     tensor(role, inputs as u16 + 1, outputs as u16)
 }
 

@@ -5,6 +5,8 @@
 pub mod clipped;
 pub mod costly;
 pub mod dense;
+#[cfg(feature = "network")]
+pub mod exact;
 #[cfg(feature = "i16")]
 pub mod fixed;
 pub mod head;

@@ -13,6 +13,7 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::dense::{softmax, wide};
+use super::exact::Pass;
 use super::{Random, Sliced, emitted, receive};
 
 /// Memory for a network of any shape.
@@ -63,6 +64,26 @@ impl NetworkMemory for NetworkHeap {
     fn parameters(&self) -> &[f32] {
         &self.parameters
     }
+}
+
+/// Shapes with filters: over an image, two layers, edges that are not pooled and a hidden layer; over a signal; and as
+/// large as the image. None without the feature.
+pub fn with_filters(batch: usize) -> Vec<NetworkShape> {
+    #[cfg(not(feature = "convolution"))]
+    let shapes = [batch; 0].map(|_| NetworkShape::new(1, &[], 1, 1));
+    #[cfg(feature = "convolution")]
+    let shapes = {
+        use fedspan_protocol::message::{Filters, Image};
+        let image = |height, width, channels| Image { height, width, channels };
+        let filters = |count, side, pool| Filters { count, side, pool };
+        let two = [filters(3, 3, 2), filters(4, 2, 1)];
+        [
+            NetworkShape::convolutional(image(8, 9, 2), &two, &[5], 3, batch),
+            NetworkShape::convolutional(image(1, 12, 3), &[filters(4, 3, 2)], &[], 3, batch),
+            NetworkShape::convolutional(image(4, 4, 1), &[filters(3, 4, 1)], &[4, 3], 2, batch),
+        ]
+    };
+    shapes.to_vec()
 }
 
 /// All layers, drawn, head included.
@@ -158,27 +179,24 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
     let mut sums: Vec<Vec<f64>> = layers.iter().map(|layer| vec![0.0; layer.len()]).collect();
     let classes = samples.y64();
     for &number in batch {
-        // What goes into each layer, a one behind it for the bias.
-        let mut inputs = vec![wide(samples.get(number).0)];
-        for (depth, layer) in layers.iter().enumerate() {
-            let (_, outputs) = shape.layer(depth);
-            inputs[depth].push(1.0);
-            let sum = |o: usize| inputs[depth].iter().zip(layer[o..].iter().step_by(outputs));
-            let out: Vec<f64> = (0..outputs).map(|o| sum(o).map(|(x, w)| x * w).sum()).collect();
-            let last = depth + 1 == layers.len();
-            inputs.push(out.into_iter().map(|v: f64| if last { v } else { v.max(0.0) }).collect());
+        let mut x = wide(samples.get(number).0);
+        let mut passed = Vec::new();
+        for (depth, weights) in layers.iter().enumerate() {
+            let pass = Pass::new(shape.layer(depth), x, weights);
+            x = pass.out.clone();
+            if depth + 1 < layers.len() {
+                x.iter_mut().for_each(|value| *value = value.max(0.0));
+            }
+            passed.push(pass);
         }
-        let mut errors = softmax(&inputs.pop().unwrap());
+        let mut errors = softmax(&x);
         for (class, error) in errors.iter_mut().enumerate() {
             *error -= classes[(number, class)];
         }
-        for (depth, x) in inputs.iter().enumerate().rev() {
-            let outputs = errors.len();
-            for (place, sum) in sums[depth].iter_mut().enumerate() {
-                *sum += x[place / outputs] * errors[place % outputs] / batch.len() as f64;
-            }
-            let back = |i: usize| (0..outputs).map(|o| layers[depth][i * outputs + o] * errors[o]).sum();
-            errors = (0..x.len() - 1).map(|i| if x[i] > 0.0 { back(i) } else { 0.0 }).collect();
+        for (depth, pass) in passed.iter().enumerate().rev() {
+            let scaled: Vec<f64> = errors.iter().map(|error| error / batch.len() as f64).collect();
+            pass.add_gradient(&scaled, &mut sums[depth]);
+            errors = pass.back(&errors, &layers[depth]);
         }
     }
     sums
@@ -188,7 +206,7 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
 pub fn opening(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: Encoding) -> RoundOpen {
     let from_above = layers.start > 0;
     let descriptor = |layer| {
-        let (inputs, outputs) = shape.layer(layer);
+        let (inputs, outputs) = shape.layer(layer).matrix();
         let head = layer + 1 == shape.layers();
         let role = if from_above || head { Role::SharedHead } else { Role::Representation };
         TensorDescriptor::inline(role, encoding, inputs as u16 + 1, outputs as u16)
