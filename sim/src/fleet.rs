@@ -140,13 +140,17 @@ impl Build {
     /// # Errors
     /// [`BuildError`].
     pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64, seeds: Seeds) -> Result<Self, BuildError> {
-        let sizes =
-            fedspan_aggregator::config::Shape { features: dataset.features, outputs: dataset.outputs };
         let fleet = dataset.clients.len();
-        let network =
-            network_parameters(sizes, &scenario.model, &scenario.algorithm, scenario.rule, fleet, seed);
+        let network = network_parameters(
+            dataset.sizes(),
+            &scenario.model,
+            &scenario.algorithm,
+            scenario.rule,
+            fleet,
+            seed,
+        );
         Ok(Self {
-            network: network.map(NetworkBuild::of),
+            network: network.map(NetworkBuild::of).transpose().map_err(BuildError)?,
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
             second: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),

@@ -312,7 +312,7 @@ impl Scenario {
 
     /// What a network cannot be asked for.
     fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
-        if self.model.hidden.is_none() {
+        if self.model.network.is_none() {
             return Ok(());
         }
         if self.data.targeted() != Targeted::Classes {
@@ -397,7 +397,7 @@ impl Scenario {
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
         let dataset = self.data.dataset(&self.name, seed)?;
         // Layers of a network have biases.
-        Ok(if self.model.hidden.is_some() { dataset.without_constant() } else { dataset })
+        Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }
 
     /// Checks that nobody attacks: real devices and boards do as they are built.

@@ -1,5 +1,8 @@
 //! From sections to an engine: the one place where names become algorithms and policies.
 
+use fedspan_protocol::message::Image;
+
+use super::network::NetworkModel;
 use super::power::PowerSection;
 use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection};
 use crate::aggregate::Rule;
@@ -19,6 +22,8 @@ pub struct Shape {
     pub features: usize,
     /// `C`.
     pub outputs: usize,
+    /// How the values of a sample are arranged; without it they are a signal of one channel.
+    pub image: Option<Image>,
 }
 
 /// Builds the engine of a campaign. `given` is the starting representation where the file names one
@@ -38,7 +43,7 @@ pub fn build_engine(
 ) -> Engine {
     let (d, k) = (shape.features, model.k);
     // A network has no basis.
-    let k = if model.hidden.is_some() { 1 } else { k };
+    let k = if model.network.is_some() { 1 } else { k };
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
     let start: Option<Box<dyn Algorithm>> = match model.init {
         Init::Power { iterations } => {
@@ -98,7 +103,10 @@ pub fn build_engine(
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let (features, outputs) = (small(shape.features), small(shape.outputs));
-    model.hidden.map(|hidden| NetworkShape { features, hidden, outputs })
+    let NetworkModel { filters, hidden } = model.network?;
+    let image = shape.image.unwrap_or(Image { height: 1, width: features, channels: 1 });
+    let filters = filters.map(|filters| (image, filters));
+    Some(NetworkShape { features, filters, hidden, outputs })
 }
 
 /// A method on networks as `[model]` and `[algorithm]` want it.

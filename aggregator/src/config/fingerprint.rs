@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use fedspan_protocol::message::{HeadSolve, Numeric};
+use fedspan_protocol::message::{Filters, HeadSolve, Numeric};
 
 use super::fleet::Fleet;
 use super::sections::{AlgorithmName, Init, ParticipationSection};
@@ -21,8 +21,16 @@ impl Fleet {
         line("seed", self.seed.to_string());
         line("data.d", self.shape.features.to_string());
         line("data.outputs", self.shape.outputs.to_string());
-        match self.model.hidden {
-            Some(hidden) => line("model.hidden", format!("{hidden:?}")),
+        if let Some(image) = self.shape.image {
+            line("data.image", format!("{:?}", [image.height, image.width, image.channels]));
+        }
+        match self.model.network {
+            Some(network) => {
+                for Filters { count, side, pool } in network.filters.into_iter().flatten() {
+                    line("model.filters", format!("{count} of side {side}, pooled by {pool}"));
+                }
+                line("model.hidden", format!("{:?}", network.hidden));
+            }
             None => line("model.k", self.model.k.to_string()),
         }
         line("model.init", init(&self.model.init));

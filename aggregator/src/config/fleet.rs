@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
-use fedspan_protocol::message::Model;
+use fedspan_protocol::message::{Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
@@ -166,12 +166,12 @@ impl Fleet {
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let d = self.shape.features;
         self.check_network(root)?;
-        if self.model.hidden.is_none() && self.model.k > d {
+        if self.model.network.is_none() && self.model.k > d {
             let message =
                 format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
             return Err(root.section("model")?.problem("k", message));
         }
-        if self.model.hidden.is_none() && !self.fits_frames() {
+        if self.model.network.is_none() && !self.fits_frames() {
             let allowed = format!("a width at which {d} x k values fit the chunks of the largest frame");
             let message = format!("found {}, allowed: {allowed}", self.model.k);
             return Err(root.section("model")?.problem("k", message));
@@ -228,6 +228,10 @@ impl Fleet {
             return Ok(());
         };
         check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
+        shape.check().map_err(|message| match root.section("model") {
+            Ok(section) => section.problem("kind", message),
+            Err(problem) => problem,
+        })?;
         if !network.method.is_on_devices() || network.method == Method::LocalOnly {
             let message = format!(
                 "{:?} is for simulations; allowed for a real fleet of networks: \"fedrep\", \"fedper\", \"fedavg\", \
@@ -344,9 +348,31 @@ fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {
     let shape = Shape {
         features: section.size("d", None, 1..=65_535)?,
         outputs: section.size("outputs", Some(1), 1..=256)?,
+        image: read_image(section)?,
     };
+    if let Some(Image { height, width, channels }) = shape.image
+        && [height, width, channels].into_iter().map(usize::from).product::<usize>() != shape.features
+    {
+        let message = format!("found {height} x {width} x {channels} values, d is {}", shape.features);
+        return Err(section.problem("image", message));
+    }
     section.finish()?;
     Ok(shape)
+}
+
+/// How the values of a sample are arranged.
+fn read_image(section: &Section<'_>) -> Result<Option<Image>, Problem> {
+    let allowed = "a list of 3 integers from 1: rows, pixels of a row, values of a pixel";
+    let size = |value: &toml_edit::Value| {
+        value.as_integer().and_then(|size| u16::try_from(size).ok()).filter(|size| *size >= 1)
+    };
+    match section.list("image", allowed, size)?.as_deref() {
+        None => Ok(None),
+        Some(&[height, width, channels]) => Ok(Some(Image { height, width, channels })),
+        Some(list) => {
+            Err(section.problem("image", format!("found {} of them, allowed: {allowed}", list.len())))
+        }
+    }
 }
 
 fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Problem> {

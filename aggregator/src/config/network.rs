@@ -1,13 +1,40 @@
 //! The keys of networks in `[model]` and `[algorithm]`.
 
-use fedspan_protocol::limits::HIDDEN_MAX;
-use fedspan_protocol::message::Descent;
+use std::ops::RangeInclusive;
+
+use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
+use fedspan_protocol::message::{Descent, Filters};
 
 use super::reader::Section;
 use super::sections::{AlgorithmName, ModelSection, ParticipationSection};
 use super::source::Problem;
 use crate::algorithm::network::Method;
 use crate::engine::participation::Schedule;
+
+/// The layers of a network, in `[model]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkModel {
+    /// Filters that it begins with; those after the last have a count of zero.
+    pub filters: Option<[Filters; FILTERS_MAX]>,
+    /// Widths of its hidden dense layers, zeros after the last.
+    pub hidden: [u16; HIDDEN_MAX],
+}
+
+impl NetworkModel {
+    /// Layers of filters, and hidden dense layers.
+    fn counts(&self) -> (usize, usize) {
+        let filters = self.filters.iter().flatten().filter(|filters| filters.count > 0).count();
+        (filters, self.hidden.iter().filter(|width| **width > 0).count())
+    }
+}
+
+/// Kinds of models.
+#[derive(Clone, Copy)]
+enum Kind {
+    Linear,
+    Mlp,
+    Cnn,
+}
 
 /// What stochastic gradient descent on a network needs to know.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,7 +63,7 @@ pub fn check_schedule(
     section: &Section<'_>,
 ) -> Result<(), Problem> {
     match participation {
-        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. } if model.hidden.is_some() => {
+        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. } if model.network.is_some() => {
             let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks: \"fixed\", \
                            \"theorem\", \"optimal\"";
             Err(section.problem("schedule", message))
@@ -45,28 +72,61 @@ pub fn check_schedule(
     }
 }
 
-/// Reads the widths of hidden layers.
+/// Reads the layers of a network. `None` for a linear model, of which only the kind has been read.
 ///
 /// # Errors
-/// [`Problem`] if they are none.
-pub(super) fn read_hidden(section: &Section<'_>) -> Result<[u16; HIDDEN_MAX], Problem> {
-    let allowed = "a list of 1 to 3 widths from 1 to 4096, like [128, 64]";
+/// [`Problem`] for the first mistake.
+pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<NetworkModel>, Problem> {
+    let kinds = [("linear", Kind::Linear), ("mlp", Kind::Mlp), ("cnn", Kind::Cnn)];
+    match section.choice("kind", Some("linear"), &kinds)? {
+        Kind::Linear => Ok(None),
+        Kind::Mlp => {
+            let allowed = "a list of 1 to 3 widths from 1 to 4096, like [128, 64]";
+            let hidden = read_widths(section, "hidden", None, 1..=HIDDEN_MAX, allowed)?;
+            Ok(Some(NetworkModel { filters: None, hidden }))
+        }
+        Kind::Cnn => {
+            let allowed = "a list of 1 or 2 numbers of filters from 1 to 4096, like [64, 64]";
+            let counts: [u16; FILTERS_MAX] = read_widths(section, "filters", None, 1..=FILTERS_MAX, allowed)?;
+            let side = |key: &str, default: u64, most: u64| {
+                section.integer(key, Some(default), 1..=most).map(|n| u8::try_from(n).unwrap_or(u8::MAX))
+            };
+            let (side, pool) = (side("side", 5, 31)?, side("pool", 2, 16)?);
+            let filters = counts.map(|count| match count {
+                0 => Filters::default(),
+                count => Filters { count, side, pool },
+            });
+            let allowed = "a list of up to 2 widths from 1 to 4096, like [120, 64]";
+            let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_AFTER_FILTERS_MAX, allowed)?;
+            Ok(Some(NetworkModel { filters: Some(filters), hidden }))
+        }
+    }
+}
+
+/// Reads sizes of layers, with zeros after the last; so many are allowed.
+fn read_widths<const N: usize>(
+    section: &Section<'_>,
+    key: &str,
+    default: Option<&[u16]>,
+    lengths: RangeInclusive<usize>,
+    allowed: &str,
+) -> Result<[u16; N], Problem> {
     let width = |value: &toml_edit::Value| {
         value
             .as_integer()
             .and_then(|width| u16::try_from(width).ok())
             .filter(|width| (1..=4096).contains(width))
     };
-    let list = section.list("hidden", allowed, width)?;
-    let mut hidden = [0; HIDDEN_MAX];
+    let list = section.list(key, allowed, width)?.or(default.map(<[u16]>::to_vec));
+    let mut widths = [0; N];
     match list {
-        Some(list) if (1..=HIDDEN_MAX).contains(&list.len()) => {
-            for (place, width) in hidden.iter_mut().zip(list) {
+        Some(list) if lengths.contains(&list.len()) => {
+            for (place, width) in widths.iter_mut().zip(list) {
                 *place = width;
             }
-            Ok(hidden)
+            Ok(widths)
         }
-        _ => Err(section.problem("hidden", format!("missing or empty or too long, allowed: {allowed}"))),
+        _ => Err(section.problem(key, format!("missing or empty or too long, allowed: {allowed}"))),
     }
 }
 
@@ -77,27 +137,26 @@ pub(super) fn read_hidden(section: &Section<'_>) -> Result<[u16; HIDDEN_MAX], Pr
 /// [`Problem`] for the first mistake, in the tables of other methods too.
 pub(super) fn read_network(
     section: &Section<'_>,
-    hidden: [u16; HIDDEN_MAX],
+    model: &NetworkModel,
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
-    let bodies = hidden.iter().filter(|width| **width > 0).count();
     for (word, other) in AlgorithmName::on_networks().filter(|(_, other)| *other != name) {
         let table = section.section(word)?;
-        read_method(&table, None, bodies, other, tuned)?;
+        read_method(&table, None, model, other, tuned)?;
         table.finish()?;
     }
     let own = section.section(name.word())?;
-    let read = read_method(&own, Some(section), bodies, name, tuned)?;
+    let read = read_method(&own, Some(section), model, name, tuned)?;
     own.finish()?;
     Ok(read)
 }
 
-/// Reads a method from its own table, and what that has not from the one that is common to all. `hidden` layers.
+/// Reads a method from its own table, and what that has not from the one that is common to all.
 fn read_method(
     own: &Section<'_>,
     common: Option<&Section<'_>>,
-    hidden: usize,
+    model: &NetworkModel,
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
@@ -137,9 +196,11 @@ fn read_method(
         AlgorithmName::FedProx => Method::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
         AlgorithmName::Scaffold => Method::Scaffold,
         AlgorithmName::LgFedAvg => {
-            // With all layers it would be FedAvg.
-            let most = hidden as u64;
-            Method::LgFedAvg { layers: count("shared_layers", most.min(2), 1..=most)?.into() }
+            let (filters, hidden) = model.counts();
+            // With all layers it would be FedAvg. After filters the dense layers are shared (Collins et al. 2021, appendix A).
+            let most = (filters + hidden) as u64;
+            let default = if filters > 0 { hidden as u64 + 1 } else { most.min(2) };
+            Method::LgFedAvg { layers: count("shared_layers", default, 1..=most)?.into() }
         }
         AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => Method::PerFedAvg {
             inner_step: number("inner_step", inner_step, 0.0..=1e6)?,

@@ -2,11 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use fedspan_protocol::limits::HIDDEN_MAX;
 use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
 
-use super::network::{NetworkSection, read_hidden, read_network};
+use super::network::{NetworkModel, NetworkSection, read_network, read_network_model};
 use super::power::{PowerSection, read_power};
 use super::reader::Section;
 use super::source::Problem;
@@ -22,8 +21,8 @@ pub struct ModelSection {
     pub init: Init,
     /// Directions that a power method is to find: how it is scored.
     pub target: usize,
-    /// Widths of a network's hidden layers, zeros after the last; a linear model has none.
-    pub hidden: Option<[u16; HIDDEN_MAX]>,
+    /// Of a network; a linear model has none.
+    pub network: Option<NetworkModel>,
 }
 
 /// Where the representation starts.
@@ -294,11 +293,10 @@ const CHANGES: RangeInclusive<f64> = 1e-12..=1.0;
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
-    if section.choice("kind", Some("linear"), &[("linear", false), ("mlp", true)])? {
-        let hidden = read_hidden(section)?;
+    if let Some(network) = read_network_model(section)? {
         section.finish()?;
-        let k = hidden.iter().rev().find(|width| **width > 0).copied().unwrap_or(1).into();
-        return Ok(ModelSection { k, init: Init::Random, target: k, hidden: Some(hidden) });
+        let k = network.hidden.iter().rev().find(|width| **width > 0).copied().unwrap_or(1).into();
+        return Ok(ModelSection { k, init: Init::Random, target: k, network: Some(network) });
     }
     let k = section.size("k", None, 1..=1024)?;
     let iterations = section.integer("power_iterations", Some(5), 1..=1000)?;
@@ -321,7 +319,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
     };
     let target = section.size("target", Some(k), 1..=k)?;
     section.finish()?;
-    Ok(ModelSection { k, init, target, hidden: None })
+    Ok(ModelSection { k, init, target, network: None })
 }
 
 /// Reads `[algorithm]` for a model.
@@ -329,8 +327,9 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
-    let (name, tuned) = read_name(section, model.hidden.is_some())?;
-    let network = model.hidden.map(|hidden| read_network(section, hidden, name, tuned)).transpose()?;
+    let (name, tuned) = read_name(section, model.network.is_some())?;
+    let network = model.network.as_ref().map(|network| read_network(section, network, name, tuned));
+    let network = network.transpose()?;
     let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
     let steps = name.is_federated() && power.is_none();
     if let Some(network) = network {

@@ -190,10 +190,12 @@ impl MaxPooling {
                 let mut number = 0.0;
                 for start in self.window(pixel) {
                     let values = image.get(start..start + channels).unwrap_or_default();
+                    let first = number == 0.0;
                     for ((out, kept), &value) in out.iter_mut().zip(kept.iter_mut()).zip(values) {
-                        if number == 0.0 || value > *out || (value.is_nan() && !out.is_nan()) {
-                            (*out, *kept) = (value, number);
-                        }
+                        // No branches: this is as many comparisons as there are values.
+                        let larger = first | (value > *out) | (value.is_nan() & !out.is_nan());
+                        *out = select(larger, value, *out);
+                        *kept = select(larger, number, *kept);
                     }
                     number += 1.0;
                 }
@@ -234,6 +236,12 @@ impl MaxPooling {
         (y..y + rows)
             .flat_map(move |row| (x..x + columns).map(move |column| (row * width + column) * channels))
     }
+}
+
+/// One of two values, by their bits: what a compiler makes vectors of.
+fn select(first: bool, one: f32, other: f32) -> f32 {
+    let mask = u32::from(first).wrapping_neg();
+    f32::from_bits((one.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
 /// How often a window of `size` fits in `length` when it moves on by `step`.

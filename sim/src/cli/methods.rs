@@ -44,7 +44,7 @@ fn names(name: &str, own: &[String], common: &[String], algorithms: &[String]) -
     let changes: Vec<String> = common.iter().chain(own).cloned().collect();
     let scenario = load::scenario(name, &changes)?;
     let targets = scenario.data.targeted() != crate::scenario::Targeted::Nothing;
-    let words: Vec<&str> = match scenario.model.hidden {
+    let words: Vec<&str> = match scenario.model.network {
         Some(_) => AlgorithmName::on_networks().map(|(word, _)| word).collect(),
         None => AlgorithmName::on_linear_models()
             .filter(|(_, name)| targets && *name != AlgorithmName::FedPower)

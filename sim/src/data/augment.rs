@@ -37,15 +37,16 @@ impl Augment {
             let (down, right) = (random.below(2 * PADDING + 1), random.below(2 * PADDING + 1));
             let mirrored = random.below(2) == 1;
             let (image, rest) = row.split_at(channels * area);
-            for colour in image.chunks_exact(area) {
-                for i in 0..height {
-                    for j in 0..width {
-                        let column = if mirrored { width - 1 - j } else { j };
-                        // In the image with a border of PADDING.
-                        let from = (i + down).checked_sub(PADDING).filter(|i| *i < height);
-                        let at = (column + right).checked_sub(PADDING).filter(|j| *j < width);
-                        let value = from.zip(at).and_then(|(i, j)| colour.get(i * width + j));
-                        x.push(value.copied().unwrap_or(0.0));
+            for i in 0..height {
+                for j in 0..width {
+                    let column = if mirrored { width - 1 - j } else { j };
+                    // In the image with a border of PADDING.
+                    let from = (i + down).checked_sub(PADDING).filter(|i| *i < height);
+                    let at = (column + right).checked_sub(PADDING).filter(|j| *j < width);
+                    let pixel = from.zip(at).map(|(i, j)| (i * width + j) * channels);
+                    match pixel.and_then(|start| image.get(start..start + channels)) {
+                        Some(pixel) => x.extend_from_slice(pixel),
+                        None => x.extend(std::iter::repeat_n(0.0, channels)),
                     }
                 }
             }
@@ -83,11 +84,11 @@ mod tests {
                 .flat_map(|down| (0..9).flat_map(move |right| [(down, right, false), (down, right, true)]));
             let explains = |(down, right, mirror): &(usize, usize, bool)| {
                 (0..60usize).all(|p| {
-                    let (colour, i, j) = (p / 30, p % 30 / 5, p % 5);
+                    let (colour, i, j) = (p % 2, p / 10, p / 2 % 5);
                     let j = if *mirror { 4 - j } else { j };
                     let (i, j) = (i + down, j + right);
                     let inside = (4..10).contains(&i) && (4..9).contains(&j);
-                    let value = if inside { source[colour * 30 + (i - 4) * 5 + j - 4] } else { 0.0 };
+                    let value = if inside { source[((i - 4) * 5 + j - 4) * 2 + colour] } else { 0.0 };
                     row[p].to_bits() == value.to_bits()
                 })
             };

@@ -1,5 +1,5 @@
 //! The binary version of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): records of one or two labels and 32 x 32 pixels in
-//! three colours, one colour after the other.
+//! three colours, one colour after the other. In the samples the colours of a pixel stand together.
 
 use std::path::Path;
 
@@ -114,8 +114,11 @@ pub fn append(bytes: &[u8], name: &str, kind: Kind, set: &mut Set) -> Result<(),
                 format!("label {label} at byte {at}, expected 0 to {}", classes - 1),
             ));
         }
-        for (colour, (mean, deviation)) in image.chunks_exact(SIDE * SIDE).zip(COLOURS) {
-            set.x.extend(colour.iter().map(|pixel| (f32::from(*pixel) / 255.0 - mean) / deviation));
+        for place in 0..SIDE * SIDE {
+            for (colour, (mean, deviation)) in image.chunks_exact(SIDE * SIDE).zip(COLOURS) {
+                let pixel = colour.get(place).copied().unwrap_or(0);
+                set.x.push((f32::from(pixel) / 255.0 - mean) / deviation);
+            }
         }
         set.x.push(1.0);
         if let Labels::Classes(all) = &mut set.y {

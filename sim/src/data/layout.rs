@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use fedspan_aggregator::config::Shape as Sizes;
+use fedspan_protocol::message::Image;
+
 use super::{Client, Dataset, Set};
 
 /// What the values of a row are.
@@ -16,7 +19,7 @@ pub struct Layout {
 /// How values are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// An image, channel by channel, each row by row.
+    /// An image, row by row: all channels of one pixel stand together.
     Image {
         /// Colours.
         channels: usize,
@@ -35,6 +38,17 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// As devices are told of it: a series is an image of one row. `None` for what is larger than any that they can have.
+    #[must_use]
+    pub fn image(self) -> Option<Image> {
+        let [height, width, channels] = match self {
+            Self::Image { channels, height, width } => [height, width, channels],
+            Self::Series { steps, channels } => [1, steps, channels],
+        };
+        let small = |n: usize| u16::try_from(n).ok();
+        Some(Image { height: small(height)?, width: small(width)?, channels: small(channels)? })
+    }
+
     /// How many values.
     #[must_use]
     pub fn len(self) -> usize {
@@ -52,6 +66,13 @@ impl Shape {
 }
 
 impl Dataset {
+    /// What an engine has to know of the samples. They have an image where a row is that and nothing else.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        let shape = self.layout.shape.filter(|shape| shape.len() == self.features);
+        Sizes { features: self.features, outputs: self.outputs, image: shape.and_then(Shape::image) }
+    }
+
     /// The same samples without the constant at their end, where they have one: for models with biases of their own.
     /// Test sets that clients share stay shared.
     #[must_use]

@@ -261,7 +261,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         allowed: None,
         security,
         absence: Duration::from_secs(30),
-        shape: Shape { features: shape.features, outputs: shape.outputs },
+        shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
         model: model.clone(),
         algorithm: algorithm.clone(),
         rule: *rule,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Security, Shape};
+use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_protocol::message::RoundOpen;
 use tokio::net::TcpStream;
@@ -109,7 +109,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         allowed: None,
         security: Security::Plaintext,
         absence: Duration::from_secs(30),
-        shape: Shape { features: dataset.features, outputs: dataset.outputs },
+        shape: dataset.sizes(),
         model: scenario.model.clone(),
         algorithm: scenario.algorithm.clone(),
         rule: scenario.rule,

@@ -33,16 +33,23 @@ pub struct NetworkBuild {
 
 impl NetworkBuild {
     /// That of a method.
-    #[must_use]
-    pub fn of(parameters: NetworkParameters) -> Self {
-        let hidden = parameters.shape.hidden.map(usize::from);
-        let shape = NetworkShape {
-            features: parameters.shape.features.into(),
-            hidden,
-            outputs: parameters.shape.outputs.into(),
-            batch: parameters.descent.batch.into(),
+    ///
+    /// # Errors
+    /// A sentence with the numbers, where there is no such network.
+    pub fn of(parameters: NetworkParameters) -> Result<Self, String> {
+        let sizes = parameters.shape;
+        sizes.check()?;
+        let hidden = sizes.hidden.map(usize::from);
+        let hidden = hidden.split(|width| *width == 0).next().unwrap_or_default();
+        let (outputs, batch) = (sizes.outputs.into(), parameters.descent.batch.into());
+        let shape = match sizes.filters {
+            None => NetworkShape::new(sizes.features.into(), hidden, outputs, batch),
+            Some((image, filters)) => {
+                let filters = filters.split(|filters| filters.count == 0).next().unwrap_or_default();
+                NetworkShape::convolutional(image, filters, hidden, outputs, batch)
+            }
         };
-        Self { shape, parameters }
+        Ok(Self { shape, parameters })
     }
 }
 

@@ -25,16 +25,18 @@ pub struct Errors {
 pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
-    let (mut below, mut above) = (Vec::new(), Vec::new());
+    let (mut below, mut above, mut notes, mut working) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (x, classes) in set.x.chunks(BATCH * shape.features).zip(classes.chunks(BATCH)) {
         below.clear();
         below.extend_from_slice(x);
         for layer in 0..shape.layers() {
-            let (_, outputs) = shape.layer(layer);
-            above.clear();
-            above.resize(classes.len() * outputs, 0.0);
             let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
-            dense::forward(&below, weights, outputs, &mut above);
+            let this = shape.layer(layer);
+            above.clear();
+            above.resize(classes.len() * this.outputs(), 0.0);
+            notes.resize(notes.len().max(classes.len() * this.notes()), 0.0);
+            working.resize(working.len().max(this.working()), 0.0);
+            this.forward(&below, weights, &mut above, &mut notes, &mut working);
             if layer + 1 < shape.layers() {
                 dense::relu(&mut above);
             }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
-use fedspan_aggregator::config::{AlgorithmName, Init, Shape as EngineShape, build_engine};
+use fedspan_aggregator::config::{AlgorithmName, Init, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
@@ -194,10 +194,9 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         patience: (scenario.fleet.dropout > 0.0).then_some(0),
         stop_change: scenario.stop.change,
     };
-    let shape = EngineShape { features: dataset.features, outputs: dataset.outputs };
     build_engine(
         settings,
-        shape,
+        dataset.sizes(),
         &scenario.model,
         &scenario.algorithm,
         scenario.rule,

@@ -34,7 +34,12 @@ pub fn source(set: &Set) -> Recording<'_> {
 /// What a method is told on these sizes.
 pub fn parameters(method: Method, descent: Descent, epochs: u16) -> NetworkParameters {
     NetworkParameters {
-        shape: NetworkShape { features: D as u16, hidden: [H as u16, 0, 0], outputs: C as u16 },
+        shape: NetworkShape {
+            features: D as u16,
+            filters: None,
+            hidden: [H as u16, 0, 0],
+            outputs: C as u16,
+        },
         method,
         descent,
         head_epochs: 0,
@@ -59,7 +64,7 @@ impl Fleet {
     /// Three devices of `M` samples.
     pub fn new(method: Method, descent: Descent, epochs: u16) -> Self {
         let parameters = parameters(method, descent, epochs);
-        let build_for = NetworkBuild::of(parameters);
+        let build_for = NetworkBuild::of(parameters).unwrap();
         Self {
             algorithm: build(parameters),
             devices: (0..3).map(|device| SimNetwork::new(&build_for, device, M)).collect(),

@@ -2,19 +2,21 @@
 
 use std::ops::Range;
 
-use fedspan_protocol::limits::HIDDEN_MAX;
-use fedspan_protocol::message::Model;
+use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
+use fedspan_protocol::message::{Filters, Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::random::{Purpose, stream};
 
-/// Sizes of a network of dense layers with biases. A layer of i inputs and o outputs is a matrix of i + 1 rows, the last its
-/// bias, and o columns.
+/// Sizes of a network: layers of filters, where there are any, then dense layers. A layer of i inputs and o outputs, or of o
+/// filters that see i values each, is a matrix of i + 1 rows, the last its bias, and o columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkShape {
     /// `d`.
     pub features: u16,
-    /// Widths of the hidden layers; zeros after the last.
+    /// What a sample is, and the filters that move over it; those after the last have a count of zero.
+    pub filters: Option<(Image, [Filters; FILTERS_MAX])>,
+    /// Widths of the hidden dense layers; zeros after the last.
     pub hidden: [u16; HIDDEN_MAX],
     /// `C`.
     pub outputs: u16,
@@ -37,19 +39,71 @@ impl NetworkShape {
     /// As a hello says it.
     #[must_use]
     pub fn model(self) -> Model {
-        Model::Network { features: self.features, hidden: self.hidden, outputs: self.outputs }
+        let Self { features, filters, hidden, outputs } = self;
+        match filters {
+            None => Model::Network { features, hidden, outputs },
+            Some((image, filters)) => {
+                let mut behind = [0; HIDDEN_AFTER_FILTERS_MAX];
+                for (place, width) in behind.iter_mut().zip(hidden) {
+                    *place = width;
+                }
+                Model::Convolutional { image, filters, hidden: behind, outputs }
+            }
+        }
+    }
+
+    /// Checks that there is something to learn from, that filters leave something of an image, and that devices can be told of every layer.
+    ///
+    /// # Errors
+    /// A sentence with the numbers.
+    pub fn check(self) -> Result<(), String> {
+        if self.features == 0 || self.outputs == 0 {
+            return Err(format!(
+                "{} features and {} classes, allowed: at least one of each",
+                self.features, self.outputs
+            ));
+        }
+        if let Some((image, filters)) = self.filters {
+            let mut size = extent(image);
+            for Filters { count, side, pool } in filters.into_iter().take_while(|filters| filters.count > 0) {
+                let [height, width, _] = size;
+                size = filtered(size, Filters { count, side, pool });
+                if size.contains(&0) {
+                    return Err(format!(
+                        "filters that see {side} pixels of a row, pooled by {pool}, leave nothing of an image of {height} rows \
+                         of {width} pixels"
+                    ));
+                }
+            }
+        }
+        match self.layers().into_iter().enumerate().find(|(_, (rows, _))| *rows > usize::from(u16::MAX)) {
+            Some((number, (rows, _))) => {
+                Err(format!("layer {number} has {} inputs, allowed: at most 65534", rows - 1))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Rows and columns of each layer.
     #[must_use]
     pub fn layers(self) -> Vec<(usize, usize)> {
+        let mut layers = Vec::new();
+        let mut inputs = usize::from(self.features);
+        if let Some((image, filters)) = self.filters {
+            let mut size = extent(image);
+            for filters in filters.into_iter().take_while(|filters| filters.count > 0) {
+                let [rows, columns] = seen(size, filters.side);
+                layers.push((rows * columns * size[2] + 1, usize::from(filters.count)));
+                size = filtered(size, filters);
+            }
+            inputs = size.iter().product();
+        }
         let hidden = self.hidden.iter().take_while(|width| **width > 0);
-        let widths: Vec<usize> = std::iter::once(&self.features)
-            .chain(hidden)
-            .chain([&self.outputs])
-            .map(|width| usize::from(*width))
-            .collect();
-        widths.iter().zip(widths.iter().skip(1)).map(|(inputs, outputs)| (inputs + 1, *outputs)).collect()
+        for outputs in hidden.chain([&self.outputs]).map(|width| usize::from(*width)) {
+            layers.push((inputs + 1, outputs));
+            inputs = outputs;
+        }
+        layers
     }
 
     /// Weights and biases of all layers.
@@ -111,4 +165,22 @@ impl NetworkShape {
         }
         values
     }
+}
+
+/// Rows, pixels of a row, and values of a pixel.
+fn extent(image: Image) -> [usize; 3] {
+    [image.height, image.width, image.channels].map(usize::from)
+}
+
+/// The rows and pixels of a square of so many; of a signal, its one row.
+fn seen([height, ..]: [usize; 3], side: u8) -> [usize; 2] {
+    [if height == 1 { 1 } else { side.into() }, side.into()]
+}
+
+/// What filters and their pooling leave of an image.
+fn filtered(image: [usize; 3], filters: Filters) -> [usize; 3] {
+    let [rows, columns] = seen(image, filters.side);
+    let [down, across] = seen(image, filters.pool);
+    let left = |length: usize, side: usize, pool: usize| (length + 1).saturating_sub(side) / pool.max(1);
+    [left(image[0], rows, down), left(image[1], columns, across), filters.count.into()]
 }
