@@ -22,7 +22,7 @@ pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Spee
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 25] = [
+pub const BUILT_IN: [(&str, &str, &str); 27] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -125,6 +125,11 @@ pub const BUILT_IN: [(&str, &str, &str); 25] = [
         include_str!("../scenarios/mnist.toml"),
     ),
     (
+        "mnist-lenet",
+        "the same with LeNet-5: layers of filters (FedRep and SRPFL on CIFAR)",
+        include_str!("../scenarios/mnist-lenet.toml"),
+    ),
+    (
         "digits-network",
         "personal networks on small digits, two classes a client",
         include_str!("../scenarios/digits-network.toml"),
@@ -133,6 +138,11 @@ pub const BUILT_IN: [(&str, &str, &str); 25] = [
         "watch-network",
         "personal networks on smartwatch recordings: new people label one window per exercise",
         include_str!("../scenarios/watch-network.toml"),
+    ),
+    (
+        "watch-signal",
+        "the same recordings as they were measured: filters that move along in time",
+        include_str!("../scenarios/watch-signal.toml"),
     ),
     (
         "srpfl-network",
@@ -317,7 +327,7 @@ impl Scenario {
         }
         if self.data.targeted() != Targeted::Classes {
             let message =
-                "found \"mlp\", which tells classes apart; these data have none; allowed here: \"linear\"";
+                "found a network, which tells classes apart; these data have none; allowed here: \"linear\"";
             return Err(root.section("model")?.problem("kind", message));
         }
         check_schedule(&self.model, &self.participation, &root.section("participation")?)?;

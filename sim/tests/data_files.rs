@@ -77,6 +77,23 @@ fn cifar_files(here: &Path, labels: &[u8]) {
     }
 }
 
+/// Files have one colour after the other, samples the colours of each pixel together.
+#[test]
+fn the_colours_of_a_pixel_stand_together() {
+    let image = (0..3u8).flat_map(|colour| (0..1024u32).map(move |place| (place % 64) as u8 + 64 * colour));
+    let record: Vec<u8> = [4].into_iter().chain(image).collect();
+    let mut set = Set::empty(true);
+    cifar::append(&record, "file", cifar::Kind::Ten, &mut set).unwrap();
+    assert_eq!(set.x.len(), 3 * 1024 + 1);
+    for (place, pixel) in set.x.chunks_exact(3).enumerate() {
+        for (colour, (mean, deviation)) in [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)].iter().enumerate()
+        {
+            let byte = (place % 64 + 64 * colour) as f32;
+            assert!((pixel[colour] - (byte / 255.0 - mean) / deviation).abs() < 1e-5, "{place} {colour}");
+        }
+    }
+}
+
 #[test]
 fn cifar_records() {
     let here = directory("cifar");

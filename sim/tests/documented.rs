@@ -24,6 +24,10 @@ fn network(name: &str) -> String {
     format!("{DIGITS}[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"{name}\"\nrounds = 1\n")
 }
 
+fn filters() -> String {
+    network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", "kind = \"cnn\"\nfilters = [2]")
+}
+
 /// A table of the page: its heading, the section it is about, and the smallest files that between them know all of
 /// its keys.
 fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
@@ -79,6 +83,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ),
         ("`[model]`", "model", vec![linear.clone()]),
         ("`[model]`, kind = \"mlp\"", "model", vec![network("fedrep")]),
+        ("`[model]`, kind = \"cnn\"", "model", vec![filters()]),
         (
             "`[algorithm]` of networks",
             "algorithm",

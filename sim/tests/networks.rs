@@ -4,6 +4,7 @@
 mod common;
 
 use common::{code, directory, errors, program, text};
+use fedspan_aggregator::config::AlgorithmName;
 use fedspan_protocol::tensor::Role;
 use fedspan_sim::data::Labels;
 use fedspan_sim::run::{Outcome, RunError, Unwatched, run};
@@ -15,6 +16,17 @@ fn scenario(changes: &[&str]) -> Result<Scenario, String> {
     let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("digits-network").unwrap();
     Scenario::parse("digits-network", text, &changes).map_err(|problem| problem.to_string())
+}
+
+/// The same with another model.
+fn scenario_with(changes: &[&str]) -> Result<Scenario, String> {
+    let small = ["algorithm.rounds=3"].iter().chain(changes).map(|change| (*change).to_owned());
+    let text = Scenario::built_in("digits-network").unwrap();
+    Scenario::parse("digits-network", text, &small.collect::<Vec<_>>()).map_err(|problem| problem.to_string())
+}
+
+fn outcome_of(changes: &[&str]) -> Result<Outcome, String> {
+    run(&scenario_with(changes)?, 1, &mut Unwatched).map_err(|error| error.to_string())
 }
 
 fn outcome(changes: &[&str]) -> Outcome {
@@ -106,6 +118,32 @@ fn results_do_not_depend_on_threads() {
     }
 }
 
+/// Every method takes a network of filters: an image, and raw windows of motion, which are signals.
+#[test]
+fn every_method_trains_filters() {
+    let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
+    for (name, _) in AlgorithmName::on_networks() {
+        let ran = run(&scenario_with(&[image, &named(name)]).unwrap(), 1, &mut Unwatched).unwrap();
+        assert!(ran.diverged.is_none() && ran.scores.accuracy.unwrap() > 0.1, "{name}: {:?}", ran.scores);
+    }
+    let text = Scenario::built_in("watch-signal").unwrap();
+    let changes = ["algorithm.rounds=2".to_owned()];
+    let ran = run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut Unwatched).unwrap();
+    assert!(ran.scores.accuracy.unwrap() > 1.0 / 7.0);
+}
+
+/// The first layer of filters and what is behind it travel, in the sizes that the specification gives them.
+#[test]
+fn filters_travel_as_layers() {
+    let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 2, hidden = [8] }";
+    let said = outcome_of(&[image]).unwrap_err();
+    assert!(said.contains("leave nothing of an image of 3 rows of 3 pixels"), "{said}");
+    let image = image.replace("pool = 2", "pool = 1");
+    let outcome = outcome_of(&[&image]).unwrap();
+    let sizes: Vec<(u16, u16)> = outcome.layers.iter().map(|layer| (layer.rows, layer.cols)).collect();
+    assert_eq!(sizes, [(9 + 1, 4), (9 * 4 + 1, 3), (4 * 4 * 3 + 1, 8)]);
+}
+
 /// Training ends where a loss is not finite any more; the message says whose, and what came before is kept.
 #[test]
 fn a_run_that_diverges_says_which_client_and_keeps_what_there_is() {
@@ -187,6 +225,13 @@ fn a_file_asks_for_what_there_is() {
     let refused = |changes: &[&str]| scenario(changes).unwrap_err();
     for (changes, says) in [
         (&["model.hidden=[]"][..], "1 to 3 widths"),
+        (&["model.filters=[4]"], "unknown key"),
+        (&["model={ kind = \"cnn\" }"], "1 or 2 numbers of filters"),
+        (&["model={ kind = \"cnn\", filters = [] }"], "1 or 2 numbers of filters"),
+        (&["model={ kind = \"cnn\", filters = [2, 2, 2] }"], "1 or 2 numbers of filters"),
+        (&["model={ kind = \"cnn\", filters = [2], hidden = [1, 2, 3] }"], "up to 2 widths"),
+        (&["model={ kind = \"cnn\", filters = [2], side = 0 }"], "1 to 31"),
+        (&["model={ kind = \"cnn\", filters = [2], pool = 17 }"], "1 to 16"),
         (&["model.hidden=[1, 2, 3, 4]"], "1 to 3 widths"),
         (&["model.hidden=[0]"], "1 to 3 widths"),
         (&["model.k=3"], "unknown key"),

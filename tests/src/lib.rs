@@ -14,6 +14,7 @@ use std::path::Path;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
+use fedspan_protocol::message::Image;
 use fedspan_sim::data::Dataset;
 use fedspan_sim::device::{Identity, client_session, converse};
 use fedspan_sim::fleet::SimSession;
@@ -72,8 +73,11 @@ pub async fn start_with(
 /// The `fleet.toml` that serves a scenario's campaign.
 #[must_use]
 pub fn fleet_of(scenario: &Scenario, dataset: &Dataset, state: &Path, sections: &str) -> String {
+    let image = dataset.sizes().image.map_or_else(String::new, |Image { height, width, channels }| {
+        format!("image = [{height}, {width}, {channels}]\n")
+    });
     format!(
-        "seed = {}\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = {}\n[data]\nd = {}\noutputs = {}\n{sections}",
+        "seed = {}\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = {}\n[data]\nd = {}\noutputs = {}\n{image}{sections}",
         scenario.seed,
         state.display().to_string(),
         dataset.clients.len(),

@@ -106,6 +106,15 @@ async fn networks_of_which_the_body_travels() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn networks_that_begin_with_filters() {
+    agree_on_layers(
+        "[model]\nkind = \"cnn\"\nfilters = [6]\nside = 3\nhidden = [12]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n\
+         head_epochs = 2\n",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn networks_of_which_the_last_layers_travel_in_half_precision() {
     agree_on_layers(
         "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"lg-fedavg\"\nrounds = 3\nshared_layers = 2\n\
