@@ -6,7 +6,7 @@ mod common;
 use common::dense::{self as naive, values, wide};
 use common::{EPS, Random};
 use fedspan_client::kernel::dense::{
-    Momentum, add_gradient, backward, cross_entropy, descend, forward, relu, softmax_errors,
+    Momentum, add_gradient, backward, backward_linear, cross_entropy, descend, forward, relu, softmax_errors,
 };
 use proptest::prelude::*;
 
@@ -40,6 +40,12 @@ impl Case {
     fn backward(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.inputs];
         backward(&self.delta, &self.layer, self.outputs, &self.x, &mut out);
+        out
+    }
+
+    fn backward_linear(&self) -> Vec<f32> {
+        let mut out = vec![f32::NAN; self.n * self.inputs];
+        backward_linear(&self.delta, &self.layer, self.outputs, &mut out);
         out
     }
 
@@ -80,6 +86,12 @@ fn sums_are_in_the_stated_order() {
             &naive::backward(&case.delta, &case.layer, case.outputs, &case.x),
             &case,
         );
+        let positive = vec![1.0; case.x.len()];
+        assert_bits(
+            &case.backward_linear(),
+            &naive::backward(&case.delta, &case.layer, case.outputs, &positive),
+            &case,
+        );
         let mut sums = case.layer.clone();
         add_gradient(&case.x, &case.delta, case.outputs, &mut sums);
         let expected = naive::add_gradient(&case.x, &case.delta, case.inputs, case.outputs, &case.layer);
@@ -90,15 +102,18 @@ fn sums_are_in_the_stated_order() {
 #[test]
 fn a_batch_is_its_samples_one_by_one() {
     for case in cases().filter(|case| case.inputs > 0) {
-        let (mut ahead, mut back, mut sums) = (Vec::new(), Vec::new(), vec![0.0; case.layer.len()]);
+        let (mut ahead, mut back, mut linear) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sums = vec![0.0; case.layer.len()];
         for (x, delta) in case.x.chunks(case.inputs).zip(case.delta.chunks(case.outputs)) {
             let one = Case { n: 1, x: x.to_vec(), layer: case.layer.clone(), delta: delta.to_vec(), ..case };
             ahead.extend(one.forward());
             back.extend(one.backward());
+            linear.extend(one.backward_linear());
             add_gradient(x, delta, case.outputs, &mut sums);
         }
         assert_bits(&ahead, &case.forward(), &case);
         assert_bits(&back, &case.backward(), &case);
+        assert_bits(&linear, &case.backward_linear(), &case);
         assert_bits(&sums, &case.gradient(), &case);
     }
 }
@@ -258,6 +273,7 @@ proptest! {
         let (mut out, mut layer, mut velocity) = (out, layer, velocity);
         forward(&x, &layer, outputs, &mut out);
         backward(&delta, &layer, outputs, &x, &mut out);
+        backward_linear(&delta, &layer, outputs, &mut out);
         add_gradient(&x, &delta, outputs, &mut out);
         descend(&x, &delta, outputs, &mut layer, None, 0.1);
         descend(&x, &delta, outputs, &mut layer, Some(Momentum { factor: 0.5, velocity: &mut velocity }), 0.1);

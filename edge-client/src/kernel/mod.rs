@@ -21,6 +21,8 @@ pub mod layer;
 pub mod least_squares;
 pub mod project;
 pub mod rank;
+#[cfg(feature = "recurrent")]
+pub mod recurrent;
 pub(crate) mod vector;
 
 #[cfg(feature = "network")]

@@ -1,4 +1,4 @@
-//! `out = delta W^T`, where an activation is positive.
+//! `out = delta W^T`: all of it, or where an activation is positive.
 
 use super::lanes::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
@@ -6,8 +6,8 @@ use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of,
 /// Outputs at a time: so many columns of a strip of weights are turned round on the stack.
 const PIECE: usize = 32;
 
-/// Shapes as in [`super::backward`].
-pub struct Backward<'a> {
+/// Shapes as in [`super::backward`]. Unless it is `MASKED`, activations are not looked at.
+pub struct Backward<'a, const MASKED: bool> {
     delta: &'a [f32],
     layer: &'a [f32],
     inputs: usize,
@@ -16,7 +16,7 @@ pub struct Backward<'a> {
     out: &'a mut [f32],
 }
 
-impl<'a> Backward<'a> {
+impl<'a, const MASKED: bool> Backward<'a, MASKED> {
     pub fn new(
         delta: &'a [f32],
         layer: &'a [f32],
@@ -30,17 +30,21 @@ impl<'a> Backward<'a> {
     }
 }
 
-impl Kernel for Backward<'_> {
+impl<const MASKED: bool> Kernel for Backward<'_, MASKED> {
     #[inline(always)]
     fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(self, v: V) {
         let Self { inputs, outputs, .. } = self;
-        let Some(n) = self.out.len().min(self.activations.len()).checked_div(inputs) else { return };
+        let values = if MASKED { self.activations.len() } else { self.out.len() };
+        let Some(n) = self.out.len().min(values).checked_div(inputs) else { return };
         let n = n.min(self.delta.len() / outputs);
         let mut turned = Turned { shapes: self, first: 0, count: 0, weights: [[0.0; WIDTH]; PIECE] };
         while turned.first < outputs {
             turned.count = PIECE.min(outputs - turned.first);
             cover::<V, ROWS, COUNT>(&mut turned, v, 0..n, inputs);
             turned.first += PIECE;
+        }
+        if !MASKED {
+            return;
         }
         let Backward { activations, out, .. } = turned.shapes;
         for (out, activation) in out.iter_mut().zip(activations).take(n * inputs) {
@@ -50,15 +54,15 @@ impl Kernel for Backward<'_> {
 }
 
 /// A strip of weights that lies so that one output's are side by side.
-struct Turned<'a, const WIDTH: usize> {
-    shapes: Backward<'a>,
+struct Turned<'a, const MASKED: bool, const WIDTH: usize> {
+    shapes: Backward<'a, MASKED>,
     /// The outputs at hand, and how many.
     first: usize,
     count: usize,
     weights: [[f32; WIDTH]; PIECE],
 }
 
-impl<const WIDTH: usize> Turned<'_, WIDTH> {
+impl<const MASKED: bool, const WIDTH: usize> Turned<'_, MASKED, WIDTH> {
     /// Fills it from `width` inputs from `column` on.
     #[inline(always)]
     fn turn(&mut self, column: usize, width: usize) -> Option<()> {
@@ -73,7 +77,7 @@ impl<const WIDTH: usize> Turned<'_, WIDTH> {
     }
 }
 
-impl<const WIDTH: usize> Tiles for Turned<'_, WIDTH> {
+impl<const MASKED: bool, const WIDTH: usize> Tiles for Turned<'_, MASKED, WIDTH> {
     #[inline(always)]
     fn tile<V: Vector, const R: usize, const C: usize>(
         &mut self,

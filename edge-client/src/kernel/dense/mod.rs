@@ -21,7 +21,8 @@
 //! So results have the same bits for every batch size, every blocking and every width of vectors: those of a
 //! microcontroller are those of the simulator. Zeros are multiplied like other values.
 //!
-//! **Memory.** The caller's slices, and for [`backward`] half a kilobyte of stack (4 KiB with the feature `wide`).
+//! **Memory.** The caller's slices, and for [`backward`] and [`backward_linear`] half a kilobyte of stack (4 KiB with the
+//! feature `wide`).
 //!
 //! **Speed.** With the feature `wide` the same kernels run in the widest vectors that the host turns out to have, compiled
 //! without fused multiply-add. `epochs` in the tests' crate measures them beside numpy and the machine's peak.
@@ -75,7 +76,13 @@ pub fn relu(values: &mut [f32]) {
 /// A sum starts with zero; products follow by output, ascending.
 #[inline(never)]
 pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32], out: &mut [f32]) {
-    dispatch(Backward::new(delta, layer, outputs, activations, out));
+    dispatch(Backward::<true>::new(delta, layer, outputs, activations, out));
+}
+
+/// `out = delta W^T`, all of it: [`backward`] for inputs that do not come out of a ReLU. With the same sums.
+#[inline(never)]
+pub fn backward_linear(delta: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
+    dispatch(Backward::<false>::new(delta, layer, outputs, &[], out));
 }
 
 /// `sums += x^T delta`, the last row `+=` the sum of `delta`'s rows: the gradient of a layer. `x` is n x i, `delta`

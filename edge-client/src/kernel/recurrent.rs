@@ -1,0 +1,252 @@
+//! A recurrent layer on the kernels of [`dense`]: long short-term memory (Hochreiter and Schmidhuber 1997, with the
+//! forget gates of Gers and others 2000), as PyTorch has it, but with one bias: its second makes the biases' steps twice as
+//! long and does nothing else.
+//!
+//! A sample is a sequence: steps x channels values, row-major. The four gates of a step are the outputs of one dense
+//! layer whose inputs are the step's channels and the hidden state before it, a *row*. With `z` these outputs, `c` the
+//! state of the cells and `h` the hidden state, both zero before the first step:
+//!
+//! ```text
+//! z = [x h] W + bias     i, f, g, o = sigmoid(z1), sigmoid(z2), tanh(z3), sigmoid(z4)
+//! c = f c + i g          h = o tanh(c)
+//! ```
+//!
+//! So the layer is (channels + cells + 1) x 4 cells values with the bias in the last row, its columns the gates in the
+//! order input, forget, candidate, output. What the next layer sees is the hidden state after the last step. It is
+//! **not rectified**: errors come down to it by [`dense::backward_linear`], where [`dense::backward`] would lose those of
+//! its negative values.
+//!
+//! **Bits.** As in [`dense`]: a sequence's are the same in every batch, and those of a gradient the same for every way in
+//! which a batch comes in pieces. Exponentials and hyperbolic tangents are those of libm on every machine, with the feature
+//! `micromath` too.
+//!
+//! **Lengths.** Batches are sequences one after another. Where lengths do not fit, whole sequences that all slices have
+//! are worked on (of the errors of inputs whole steps), and none if the layer is too short; nothing panics.
+
+use super::dense;
+
+/// Gates of a cell.
+const GATES: usize = 4;
+
+/// Cells that look at a sequence step by step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lstm {
+    /// Steps of a sequence.
+    pub steps: usize,
+    /// Values of a step.
+    pub channels: usize,
+    /// How many there are: values of the hidden state.
+    pub cells: usize,
+}
+
+impl Lstm {
+    /// Values of a sequence.
+    #[must_use]
+    pub const fn inputs(&self) -> usize {
+        self.steps * self.channels
+    }
+
+    /// Values of an output: the hidden state after the last step.
+    #[must_use]
+    pub const fn outputs(&self) -> usize {
+        self.cells
+    }
+
+    /// Values of a row: what goes into the gates of a step.
+    #[must_use]
+    pub const fn row(&self) -> usize {
+        self.channels + self.cells
+    }
+
+    /// Gates of all cells: outputs of the dense layer.
+    #[must_use]
+    pub const fn gates(&self) -> usize {
+        GATES * self.cells
+    }
+
+    /// Values of the layer, (channels + cells + 1) x 4 cells.
+    #[must_use]
+    pub const fn layer(&self) -> usize {
+        (self.row() + 1) * self.gates()
+    }
+
+    /// Values of memory for a batch of `n` sequences, n x (steps + 1) x (channels + 6 cells): rows, gates and states of the
+    /// cells for every step, and those at hand.
+    #[must_use]
+    pub const fn memory(&self, n: usize) -> usize {
+        n * (self.steps + 1) * (self.row() + self.gates() + self.cells)
+    }
+
+    /// The hidden states after the last step of `sequences` (n x inputs): `out` receives n x outputs, `memory` what
+    /// [`Lstm::backward`] needs.
+    ///
+    /// A gate's sum starts with the bias; products follow by channel, then by hidden state, ascending. A cell's state is
+    /// the forget gate's product, rounded, plus the input gate's.
+    pub fn forward(&self, sequences: &[f32], layer: &[f32], memory: &mut [f32], out: &mut [f32]) {
+        let Self { steps, channels, cells } = *self;
+        let Some(layer) = self.whole(layer) else { return };
+        let Memory { capacity, rows, gates, states, row, gate, state } = Memory::of(self, memory);
+        let n = (out.len() / cells).min(capacity);
+        let n = sequences.len().checked_div(self.inputs()).map_or(n, |sequences| sequences.min(n));
+        row.fill(0.0);
+        state.fill(0.0);
+        for step in 0..steps {
+            for sample in 0..n {
+                let (at, row) = (sample * steps + step, part_mut(row, sample, self.row()));
+                copy(part(sequences, at, channels), row);
+                copy(row, part_mut(rows, at, self.row()));
+            }
+            let rows = row.get(..n * self.row()).unwrap_or_default();
+            dense::forward(rows, layer, self.gates(), gate.get_mut(..n * self.gates()).unwrap_or_default());
+            for sample in 0..n {
+                let at = sample * steps + step;
+                let (gate, state) = (part_mut(gate, sample, self.gates()), part_mut(state, sample, cells));
+                let hidden = part_mut(row, sample, self.row()).get_mut(channels..).unwrap_or_default();
+                advance(gate, state, hidden);
+                copy(gate, part_mut(gates, at, self.gates()));
+                copy(state, part_mut(states, at, cells));
+            }
+        }
+        for (sample, out) in out.chunks_exact_mut(cells).take(n).enumerate() {
+            copy(part(row, sample, self.row()).get(channels..).unwrap_or_default(), out);
+        }
+    }
+
+    /// Takes the errors of the outputs (`delta`, n x outputs) back through all steps (Werbos 1990). Returns the rows of a
+    /// batch that has gone [`Lstm::forward`], n x steps x row, and the errors of their gates, n x steps x gates: with both,
+    /// [`dense::add_gradient`] has the gradient of the layer and [`dense::descend`] its step. `out` receives the errors of
+    /// the inputs, n x inputs; where they are not wanted it is empty.
+    ///
+    /// `memory` is as `forward` left it, and of no use for another pass back. Sums of errors run by gate, ascending; a
+    /// gradient's by sequence, then by step, ascending.
+    pub fn backward<'a>(
+        &self,
+        delta: &[f32],
+        layer: &[f32],
+        memory: &'a mut [f32],
+        out: &mut [f32],
+    ) -> (&'a [f32], &'a [f32]) {
+        let Self { steps, channels, cells } = *self;
+        let Some(layer) = self.whole(layer) else { return Default::default() };
+        let Memory { capacity, rows, gates, states, row: hidden, gate, state } = Memory::of(self, memory);
+        let n = (delta.len() / cells).min(capacity);
+        copy(delta.get(..n * cells).unwrap_or_default(), hidden);
+        state.fill(0.0);
+        // Rows of weights, of which the last is passed over: that of the bias, or the first of the hidden state.
+        let (_, from_hidden) = layer.split_at_checked(channels * self.gates()).unwrap_or_default();
+        let from_inputs = layer.get(..(channels + 1) * self.gates()).unwrap_or_default();
+        for step in (0..steps).rev() {
+            for sample in 0..n {
+                let at = sample * steps + step;
+                let before = if step > 0 { part(states, at - 1, cells) } else { &[] };
+                let gates = part_mut(gates, at, self.gates());
+                let errors = (part(hidden, sample, cells), part_mut(state, sample, cells));
+                go_back(gates, part(states, at, cells), before, errors);
+                copy(gates, part_mut(gate, sample, self.gates()));
+            }
+            if step > 0 {
+                let errors = gate.get(..n * self.gates()).unwrap_or_default();
+                let hidden = hidden.get_mut(..n * cells).unwrap_or_default();
+                dense::backward_linear(errors, from_hidden, self.gates(), hidden);
+            }
+        }
+        let rows = rows.get(..n * steps * self.row()).unwrap_or_default();
+        let errors = gates.get(..n * steps * self.gates()).unwrap_or_default();
+        dense::backward_linear(errors, from_inputs, self.gates(), out);
+        (rows, errors)
+    }
+
+    /// The layer, if there is one, and all of it.
+    fn whole<'a>(&self, layer: &'a [f32]) -> Option<&'a [f32]> {
+        layer.get(..self.layer()).filter(|_| self.cells > 0)
+    }
+}
+
+/// A buffer, cut up for as many sequences as it has room for.
+struct Memory<'a> {
+    capacity: usize,
+    /// Of every step: by sequence, then by step.
+    rows: &'a mut [f32],
+    gates: &'a mut [f32],
+    states: &'a mut [f32],
+    /// Of the step at hand, by sequence. On the way back the errors of hidden states stand in place of rows, those of the
+    /// cells' in place of states.
+    row: &'a mut [f32],
+    gate: &'a mut [f32],
+    state: &'a mut [f32],
+}
+
+impl<'a> Memory<'a> {
+    fn of(lstm: &Lstm, memory: &'a mut [f32]) -> Self {
+        let capacity = memory.len().checked_div(lstm.memory(1)).unwrap_or(0);
+        let mut rest = memory;
+        let mut cut = |length: usize| {
+            let (own, others) = core::mem::take(&mut rest).split_at_mut_checked(length).unwrap_or_default();
+            rest = others;
+            own
+        };
+        let all = capacity * lstm.steps;
+        let [rows, gates, states] = [lstm.row(), lstm.gates(), lstm.cells].map(|length| cut(all * length));
+        let [row, gate, state] = [lstm.row(), lstm.gates(), lstm.cells].map(|length| cut(capacity * length));
+        Self { capacity, rows, gates, states, row, gate, state }
+    }
+}
+
+/// One step of one sequence: sums become gates, `state` and `hidden` those after the step.
+fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
+    let [inputs, forgets, candidates, outputs] = quarters(gates);
+    let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
+    for (((i, f), (g, o)), (c, h)) in gates.zip(state.iter_mut().zip(hidden)) {
+        (*i, *f, *g, *o) = (sigmoid(*i), sigmoid(*f), libm::tanhf(*g), sigmoid(*o));
+        *c = *f * *c + *i * *g;
+        *h = *o * libm::tanhf(*c);
+    }
+}
+
+/// One step of one sequence back: gates become the errors of their sums. `states` are those of the cells after the step,
+/// `before` those before it, or nothing where they are zero. Of `errors` the first are those of the hidden state; the
+/// others, of the cells, become those before the step.
+fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &mut [f32])) {
+    let before = before.iter().copied().chain(core::iter::repeat(0.0));
+    let [inputs, forgets, candidates, outputs] = quarters(gates);
+    let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
+    let states = states.iter().zip(before);
+    for ((((i, f), (g, o)), (c, before)), (dh, dc)) in gates.zip(states).zip(errors.0.iter().zip(errors.1)) {
+        let out = libm::tanhf(*c);
+        *dc += dh * *o * (1.0 - out * out);
+        let (di, df, dg) = (*dc * *g, *dc * before, *dc * *i);
+        *dc *= *f;
+        *o = dh * out * (*o * (1.0 - *o));
+        *f = df * (*f * (1.0 - *f));
+        *g = dg * (1.0 - *g * *g);
+        *i = di * (*i * (1.0 - *i));
+    }
+}
+
+/// From 0 to 1; an infinite exponential makes the first.
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + libm::expf(-x))
+}
+
+/// The four gates of all cells.
+fn quarters(gates: &mut [f32]) -> [&mut [f32]; GATES] {
+    let mut quarters = gates.chunks_exact_mut((gates.len() / GATES).max(1));
+    core::array::from_fn(|_| quarters.next().unwrap_or_default())
+}
+
+/// Values `index width` and on, `width` of them.
+fn part(values: &[f32], index: usize, width: usize) -> &[f32] {
+    values.get(index * width..(index + 1) * width).unwrap_or_default()
+}
+
+/// The same, to change.
+fn part_mut(values: &mut [f32], index: usize, width: usize) -> &mut [f32] {
+    values.get_mut(index * width..(index + 1) * width).unwrap_or_default()
+}
+
+/// As many values as both have.
+fn copy(values: &[f32], places: &mut [f32]) {
+    for (place, value) in places.iter_mut().zip(values) {
+        *place = *value;
+    }
+}

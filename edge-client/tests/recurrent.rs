@@ -1,0 +1,381 @@
+//! Long short-term memory: against loops in f64 and in f32, against finite differences, and the laws of its gates.
+#![cfg(feature = "recurrent")]
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod common;
+
+use common::Random;
+use common::dense::{values, wide};
+use fedspan_client::kernel::dense::{add_gradient, backward_linear, descend, forward, softmax_errors};
+use fedspan_client::kernel::recurrent::Lstm;
+use proptest::prelude::*;
+
+/// A layer, a batch of sequences, and errors of its outputs.
+struct Case {
+    lstm: Lstm,
+    n: usize,
+    x: Vec<f32>,
+    layer: Vec<f32>,
+    delta: Vec<f32>,
+}
+
+/// What comes of a case: outputs, errors of the inputs, gradient.
+type Outcome = [Vec<f32>; 3];
+
+impl Case {
+    fn new(random: &mut Random, n: usize, [steps, channels, cells]: [usize; 3]) -> Self {
+        let lstm = Lstm { steps, channels, cells };
+        let mut values = |count| values(random, count);
+        let (x, layer, delta) = (values(n * lstm.inputs()), values(lstm.layer()), values(n * cells));
+        Self { lstm, n, x, layer, delta }
+    }
+
+    /// With room for as many sequences more as `spare` says, and memory that is full of something else.
+    fn run(&self, spare: usize) -> Outcome {
+        let Self { lstm, n, x, layer, delta } = self;
+        let mut memory = vec![f32::NAN; lstm.memory(n + spare)];
+        let (mut out, mut errors) = (vec![f32::NAN; delta.len()], vec![f32::NAN; x.len()]);
+        let mut gradient = vec![0.0; layer.len()];
+        lstm.forward(x, layer, &mut memory, &mut out);
+        let (rows, gates) = lstm.backward(delta, layer, &mut memory, &mut errors);
+        add_gradient(rows, gates, lstm.gates(), &mut gradient);
+        [out, errors, gradient]
+    }
+
+    /// Its sequence `index` alone.
+    fn one(&self, index: usize) -> Self {
+        let part = |values: &[f32], width: usize| values[index * width..(index + 1) * width].to_vec();
+        let (x, delta) = (part(&self.x, self.lstm.inputs()), part(&self.delta, self.lstm.cells));
+        Self { n: 1, x, delta, layer: self.layer.clone(), ..*self }
+    }
+}
+
+/// One step and many, one cell, no channels, and sizes that no tile divides.
+fn cases() -> impl Iterator<Item = Case> {
+    let mut random = Random(21);
+    let shapes =
+        [[1, 1, 1], [7, 3, 5], [12, 6, 8], [4, 0, 3], [3, 9, 17], [25, 2, 10], [1, 40, 33], [0, 4, 3]];
+    let sizes = [1, 2, 3, 5, 11].into_iter().flat_map(move |n| shapes.map(|shape| (n, shape)));
+    sizes.map(move |(n, shape)| Case::new(&mut random, n, shape))
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[track_caller]
+fn assert_bits(got: &Outcome, expected: &Outcome, case: &Case) {
+    for (got, expected) in got.iter().zip(expected) {
+        assert!(bits(got) == bits(expected), "{} of {:?}: {got:?} {expected:?}", case.n, case.lstm);
+    }
+}
+
+/// The hidden state after the last step of one sequence, from the definition.
+fn oracle(lstm: &Lstm, x: &[f64], layer: &[f64]) -> Vec<f64> {
+    let Lstm { steps, channels, cells } = *lstm;
+    let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
+    let (mut h, mut c) = (vec![0.0; cells], vec![0.0; cells]);
+    for step in 0..steps {
+        let row: Vec<f64> = x[step * channels..][..channels].iter().chain(&h).copied().chain([1.0]).collect();
+        let gate = |number: usize, cell: usize| -> f64 {
+            let weight = |place: usize| layer[place * 4 * cells + number * cells + cell];
+            row.iter().enumerate().map(|(place, value)| value * weight(place)).sum()
+        };
+        let mut after = Vec::new();
+        for (cell, c) in c.iter_mut().enumerate() {
+            *c = sigmoid(gate(1, cell)) * *c + sigmoid(gate(0, cell)) * gate(2, cell).tanh();
+            after.push(sigmoid(gate(3, cell)) * c.tanh());
+        }
+        h = after;
+    }
+    h
+}
+
+proptest! {
+    #[test]
+    fn forward_is_that_of_the_definition(
+        seed: u64, n in 1usize..6, steps in 0usize..20, channels in 0usize..9, cells in 1usize..12,
+    ) {
+        let case = Case::new(&mut Random(seed), n, [steps, channels, cells]);
+        let [out, ..] = case.run(0);
+        for (index, out) in out.chunks(cells).enumerate() {
+            let expected = oracle(&case.lstm, &wide(&case.one(index).x), &wide(&case.layer));
+            for (got, expected) in out.iter().zip(expected) {
+                prop_assert!((f64::from(*got) - expected).abs() < 1e-5, "{got} {expected}");
+            }
+        }
+    }
+
+    /// Of `<delta, h>`, for everything that it depends on.
+    #[test]
+    fn errors_and_gradients_are_finite_differences(
+        seed: u64, n in 1usize..4, steps in 1usize..9, channels in 0usize..5, cells in 1usize..6,
+    ) {
+        const STEP: f64 = 1e-5;
+        let case = Case::new(&mut Random(seed), n, [steps, channels, cells]);
+        let [_, errors, gradient] = case.run(0);
+        let delta = wide(&case.delta);
+        let value = |x: &[f64], layer: &[f64]| -> f64 {
+            let inputs = case.lstm.inputs();
+            let of = |index: usize| {
+                let h = oracle(&case.lstm, &x[index * inputs..][..inputs], layer);
+                h.iter().zip(&delta[index * cells..]).map(|(h, delta)| h * delta).sum::<f64>()
+            };
+            (0..n).map(of).sum()
+        };
+        let (mut x, mut layer) = (wide(&case.x), wide(&case.layer));
+        for (place, &got) in gradient.iter().enumerate() {
+            let w = layer[place];
+            let [up, down] = [w + STEP, w - STEP].map(|w| { layer[place] = w; value(&x, &layer) });
+            layer[place] = w;
+            let slope = (up - down) / (2.0 * STEP);
+            prop_assert!((f64::from(got) - slope).abs() < 1e-5, "weight {place}: {got} {slope}");
+        }
+        for (place, &got) in errors.iter().enumerate() {
+            let w = x[place];
+            let [up, down] = [w + STEP, w - STEP].map(|w| { x[place] = w; value(&x, &layer) });
+            x[place] = w;
+            let slope = (up - down) / (2.0 * STEP);
+            prop_assert!((f64::from(got) - slope).abs() < 1e-5, "input {place}: {got} {slope}");
+        }
+    }
+
+    #[test]
+    fn wrong_lengths_do_not_panic(
+        [steps, channels, cells] in prop::array::uniform3(0usize..6),
+        lengths in prop::array::uniform5(0usize..300),
+    ) {
+        let lstm = Lstm { steps, channels, cells };
+        let [x, layer, mut memory, mut out, delta] = lengths.map(|length| vec![0.5f32; length]);
+        lstm.forward(&x, &layer, &mut memory, &mut out);
+        let (rows, errors) = lstm.backward(&delta, &layer, &mut memory, &mut out);
+        prop_assert_eq!(rows.len() * lstm.gates(), errors.len() * lstm.row());
+        // A layer without its end is none.
+        let whole = vec![0.5; lstm.layer()];
+        let mut enough = vec![0.5; lstm.memory(3)];
+        let mut out = vec![7.0; 3 * cells];
+        lstm.forward(&x, &whole[..whole.len().saturating_sub(1)], &mut enough, &mut out);
+        prop_assert!(out.iter().all(|&value| value == 7.0));
+        // Of what is there a part is enough.
+        let n = (delta.len() / cells.max(1)).min(3);
+        lstm.forward(&x, &whole, &mut enough, &mut out);
+        let (rows, _) = lstm.backward(&delta, &whole, &mut enough, &mut []);
+        prop_assert_eq!(rows.len(), if cells > 0 { n * steps * lstm.row() } else { 0 });
+    }
+}
+
+/// One sequence in f32, every sum as the module states it: hidden state, errors of the inputs, gradient.
+fn in_stated_order(case: &Case) -> Outcome {
+    let Case { lstm: Lstm { steps, channels, cells }, x, layer, delta, .. } = case;
+    let (steps, channels, cells, wide) = (*steps, *channels, *cells, 4 * *cells);
+    let width = channels + cells;
+    let sigmoid = |z: f32| 1.0 / (1.0 + libm::expf(-z));
+    let (mut h, mut c) = (vec![0f32; cells], vec![vec![0f32; cells]]);
+    let (mut rows, mut gates) = (Vec::new(), Vec::new());
+    for step in 0..steps {
+        let row: Vec<f32> = x[step * channels..][..channels].iter().chain(&h).copied().collect();
+        let sum = |column: usize| {
+            (0..width).fold(layer[width * wide + column], |sum, i| sum + row[i] * layer[i * wide + column])
+        };
+        let gate: Vec<f32> = (0..wide)
+            .map(|column| if column / cells == 2 { libm::tanhf(sum(column)) } else { sigmoid(sum(column)) })
+            .collect();
+        let kept = |j: usize| gate[cells + j] * c[step][j] + gate[j] * gate[2 * cells + j];
+        c.push((0..cells).map(kept).collect());
+        h = (0..cells).map(|j| gate[3 * cells + j] * libm::tanhf(c[step + 1][j])).collect();
+        rows.push(row);
+        gates.push(gate);
+    }
+    let mut errors = vec![0.0; x.len()];
+    let (mut dh, mut dc) = (delta.clone(), vec![0f32; cells]);
+    let mut dz = vec![vec![0f32; wide]; steps];
+    for step in (0..steps).rev() {
+        for j in 0..cells {
+            let [i, f, g, o] = [0, 1, 2, 3].map(|number| gates[step][number * cells + j]);
+            let t = libm::tanhf(c[step + 1][j]);
+            dc[j] += dh[j] * o * (1.0 - t * t);
+            dz[step][j] = dc[j] * g * (i * (1.0 - i));
+            dz[step][cells + j] = dc[j] * c[step][j] * (f * (1.0 - f));
+            dz[step][2 * cells + j] = dc[j] * i * (1.0 - g * g);
+            dz[step][3 * cells + j] = dh[j] * t * (o * (1.0 - o));
+            dc[j] *= f;
+        }
+        let below = |i: usize| (0..wide).fold(0.0, |sum, o| sum + dz[step][o] * layer[i * wide + o]);
+        (0..channels).for_each(|i| errors[step * channels + i] = below(i));
+        dh = (channels..width).map(below).collect();
+    }
+    let input = |step: usize, i: usize| if i == width { 1.0 } else { rows[step][i] };
+    let element = |place: usize| {
+        (0..steps).fold(0.0, |sum, step| sum + input(step, place / wide) * dz[step][place % wide])
+    };
+    [h, errors, (0..layer.len()).map(element).collect()]
+}
+
+#[test]
+fn sums_are_in_the_stated_order() {
+    for case in cases().filter(|case| case.n == 1) {
+        assert_bits(&case.run(0), &in_stated_order(&case), &case);
+    }
+}
+
+/// Also with memory for more.
+#[test]
+fn a_batch_is_its_sequences_one_by_one() {
+    for case in cases() {
+        let [mut out, mut errors, mut gradient] = [vec![], vec![], vec![0.0; case.layer.len()]];
+        for one in (0..case.n).map(|index| case.one(index)) {
+            let mut memory = vec![0.0; one.lstm.memory(3)];
+            let (mut h, mut e) = (vec![0.0; one.delta.len()], vec![0.0; one.x.len()]);
+            one.lstm.forward(&one.x, &one.layer, &mut memory, &mut h);
+            let (rows, gates) = one.lstm.backward(&one.delta, &one.layer, &mut memory, &mut e);
+            add_gradient(rows, gates, one.lstm.gates(), &mut gradient);
+            out.extend(h);
+            errors.extend(e);
+        }
+        let expected = [out, errors, gradient];
+        assert_bits(&case.run(0), &expected, &case);
+        assert_bits(&case.run(4), &expected, &case);
+    }
+}
+
+/// Where errors of the inputs are not wanted, the others are the same.
+#[test]
+fn errors_of_inputs_may_be_left_out() {
+    for case in cases() {
+        let Case { lstm, n, x, layer, delta } = &case;
+        let mut memory = vec![0.0; lstm.memory(*n)];
+        let mut gradient = vec![0.0; layer.len()];
+        lstm.forward(x, layer, &mut memory, &mut vec![0.0; delta.len()]);
+        let (rows, gates) = lstm.backward(delta, layer, &mut memory, &mut []);
+        add_gradient(rows, gates, lstm.gates(), &mut gradient);
+        assert_eq!(bits(&gradient), bits(&case.run(0)[2]));
+    }
+}
+
+/// A layer of one cell from what each gate (input, forget, candidate, output) has for two channels, for the hidden
+/// state, and as bias.
+fn one_cell(gates: [[f32; 4]; 4]) -> Vec<f32> {
+    (0..4).flat_map(|row| gates.map(|gate| gate[row])).collect()
+}
+
+/// The first channel opens the input gate, the forget gate is always open: what was written stays, whatever comes.
+#[test]
+fn an_open_forget_gate_and_a_shut_input_gate_keep_the_state() {
+    let mut random = Random(4);
+    let open = [0.0, 0.0, 0.0, 200.0];
+    let layer = one_cell([[400.0, 0.0, 0.0, -200.0], open, [0.0, 0.7, 0.0, 0.0], open]);
+    for steps in [1, 2, 50] {
+        let lstm = Lstm { steps, channels: 2, cells: 1 };
+        let mut x = values(&mut random, 2 * steps);
+        x.iter_mut().step_by(2).for_each(|open| *open = 0.0);
+        x[0] = 1.0;
+        let (mut memory, mut out) = (vec![0.0; lstm.memory(1)], [0.0]);
+        lstm.forward(&x, &layer, &mut memory, &mut out);
+        assert_eq!(out, [libm::tanhf(libm::tanhf(0.7 * x[1]))], "{steps} steps");
+        // And the error finds its way back to what was written, and nowhere else.
+        let mut errors = vec![f32::NAN; x.len()];
+        lstm.backward(&[1.0], &layer, &mut memory, &mut errors);
+        assert!(errors[1] > 0.1 && errors[2..].iter().all(|&error| error == 0.0), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_shut_forget_gate_forgets() {
+    let (open, shut) = ([0.0, 0.0, 0.0, 200.0], [0.0, 0.0, 0.0, -200.0]);
+    let layer = one_cell([open, shut, [0.3, -0.8, 0.0, 0.1], open]);
+    let lstm = Lstm { steps: 3, channels: 2, cells: 1 };
+    let last = [0.4, -0.2];
+    let outcome = |before: [f32; 4]| {
+        let x: Vec<f32> = before.into_iter().chain(last).collect();
+        let mut out = [0.0];
+        lstm.forward(&x, &layer, &mut vec![0.0; lstm.memory(1)], &mut out);
+        out[0]
+    };
+    assert_eq!(outcome([9.0, 1.0, -3.0, 0.5]).to_bits(), outcome([0.0; 4]).to_bits());
+}
+
+#[test]
+fn without_weights_the_output_is_zero() {
+    let mut random = Random(6);
+    let mut case = Case::new(&mut random, 3, [9, 4, 5]);
+    case.layer.fill(0.0);
+    let [out, errors, gradient] = case.run(0);
+    assert!(out.iter().chain(&errors).all(|&value| value == 0.0));
+    // All candidates are zero: only their weights have a slope, and gates that weigh them have none.
+    for (place, slope) in gradient.iter().enumerate() {
+        assert!(place / 5 % 4 == 2 || *slope == 0.0, "{place}: {slope}");
+    }
+    assert!(gradient[9 * 20 + 10..][..5].iter().all(|slope| *slope != 0.0), "{gradient:?}");
+}
+
+#[test]
+fn saturated_gates_are_finite() {
+    let mut random = Random(9);
+    for size in [1e3, 1e30] {
+        let mut case = Case::new(&mut random, 4, [6, 3, 7]);
+        case.layer.iter_mut().for_each(|weight| *weight *= size);
+        for values in case.run(0) {
+            assert!(values.iter().all(|value| value.is_finite()), "{size}");
+        }
+        assert!(case.run(0)[0].iter().all(|value| value.abs() <= 1.0));
+        assert!(case.run(0)[0].iter().any(|value| value.abs() > 0.5));
+    }
+}
+
+/// A run that has diverged must be found out: the softmax says so of what is not finite.
+#[test]
+fn a_nan_is_not_hidden_and_stays_in_its_sequence() {
+    let mut random = Random(10);
+    let clean = Case::new(&mut random, 3, [5, 2, 4]);
+    for place in [0, 9] {
+        let mut case =
+            Case { layer: clean.layer.clone(), x: clean.x.clone(), delta: clean.delta.clone(), ..clean };
+        case.x[10 + place] = f32::NAN;
+        let ([out, errors, gradient], [expected, back, _]) = (case.run(0), clean.run(0));
+        assert!(out[4..8].iter().all(|value| value.is_nan()), "{out:?}");
+        assert!(errors[10..20].iter().any(|value| value.is_nan()), "{errors:?}");
+        assert!(gradient.iter().any(|value| value.is_nan()));
+        assert_eq!((bits(&out[..4]), bits(&out[8..])), (bits(&expected[..4]), bits(&expected[8..])));
+        assert_eq!((bits(&errors[..10]), bits(&errors[20..])), (bits(&back[..10]), bits(&back[20..])));
+    }
+    let mut case = clean;
+    case.layer[3] = f32::NAN;
+    assert!(case.run(0)[0].iter().any(|value| value.is_nan()));
+}
+
+/// Which of two channels fires in the first step, and ten steps of noise after it: only a state that stays can tell.
+/// Forget gates begin open. A dense layer sees the hidden state; errors come down to it unmasked.
+#[test]
+fn it_learns_to_remember() {
+    const N: usize = 20;
+    const CELLS: usize = 6;
+    let lstm = Lstm { steps: 11, channels: 2, cells: CELLS };
+    for seed in 0..5 {
+        let mut random = Random(seed);
+        let mut layer = values(&mut random, lstm.layer());
+        layer[lstm.row() * lstm.gates() + CELLS..][..CELLS].fill(4.0);
+        let mut head = values(&mut random, (CELLS + 1) * 2);
+        let (mut memory, mut out) = (vec![0.0; lstm.memory(N)], vec![0.0; N * CELLS]);
+        let (mut logits, mut delta) = (vec![0.0; N * 2], vec![0.0; N * CELLS]);
+        let mut rights = Vec::new();
+        for _ in 0..1000 {
+            let mut x: Vec<f32> = values(&mut random, N * lstm.inputs()).iter().map(|x| x * 0.3).collect();
+            let classes: Vec<u8> = (0..N).map(|_| random.below(2) as u8).collect();
+            for (x, &class) in x.chunks_mut(lstm.inputs()).zip(&classes) {
+                x[usize::from(class)] += 1.0;
+            }
+            lstm.forward(&x, &layer, &mut memory, &mut out);
+            forward(&out, &head, 2, &mut logits);
+            let own =
+                |(logits, &class): (&[f32], &u8)| logits[usize::from(class)] == logits[0].max(logits[1]);
+            rights.push(logits.chunks(2).zip(&classes).filter(|&pair| own(pair)).count());
+            assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
+            backward_linear(&logits, &head, 2, &mut delta);
+            let (rows, gates) = lstm.backward(&delta, &layer, &mut memory, &mut []);
+            descend(rows, gates, lstm.gates(), &mut layer, None, 0.3);
+            descend(&out, &logits, 2, &mut head, None, 0.3);
+        }
+        let right: usize = rights.iter().rev().take(20).sum();
+        assert!(right >= 20 * N * 9 / 10, "seed {seed}: {right} of {}", 20 * N);
+    }
+}
