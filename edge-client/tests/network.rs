@@ -15,7 +15,7 @@ use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{DeclineReason, Descent, Task as Wire, Trained};
 use fedspan_protocol::tensor::Encoding;
 
-/// Dense ones, the second of which is taken where one is enough, and with filters over an image and over a signal.
+/// Dense ones, and with filters and cells where there are features for them.
 fn shapes() -> Vec<NetworkShape> {
     let mut shapes = vec![
         NetworkShape::new(5, &[], 3, 16),
@@ -24,6 +24,7 @@ fn shapes() -> Vec<NetworkShape> {
         NetworkShape::new(5, &[6, 5, 4], 2, 16),
     ];
     shapes.extend(with_filters(16));
+    shapes.extend(with_cells(16));
     shapes
 }
 
@@ -346,7 +347,8 @@ fn a_source_that_fails_half_way_is_said() {
 
 #[test]
 fn a_run_that_diverges_leaves_a_head_of_zeros_and_no_answer() {
-    for shape in shapes() {
+    // Gates that saturate have no errors, however far a step has gone.
+    for shape in shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
         for memory in [NetworkHeap::new(shape), NetworkHeap::keeping(shape, SAMPLES)] {
             let head = shape.layers() - 1;
             let mut network = network(memory, &drawn(shape, 1));

@@ -16,9 +16,10 @@ use proptest::prelude::*;
 const SHARED: bool = cfg!(feature = "shared-head");
 
 fn any_shape() -> impl Strategy<Value = NetworkShape> {
-    let kind = if cfg!(feature = "convolution") { 0usize..6 } else { 3..4 };
-    (kind, any_dense_shape())
-        .prop_map(|(kind, dense)| with_filters(dense.batch).get(kind).copied().unwrap_or(dense))
+    (0usize..10, any_dense_shape()).prop_map(|(kind, dense)| {
+        let others = [with_filters(dense.batch), with_cells(dense.batch)].concat();
+        others.get(kind).copied().unwrap_or(dense)
+    })
 }
 
 prop_compose! {

@@ -21,6 +21,10 @@ impl fmt::Display for Model {
                 }
                 widths(f, &hidden, outputs)
             }
+            Self::Recurrent { steps, channels, cells, hidden, outputs } => {
+                write!(f, "a network of {steps}x{channels}-{cells} cells")?;
+                widths(f, &hidden, outputs)
+            }
         }
     }
 }

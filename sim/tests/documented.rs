@@ -24,8 +24,8 @@ fn network(name: &str) -> String {
     format!("{DIGITS}[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"{name}\"\nrounds = 1\n")
 }
 
-fn filters() -> String {
-    network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", "kind = \"cnn\"\nfilters = [2]")
+fn front(model: &str) -> String {
+    network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
 }
 
 /// A table of the page: its heading, the section it is about, and the smallest files that between them know all of
@@ -83,7 +83,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ),
         ("`[model]`", "model", vec![linear.clone()]),
         ("`[model]`, kind = \"mlp\"", "model", vec![network("fedrep")]),
-        ("`[model]`, kind = \"cnn\"", "model", vec![filters()]),
+        ("`[model]`, kind = \"cnn\"", "model", vec![front("kind = \"cnn\"\nfilters = [2]")]),
+        ("`[model]`, kind = \"lstm\"", "model", vec![front("kind = \"lstm\"\ncells = 2")]),
         (
             "`[algorithm]` of networks",
             "algorithm",

@@ -118,18 +118,25 @@ fn results_do_not_depend_on_threads() {
     }
 }
 
-/// Every method takes a network of filters: an image, and raw windows of motion, which are signals.
+/// Every method takes a network of filters or cells: an image, and raw windows of motion, which are signals.
 #[test]
-fn every_method_trains_filters() {
-    let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
-    for (name, _) in AlgorithmName::on_networks() {
-        let ran = run(&scenario_with(&[image, &named(name)]).unwrap(), 1, &mut Unwatched).unwrap();
-        assert!(ran.diverged.is_none() && ran.scores.accuracy.unwrap() > 0.1, "{name}: {:?}", ran.scores);
+fn every_method_trains_filters_and_cells() {
+    let filters = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
+    let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
+    for (model, (name, _)) in AlgorithmName::on_networks().flat_map(|name| [(filters, name), (cells, name)]) {
+        let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut Unwatched).unwrap();
+        assert!(
+            ran.diverged.is_none() && ran.scores.accuracy.unwrap() > 0.1,
+            "{model}, {name}: {:?}",
+            ran.scores
+        );
     }
     let text = Scenario::built_in("watch-signal").unwrap();
-    let changes = ["algorithm.rounds=2".to_owned()];
-    let ran = run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut Unwatched).unwrap();
-    assert!(ran.scores.accuracy.unwrap() > 1.0 / 7.0);
+    for change in ["model.side=3", "model={ kind = \"lstm\", cells = 8 }"] {
+        let changes = ["algorithm.rounds=2".to_owned(), change.to_owned()];
+        let ran = run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut Unwatched).unwrap();
+        assert!(ran.scores.accuracy.unwrap() > 1.0 / 7.0, "{change}");
+    }
 }
 
 /// The first layer of filters and what is behind it travel, in the sizes that the specification gives them.
@@ -232,6 +239,9 @@ fn a_file_asks_for_what_there_is() {
         (&["model={ kind = \"cnn\", filters = [2], hidden = [1, 2, 3] }"], "up to 2 widths"),
         (&["model={ kind = \"cnn\", filters = [2], side = 0 }"], "1 to 31"),
         (&["model={ kind = \"cnn\", filters = [2], pool = 17 }"], "1 to 16"),
+        (&["model={ kind = \"lstm\" }"], "1 to 4096"),
+        (&["model={ kind = \"lstm\", cells = 0 }"], "1 to 4096"),
+        (&["model={ kind = \"lstm\", cells = 4, hidden = [1, 2, 3, 4] }"], "up to 3 widths"),
         (&["model.hidden=[1, 2, 3, 4]"], "1 to 3 widths"),
         (&["model.hidden=[0]"], "1 to 3 widths"),
         (&["model.k=3"], "unknown key"),

@@ -2,11 +2,11 @@
 
 use fedspan_protocol::message::Image;
 
-use super::network::NetworkModel;
+use super::network::{FrontModel, NetworkModel};
 use super::power::PowerSection;
 use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection};
 use crate::aggregate::Rule;
-use crate::algorithm::network::{self, NetworkParameters, NetworkShape};
+use crate::algorithm::network::{self, Front, NetworkParameters, NetworkShape};
 use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters, Moments,
     PowerStart, random_start,
@@ -103,10 +103,14 @@ pub fn build_engine(
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let (features, outputs) = (small(shape.features), small(shape.outputs));
-    let NetworkModel { filters, hidden } = model.network?;
+    let NetworkModel { front, hidden } = model.network?;
     let image = shape.image.unwrap_or(Image { height: 1, width: features, channels: 1 });
-    let filters = filters.map(|filters| (image, filters));
-    Some(NetworkShape { features, filters, hidden, outputs })
+    let front = match front {
+        FrontModel::Nothing => Front::Nothing,
+        FrontModel::Filters(filters) => Front::Filters(image, filters),
+        FrontModel::Cells(cells) => Front::Cells(image, cells),
+    };
+    Some(NetworkShape { features, front, hidden, outputs })
 }
 
 /// A method on networks as `[model]` and `[algorithm]` want it.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use fedspan_protocol::message::{Filters, HeadSolve, Numeric};
 
 use super::fleet::Fleet;
+use super::network::FrontModel;
 use super::sections::{AlgorithmName, Init, ParticipationSection};
 use crate::aggregate::Rule;
 
@@ -26,8 +27,16 @@ impl Fleet {
         }
         match self.model.network {
             Some(network) => {
-                for Filters { count, side, pool } in network.filters.into_iter().flatten() {
-                    line("model.filters", format!("{count} of side {side}, pooled by {pool}"));
+                match network.front {
+                    FrontModel::Nothing => {}
+                    FrontModel::Filters(filters) => {
+                        for Filters { count, side, pool } in
+                            filters.iter().filter(|filters| filters.count > 0)
+                        {
+                            line("model.filters", format!("{count} of side {side}, pooled by {pool}"));
+                        }
+                    }
+                    FrontModel::Cells(cells) => line("model.cells", cells.to_string()),
                 }
                 line("model.hidden", format!("{:?}", network.hidden));
             }

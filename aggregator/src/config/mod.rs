@@ -18,7 +18,7 @@ pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
 pub use fingerprint::difference;
 pub use fleet::{Fleet, Limits, RoundsSection};
-pub use network::{NetworkModel, NetworkSection, check_schedule};
+pub use network::{FrontModel, NetworkModel, NetworkSection, check_schedule};
 pub use power::PowerSection;
 pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
 pub use reader::Section;

@@ -14,17 +14,32 @@ use crate::engine::participation::Schedule;
 /// The layers of a network, in `[model]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkModel {
-    /// Filters that it begins with; those after the last have a count of zero.
-    pub filters: Option<[Filters; FILTERS_MAX]>,
+    /// What comes before the dense layers.
+    pub front: FrontModel,
     /// Widths of its hidden dense layers, zeros after the last.
     pub hidden: [u16; HIDDEN_MAX],
 }
 
+/// What a network begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrontModel {
+    /// Dense layers.
+    Nothing,
+    /// Filters; those after the last have a count of zero.
+    Filters([Filters; FILTERS_MAX]),
+    /// So many cells of long short-term memory.
+    Cells(u16),
+}
+
 impl NetworkModel {
-    /// Layers of filters, and hidden dense layers.
+    /// Layers before the dense ones, and hidden dense layers.
     fn counts(&self) -> (usize, usize) {
-        let filters = self.filters.iter().flatten().filter(|filters| filters.count > 0).count();
-        (filters, self.hidden.iter().filter(|width| **width > 0).count())
+        let front = match self.front {
+            FrontModel::Nothing => 0,
+            FrontModel::Filters(filters) => filters.iter().filter(|filters| filters.count > 0).count(),
+            FrontModel::Cells(_) => 1,
+        };
+        (front, self.hidden.iter().filter(|width| **width > 0).count())
     }
 }
 
@@ -34,6 +49,7 @@ enum Kind {
     Linear,
     Mlp,
     Cnn,
+    Lstm,
 }
 
 /// What stochastic gradient descent on a network needs to know.
@@ -77,13 +93,13 @@ pub fn check_schedule(
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<NetworkModel>, Problem> {
-    let kinds = [("linear", Kind::Linear), ("mlp", Kind::Mlp), ("cnn", Kind::Cnn)];
+    let kinds = [("linear", Kind::Linear), ("mlp", Kind::Mlp), ("cnn", Kind::Cnn), ("lstm", Kind::Lstm)];
     match section.choice("kind", Some("linear"), &kinds)? {
         Kind::Linear => Ok(None),
         Kind::Mlp => {
             let allowed = "a list of 1 to 3 widths from 1 to 4096, like [128, 64]";
             let hidden = read_widths(section, "hidden", None, 1..=HIDDEN_MAX, allowed)?;
-            Ok(Some(NetworkModel { filters: None, hidden }))
+            Ok(Some(NetworkModel { front: FrontModel::Nothing, hidden }))
         }
         Kind::Cnn => {
             let allowed = "a list of 1 or 2 numbers of filters from 1 to 4096, like [64, 64]";
@@ -98,7 +114,14 @@ pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<Network
             });
             let allowed = "a list of up to 2 widths from 1 to 4096, like [120, 64]";
             let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_AFTER_FILTERS_MAX, allowed)?;
-            Ok(Some(NetworkModel { filters: Some(filters), hidden }))
+            Ok(Some(NetworkModel { front: FrontModel::Filters(filters), hidden }))
+        }
+        Kind::Lstm => {
+            let cells = section.integer("cells", None, 1..=4096)?;
+            let allowed = "a list of up to 3 widths from 1 to 4096, like [64]";
+            let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_MAX, allowed)?;
+            let front = FrontModel::Cells(u16::try_from(cells).unwrap_or(u16::MAX));
+            Ok(Some(NetworkModel { front, hidden }))
         }
     }
 }
@@ -196,10 +219,11 @@ fn read_method(
         AlgorithmName::FedProx => Method::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
         AlgorithmName::Scaffold => Method::Scaffold,
         AlgorithmName::LgFedAvg => {
-            let (filters, hidden) = model.counts();
-            // With all layers it would be FedAvg. After filters the dense layers are shared (Collins et al. 2021, appendix A).
-            let most = (filters + hidden) as u64;
-            let default = if filters > 0 { hidden as u64 + 1 } else { most.min(2) };
+            let (front, hidden) = model.counts();
+            // With all layers it would be FedAvg. After filters or cells the dense layers are shared (Collins et al. 2021,
+            // appendix A).
+            let most = (front + hidden) as u64;
+            let default = if front > 0 { hidden as u64 + 1 } else { most.min(2) };
             Method::LgFedAvg { layers: count("shared_layers", default, 1..=most)?.into() }
         }
         AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => Method::PerFedAvg {

@@ -1,12 +1,14 @@
-//! A layer of a network, of any kind: forward, backward, and a step of SGD with momentum.
+//! A layer of a network, of any kind: forward, and backward with a gradient or a step of SGD with momentum.
 //!
 //! Its parameters are a matrix of (i + 1) x o values, the last row the bias: i inputs and o outputs of a dense layer, the
-//! values of a patch and the filters of a [convolution](super::convolution). What a batch is and the order of sums is said
-//! in [`dense`].
+//! values of a patch and the filters of a [convolution](super::convolution), what goes into the gates of a
+//! [memory cell](super::recurrent) and the gates. What a batch is and the order of sums is said in [`dense`].
 
 #[cfg(feature = "convolution")]
 use super::convolution::{Convolution, MaxPooling};
 use super::dense::{self, Momentum};
+#[cfg(feature = "recurrent")]
+use super::recurrent::Lstm;
 
 /// The sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub enum Layer {
         /// Of what they make.
         pooling: MaxPooling,
     },
+    /// Cells that go along a sequence.
+    #[cfg(feature = "recurrent")]
+    Cells(Lstm),
 }
 
 /// What a layer saw of a batch of n samples on the way forward, and memory for the way back.
@@ -33,18 +38,31 @@ pub enum Layer {
 pub struct Seen<'a> {
     /// n x [`Layer::inputs`].
     pub x: &'a [f32],
-    /// n x [`Layer::notes`].
-    pub notes: &'a [f32],
+    /// Whether they came out of a ReLU, so that no errors go back to those that are not positive.
+    pub rectified: bool,
+    /// n x [`Layer::notes`]; of no use for another way back.
+    pub notes: &'a mut [f32],
     /// [`Layer::working`] values; what is in them is of no use to anyone else.
     pub working: &'a mut [f32],
 }
 
-/// A step down the gradient, as [`dense::descend`] has it.
+/// What becomes of a layer's gradient.
+#[derive(Debug)]
+pub enum Gradient<'a> {
+    /// Nothing: errors are on their way to a layer below.
+    Unused,
+    /// It is added to these sums, as long as the layer.
+    Added(&'a mut [f32]),
+    /// A step down it, as [`dense::descend`] has it.
+    Step(Step<'a>),
+}
+
+/// A step down a gradient.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// How much of the velocity stays, 0 to 1.
     pub momentum: f32,
-    /// As long as the layer. A dense layer needs none where the momentum is zero; filters add up their gradient in it.
+    /// As long as the layer. Without momentum none is needed, but by filters, which add up their gradient in it.
     pub velocity: Option<&'a mut [f32]>,
     /// How far.
     pub size: f32,
@@ -58,6 +76,8 @@ impl Layer {
             Self::Dense { inputs, .. } => *inputs,
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => convolution.inputs(),
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => lstm.inputs(),
         }
     }
 
@@ -68,6 +88,8 @@ impl Layer {
             Self::Dense { outputs, .. } => *outputs,
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => lstm.outputs(),
         }
     }
 
@@ -78,6 +100,8 @@ impl Layer {
             Self::Dense { inputs, outputs } => (*inputs, *outputs),
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => (convolution.patch(), convolution.filters),
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => (lstm.row(), lstm.gates()),
         }
     }
 
@@ -95,6 +119,8 @@ impl Layer {
             Self::Dense { .. } => 0,
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => lstm.memory(1),
         }
     }
 
@@ -103,18 +129,32 @@ impl Layer {
     #[must_use]
     pub const fn working(&self) -> usize {
         match self {
-            Self::Dense { .. } => 0,
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => {
                 2 * convolution.positions() * convolution.patch() + convolution.outputs()
             }
+            _ => 0,
         }
     }
 
     /// Whether its steps need a velocity even without momentum.
     #[must_use]
     pub const fn needs_velocity(&self) -> bool {
-        !matches!(self, Self::Dense { .. })
+        match self {
+            #[cfg(feature = "convolution")]
+            Self::Filters { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether ReLU follows where it is not the last: a cell's state has been through a function of its own.
+    #[must_use]
+    pub const fn is_rectified(&self) -> bool {
+        match self {
+            #[cfg(feature = "recurrent")]
+            Self::Cells(_) => false,
+            _ => true,
+        }
     }
 
     /// What it makes of `x`, n x inputs, before the ReLU: `out` receives n x outputs, `notes` n x [`Self::notes`].
@@ -127,6 +167,8 @@ impl Layer {
         notes: &mut [f32],
         working: &mut [f32],
     ) {
+        // Only some kinds need them.
+        let (_, _) = (&notes, &working);
         match self {
             Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out),
             #[cfg(feature = "convolution")]
@@ -139,71 +181,96 @@ impl Layer {
                     pooling.forward(unpooled, out, notes);
                 }
             }
-        }
-        #[cfg(not(feature = "convolution"))]
-        let _ = (notes, working);
-    }
-
-    /// Errors of the inputs, n x inputs, from those of the outputs (`delta`, n x outputs): zero where an input is not
-    /// positive, as [`dense::backward`].
-    pub fn backward(&self, seen: &mut Seen<'_>, delta: &[f32], weights: &[f32], out: &mut [f32]) {
-        match self {
-            Self::Dense { outputs, .. } => dense::backward(delta, weights, *outputs, seen.x, out),
-            #[cfg(feature = "convolution")]
-            Self::Filters { convolution, pooling } => {
-                let Working { patches, errors, unpooled } = Working::of(convolution, seen.working);
-                let pooled = pooling.outputs().max(1);
-                let outputs = delta.chunks_exact(pooled).zip(seen.notes.chunks_exact(pooled));
-                let image = convolution.inputs().max(1);
-                let images = seen.x.chunks_exact(image).zip(out.chunks_exact_mut(image));
-                for ((image, out), (delta, notes)) in images.zip(outputs) {
-                    convolution.patches(image, patches);
-                    pooling.backward(delta, notes, unpooled);
-                    convolution.backward(unpooled, weights, patches, errors, out);
-                }
-            }
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => lstm.forward(x, weights, notes, out),
         }
     }
 
-    /// Adds the gradient to `sums`, as long as the layer, from the errors of the outputs (`delta`, n x outputs).
-    pub fn add_gradient(&self, seen: Seen<'_>, delta: &[f32], sums: &mut [f32]) {
-        match self {
-            Self::Dense { outputs, .. } => dense::add_gradient(seen.x, delta, *outputs, sums),
-            #[cfg(feature = "convolution")]
-            Self::Filters { convolution, pooling } => {
-                let Working { patches, unpooled, .. } = Working::of(convolution, seen.working);
-                let pooled = pooling.outputs().max(1);
-                let outputs = delta.chunks_exact(pooled).zip(seen.notes.chunks_exact(pooled));
-                for (image, (delta, notes)) in seen.x.chunks_exact(convolution.inputs().max(1)).zip(outputs) {
-                    convolution.patches(image, patches);
-                    pooling.backward(delta, notes, unpooled);
-                    dense::add_gradient(patches, unpooled, convolution.filters, sums);
-                }
-            }
-        }
-    }
-
-    /// One step down the gradient, as [`dense::descend`].
-    pub fn descend(&self, seen: Seen<'_>, delta: &[f32], weights: &mut [f32], step: Step<'_>) {
-        let Step { momentum, velocity, size } = step;
+    /// The way back from the errors of the outputs (`delta`, n x outputs), before those of its ReLU. `below` receives the
+    /// errors of the inputs, n x inputs, where they are wanted: through the weights as they are, before a step.
+    pub fn back(
+        &self,
+        seen: Seen<'_>,
+        delta: &[f32],
+        weights: &mut [f32],
+        below: Option<&mut [f32]>,
+        gradient: Gradient<'_>,
+    ) {
+        let Seen { x, rectified, notes, working } = seen;
+        let (_, _) = (&notes, &working);
         match self {
             Self::Dense { outputs, .. } => {
-                let velocity = velocity.filter(|_| momentum > 0.0);
-                let momentum = velocity.map(|velocity| Momentum { factor: momentum, velocity });
-                dense::descend(seen.x, delta, *outputs, weights, momentum, size);
+                match below {
+                    Some(out) if rectified => dense::backward(delta, weights, *outputs, x, out),
+                    Some(out) => dense::backward_linear(delta, weights, *outputs, out),
+                    None => {}
+                }
+                gradient.take(x, delta, *outputs, weights);
             }
             #[cfg(feature = "convolution")]
-            Self::Filters { .. } => {
+            Self::Filters { convolution, pooling } => {
+                let (mut sums, step) = gradient.in_pieces();
+                let Working { patches, errors, unpooled } = Working::of(convolution, working);
+                let pooled = pooling.outputs().max(1);
+                let outputs = delta.chunks_exact(pooled).zip(notes.chunks_exact(pooled));
+                let image = convolution.inputs().max(1);
+                let mut below = below.map(|below| below.chunks_exact_mut(image));
+                for (image, (delta, notes)) in x.chunks_exact(image).zip(outputs) {
+                    convolution.patches(image, patches);
+                    pooling.backward(delta, notes, unpooled);
+                    if let Some(out) = below.as_mut().and_then(Iterator::next) {
+                        convolution.backward(unpooled, weights, patches, errors, out);
+                    }
+                    if let Some(sums) = &mut sums {
+                        dense::add_gradient(patches, unpooled, convolution.filters, sums);
+                    }
+                }
+                if let (Some(velocity), Some(size)) = (sums, step) {
+                    for (weight, velocity) in weights.iter_mut().zip(velocity) {
+                        *weight -= size * *velocity;
+                    }
+                }
+            }
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => {
+                let (rows, errors) = lstm.backward(delta, weights, notes, below.unwrap_or_default());
+                gradient.take(rows, errors, lstm.gates(), weights);
+            }
+        }
+    }
+}
+
+impl Gradient<'_> {
+    /// Of a dense layer, `x` its inputs and `delta` the errors of its outputs.
+    fn take(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
+        match self {
+            Self::Unused => {}
+            Self::Added(sums) => dense::add_gradient(x, delta, outputs, sums),
+            Self::Step(Step { momentum, velocity, size }) => {
+                let velocity = velocity.filter(|_| momentum > 0.0);
+                let momentum = velocity.map(|velocity| Momentum { factor: momentum, velocity });
+                dense::descend(x, delta, outputs, weights, momentum, size);
+            }
+        }
+    }
+}
+
+#[cfg(feature = "convolution")]
+impl<'a> Gradient<'a> {
+    /// Where a gradient goes that comes piece by piece, and how far a step goes then down what is there.
+    fn in_pieces(self) -> (Option<&'a mut [f32]>, Option<f32>) {
+        match self {
+            Self::Unused => (None, None),
+            Self::Added(sums) => (Some(sums), None),
+            Self::Step(Step { momentum, velocity, size }) => {
                 let velocity = velocity.unwrap_or_default();
+                // Not by zero, which a velocity that is not finite would survive.
                 if momentum > 0.0 {
                     velocity.iter_mut().for_each(|velocity| *velocity *= momentum);
                 } else {
                     velocity.fill(0.0);
                 }
-                self.add_gradient(seen, delta, velocity);
-                for (weight, velocity) in weights.iter_mut().zip(velocity) {
-                    *weight -= size * *velocity;
-                }
+                (Some(velocity), Some(size))
             }
         }
     }

@@ -8,6 +8,8 @@ use fedspan_protocol::message::{Filters, Image};
 use crate::kernel::Layer;
 #[cfg(feature = "convolution")]
 use crate::kernel::convolution::{Convolution, MaxPooling};
+#[cfg(feature = "recurrent")]
+use crate::kernel::recurrent::Lstm;
 
 /// What a network begins with, before its dense layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +26,9 @@ pub enum Front {
         /// In their order; those after the last have a count of zero.
         filters: [Filters; FILTERS_MAX],
     },
+    /// Long short-term memory that goes along a sequence.
+    #[cfg(feature = "recurrent")]
+    Cells(Lstm),
 }
 
 impl Front {
@@ -39,6 +44,8 @@ impl Front {
                 }
                 count
             }
+            #[cfg(feature = "recurrent")]
+            Self::Cells(_) => 1,
         }
     }
 
@@ -62,6 +69,8 @@ impl Front {
                 let (convolution, pooling) = filters_on(size, filters[before]);
                 Layer::Filters { convolution, pooling }
             }
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => Layer::Cells(*lstm),
         }
     }
 }

@@ -11,6 +11,8 @@ use fedspan_protocol::message::{Filters, Image};
 
 use super::Front;
 use crate::kernel::Layer;
+#[cfg(feature = "recurrent")]
+use crate::kernel::recurrent::Lstm;
 
 /// Sizes of a network: what it [begins](Front) with, dense layers, ReLU after each layer but the last, which is the head.
 ///
@@ -97,6 +99,20 @@ impl NetworkShape {
         shape
     }
 
+    /// A network that begins with long short-term memory, of which the first dense layer sees what is left after the last
+    /// step.
+    ///
+    /// # Panics
+    /// When a constant is computed: as [`Self::new`].
+    #[cfg(feature = "recurrent")]
+    #[must_use]
+    pub const fn recurrent(cells: Lstm, hidden: &[usize], outputs: usize, batch: usize) -> Self {
+        assert!(cells.cells >= 1);
+        let mut shape = Self::new(cells.inputs(), hidden, outputs, batch);
+        shape.front = Front::Cells(cells);
+        shape
+    }
+
     /// Layers, the head among them.
     #[must_use]
     pub const fn layers(&self) -> usize {
@@ -160,7 +176,7 @@ impl NetworkShape {
     /// Whether steps need a velocity even without momentum: see [`Layer::needs_velocity`].
     #[must_use]
     pub const fn needs_velocity(&self) -> bool {
-        self.front.layers() > 0
+        self.layer(0).needs_velocity()
     }
 
     /// Values that keep what the body makes of so many samples, and their classes.
@@ -264,7 +280,7 @@ pub trait NetworkSizes {
 /// `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w: `S = N (d + sum of h + C + 2 w)`.
 /// Filters need a velocity also without momentum. A layer of f filters that see p values at each of q places of an image
 /// and leave o values of it counts as width o, twice in the sum, and `S` has `q (2 p + f)` values more for that one layer of
-/// which this is the most.
+/// which this is the most. Cells count as their number, and `S` has [`Lstm::memory`] more for `N` sequences.
 ///
 /// ```
 /// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};

@@ -3,6 +3,8 @@
 use fedspan_client::kernel::Layer;
 #[cfg(feature = "convolution")]
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
+#[cfg(feature = "recurrent")]
+use fedspan_client::kernel::recurrent::Lstm;
 
 /// What goes into an output: which inputs with which rows of the matrix, and the column.
 type Terms = (Vec<(usize, usize)>, usize);
@@ -13,6 +15,7 @@ pub struct Pass {
     x: Vec<f64>,
     /// What the layer made of it, before the ReLU.
     pub out: Vec<f64>,
+    /// Of each output; nothing of cells.
     terms: Vec<Terms>,
 }
 
@@ -33,14 +36,29 @@ impl Pass {
                 };
                 outputs.map(largest).collect()
             }
+            #[cfg(feature = "recurrent")]
+            Layer::Cells(lstm) => {
+                let out = steps(&lstm, &x, weights).pop().unwrap().hidden;
+                return Self { layer, x, out, terms: Vec::new() };
+            }
         };
         let out = terms.iter().map(|terms| sum(terms, &x, weights, layer)).collect();
         Self { layer, x, out, terms }
     }
 
+    /// Whether ReLU follows in the middle of a network.
+    pub fn is_rectified(&self) -> bool {
+        !self.terms.is_empty()
+    }
+
     /// Adds the gradient, from the errors of the outputs.
-    pub fn add_gradient(&self, errors: &[f64], sums: &mut [f64]) {
+    pub fn add_gradient(&self, errors: &[f64], weights: &[f64], sums: &mut [f64]) {
         let (rows, columns) = self.layer.matrix();
+        #[cfg(feature = "recurrent")]
+        if let Layer::Cells(lstm) = self.layer {
+            return through_time(&lstm, &self.x, weights, errors, sums);
+        }
+        let _ = weights;
         for ((terms, column), error) in self.terms.iter().zip(errors) {
             for (input, row) in terms {
                 sums[row * columns + column] += self.x[*input] * error;
@@ -49,7 +67,7 @@ impl Pass {
         }
     }
 
-    /// The errors of the inputs; zero where they are not positive.
+    /// The errors of the inputs; of cells nobody asks for them.
     pub fn back(&self, errors: &[f64], weights: &[f64]) -> Vec<f64> {
         let (_, columns) = self.layer.matrix();
         let mut back = vec![0.0; self.x.len()];
@@ -58,7 +76,69 @@ impl Pass {
                 back[*input] += weights[row * columns + column] * error;
             }
         }
-        back.iter().zip(&self.x).map(|(error, x)| if *x > 0.0 { *error } else { 0.0 }).collect()
+        back
+    }
+}
+
+/// One step of cells: what went into the gates, the gates, and the states after it.
+#[cfg(feature = "recurrent")]
+struct Moment {
+    row: Vec<f64>,
+    gates: Vec<[f64; 4]>,
+    states: Vec<f64>,
+    hidden: Vec<f64>,
+}
+
+/// All steps of a sequence.
+#[cfg(feature = "recurrent")]
+fn steps(lstm: &Lstm, x: &[f64], weights: &[f64]) -> Vec<Moment> {
+    let (n, sigmoid) = (lstm.cells, |z: f64| 1.0 / (1.0 + (-z).exp()));
+    let (mut hidden, mut states) = (vec![0.0; n], vec![0.0; n]);
+    let mut moments = Vec::new();
+    for step in x.chunks(lstm.channels) {
+        let row: Vec<f64> = step.iter().chain(&hidden).copied().chain([1.0]).collect();
+        let sum = |column: usize| -> f64 {
+            row.iter().zip(weights[column..].iter().step_by(4 * n)).map(|(x, w)| x * w).sum()
+        };
+        let gates: Vec<[f64; 4]> = (0..n)
+            .map(|c| [sigmoid(sum(c)), sigmoid(sum(n + c)), sum(2 * n + c).tanh(), sigmoid(sum(3 * n + c))])
+            .collect();
+        for (c, [i, f, g, o]) in gates.iter().enumerate() {
+            states[c] = f * states[c] + i * g;
+            hidden[c] = o * states[c].tanh();
+        }
+        moments.push(Moment { row, gates, states: states.clone(), hidden: hidden.clone() });
+    }
+    moments
+}
+
+/// The gradient, from the errors of the hidden state after the last step.
+#[cfg(feature = "recurrent")]
+fn through_time(lstm: &Lstm, x: &[f64], weights: &[f64], errors: &[f64], sums: &mut [f64]) {
+    let (n, moments) = (lstm.cells, steps(lstm, x, weights));
+    let (mut of_hidden, mut of_states) = (errors.to_vec(), vec![0.0; n]);
+    for (step, moment) in moments.iter().enumerate().rev() {
+        let mut of_sums = vec![0.0; 4 * n];
+        for (c, [i, f, g, o]) in moment.gates.iter().enumerate() {
+            let tanh = moment.states[c].tanh();
+            let before = if step > 0 { moments[step - 1].states[c] } else { 0.0 };
+            of_states[c] += of_hidden[c] * o * (1.0 - tanh * tanh);
+            of_sums[c] = of_states[c] * g * i * (1.0 - i);
+            of_sums[n + c] = of_states[c] * before * f * (1.0 - f);
+            of_sums[2 * n + c] = of_states[c] * i * (1.0 - g * g);
+            of_sums[3 * n + c] = of_hidden[c] * tanh * o * (1.0 - o);
+            of_states[c] *= f;
+        }
+        for (row, value) in moment.row.iter().enumerate() {
+            for (column, error) in of_sums.iter().enumerate() {
+                sums[row * 4 * n + column] += value * error;
+            }
+        }
+        let back = |c: usize| -> f64 {
+            let weights = &weights[(lstm.channels + c) * 4 * n..];
+            weights.iter().zip(&of_sums).map(|(w, error)| w * error).sum()
+        };
+        of_hidden = (0..n).map(back).collect();
     }
 }
 

@@ -86,6 +86,22 @@ pub fn with_filters(batch: usize) -> Vec<NetworkShape> {
     shapes.to_vec()
 }
 
+/// Shapes with cells, with and without a hidden layer behind them. None without the feature.
+pub fn with_cells(batch: usize) -> Vec<NetworkShape> {
+    #[cfg(not(feature = "recurrent"))]
+    let shapes = [batch; 0].map(|_| NetworkShape::new(1, &[], 1, 1));
+    #[cfg(feature = "recurrent")]
+    let shapes = {
+        let cells =
+            |steps, channels, cells| fedspan_client::kernel::recurrent::Lstm { steps, channels, cells };
+        [
+            NetworkShape::recurrent(cells(5, 3, 4), &[], 3, batch),
+            NetworkShape::recurrent(cells(4, 2, 3), &[5, 4], 2, batch),
+        ]
+    };
+    shapes.to_vec()
+}
+
 /// All layers, drawn, head included.
 pub fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
@@ -184,7 +200,7 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
         for (depth, weights) in layers.iter().enumerate() {
             let pass = Pass::new(shape.layer(depth), x, weights);
             x = pass.out.clone();
-            if depth + 1 < layers.len() {
+            if depth + 1 < layers.len() && pass.is_rectified() {
                 x.iter_mut().for_each(|value| *value = value.max(0.0));
             }
             passed.push(pass);
@@ -194,8 +210,12 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
             *error -= classes[(number, class)];
         }
         for (depth, pass) in passed.iter().enumerate().rev() {
+            if depth + 1 < layers.len() && pass.is_rectified() {
+                let outputs = errors.iter_mut().zip(&pass.out);
+                outputs.filter(|(_, out)| **out <= 0.0).for_each(|(error, _)| *error = 0.0);
+            }
             let scaled: Vec<f64> = errors.iter().map(|error| error / batch.len() as f64).collect();
-            pass.add_gradient(&scaled, &mut sums[depth]);
+            pass.add_gradient(&scaled, &layers[depth], &mut sums[depth]);
             errors = pass.back(&errors, &layers[depth]);
         }
     }

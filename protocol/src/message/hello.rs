@@ -133,6 +133,20 @@ pub enum Model {
         /// `C`, classes.
         outputs: u16,
     },
+    /// Long short-term memory that goes along a sequence; its hidden state after the last step, which has no ReLU, goes into
+    /// dense layers as in a [`Network`](Self::Network).
+    Recurrent {
+        /// Steps of a sequence.
+        steps: u16,
+        /// Values of a step.
+        channels: u16,
+        /// Values of the hidden state.
+        cells: u16,
+        /// Widths of the hidden dense layers in their order; zeros after the last.
+        hidden: [u16; HIDDEN_MAX],
+        /// `C`, classes.
+        outputs: u16,
+    },
 }
 
 /// Sizes of an image: row-major, the channels of a pixel side by side. A signal has a height of one.

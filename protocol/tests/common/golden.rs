@@ -276,6 +276,27 @@ fn up() -> Vec<Golden> {
         none(),
     );
     add(
+        "to_server_hello_recurrent",
+        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: sequences \
+         of 25 steps and 6 channels, 8 cells, a hidden layer of 16, 10 classes; tasks FitHead and Sgd, role Representation, \
+         2 tensors of 480 elements, 624 in all",
+        ToServer::Hello(Hello {
+            wire_version: 2,
+            schema_hash: 0x0102_0304,
+            device: 0x0123_4567_89AB_CDEF,
+            capabilities: Capabilities {
+                model: Model::Recurrent { steps: 25, channels: 6, cells: 8, hidden: [16, 0, 0], outputs: 10 },
+                tasks: Task::FitHead { head: LEAST_SQUARES }.bit() | SGD.bit(),
+                roles: Role::Representation.bit(),
+                tensors: 2,
+                tensor_elements: 480,
+                total_elements: 624,
+                ..capabilities
+            },
+        }),
+        none(),
+    );
+    add(
         "to_server_hello_largest",
         "Hello of wire version 65535 with every number at its largest: the longest hello there is",
         ToServer::Hello(Hello {

@@ -166,6 +166,15 @@ pub fn model() -> impl Strategy<Value = Model> {
                 outputs
             }
         ),
+        ([u16s(), u16s(), u16s()], [u16s(), u16s(), u16s()], u16s()).prop_map(
+            |([steps, channels, cells], hidden, outputs)| Model::Recurrent {
+                steps,
+                channels,
+                cells,
+                hidden,
+                outputs
+            }
+        ),
     ]
 }
 

@@ -7,8 +7,9 @@ mod score;
 use std::ops::Range;
 
 use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::algorithm::network::NetworkParameters;
+use fedspan_aggregator::algorithm::network::{Front, NetworkParameters, sequence};
 use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_client::kernel::recurrent::Lstm;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::{Recording, SampleSource, Targets};
 use fedspan_client::task::Usage;
@@ -42,9 +43,13 @@ impl NetworkBuild {
         let hidden = sizes.hidden.map(usize::from);
         let hidden = hidden.split(|width| *width == 0).next().unwrap_or_default();
         let (outputs, batch) = (sizes.outputs.into(), parameters.descent.batch.into());
-        let shape = match sizes.filters {
-            None => NetworkShape::new(sizes.features.into(), hidden, outputs, batch),
-            Some((image, filters)) => {
+        let shape = match sizes.front {
+            Front::Nothing => NetworkShape::new(sizes.features.into(), hidden, outputs, batch),
+            Front::Cells(image, cells) => {
+                let [steps, channels] = sequence(image);
+                NetworkShape::recurrent(Lstm { steps, channels, cells: cells.into() }, hidden, outputs, batch)
+            }
+            Front::Filters(image, filters) => {
                 let filters = filters.split(|filters| filters.count == 0).next().unwrap_or_default();
                 NetworkShape::convolutional(image, filters, hidden, outputs, batch)
             }

@@ -37,7 +37,7 @@ pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
             notes.resize(notes.len().max(classes.len() * this.notes()), 0.0);
             working.resize(working.len().max(this.working()), 0.0);
             this.forward(&below, weights, &mut above, &mut notes, &mut working);
-            if layer + 1 < shape.layers() {
+            if layer + 1 < shape.layers() && this.is_rectified() {
                 dense::relu(&mut above);
             }
             std::mem::swap(&mut below, &mut above);

@@ -1,7 +1,7 @@
 //! A server's algorithm and simulated devices, without a wire: rounds of whom one likes.
 
 use fedspan_aggregator::aggregate::{Rule, Share};
-use fedspan_aggregator::algorithm::network::{Method, NetworkParameters, NetworkShape, build};
+use fedspan_aggregator::algorithm::network::{Front, Method, NetworkParameters, NetworkShape, build};
 use fedspan_aggregator::algorithm::{Algorithm, Tensor, Weighting};
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
@@ -36,7 +36,7 @@ pub fn parameters(method: Method, descent: Descent, epochs: u16) -> NetworkParam
     NetworkParameters {
         shape: NetworkShape {
             features: D as u16,
-            filters: None,
+            front: Front::Nothing,
             hidden: [H as u16, 0, 0],
             outputs: C as u16,
         },

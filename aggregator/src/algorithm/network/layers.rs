@@ -8,18 +8,29 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::random::{Purpose, stream};
 
-/// Sizes of a network: layers of filters, where there are any, then dense layers. A layer of i inputs and o outputs, or of o
-/// filters that see i values each, is a matrix of i + 1 rows, the last its bias, and o columns.
+/// Sizes of a network: what it begins with, then dense layers. A layer of i inputs and o outputs, of o filters that see i values
+/// each, or of o gates into which i values go, is a matrix of i + 1 rows, the last its bias, and o columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkShape {
     /// `d`.
     pub features: u16,
-    /// What a sample is, and the filters that move over it; those after the last have a count of zero.
-    pub filters: Option<(Image, [Filters; FILTERS_MAX])>,
+    /// What comes before the dense layers.
+    pub front: Front,
     /// Widths of the hidden dense layers; zeros after the last.
     pub hidden: [u16; HIDDEN_MAX],
     /// `C`.
     pub outputs: u16,
+}
+
+/// What a network begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// Nothing: the first dense layer sees the samples.
+    Nothing,
+    /// Filters that move over an image; those after the last have a count of zero.
+    Filters(Image, [Filters; FILTERS_MAX]),
+    /// So many cells that go along a sequence: an image whose rows, or the pixels of whose one row, are the steps.
+    Cells(Image, u16),
 }
 
 /// Which layers of a network travel.
@@ -39,10 +50,15 @@ impl NetworkShape {
     /// As a hello says it.
     #[must_use]
     pub fn model(self) -> Model {
-        let Self { features, filters, hidden, outputs } = self;
-        match filters {
-            None => Model::Network { features, hidden, outputs },
-            Some((image, filters)) => {
+        let Self { features, front, hidden, outputs } = self;
+        match front {
+            Front::Nothing => Model::Network { features, hidden, outputs },
+            Front::Cells(image, cells) => {
+                let [steps, channels] = sequence(image);
+                let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+                Model::Recurrent { steps: small(steps), channels: small(channels), cells, hidden, outputs }
+            }
+            Front::Filters(image, filters) => {
                 let mut behind = [0; HIDDEN_AFTER_FILTERS_MAX];
                 for (place, width) in behind.iter_mut().zip(hidden) {
                     *place = width;
@@ -63,7 +79,7 @@ impl NetworkShape {
                 self.features, self.outputs
             ));
         }
-        if let Some((image, filters)) = self.filters {
+        if let Front::Filters(image, filters) = self.front {
             let mut size = extent(image);
             for Filters { count, side, pool } in filters.into_iter().take_while(|filters| filters.count > 0) {
                 let [height, width, _] = size;
@@ -89,14 +105,22 @@ impl NetworkShape {
     pub fn layers(self) -> Vec<(usize, usize)> {
         let mut layers = Vec::new();
         let mut inputs = usize::from(self.features);
-        if let Some((image, filters)) = self.filters {
-            let mut size = extent(image);
-            for filters in filters.into_iter().take_while(|filters| filters.count > 0) {
-                let [rows, columns] = seen(size, filters.side);
-                layers.push((rows * columns * size[2] + 1, usize::from(filters.count)));
-                size = filtered(size, filters);
+        match self.front {
+            Front::Nothing => {}
+            Front::Filters(image, filters) => {
+                let mut size = extent(image);
+                for filters in filters.into_iter().take_while(|filters| filters.count > 0) {
+                    let [rows, columns] = seen(size, filters.side);
+                    layers.push((rows * columns * size[2] + 1, usize::from(filters.count)));
+                    size = filtered(size, filters);
+                }
+                inputs = size.iter().product();
             }
-            inputs = size.iter().product();
+            Front::Cells(image, cells) => {
+                let [_, channels] = sequence(image);
+                inputs = cells.into();
+                layers.push((channels + inputs + 1, 4 * inputs));
+            }
         }
         let hidden = self.hidden.iter().take_while(|width| **width > 0);
         for outputs in hidden.chain([&self.outputs]).map(|width| usize::from(*width)) {
@@ -165,6 +189,13 @@ impl NetworkShape {
         }
         values
     }
+}
+
+/// Steps, and values of a step: the pixels of the only row, or the rows.
+#[must_use]
+pub fn sequence(image: Image) -> [usize; 2] {
+    let [height, width, channels] = extent(image);
+    if height == 1 { [width, channels] } else { [height, width * channels] }
 }
 
 /// Rows, pixels of a row, and values of a pixel.

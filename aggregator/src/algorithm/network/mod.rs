@@ -20,7 +20,7 @@ mod scaffold;
 use fedspan_protocol::message::{Descent, Task};
 use fedspan_protocol::tensor::Encoding;
 
-pub use layers::{NetworkShape, Travelling};
+pub use layers::{Front, NetworkShape, Travelling, sequence};
 pub use mean::LayerMean;
 pub use scaffold::Scaffold;
 

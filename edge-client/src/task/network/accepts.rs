@@ -7,6 +7,8 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+#[cfg(feature = "recurrent")]
+use crate::kernel::recurrent::Lstm;
 use crate::memory::{Front, NetworkShape};
 
 /// What a network of this shape can do; the session fills in the frame limit.
@@ -42,6 +44,14 @@ pub fn model(shape: NetworkShape) -> Model {
         Front::Filters { image, filters } => {
             Model::Convolutional { image, filters, hidden: hidden(shape), outputs }
         }
+        #[cfg(feature = "recurrent")]
+        Front::Cells(Lstm { steps, channels, cells }) => Model::Recurrent {
+            steps: small(steps),
+            channels: small(channels),
+            cells: small(cells),
+            hidden: hidden(shape),
+            outputs,
+        },
     }
 }
 

@@ -7,7 +7,7 @@ use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 use super::batch::{Draw, Scratch, activations_of, cut, notes_of, usable};
 use super::{kept, order};
 use crate::kernel::dense;
-use crate::kernel::layer::{Layer, Seen, Step};
+use crate::kernel::layer::{Gradient, Seen, Step};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
@@ -101,7 +101,7 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
         let x = seen(*shape, number, size, inputs, below);
         if let Some(out) = own.get_mut(..size * layer.outputs()) {
             layer.forward(x, weights, out, notes, working);
-            if number < last {
+            if number < last && layer.is_rectified() {
                 dense::relu(out);
             }
         }
@@ -128,15 +128,7 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
     let velocity = core::mem::take(&mut parts.velocity);
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
     let scale = 1.0 / size as f32;
-    let finite = back(parts, size, scale, trained, |range, layer, seen, errors, weights| {
-        let velocity = velocity.get_mut(range);
-        layer.descend(
-            seen,
-            errors,
-            weights,
-            Step { momentum: descent.momentum, velocity, size: descent.step_size },
-        );
-    });
+    let finite = back(parts, size, scale, trained, &mut Target::Step(velocity, descent));
     parts.velocity = velocity;
     finite
 }
@@ -144,20 +136,38 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
 /// Adds `scale` times the gradient of the summed loss of a batch that has gone [`forward`]. False if that is not finite.
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
     let all = 0..parts.shape.layers();
-    back(parts, size, scale, &all, |range, layer, seen, errors, _| {
-        layer.add_gradient(seen, errors, sums.get_mut(range).unwrap_or_default());
-    })
+    back(parts, size, scale, &all, &mut Target::Sums(sums))
 }
 
-/// Takes the errors of a batch that has gone [`forward`], times `scale`, down to the first of the layers `trained`, and
-/// tells `each` of these from above: where it is among the parameters, its sizes, what it saw, its errors, and its weights.
-/// False if the errors are not finite.
+/// What becomes of the gradients of all layers.
+enum Target<'a> {
+    /// Added to these.
+    Sums(&'a mut [f32]),
+    /// A step, with this velocity of all layers or none.
+    Step(&'a mut [f32], Descent),
+}
+
+impl Target<'_> {
+    /// Of the layer whose parameters are these.
+    fn of(&mut self, range: Range<usize>) -> Gradient<'_> {
+        match self {
+            Self::Sums(sums) => Gradient::Added(sums.get_mut(range).unwrap_or_default()),
+            Self::Step(velocity, Descent { step_size, momentum, .. }) => {
+                let velocity = velocity.get_mut(range);
+                Gradient::Step(Step { momentum: *momentum, velocity, size: *step_size })
+            }
+        }
+    }
+}
+
+/// Takes the errors of a batch that has gone [`forward`], times `scale`, down to the first of the layers `trained`, whose
+/// gradients the target takes. False if the errors are not finite.
 fn back(
     parts: &mut NetworkParts<'_>,
     size: usize,
     scale: f32,
     trained: &Range<usize>,
-    mut each: impl FnMut(Range<usize>, Layer, Seen<'_>, &[f32], &mut [f32]),
+    target: &mut Target<'_>,
 ) -> bool {
     let NetworkParts { shape, parameters, scratch, classes, .. } = parts;
     let Scratch { inputs, activations, notes, errors: (mut own, mut below), working } =
@@ -182,15 +192,11 @@ fn back(
             return false;
         };
         let x = seen(*shape, number, size, inputs, activations);
-        let notes = notes.get(notes_of(*shape, number, size)).unwrap_or_default();
-        let mut seen = Seen { x, notes, working };
-        // Errors go down through the weights as they were.
-        if let Some(below) = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start) {
-            layer.backward(&mut seen, errors, weights, below);
-        }
-        if trained.contains(&number) {
-            each(range, layer, seen, errors, weights);
-        }
+        let rectified = number > 0 && shape.layer(number - 1).is_rectified();
+        let notes = notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default();
+        let out = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start);
+        let gradient = if trained.contains(&number) { target.of(range) } else { Gradient::Unused };
+        layer.back(Seen { x, rectified, notes, working }, errors, weights, out, gradient);
         core::mem::swap(&mut own, &mut below);
     }
     true
