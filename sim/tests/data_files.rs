@@ -7,6 +7,7 @@ use std::path::Path;
 
 use common::{REST, damage, damaged, directory, has, idx_files, message, numbers, write_npz};
 use fedspan_sim::data::{Client, Dataset, Labels, Set, cifar, leaf};
+use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 use proptest::prelude::*;
 
@@ -217,6 +218,17 @@ fn leaf_tweets_become_means_of_word_vectors() {
     // Each class is shuffled by itself.
     assert_eq!(set.clients[0].train.x, [9.0 / 4.0, 6.0 / 4.0, 1.0, 0.0, 0.0, 1.0]);
     has(&message(&here, data), &["train", "data.vectors"]);
+    // A series of words for what has a memory.
+    let series = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=3".to_owned()]).unwrap();
+    let set = series.dataset(1).unwrap();
+    let (good, comma, day) = ([1.0, 2.0], [3.0, 3.0], [4.0, -1.0]);
+    assert_eq!(set.clients[0].train.x, [&comma[..], &good, &day, &[1.0], &[0.0; 6], &[1.0]].concat());
+    let cells =
+        ["data.words=3", "model={ kind = \"lstm\", cells = 4 }", "algorithm.rounds=2"].map(str::to_owned);
+    let scenario = Scenario::parse(name.to_str().unwrap(), &whole, &cells).unwrap();
+    assert!(run(&scenario, 1, &mut Unwatched).unwrap().diverged.is_none());
+    let wide = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=1000".to_owned()]).unwrap();
+    assert_eq!(wide.dataset(1).unwrap().features, 2001);
     std::fs::remove_file(here.join("train/one.json")).unwrap();
     has(&message(&here, data), &["train", "no .json file"]);
 }

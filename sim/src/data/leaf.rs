@@ -15,6 +15,9 @@ use words::Vectors;
 /// Largest file that is read; LEAF writes a hundred users a file, and vectors of 300 numbers take 1 GB.
 const LARGEST: u64 = 1 << 30;
 
+/// Most numbers of a text: what a device can be told of, the constant with it.
+const WIDEST: usize = 65_534;
+
 /// Where LEAF's data are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leaf {
@@ -26,6 +29,31 @@ pub struct Leaf {
     pub vectors: Option<String>,
     /// So many lines of that file are looked at.
     pub vocabulary: usize,
+    /// A text is a sequence of so many words; 0: the mean of all.
+    pub words: usize,
+}
+
+/// How a text becomes a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    /// Of its words.
+    pub vectors: Vectors,
+    /// As in [`Leaf`].
+    pub words: usize,
+}
+
+impl Text {
+    /// Values of a sample, the constant not counted.
+    fn width(&self) -> usize {
+        self.vectors.width * self.words.max(1)
+    }
+
+    fn sample(&self, text: &str) -> Vec<f32> {
+        match self.words {
+            0 => self.vectors.mean(text),
+            words => self.vectors.sequence(text, words),
+        }
+    }
 }
 
 impl Leaf {
@@ -43,7 +71,7 @@ impl Leaf {
         let samples = || parts.iter().flat_map(BTreeMap::values);
         let text = samples().any(|samples| !samples.texts.is_empty());
         let numbers = samples().any(|samples| !samples.rows.is_empty());
-        let vectors = match (text, numbers, &self.vectors) {
+        let text = match (text, numbers, &self.vectors) {
             (true, true, _) => return wrong("samples of numbers and of text"),
             (false, false, _) => return wrong("nobody has a sample"),
             (true, false, None) => {
@@ -55,11 +83,12 @@ impl Leaf {
             (true, false, Some(vectors)) => {
                 let (bytes, path) = files.read(vectors, LARGEST)?;
                 let texts = samples().flat_map(|samples| &samples.texts).map(String::as_str);
-                Some(Vectors::parse(&bytes, &path, self.vocabulary, texts)?)
+                let vectors = Vectors::parse(&bytes, &path, self.vocabulary, texts)?;
+                Some(Text { vectors, words: self.words })
             }
             (false, true, None) => None,
         };
-        pool(&name, &parts, vectors.as_ref())
+        pool(&name, &parts, text.as_ref())
     }
 }
 
@@ -99,13 +128,16 @@ fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
 ///
 /// # Errors
 /// [`DataError`] if samples are of several lengths, or more than fit.
-pub fn pool(name: &str, parts: &[Users], vectors: Option<&Vectors>) -> Result<Pool, DataError> {
+pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, DataError> {
     let wrong = |message: String| Err(DataError::new(name, message));
     let all = || parts.iter().flatten();
-    let width = match vectors {
-        Some(vectors) => vectors.width,
+    let width = match text {
+        Some(text) => text.width(),
         None => all().find_map(|(_, samples)| samples.rows.first()).map_or(0, Vec::len),
     };
+    if text.is_some() && width > WIDEST {
+        return wrong(format!("texts of {width} numbers, allowed: at most {WIDEST}"));
+    }
     let count: usize = all().map(|(_, samples)| samples.labels.len()).sum();
     if (count as u64).saturating_mul(width as u64 + 1) > LARGEST_VALUES {
         return wrong(format!("{count} samples of {width} values are more than {LARGEST_VALUES} values"));
@@ -125,8 +157,8 @@ pub fn pool(name: &str, parts: &[Users], vectors: Option<&Vectors>) -> Result<Po
                 x.extend_from_slice(row);
                 x.push(1.0);
             }
-            for text in texts {
-                x.extend(vectors.map(|vectors| vectors.mean(text)).unwrap_or_default());
+            for words in texts {
+                x.extend(text.map(|text| text.sample(words)).unwrap_or_default());
                 x.push(1.0);
             }
             users.entry(user).or_default().extend(y.len()..y.len() + labels.len());
@@ -137,8 +169,11 @@ pub fn pool(name: &str, parts: &[Users], vectors: Option<&Vectors>) -> Result<Po
         }
     }
     let side = width.isqrt();
-    let square = vectors.is_none() && side * side == width;
-    let shape = square.then_some(Shape::Image { channels: 1, height: side, width: side });
+    let shape = match text {
+        None => (side * side == width).then_some(Shape::Image { channels: 1, height: side, width: side }),
+        Some(Text { words: 0, .. }) => None,
+        Some(Text { vectors, words }) => Some(Shape::Series { steps: *words, channels: vectors.width }),
+    };
     let user = |(name, samples): (&str, Vec<usize>)| User { name: name.to_owned(), samples };
     Ok(Pool {
         name: name.to_owned(),

@@ -77,6 +77,8 @@ fn tweets(vectors: &[u8], text: &[u8]) -> Result<(), DataError> {
     let vectors = Vectors::parse(vectors, "a file of vectors", 100, [text.as_ref()].into_iter())?;
     let mean = vectors.mean(&text);
     assert!(mean.len() == vectors.width && mean.iter().all(|value| value.is_finite()));
+    let sequence = vectors.sequence(&text, 3);
+    assert!(sequence.len() == 3 * vectors.width && sequence.iter().all(|value| value.is_finite()));
     Ok(())
 }
 

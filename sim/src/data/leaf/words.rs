@@ -1,4 +1,4 @@
-//! Text as the mean of its words' vectors.
+//! Text as the mean of its words' vectors, or as a sequence of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,6 +85,16 @@ impl Vectors {
         Ok(vectors)
     }
 
+    /// The last `words` words that have a vector, one after the other; where there are fewer, zeros come before.
+    #[must_use]
+    pub fn sequence(&self, text: &str, words: usize) -> Vec<f32> {
+        let known: Vec<&Vec<f32>> = self::words(text).filter_map(|word| self.of.get(&word)).collect();
+        let last = known.get(known.len().saturating_sub(words)..).unwrap_or_default();
+        let mut values = vec![0.0; (words - last.len()) * self.width];
+        last.iter().for_each(|vector| values.extend_from_slice(vector));
+        values
+    }
+
     /// The mean over the words that have a vector; zeros if none has.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
@@ -121,6 +131,9 @@ mod tests {
         assert_eq!(vectors.mean("The good"), [2.0, -1.0]);
         assert_eq!(vectors.mean("nothing"), [0.0, 0.0]);
         assert_eq!(vectors.mean("bad, bad good"), [13.0 / 3.0, 2.0]);
+        assert_eq!(vectors.sequence("bad, good: the bad", 3), [3.0, -4.0, 1.0, 2.0, 5.0, 5.0], "the last");
+        assert_eq!(vectors.sequence("good?", 3), [0.0, 0.0, 0.0, 0.0, 3.0, -4.0]);
+        assert_eq!(vectors.sequence("nothing", 2), [0.0; 4]);
         // Of the first two lines only.
         let few = Vectors::parse(file, "v", 2, texts.into_iter()).unwrap();
         assert_eq!(few.mean("bad good"), [3.0, -4.0]);

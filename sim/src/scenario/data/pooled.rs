@@ -74,6 +74,7 @@ impl PoolSource {
             test_path: section.optional_string("test_path", place)?,
             vectors: section.optional_string("vectors", "a file name")?,
             vocabulary: section.size("vocabulary", Some(400_000), 1..=VOCABULARY)?,
+            words: section.size("words", Some(0), 0..=1000)?,
         }))
     }
 
