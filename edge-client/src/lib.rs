@@ -40,7 +40,8 @@
 //! With the feature `network` a model can be a network of dense layers (`task::Network`), whose RAM is
 //! `memory::NetworkWorkspace`: for batches of `N` samples and `P` parameters (with momentum twice) that is
 //! `4 (2 P + N (d + sum of h + C + 2 w)) + N` bytes, h the hidden widths and w the largest of these and C. 64-32-7 in
-//! batches of ten takes 25 KB.
+//! batches of ten takes 25 KB. With the features `convolution` and `recurrent` it may begin with filters over an image or a
+//! signal, or with long short-term memory.
 //!
 //! **Not supported**: adapters, networks whose samples are seen only once, several connections at once, differential
 //! privacy of anything but FedPower and FedRep on linear models, forward secrecy.

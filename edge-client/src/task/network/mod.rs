@@ -22,7 +22,7 @@ use batch::{Scratch, activations_of};
 
 pub use batches::{Batches, add_gradient};
 
-/// A network in the memory `M`: its body is the representation, its last layer the head (Collins et al. 2021, section 2).
+/// A network in the memory `M`, of dense layers or of what its [shape](NetworkShape) says: its body is the representation, its last layer the head (Collins et al. 2021, section 2).
 ///
 /// It trains by stochastic gradient descent with momentum on the cross-entropy of batches. Which layers travel is the
 /// server's choice among those that the firmware lets out: the body, and with the feature `shared-head` the head.
