@@ -46,6 +46,8 @@ pub enum Purpose {
     Noise,
     /// The network that all begin with.
     Network,
+    /// How many steps of which kind a round has, by the number of the round.
+    Coin,
 }
 
 /// The stream of `seed` for `purpose` and `index` (a round, a client).

@@ -4,6 +4,7 @@
 
 pub mod cycles;
 pub mod epochs;
+pub mod exponential;
 pub mod keys;
 pub mod lists;
 pub mod load;

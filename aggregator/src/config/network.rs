@@ -235,7 +235,9 @@ fn read_method(
             own: number("own", 0.25, 0.0..=1.0)?,
             adaptation: number("adaptation", 0.0, 0.0..=1e6)?,
         },
-        AlgorithmName::L2gd => Method::L2gd { part: number("part", 0.05, 0.0..=1.0)? },
+        AlgorithmName::L2gd => {
+            Method::L2gd { part: number("part", 0.05, 0.0..=1.0)?, coin: number("coin", 0.0, 0.0..=0.99)? }
+        }
         AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
         AlgorithmName::LocalSgd => Method::LocalOnly,
         _ => Method::FedRep,

@@ -1,7 +1,7 @@
 //! The exact account backwards: the noise for a budget, the releases for a noise.
 
-use super::least::least;
 use super::parameters::positive;
+use super::search::{least, most};
 use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
 
 /// The least multiplier with which so many releases stay within epsilon at delta: what [`Composition::epsilon`] then says is
@@ -26,21 +26,9 @@ pub fn noise_multiplier(
 /// The most releases with this multiplier that stay within epsilon at delta: 0 if one is too many already.
 #[must_use]
 pub fn most_releases(multiplier: NoiseMultiplier, epsilon: Epsilon, delta: Delta) -> u32 {
-    let within = |releases: u32| {
-        let releases = Releases::new(releases);
-        releases.is_ok_and(|n| Composition::repeated(multiplier, n).epsilon(delta) <= epsilon.get())
+    let within = |releases: u64| {
+        let releases = u32::try_from(releases).ok().and_then(|n| Releases::new(n).ok());
+        releases.is_some_and(|n| Composition::repeated(multiplier, n).epsilon(delta) <= epsilon.get())
     };
-    if within(u32::MAX) {
-        return u32::MAX;
-    }
-    let (mut most, mut above) = (0, u32::MAX);
-    while above - most > 1 {
-        let middle = most + (above - most) / 2;
-        if within(middle) {
-            most = middle;
-        } else {
-            above = middle;
-        }
-    }
-    most
+    u32::try_from(most(1 << 32, within)).unwrap_or(u32::MAX)
 }

@@ -18,8 +18,8 @@
 //! Logarithms of these neither overflow nor cancel: the integral for `mu` of at most 1, the difference above, and the last
 //! line where `a < -1`, there `delta` is above 0.68.
 
-use super::least::least;
 use super::normal::{LN_SQRT_2PI, mills};
+use super::search::least;
 use super::{Delta, Epsilon, NoiseMultiplier, Releases};
 
 /// The largest `mu` with an account: for a larger one epsilon is above 5e17 at any delta below a half, and is called

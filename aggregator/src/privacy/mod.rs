@@ -22,11 +22,11 @@
 pub mod calibration;
 pub mod fedpower;
 pub mod gaussian;
-mod least;
 mod ledger;
 mod normal;
 pub mod parameters;
 pub mod renyi;
+mod search;
 pub mod units;
 
 pub use gaussian::Composition;

@@ -14,7 +14,7 @@
 //! Accounts over a list of orders come out higher: with whole orders above 10, one release of multiplier 4 has 1.0126 at
 //! delta = 1e-5 (order 18), not 1.0123 (order 17.63).
 
-use super::least::least;
+use super::search::least;
 use super::{Composition, Delta, ParameterError};
 
 /// What an order gives.

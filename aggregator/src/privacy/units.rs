@@ -1,6 +1,7 @@
 //! The units in which devices keep their ledgers ([`Privacy`](fedspan_protocol::message::Privacy)): squares of
 //! sensitivity over standard deviation, in 2^-30. They add up, and the sum is the account of one Gaussian release.
 
+use super::search::most;
 use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
 
 /// Units in 1.
@@ -26,16 +27,7 @@ pub fn epsilon_of(units: u64, delta: Delta) -> f64 {
 #[must_use]
 pub fn most_units(epsilon: Epsilon, delta: Delta) -> u64 {
     let within = |units: u64| units == 0 || account(units).is_some_and(|a| a.epsilon(delta) <= epsilon.get());
-    let (mut most, mut above) = (0, u64::MAX);
-    while above - most > 1 {
-        let middle = most + (above - most) / 2;
-        if within(middle) {
-            most = middle;
-        } else {
-            above = middle;
-        }
-    }
-    most
+    most(u64::MAX, within)
 }
 
 /// What a device is provisioned with so that so many releases stay within epsilon at delta: the square of its noise

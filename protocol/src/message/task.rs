@@ -194,7 +194,7 @@ pub enum Baseline {
         /// What part of the way, from 0 to 1.
         part: f32,
     },
-    /// Fed-MTL (Smith et al. 2017) with a fixed relation of the tasks: the device's own model takes steps along
+    /// Fed-MTL (Smith et al. 2017) with all tasks related alike: the device's own model takes steps along
     /// `g + pull (w - w0)`, w0 the mean of all, and is sent.
     MultiTask {
         /// lambda.

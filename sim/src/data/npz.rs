@@ -1,7 +1,9 @@
 //! NumPy files: `npz` data sets, `npy` matrices in and out.
 
+mod clients;
+
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Cursor, Read, Seek, Write};
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
@@ -9,7 +11,9 @@ use npyz::{DType, NpyFile, Order, WriterBuilder};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{Client, DataError, Dataset, Labels, Layout, Set};
+pub use clients::dataset;
+
+use super::DataError;
 
 /// Largest array that is read, in elements.
 const LARGEST: u64 = 1 << 28;
@@ -43,89 +47,6 @@ impl Array {
         at.reverse();
         self.values.get(place).map(|&value| (at, value))
     }
-}
-
-/// Reads `x` (clients, m, d), `y` (clients, m), and if there `b_star` (d, k), `x_test`, `y_test`. Of `b_star`
-/// only the span counts: its columns are made orthonormal. Where `classification`, `y` has class numbers from 0 to 255.
-///
-/// # Errors
-/// [`DataError`] naming the file, the array, and for a value that no f32 can hold its place.
-pub fn dataset(bytes: &[u8], path: &str, classification: bool) -> Result<Dataset, DataError> {
-    let mut archive = open(Cursor::new(bytes), path)?;
-    let x = required(&mut archive, path, "x")?;
-    let y = required(&mut archive, path, "y")?;
-    let [clients, m, d] = *x.shape.as_slice() else {
-        return Err(DataError::new(path, format!("x has shape {:?}, expected (clients, m, d)", x.shape)));
-    };
-    if y.shape != [clients, m] {
-        return Err(DataError::new(path, format!("y has shape {:?}, expected ({clients}, {m})", y.shape)));
-    }
-    let test = match (array(&mut archive, path, "x_test")?, array(&mut archive, path, "y_test")?) {
-        (Some(x), Some(y)) => {
-            let fits = x.shape.len() == 3 && x.shape.first() == Some(&clients) && x.shape.last() == Some(&d);
-            if !fits || y.shape.as_slice() != x.shape.get(..2).unwrap_or_default() {
-                let message = format!(
-                    "x_test {:?} and y_test {:?} do not fit x {:?}",
-                    x.shape,
-                    y.shape,
-                    [clients, m, d]
-                );
-                return Err(DataError::new(path, message));
-            }
-            let rows = x.shape.get(1).copied().unwrap_or(0);
-            Some((rows, narrowed(&x, path, "x_test")?, targets(&y, path, "y_test", classification)?))
-        }
-        (None, None) => None,
-        _ => return Err(DataError::new(path, "x_test and y_test come together or not at all")),
-    };
-    let truth = match array(&mut archive, path, "b_star")? {
-        Some(b) => Some(basis(&matrix(&b, path, "b_star", d)?, path, "b_star")?),
-        None => None,
-    };
-    let (x, y) = (narrowed(&x, path, "x")?, targets(&y, path, "y", classification)?);
-    let cut = |rows: usize, x: &[f32], y: &Labels, client: usize| {
-        let range = |width: usize| client * rows * width..(client + 1) * rows * width;
-        let y = match y {
-            Labels::Classes(y) => Labels::Classes(y.get(range(1)).unwrap_or_default().to_vec()),
-            Labels::Values(y) | Labels::Absent(y) => {
-                Labels::Values(y.get(range(1)).unwrap_or_default().to_vec())
-            }
-        };
-        Set { x: x.get(range(d)).unwrap_or_default().to_vec(), y }
-    };
-    let highest = |y: &Labels| match y {
-        Labels::Classes(y) => y.iter().copied().max().map_or(0, usize::from),
-        Labels::Values(_) | Labels::Absent(_) => 0,
-    };
-    let outputs = 1 + highest(&y).max(test.as_ref().map_or(0, |(_, _, y)| highest(y)));
-    let nothing = Set::empty(classification);
-    let client = |client| {
-        let test = test.as_ref().map_or_else(|| nothing.clone(), |(rows, x, y)| cut(*rows, x, y, client));
-        Client::new(cut(m, &x, &y, client), test)
-    };
-    Ok(Dataset {
-        features: d,
-        outputs,
-        classification,
-        clients: (0..clients).map(client).collect(),
-        newcomers: Vec::new(),
-        truth,
-        layout: Layout::default(),
-    })
-}
-
-/// Targets as devices hold them: class numbers, or values.
-fn targets(array: &Array, name: &str, key: &str, classification: bool) -> Result<Labels, DataError> {
-    if !classification {
-        return Ok(Labels::Values(narrowed(array, name, key)?));
-    }
-    if let Some((at, value)) = array.first(|value| value.fract() != 0.0 || !(0.0..=255.0).contains(&value)) {
-        let message = format!("{key} at {at:?}: found {value:?}, expected a class number from 0 to 255");
-        return Err(DataError::new(name, message));
-    }
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number up to 255")]
-    let class = |value: &f64| *value as u8;
-    Ok(Labels::Classes(array.values.iter().map(class).collect()))
 }
 
 /// Reads a matrix of `rows` rows from an npy file.
@@ -202,11 +123,15 @@ fn numbers<R: Read>(npy: NpyFile<R>, name: &str, key: &str) -> Result<Array, Dat
     let values: std::io::Result<Vec<f64>> = match text.trim_start_matches(['<', '|', '=', '>']) {
         "f8" => npy.into_vec::<f64>(),
         "f4" => read_as!(f32),
+        "i1" => read_as!(i8),
         "i2" => read_as!(i16),
         "i4" => read_as!(i32),
+        "i8" => npy.into_vec::<i64>().map(|v| v.into_iter().map(|n| n as f64).collect()),
         "u1" => read_as!(u8),
+        "u2" => read_as!(u16),
         "u4" => read_as!(u32),
-        _ => return Err(wrong(format!("type {text}, expected f32 or f64"))),
+        "u8" => npy.into_vec::<u64>().map(|v| v.into_iter().map(|n| n as f64).collect()),
+        _ => return Err(wrong(format!("type {text}, expected f32, f64, or integers"))),
     };
     let values = values.map_err(|error| wrong(error.to_string()))?;
     let values = if order == Order::C { values } else { row_major(&shape, &values) };

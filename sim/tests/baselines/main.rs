@@ -2,6 +2,7 @@
 //! is declined.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod coin;
 #[path = "../common/mod.rs"]
 mod common;
 mod declined;
@@ -26,7 +27,7 @@ const ALL: [usize; 3] = [0, 1, 2];
 const PERSONAL: [Method; 4] = [
     Method::Ditto { pull: 0.7 },
     Method::Apfl { own: 0.3, adaptation: 0.5 },
-    Method::L2gd { part: 0.4 },
+    Method::L2gd { part: 0.4, coin: 0.0 },
     Method::FedMtl { pull: 0.5 },
 ];
 const OF_EVERYONE: [Method; 4] = [
@@ -83,7 +84,7 @@ fn what_everyone_shares_is_that_of_fedavg() {
         Method::Ditto { pull: 0.7 },
         Method::Apfl { own: 0.3, adaptation: 0.5 },
         // Who goes all the way to the mean begins with it.
-        Method::L2gd { part: 1.0 },
+        Method::L2gd { part: 1.0, coin: 0.0 },
     ] {
         for descent in [SMALL, PLAIN] {
             assert_eq!(bits(method, descent), bits(Method::FedAvg, descent), "{method:?}");
@@ -163,7 +164,7 @@ fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
 
 #[test]
 fn who_is_drawn_nowhere_trains_alone() {
-    for method in [Method::L2gd { part: 0.0 }, Method::FedMtl { pull: 0.0 }] {
+    for method in [Method::L2gd { part: 0.0, coin: 0.0 }, Method::FedMtl { pull: 0.0 }] {
         let [mut ours, mut alone] = [method, Method::LocalOnly].map(|method| Fleet::new(method, SMALL, 2));
         for who in [&ALL[..], &[1, 2], &ALL] {
             ours.play(who);

@@ -27,15 +27,15 @@ fn loss(set: &Set, w: &[f64]) -> f64 {
 }
 
 /// `a + factor b`.
-fn plus(a: &[f64], factor: f64, b: &[f64]) -> Vector {
+pub fn plus(a: &[f64], factor: f64, b: &[f64]) -> Vector {
     a.iter().zip(b).map(|(a, b)| a + factor * b).collect()
 }
 
-fn minus(a: &[f64], b: &[f64]) -> Vector {
+pub fn minus(a: &[f64], b: &[f64]) -> Vector {
     plus(a, -1.0, b)
 }
 
-fn gradient(set: &Set, w: &[f64]) -> Vector {
+pub fn gradient(set: &Set, w: &[f64]) -> Vector {
     let at = |index: usize, h: f64| {
         let mut moved = w.to_vec();
         moved[index] += h;
@@ -130,7 +130,7 @@ impl Oracle {
                 device.own = both[length..].to_vec();
                 (both[..length].to_vec(), none)
             }
-            Method::L2gd { part } => {
+            Method::L2gd { part, .. } => {
                 let moved = plus(&device.own, part.into(), &minus(w0, &device.own));
                 device.own = self.descend(moved, g);
                 (device.own.clone(), none)

@@ -41,6 +41,15 @@ fn who_is_drawn_nowhere_is_alone() {
 }
 
 #[test]
+fn l2gd_learns_by_its_coin() {
+    let coin = ["algorithm.name=l2gd", "algorithm.l2gd.coin=0.5", "algorithm.rounds=8", "participation.r=1"];
+    let ended = outcome(&coin);
+    let (first, last) = (ended.rounds[0].scores.unwrap(), ended.scores);
+    assert!(last.loss.unwrap() < 0.9 * first.loss.unwrap(), "{first:?} {last:?}");
+    assert_eq!(ended.counters.rejected(), 0);
+}
+
+#[test]
 fn every_method_learns() {
     let names =
         ["fedprox", "scaffold", "perfedavg", "perfedavg-hf", "ditto", "apfl", "l2gd", "fed-mtl", "ditto+ft"];

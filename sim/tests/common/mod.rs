@@ -34,16 +34,29 @@ pub fn text(output: &Output) -> String {
 
 /// Writes f64 arrays as an npz file: name, shape, values.
 pub fn write_npz(path: &Path, arrays: &[(&str, &[u64], &[f64])]) {
-    use npyz::WriterBuilder;
+    let npy = |&(name, shape, values): &(&str, &[u64], &[f64])| (name.to_owned(), npy(shape, values));
+    write_archive(path, &arrays.iter().map(npy).collect::<Vec<_>>());
+}
+
+/// Writes npy files as an npz file.
+pub fn write_archive(path: &Path, files: &[(String, Vec<u8>)]) {
     let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
-    for (name, shape, values) in arrays {
+    for (name, bytes) in files {
         archive.start_file(format!("{name}.npy"), zip::write::SimpleFileOptions::default()).unwrap();
-        let options = npyz::WriteOptions::<f64>::new().default_dtype().shape(shape).writer(&mut archive);
-        let mut writer = options.begin_nd().unwrap();
-        writer.extend(values.iter().copied()).unwrap();
-        writer.finish().unwrap();
+        std::io::Write::write_all(&mut archive, bytes).unwrap();
     }
     archive.finish().unwrap();
+}
+
+/// An array as an npy file.
+pub fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values: &[T]) -> Vec<u8> {
+    use npyz::WriterBuilder;
+    let mut bytes = Vec::new();
+    let options = npyz::WriteOptions::<T>::new().default_dtype().shape(shape).writer(&mut bytes);
+    let mut writer = options.begin_nd().unwrap();
+    writer.extend(values.iter().copied()).unwrap();
+    writer.finish().unwrap();
+    bytes
 }
 
 /// Uniform in -1..1, the same on every machine.

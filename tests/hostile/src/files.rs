@@ -159,5 +159,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// One of values and one of classes, in NumPy's format: one compressed, one not.
-const ARCHIVES: [&[u8]; 2] = [include_bytes!("files/values.npz"), include_bytes!("files/classes.npz")];
+/// One of values, one of classes, and one that says whose each row is, in NumPy's format: the first compressed.
+const ARCHIVES: [&[u8]; 3] = [
+    include_bytes!("files/values.npz"),
+    include_bytes!("files/classes.npz"),
+    include_bytes!("files/owners.npz"),
+];

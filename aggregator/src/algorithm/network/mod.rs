@@ -20,6 +20,7 @@ mod scaffold;
 use fedspan_protocol::message::{Descent, Task};
 use fedspan_protocol::tensor::Encoding;
 
+pub use l2gd::L2gd;
 pub use layers::{Front, NetworkShape, Travelling, sequence};
 pub use mean::LayerMean;
 pub use scaffold::Scaffold;
@@ -69,8 +70,10 @@ pub enum Method {
     },
     /// One's own network, drawn towards the mean.
     L2gd {
-        /// What part of the way in each round.
+        /// What part of the way in a step.
         part: f32,
+        /// Probability of such a step rather than a local one; 0 for one of each in every round.
+        coin: f32,
     },
     /// One's own network, drawn towards the mean at each step.
     FedMtl {
@@ -165,6 +168,7 @@ pub struct Plan {
 pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     match parameters.method {
         Method::Scaffold => Box::new(Scaffold::new(parameters)),
+        Method::L2gd { part, coin } if coin > 0.0 => Box::new(L2gd::new(parameters, part, coin)),
         _ => Box::new(LayerMean::new(parameters, plan(&parameters))),
     }
 }
@@ -184,7 +188,7 @@ pub fn plan(parameters: &NetworkParameters) -> Plan {
         }
         Method::Ditto { pull } => ditto::plan(parameters, pull),
         Method::Apfl { own, adaptation } => apfl::plan(parameters, own, adaptation),
-        Method::L2gd { part } => l2gd::plan(parameters, part),
+        Method::L2gd { part, .. } => l2gd::plan(parameters, part),
         Method::FedMtl { pull } => fed_mtl::plan(parameters, pull),
         Method::LocalOnly => local_only::plan(parameters),
     }

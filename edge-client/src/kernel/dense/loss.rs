@@ -7,7 +7,17 @@
 /// batch must not be used.
 ///
 /// With the feature `micromath` the exponential is its approximation: probabilities are off by up to 6e-4, where libm's
-/// are off by 5e-7 (200,000 rows of 2 to 31 logits).
+/// are off by 4e-7 (220,001 rows of 2 to 31 logits). What that does to training is lost among seeds: accuracies on
+/// handwritten digits after 100 rounds, seeds 1 to 3, are
+///
+/// | | libm | micromath |
+/// | --- | --- | --- |
+/// | FedRep | 0.986, 0.977, 0.983 | 0.986, 0.982, 0.983 |
+/// | FedAvg | 0.827, 0.924, 0.835 | 0.827, 0.921, 0.827 |
+/// | alone | 0.987, 0.994, 0.991 | 0.987, 0.994, 0.991 |
+///
+/// `cargo run --release -p fedspan-tests --bin exponential` prints these figures for libm, and with `--features micromath`
+/// for the other.
 #[must_use]
 #[inline(never)]
 pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32) -> bool {

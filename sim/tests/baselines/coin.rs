@@ -1,0 +1,107 @@
+//! L2GD's coin: the published algorithm, flip by flip, and how often each side falls.
+
+use fedspan_aggregator::algorithm::network::{Method, build};
+use fedspan_protocol::message::{Baseline, Descent, Task};
+
+use crate::fleet::{Fleet, parameters};
+use crate::oracle::{gradient, minus, plus};
+use crate::{ALL, SMALL, WHOLE, close, wide};
+
+const PART: f32 = 0.3;
+/// So small that a long run of steps is far from the mean.
+const SMALL_PART: f32 = 0.02;
+const STEPS: Descent = Descent { momentum: 0.0, ..WHOLE };
+
+/// Steps of this part to the mean, and local steps of so many epochs, that a round asks for.
+fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
+    let Task::Baseline { baseline: Baseline::TowardsMean { part }, epochs, .. } = task else {
+        panic!("{task:?}")
+    };
+    let steps = (1.0 - f64::from(part)).ln() / (1.0 - f64::from(one)).ln();
+    assert!((steps - steps.round()).abs() < 1e-3, "{part} is no whole number of steps");
+    assert_eq!(epochs % body_epochs, 0);
+    (steps.round() as i32, epochs / body_epochs)
+}
+
+#[test]
+fn with_its_coin_it_is_the_published_algorithm() {
+    const EPOCHS: u16 = 2;
+    let mut fleet = Fleet::new(Method::L2gd { part: PART, coin: 0.4 }, STEPS, EPOCHS);
+    let start: Vec<f64> = fleet.algorithm.representation().iter().copied().collect();
+    let mut models = vec![start; 3];
+    let mut seen = Vec::new();
+    for round in 0..6 {
+        let flips = steps(fleet.opening().0.task, PART, EPOCHS);
+        for _ in 0..flips.0 {
+            let mut mean = vec![0.0; models[0].len()];
+            models.iter().for_each(|model| mean = plus(&mean, 1.0 / 3.0, model));
+            for model in &mut models {
+                *model = plus(model, PART.into(), &minus(&mean, model));
+            }
+        }
+        for (model, set) in models.iter_mut().zip(&fleet.sets) {
+            for _ in 0..flips.1 * EPOCHS {
+                *model = plus(model, -f64::from(STEPS.step_size), &gradient(set, model));
+            }
+        }
+        fleet.play(&ALL);
+        for device in ALL {
+            let what = format!("round {round} after {flips:?} steps, device {device}");
+            close(&what, wide(&fleet.scored(device)), &models[device]);
+        }
+        seen.push(flips);
+    }
+    assert!(seen.iter().any(|flips| flips.0 > 1) && seen.iter().any(|flips| flips.1 > 1), "{seen:?}");
+}
+
+/// Both runs are geometric, independent, and one or longer: their means, and how often both are one.
+#[test]
+fn the_coin_falls_as_often_as_it_is_told() {
+    const ROUNDS: u32 = 20_000;
+    for coin in [0.1f32, 0.5, 0.8] {
+        let mut algorithm = build(parameters(Method::L2gd { part: SMALL_PART, coin }, SMALL, 1));
+        let (mut to_mean, mut local, mut both) = (0.0, 0.0, 0.0);
+        for _ in 0..ROUNDS {
+            let (j, k) = steps(algorithm.request().task, SMALL_PART, 1);
+            (to_mean, local) = (to_mean + f64::from(j), local + f64::from(k));
+            both += f64::from(u8::from((j, k) == (1, 1)));
+            algorithm.finish().unwrap();
+        }
+        let p = f64::from(coin);
+        // Standard errors of a geometric mean and of a frequency.
+        for (sum, stop) in [(to_mean, 1.0 - p), (local, p)] {
+            let (mean, error) = (sum / f64::from(ROUNDS), ((1.0 - stop) / f64::from(ROUNDS)).sqrt() / stop);
+            assert!((mean - 1.0 / stop).abs() < 4.0 * error, "{coin}: {mean} of {}", 1.0 / stop);
+        }
+        let (often, chance) = (both / f64::from(ROUNDS), p * (1.0 - p));
+        let error = (chance * (1.0 - chance) / f64::from(ROUNDS)).sqrt();
+        assert!((often - chance).abs() < 4.0 * error, "{coin}: {often} of {chance}");
+    }
+}
+
+#[test]
+fn a_server_that_starts_again_flips_on() {
+    let method = Method::L2gd { part: PART, coin: 0.3 };
+    let mut fleet = Fleet::new(method, SMALL, 1);
+    for _ in 0..3 {
+        fleet.play(&ALL);
+    }
+    let state = fleet.algorithm.state();
+    let mut again = build(parameters(method, SMALL, 1));
+    let fresh = again.request();
+    for wrong in [&state[..state.len() - 1], &[state.as_slice(), &[0.0]].concat(), &[]] {
+        assert!(!again.restore(wrong));
+        assert_eq!(again.request(), fresh);
+    }
+    assert!(again.restore(&state));
+    let mut tasks = Vec::new();
+    for _ in 0..20 {
+        assert_eq!(again.request(), fleet.algorithm.request());
+        tasks.push(format!("{:?}", again.request().task));
+        again.finish().unwrap();
+        fleet.algorithm.finish().unwrap();
+    }
+    tasks.sort();
+    tasks.dedup();
+    assert!(tasks.len() > 5, "{tasks:?}");
+}

@@ -1,0 +1,202 @@
+//! npz files that say whose each row is.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{REST, damage, damaged, directory, has, message, npy, numbers, write_archive, write_npz};
+use fedspan_sim::data::{Client, DataError, Dataset, Labels, Set, npz};
+use fedspan_sim::scenario::Scenario;
+use proptest::prelude::*;
+
+const DATA: &str = "kind = \"npz\"\npath = \"data.npz\"\n";
+
+/// What a scenario in this folder reads.
+fn read(here: &std::path::Path, more: &str) -> Dataset {
+    let name = here.join("my.toml");
+    let text = format!("[data]\n{DATA}{more}{REST}");
+    Scenario::parse(name.to_str().unwrap(), &text, &[]).unwrap().dataset(1).unwrap()
+}
+
+/// Sums of rows, which tell them apart, and targets.
+fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
+    let y: Vec<f32> = match &set.y {
+        Labels::Values(y) | Labels::Absent(y) => y.clone(),
+        Labels::Classes(y) => y.iter().map(|&class| f32::from(class)).collect(),
+    };
+    set.x.chunks(d).map(|row| row.iter().sum()).zip(y).collect()
+}
+
+/// Clients 3, 0 and 7 have three, one and two rows; the second has nothing to be tested on.
+#[test]
+fn clients_of_different_sizes() {
+    let here = directory("npz-ragged");
+    let (x, x_test): (Vec<f64>, Vec<f64>) =
+        ((0..12).map(f64::from).collect(), (0..6).map(f64::from).collect());
+    let arrays: [(&str, &[u64], &[f64]); 6] = [
+        ("x", &[6, 2], &x),
+        ("y", &[6], &[10.0, 11.0, 12.0, 13.0, 14.0, 15.0]),
+        ("client", &[6], &[3.0, 7.0, 3.0, 0.0, 7.0, 3.0]),
+        ("x_test", &[3, 2], &x_test),
+        ("y_test", &[3], &[20.0, 21.0, 22.0]),
+        ("client_test", &[3], &[7.0, 3.0, 7.0]),
+    ];
+    write_npz(&here.join("data.npz"), &arrays);
+    let set = read(&here, "");
+    let of = |client: &Client| (rows(&client.train, 2), rows(&client.test, 2));
+    let expected = [
+        (vec![(13.0, 13.0)], vec![]),
+        (vec![(1.0, 10.0), (9.0, 12.0), (21.0, 15.0)], vec![(5.0, 21.0)]),
+        (vec![(5.0, 11.0), (17.0, 14.0)], vec![(1.0, 20.0), (9.0, 22.0)]),
+    ];
+    assert_eq!(set.clients.iter().map(of).collect::<Vec<_>>(), expected);
+    assert_eq!((set.features, set.outputs, set.classification), (2, 1, false));
+    // Without test samples, and as classes.
+    write_npz(&here.join("data.npz"), &arrays[..3]);
+    let set = read(&here, "task = \"classes\"\n");
+    assert_eq!((set.outputs, set.classification), (16, true));
+    assert!(set.clients.iter().all(|client| client.test.is_empty() && client.test.is_classes()));
+}
+
+/// The same rows, by number and by place, are the same data.
+#[test]
+fn as_many_rows_each_is_the_other_layout() {
+    let (by_place, by_number) = (directory("npz-places"), directory("npz-numbers"));
+    let values = numbers(60, 1);
+    let (y, owner): (&[f64], Vec<f64>) = (&values[..12], (0..12).map(|row| f64::from(row / 4)).collect());
+    write_npz(&by_place.join("data.npz"), &[("x", &[3, 4, 5], &values), ("y", &[3, 4], y)]);
+    write_npz(
+        &by_number.join("data.npz"),
+        &[("x", &[12, 5], &values), ("y", &[12], y), ("client", &[12], &owner)],
+    );
+    let [ours, theirs] = [&by_number, &by_place].map(|here| read(here, "").clients);
+    assert_eq!(ours.len(), theirs.len());
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_eq!((&ours.train, &ours.test), (&theirs.train, &theirs.test));
+    }
+}
+
+/// What NumPy makes of whole numbers by itself are 64 bits.
+#[test]
+fn integers_of_every_width() {
+    let here = directory("npz-integers");
+    let file = here.join("data.npz");
+    let owner = [4i64, 4, 9];
+    macro_rules! check {
+        ($($type:ty)*) => {$(
+            let x: Vec<$type> = vec![1, 2, 3, 4, 5, 6];
+            let y: Vec<$type> = vec![0, 2, 1];
+            let owner: Vec<$type> = owner.iter().map(|&number| <$type>::try_from(number).unwrap()).collect();
+            let files = [("x", npy(&[3, 2], &x)), ("y", npy(&[3], &y)), ("client", npy(&[3], &owner))];
+            write_archive(&file, &files.map(|(name, bytes)| (name.to_owned(), bytes)));
+            let set = read(&here, "task = \"classes\"\n");
+            let train: Vec<_> = set.clients.iter().map(|client| rows(&client.train, 2)).collect();
+            assert_eq!(train, [vec![(3.0, 0.0), (7.0, 2.0)], vec![(11.0, 1.0)]], stringify!($type));
+        )*};
+    }
+    check!(i8 i16 i32 i64 u8 u16 u32 u64);
+}
+
+#[test]
+fn arrays_that_do_not_go_together() {
+    let here = directory("npz-owners");
+    let file = here.join("data.npz");
+    let values = numbers(60, 1);
+    let y = &values[..12];
+    let owner = [0.0, 1.0].repeat(6);
+    let x: (&str, &[u64], &[f64]) = ("x", &[12, 5], &values);
+    let y: (&str, &[u64], &[f64]) = ("y", &[12], y);
+    let client: (&str, &[u64], &[f64]) = ("client", &[12], &owner);
+    let bad = |arrays: &[(&str, &[u64], &[f64])], parts: &[&str]| {
+        write_npz(&file, arrays);
+        has(&message(&here, DATA), &[&["data.npz"], parts].concat());
+    };
+    bad(&[x, y], &["x has shape [12, 5]", "(clients, m, d), or (n, d) with client (n)"]);
+    bad(
+        &[("x", &[3, 4, 5], &values), y, client],
+        &["x has shape [3, 4, 5]", "expected (n, d) with client (n)"],
+    );
+    bad(&[x, ("y", &[3, 4], &values[..12]), client], &["y has shape [3, 4]", "(12)"]);
+    bad(&[x, y, ("client", &[11], &owner[..11])], &["client has shape [11]", "(12)"]);
+    bad(&[client], &["no array named x", "x and y"]);
+    for (number, said) in
+        [(0.5, "0.5"), (-1.0, "-1.0"), (f64::NAN, "NaN"), (9_007_199_254_740_992.0, "9007199")]
+    {
+        let mut owner = owner.clone();
+        owner[7] = number;
+        bad(&[x, y, ("client", &[12], &owner)], &["client at [7]", said, "whole number"]);
+    }
+    let (x_test, y_test) = (("x_test", &[2u64, 5][..], &values[..10]), ("y_test", &[2u64][..], &values[..2]));
+    bad(&[x, y, client, x_test, y_test], &["x_test has shape [2, 5]", "client_test (n)"]);
+    bad(
+        &[x, y, client, x_test, y_test, ("client_test", &[2], &[1.0, 5.0])],
+        &["client_test at [1]", "client 5"],
+    );
+    bad(&[x, y, client, ("client_test", &[2], &[1.0, 1.0])], &["no array named x_test"]);
+    let by_place: [(&str, &[u64], &[f64]); 2] =
+        [("x_test", &[2, 1, 5], &values[..10]), ("y_test", &[2, 1], &values[..2])];
+    bad(&[x, y, client, by_place[0], by_place[1]], &["x_test [2, 1, 5]", "do not fit x [12, 5]"]);
+    let narrow: (&str, &[u64], &[f64]) = ("x_test", &[2, 4], &values[..8]);
+    bad(
+        &[x, y, client, narrow, y_test, ("client_test", &[2], &[1.0, 1.0])],
+        &["x_test [2, 4]", "do not fit x [12, 5]"],
+    );
+    bad(
+        &[("x", &[0, 5], &[]), ("y", &[0], &[]), ("client", &[0], &[])],
+        &["x has shape [0, 5]", "nothing in it"],
+    );
+}
+
+/// A header of a few bytes that speaks of a quadrillion clients without samples.
+#[test]
+fn clients_without_samples_take_no_memory() {
+    let here = directory("npz-nothing");
+    let none: [(&str, &[u64], &[f64]); 2] = [("x", &[1 << 50, 0, 5], &[]), ("y", &[1 << 50, 0], &[])];
+    write_npz(&here.join("data.npz"), &none);
+    has(&message(&here, DATA), &["data.npz", "x has shape", "nothing in it"]);
+    let values = numbers(60, 1);
+    let some: [(&str, &[u64], &[f64]); 2] = [("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])];
+    let tests: [(&str, &[u64], &[f64]); 2] =
+        [("x_test", &[1 << 50, 0, 5], &[]), ("y_test", &[1 << 50, 0], &[])];
+    write_npz(&here.join("data.npz"), &[some[0], some[1], tests[0], tests[1]]);
+    has(&message(&here, DATA), &["data.npz", "do not fit"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Every row is somebody's, once, in its order, whoever has how many.
+    #[test]
+    fn every_row_is_its_owners(owners in prop::collection::vec(0u32..6, 1..40)) {
+        let here = directory("npz-any");
+        let file = here.join("data.npz");
+        let n = owners.len() as u64;
+        let x: Vec<f64> = (0..owners.len()).map(|row| row as f64).collect();
+        let owner: Vec<f64> = owners.iter().map(|&owner| f64::from(owner) * 1e12).collect();
+        write_npz(&file, &[("x", &[n, 1], &x), ("y", &[n], &x), ("client", &[n], &owner)]);
+        let set = npz::dataset(&std::fs::read(&file).unwrap(), "any.npz", false).unwrap();
+        let mut numbers = owners.clone();
+        numbers.sort_unstable();
+        numbers.dedup();
+        prop_assert_eq!(set.clients.len(), numbers.len());
+        for (client, number) in set.clients.iter().zip(numbers) {
+            let own = owners.iter().enumerate().filter(|(_, owner)| **owner == number);
+            prop_assert_eq!(&client.train.x, &own.map(|(row, _)| row as f32).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn damaged_owners_never_panic((cut, flips) in damage()) {
+        let file = directory("npz-damaged").join("whole.npz");
+        let values = numbers(60, 1);
+        let owner = [0.0, 5.0, 1.0].repeat(4);
+        let arrays: [(&str, &[u64], &[f64]); 3] =
+            [("x", &[12, 5], &values), ("y", &[12], &owner), ("client", &[12], &owner)];
+        write_npz(&file, &arrays);
+        let bytes = damaged(&std::fs::read(&file).unwrap(), cut, &flips);
+        for classification in [false, true] {
+            if let Err(DataError { file, message }) = npz::dataset(&bytes, "damaged.npz", classification) {
+                prop_assert!(!file.is_empty() && !message.is_empty());
+            }
+        }
+    }
+}
