@@ -1,34 +1,36 @@
-//! CRC-32C (Castagnoli): in 64 bytes of flash for a device, or with the feature `fast-checksum` sixteen bytes at
-//! a time from 16 KiB of tables, for a host.
+//! CRC-32C (Castagnoli): from 64 bytes of flash on a device, or with the feature `wide` by the instructions that
+//! hosts have for it.
 
-pub use implementation::Digest;
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+pub use small::Digest;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+pub use wide::Digest;
 
-#[cfg(feature = "fast-checksum")]
-mod implementation {
-    use crc::{CRC_32_ISCSI, Crc, Table};
+/// Floats that are taken at once: as many as are worth a call on a host, and as a device's stack has room for.
+pub const FLOATS: usize = if cfg!(all(feature = "wide", not(target_os = "none"))) { 1024 } else { 16 };
 
-    static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
-
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+mod wide {
     /// A checksum under way.
-    pub struct Digest(crc::Digest<'static, u32, Table<16>>);
+    pub struct Digest(u32);
 
     impl Digest {
         pub fn new() -> Self {
-            Self(CRC32C.digest())
+            Self(0)
         }
 
         pub fn update(&mut self, bytes: &[u8]) {
-            self.0.update(bytes);
+            self.0 = crc32c::crc32c_append(self.0, bytes);
         }
 
         pub fn finish(self) -> u32 {
-            self.0.finalize()
+            self.0
         }
     }
 }
 
-#[cfg(not(feature = "fast-checksum"))]
-mod implementation {
+#[cfg(any(test, not(all(feature = "wide", not(target_os = "none")))))]
+mod small {
     use crc::CRC_32_ISCSI;
 
     /// What four bits at the lower end add to the others once they are shifted out.
@@ -72,5 +74,26 @@ mod implementation {
     /// Takes four bits in.
     fn shift(crc: u32) -> u32 {
         (crc >> 4) ^ TABLE[crc as usize % 16]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Digest, small};
+
+    proptest! {
+        /// Whichever is compiled, and however the bytes are cut.
+        #[test]
+        fn a_host_and_a_device_agree(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in any::<usize>()) {
+            let (first, second) = bytes.split_at(cut % (bytes.len() + 1));
+            let mut device = small::Digest::new();
+            device.update(&bytes);
+            let mut host = Digest::new();
+            host.update(first);
+            host.update(second);
+            prop_assert_eq!(host.finish(), device.finish());
+        }
     }
 }

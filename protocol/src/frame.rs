@@ -8,15 +8,15 @@
 //! the next zero byte is thrown away, and counted. A frame can therefore not hide in the tail of an
 //! oversized one, however the stream is cut into reads.
 //!
-//! COBS is written here by hand, in about forty lines, because the decoders at hand either panic on
+//! COBS is written by hand, because the decoders at hand either panic on
 //! some inputs or accept exactly such a hidden frame; the `cobs` crate is the oracle in the tests.
 
 use core::ops::Range;
 
-use crate::checksum::Digest;
+use crate::checksum::{Digest, FLOATS};
 use crate::limits::{CHECK, HEADER, wire_capacity};
 use crate::message::Message;
-use crate::{Error, codec};
+use crate::{Error, cobs, codec};
 
 /// Header of a frame that is protected by CRC-32C.
 pub const HEADER_CRC32C: u8 = 0x10;
@@ -40,9 +40,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
     let mut digest = Digest::new();
-    // Sixteen at a time: the tables of a host work on blocks, and a device's stack has room for one.
-    let mut bytes = [0u8; 64];
-    for block in values.chunks(16) {
+    let mut bytes = [0u8; 4 * FLOATS];
+    for block in values.chunks(FLOATS) {
         for (place, value) in bytes.chunks_exact_mut(4).zip(block) {
             place.copy_from_slice(&value.to_le_bytes());
         }
@@ -135,38 +134,7 @@ fn complete(
     let frame = out.get_mut(place).and_then(|place| place.get_mut(..len)).ok_or(small)?;
     fill(frame.get_mut(head_end..body_end).unwrap_or_default());
     close(frame);
-    cobs_encode_in_place(out, start, start + len).ok_or(small)
-}
-
-/// Encodes `out[start..end]` to the front of `out`, ends it with a zero, returns the length.
-/// `start` must be at least one in 254 of `end - start`, rounded up, and one byte must follow `end`; the
-/// write position then never passes the read position.
-fn cobs_encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
-    let mut code_at = 0;
-    let mut write = 1;
-    let mut code = 1u8;
-    for read in start..end {
-        // A full block stands for no zero. It is closed when a byte follows, so that none ends empty.
-        if code == 0xff {
-            *out.get_mut(code_at)? = code;
-            code_at = write;
-            write += 1;
-            code = 1;
-        }
-        let byte = *out.get(read)?;
-        if byte == 0 {
-            *out.get_mut(code_at)? = code;
-            code_at = write;
-            code = 1;
-        } else {
-            *out.get_mut(write)? = byte;
-            code += 1;
-        }
-        write += 1;
-    }
-    *out.get_mut(code_at)? = code;
-    *out.get_mut(write)? = 0;
-    Some(write + 1)
+    cobs::encode_in_place(out, start, start + len).ok_or(small)
 }
 
 /// Why a frame was thrown away.
@@ -290,7 +258,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
             }
             self.empty = false;
             if self.discard.is_some() {
-                let skip = input.iter().position(|&b| b == 0).unwrap_or(input.len());
+                let skip = cobs::first_zero(input).unwrap_or(input.len());
                 *input = input.get(skip..).unwrap_or_default();
                 continue;
             }
@@ -305,7 +273,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
             }
             let run = input.len().min(usize::from(self.block));
             let chunk = input.get(..run).unwrap_or_default();
-            let chunk = match chunk.iter().position(|&b| b == 0) {
+            let chunk = match cobs::first_zero(chunk) {
                 Some(zero) => chunk.get(..zero).unwrap_or_default(),
                 None => chunk,
             };

@@ -42,8 +42,12 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod assembly;
 mod checksum;
+mod cobs;
 mod codec;
 mod error;
 pub mod frame;

@@ -1,0 +1,127 @@
+//! COBS, encoded in place: byte by byte on a device, where code is dear; with the feature `wide` by whole runs of what
+//! is not zero, for a host.
+
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+pub use bytewise::{encode_in_place, first_zero};
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+pub use runs::{encode_in_place, first_zero};
+
+#[cfg(any(test, not(all(feature = "wide", not(target_os = "none")))))]
+mod bytewise {
+    /// Where the first zero is.
+    pub fn first_zero(bytes: &[u8]) -> Option<usize> {
+        bytes.iter().position(|&b| b == 0)
+    }
+
+    /// Encodes `out[start..end]` to the front of `out`, ends it with a zero, returns the length.
+    /// `start` must be at least one in 254 of `end - start`, rounded up, and one byte must follow `end`; the
+    /// write position then never passes the read position.
+    pub fn encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
+        let mut code_at = 0;
+        let mut write = 1;
+        let mut code = 1u8;
+        for read in start..end {
+            // A full block stands for no zero. It is closed when a byte follows, so that none ends empty.
+            if code == 0xff {
+                *out.get_mut(code_at)? = code;
+                code_at = write;
+                write += 1;
+                code = 1;
+            }
+            let byte = *out.get(read)?;
+            if byte == 0 {
+                *out.get_mut(code_at)? = code;
+                code_at = write;
+                code = 1;
+            } else {
+                *out.get_mut(write)? = byte;
+                code += 1;
+            }
+            write += 1;
+        }
+        *out.get_mut(code_at)? = code;
+        *out.get_mut(write)? = 0;
+        Some(write + 1)
+    }
+}
+
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+mod runs {
+    /// Bytes of a full block.
+    const BLOCK: usize = 254;
+
+    /// Where the first zero is.
+    pub fn first_zero(bytes: &[u8]) -> Option<usize> {
+        memchr::memchr(0, bytes)
+    }
+
+    /// The same as byte by byte, and with the same conditions.
+    pub fn encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
+        let (mut read, mut write) = (start, 0);
+        loop {
+            let rest = out.get(read..end)?;
+            let block = rest.get(..BLOCK).unwrap_or(rest);
+            let run = first_zero(block).unwrap_or(block.len());
+            // The code, and the run right behind it.
+            let place = out.get_mut(write..read + run)?;
+            let from = read.checked_sub(write).filter(|from| *from > 0)?;
+            place.copy_within(from.., 1);
+            *place.first_mut()? = u8::try_from(run + 1).ok()?;
+            read += run;
+            write += run + 1;
+            if read == end {
+                break;
+            }
+            // A full block stands for no zero, any other for the one behind it.
+            read += usize::from(run < BLOCK);
+        }
+        *out.get_mut(write)? = 0;
+        Some(write + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{bytewise, encode_in_place, first_zero};
+
+    /// Zeros are as frequent as in floats, or everywhere, or nowhere.
+    fn bytes() -> impl Strategy<Value = std::vec::Vec<u8>> {
+        let of = |most| proptest::collection::vec(0..=most, 0..1200);
+        prop_oneof![of(255u8), of(1), of(20), of(0), of(255).prop_map(|b| b.iter().map(|b| b | 1).collect())]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// Whichever is compiled.
+        #[test]
+        fn a_host_and_a_device_agree(bytes in bytes()) {
+            let start = bytes.len().div_ceil(254).max(1);
+            let end = start + bytes.len();
+            let mut host = std::vec![0xa5; end + 1];
+            host[start..end].copy_from_slice(&bytes);
+            let mut device = host.clone();
+            let lengths = (encode_in_place(&mut host, start, end), bytewise::encode_in_place(&mut device, start, end));
+            prop_assert_eq!(lengths.0, lengths.1);
+            let length = lengths.0.unwrap_or_default();
+            prop_assert!(length > 0);
+            prop_assert_eq!(&host[..length], &device[..length]);
+            prop_assert_eq!(first_zero(&bytes), bytewise::first_zero(&bytes));
+        }
+    }
+
+    #[test]
+    fn no_room_is_no_panic() {
+        for length in 0..6 {
+            for start in 0..6 {
+                for end in 0..6 {
+                    let mut out = [1; 6];
+                    let out = &mut out[..length];
+                    let _ = encode_in_place(out, start, end);
+                }
+            }
+        }
+    }
+}
