@@ -12,7 +12,9 @@ const LEN: usize = 3;
 fn mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
     let mut mean = FixedPointMean::new(LEN);
     for (weight, values) in updates {
-        mean.absorb(*weight, values);
+        // Cut anywhere it is the same vector.
+        let (first, rest) = values.split_at(*weight as usize % (LEN + 1));
+        mean.absorb(*weight, [first, rest]);
     }
     mean
 }
@@ -71,6 +73,17 @@ proptest! {
         }
     }
 
+    /// Of every bit pattern, and of halves of a step, which go to the even side.
+    #[test]
+    fn a_value_is_rounded_to_the_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
+        for value in [f32::from_bits(bits), (f64::from(halves) * STEP / 2.0) as f32] {
+            let bounded = value.clamp(-MAGNITUDE_MAX, MAGNITUDE_MAX);
+            let expected = if value.is_nan() { 0 } else { steps(bounded) };
+            let got = mean(&[(1, [value; LEN])]).value().unwrap();
+            prop_assert_eq!(got, vec![expected as f64 * STEP; LEN]);
+        }
+    }
+
     #[test]
     fn one_update_comes_back_to_the_grid(weight in 1u32.., value in value()) {
         let result = mean(&[(weight, [value, -value, 0.0])]).value().unwrap();
@@ -95,7 +108,7 @@ fn what_must_not_come_saturates_and_stays_order_free() {
 fn the_largest_sums_do_not_overflow() {
     let mut mean = FixedPointMean::new(1);
     for _ in 0..10_000 {
-        mean.absorb(u32::MAX, &[MAGNITUDE_MAX]);
+        mean.absorb(u32::MAX, [[MAGNITUDE_MAX].as_slice()]);
     }
     assert_eq!(mean.value().unwrap(), vec![f64::from(MAGNITUDE_MAX)]);
     // The stated reach, by the same arithmetic: 2^32 updates of weight 2^32 - 1 at the bound.
@@ -107,9 +120,9 @@ fn the_largest_sums_do_not_overflow() {
 fn nothing_absorbed_has_no_mean() {
     let mut mean = FixedPointMean::new(2);
     assert_eq!(mean.value(), None);
-    mean.absorb(0, &[5.0, 5.0]);
+    mean.absorb(0, [[5.0, 5.0].as_slice()]);
     assert_eq!((mean.value(), mean.weight()), (None, 0));
-    mean.absorb(3, &[1.0, 2.0]);
+    mean.absorb(3, [[1.0, 2.0].as_slice()]);
     assert_eq!(mean.value().unwrap(), vec![1.0, 2.0]);
     mean.reset();
     assert_eq!(mean, FixedPointMean::new(2));

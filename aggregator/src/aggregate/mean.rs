@@ -21,15 +21,16 @@ impl FixedPointMean {
         Self { sums: vec![0; len], weight: 0 }
     }
 
-    /// Adds one vector. Values beyond [`MAGNITUDE_MAX`] and values that are not finite must have been
-    /// rejected before; here they saturate, so that even then nothing depends on order.
-    pub fn absorb(&mut self, weight: u32, values: &[f32]) {
-        for (sum, &value) in self.sums.iter_mut().zip(values) {
-            let bounded = value.clamp(-MAGNITUDE_MAX, MAGNITUDE_MAX);
-            let steps = (f64::from(bounded) * GRID).round_ties_even();
-            #[allow(clippy::cast_possible_truncation, reason = "at most 2^62 by the clamp; NaN becomes 0")]
-            let steps = steps as i64;
-            *sum += i128::from(steps) * i128::from(weight);
+    /// Adds one vector, of which these are the parts one after the other. Values beyond [`MAGNITUDE_MAX`] and values that
+    /// are not finite must have been rejected before; here they saturate, so that even then nothing depends on order.
+    pub fn absorb<'a>(&mut self, weight: u32, parts: impl IntoIterator<Item = &'a [f32]>) {
+        let mut rest = self.sums.as_mut_slice();
+        for values in parts {
+            let (sums, after) = rest.split_at_mut(values.len().min(rest.len()));
+            for (sum, &value) in sums.iter_mut().zip(values) {
+                *sum += i128::from(steps(value)) * i128::from(weight);
+            }
+            rest = after;
         }
         self.weight += u64::from(weight);
     }
@@ -47,7 +48,11 @@ impl FixedPointMean {
             return None;
         }
         #[allow(clippy::cast_precision_loss, reason = "rounded once, at the end")]
-        let mean = |sum: &i128| *sum as f64 / (GRID * self.weight as f64);
+        let mean = |sum: &i128| {
+            // Most sums are short, and a processor knows those.
+            let sum = i64::try_from(*sum).map_or_else(|_| *sum as f64, |sum| sum as f64);
+            sum / (GRID * self.weight as f64)
+        };
         Some(self.sums.iter().map(mean).collect())
     }
 
@@ -56,4 +61,23 @@ impl FixedPointMean {
         self.sums.fill(0);
         self.weight = 0;
     }
+}
+
+/// From here on a value of f32 is a multiple of 2^-12, and is on the grid.
+const ON_GRID: f32 = 2048.0;
+
+/// Next to it, f64 are integers one apart: what is added is rounded to an integer, ties to even, and the lower bits of the
+/// sum are that integer.
+const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
+
+/// The nearest multiple of a step of the grid, in steps; ties to even. At most 2^62.
+fn steps(value: f32) -> i64 {
+    if value.abs() < ON_GRID {
+        let rounded = f64::from(value) * GRID + TO_INTEGER;
+        return rounded.to_bits().wrapping_sub(TO_INTEGER.to_bits()).cast_signed();
+    }
+    let bounded = value.clamp(-MAGNITUDE_MAX, MAGNITUDE_MAX);
+    #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 2^62; NaN becomes 0")]
+    let steps = (f64::from(bounded) * GRID) as i64;
+    steps
 }

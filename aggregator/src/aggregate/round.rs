@@ -48,11 +48,11 @@ impl RoundAggregate {
     /// Adds a device's update, its tensors one after the other. Its samples are bounded already by what any
     /// device may declare.
     pub fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        match (&mut self.kept, tensors) {
-            (Kept::Sum(mean), [update]) => mean.absorb(share.weight(self.weighting), &update.values),
-            (Kept::Sum(mean), _) => mean.absorb(share.weight(self.weighting), &joined(tensors)),
-            (Kept::All(all), _) => {
-                all.insert(device, (share, joined(tensors)));
+        let parts = tensors.iter().map(|tensor| tensor.values.as_slice());
+        match &mut self.kept {
+            Kept::Sum(mean) => mean.absorb(share.weight(self.weighting), parts),
+            Kept::All(all) => {
+                all.insert(device, (share, parts.collect::<Vec<_>>().concat()));
             }
         }
     }
@@ -121,10 +121,6 @@ impl RoundAggregate {
         };
         Ok(Some(space))
     }
-}
-
-fn joined(tensors: &[Tensor]) -> Vec<f32> {
-    tensors.iter().flat_map(|tensor| tensor.values.iter().copied()).collect()
 }
 
 fn basis(rows: u16, cols: u16, values: &[f32]) -> Result<Matrix, RankDeficient> {

@@ -223,11 +223,12 @@ fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Resu
     if update.samples == 0 {
         return Err(Rejection::NoSamples);
     }
-    let values = || update.tensors.iter().flat_map(|t| t.values.iter());
-    if values().any(|v| !v.is_finite()) {
+    let values = update.tensors.iter().flat_map(|t| t.values.iter());
+    let square: f64 = values.map(|&v| f64::from(v) * f64::from(v)).sum();
+    // The sum of finite values is: their squares are below 2^256.
+    if !square.is_finite() {
         return Err(Rejection::NonFinite);
     }
-    let square: f64 = values().map(|&v| f64::from(v) * f64::from(v)).sum();
     #[allow(clippy::cast_possible_truncation, reason = "for a comparison with an f32 bound and a message")]
     let norm = square.sqrt() as f32;
     if norm > norm_bound {
