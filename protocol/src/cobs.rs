@@ -8,7 +8,8 @@ pub use runs::{encode_in_place, first_zero};
 
 #[cfg(any(test, not(all(feature = "wide", not(target_os = "none")))))]
 mod bytewise {
-    /// Where the first zero is.
+    /// Where the first zero is. A call would take more flash than the loop.
+    #[inline(always)]
     pub fn first_zero(bytes: &[u8]) -> Option<usize> {
         bytes.iter().position(|&b| b == 0)
     }

@@ -128,7 +128,10 @@ impl Encoding {
             return Err(Error::LengthMismatch { expected, got: out.len() });
         }
         let largest = self.largest();
-        if let Some(index) = values.iter().position(|v| v.is_nan() || v.abs() > largest) {
+        // Without a way out half-way, which vectors cannot take.
+        let sound =
+            cfg!(feature = "wide") && values.iter().fold(true, |sound, v| sound & (v.abs() <= largest));
+        if !sound && let Some(index) = values.iter().position(|v| v.is_nan() || v.abs() > largest) {
             return Err(Error::NonFinite { index });
         }
         match self {

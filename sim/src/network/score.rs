@@ -25,10 +25,9 @@ pub struct Errors {
 pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
-    let (mut below, mut above, mut notes, mut working) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut below, mut above, mut notes, mut working) =
+        (Vec::<f32>::new(), Vec::new(), Vec::new(), Vec::new());
     for (x, classes) in set.x.chunks(BATCH * shape.features).zip(classes.chunks(BATCH)) {
-        below.clear();
-        below.extend_from_slice(x);
         for layer in 0..shape.layers() {
             let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
             let this = shape.layer(layer);
@@ -36,7 +35,8 @@ pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
             above.resize(classes.len() * this.outputs(), 0.0);
             notes.resize(notes.len().max(classes.len() * this.notes()), 0.0);
             working.resize(working.len().max(this.working()), 0.0);
-            this.forward(&below, weights, &mut above, &mut notes, &mut working);
+            let inputs = if layer == 0 { x } else { &below };
+            this.forward(inputs, weights, &mut above, &mut notes, &mut working);
             if layer + 1 < shape.layers() && this.is_rectified() {
                 dense::relu(&mut above);
             }
