@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::data::Dataset;
 use crate::evaluate;
 use crate::fleet::{Build, SimSession, foreseeable};
+use crate::network::Joins;
 use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
@@ -89,7 +90,10 @@ pub fn client_session(
     let frame_limit = build.frame_limit();
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
-    build.session(config, identity.protection, client, random).ok()
+    // How long the others have trained nobody tells it.
+    let after = Joins::AfterTraining { epochs: 0 };
+    let joins = if index < dataset.clients.len() { Joins::First } else { after };
+    build.session(config, identity.protection, client, joins, random).ok()
 }
 
 /// Runs a session over one connection until it ends.

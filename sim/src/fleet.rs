@@ -22,7 +22,7 @@ pub use task::SimTask;
 
 use crate::data::{Client, ClientSource, Dataset};
 use crate::evaluate;
-use crate::network::{NetworkBuild, SimNetwork};
+use crate::network::{Joins, NetworkBuild, SimNetwork};
 use crate::noise::{self, Hiding, Seeds, SimNoise};
 use crate::scenario::Scenario;
 
@@ -168,15 +168,16 @@ impl Build {
         config: Config,
         protection: Protection,
         client: &Client,
+        joins: Joins,
         random: ChaCha8Rng,
     ) -> Result<SimSession, BuildError> {
-        let task = self.task(config.device, client.train.len())?;
+        let task = self.task(config.device, client.train.len(), joins)?;
         Ok(Session::new(config, protection, task, client.source(), NoStore, random))
     }
 
-    fn task(&self, device: u64, samples: usize) -> Result<SimTask, BuildError> {
+    fn task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
-            return Ok(SimTask::Network(SimNetwork::new(network, device, samples)));
+            return Ok(SimTask::Network(SimNetwork::new(network, device, samples, joins)));
         }
         let memory = HeapWorkspace::new(self.shape, self.numeric);
         let memory = if self.second { memory.with_second() } else { memory };

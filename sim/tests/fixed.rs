@@ -19,6 +19,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use fedspan_sim::device::{Identity, client_session};
 use fedspan_sim::evaluate::shape_of;
 use fedspan_sim::fleet::{Build, HeapWorkspace, foreseeable};
+use fedspan_sim::network::Joins;
 use fedspan_sim::noise::Seeds;
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
@@ -121,8 +122,9 @@ fn a_device_says_which_arithmetic_it_has() {
         let client = &dataset.clients[0];
         let build =
             Build { shape, numeric: own, second: false, privacy: None, seeds: Seeds::System, network: None };
-        let session =
-            build.session(Config::new(1), Protection::Plaintext, client, foreseeable(1, 1)).unwrap();
+        let session = build
+            .session(Config::new(1), Protection::Plaintext, client, Joins::First, foreseeable(1, 1))
+            .unwrap();
         let capabilities = session.task().capabilities();
         assert_eq!(capabilities.numeric, own);
         let hello = Hello {

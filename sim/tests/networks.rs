@@ -91,6 +91,24 @@ fn what_is_scored_is_said() {
     assert!(accuracy(&plain.tuned) > accuracy(&plain.clients));
 }
 
+/// Those whose method has no body for them train one: with as many labels as the others they are as good.
+#[test]
+fn newcomers_without_a_body_train_one_of_their_own() {
+    let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
+    for name in ["lg-fedavg", "local-only"] {
+        let outcome = outcome(&[&[&*named(name)], &later[..]].concat());
+        let accuracy = fedspan_sim::evaluate::average(&outcome.newcomers).accuracy.unwrap();
+        let before = outcome.scores.accuracy.unwrap();
+        assert!((accuracy - before).abs() < 0.05 && accuracy > 0.85, "{name}: {accuracy} {before}");
+    }
+    let place = directory("network-newcomers");
+    let sets: Vec<&str> = later.iter().flat_map(|change| ["--set", *change]).collect();
+    let words = ["run", "digits-network", "--format", "json", "--set", "algorithm.name=\"local-only\""];
+    let said = text(&program(&place, &[&words[..], &sets].concat()));
+    assert!(said.contains("\"scored_new_clients\": \"the newcomer's own network"), "{said}");
+    assert!(said.contains("\"accuracy_new_clients\""), "{said}");
+}
+
 /// Two classes a client: of the personal networks more is right than of one for all, in every one of three seeds.
 #[test]
 fn heads_of_ones_own_pay_where_clients_differ() {
@@ -179,6 +197,11 @@ fn every_method_that_diverges_keeps_its_results() {
         assert!(outcome.scores.accuracy.is_some() && outcome.scores.loss.unwrap().is_finite(), "{name}");
         assert_eq!(outcome.clients.len(), 20);
     }
+    // And those who come then and train alone lose nothing either.
+    let changes = [&*named("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
+    let outcome = outcome(&changes);
+    assert!(outcome.diverged.is_some());
+    assert!(outcome.newcomers.len() == 5 && outcome.newcomers.iter().all(|client| client.loss.is_finite()));
 }
 
 /// Where training ends has no influence on which model is scored: not the one with tuned heads.

@@ -7,7 +7,7 @@ mod score;
 use std::ops::Range;
 
 use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::algorithm::network::{Front, NetworkParameters, sequence};
+use fedspan_aggregator::algorithm::network::{Front, NetworkParameters, plan, sequence};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::recurrent::Lstm;
 use fedspan_client::memory::NetworkShape;
@@ -58,6 +58,19 @@ impl NetworkBuild {
     }
 }
 
+/// When a device joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joins {
+    /// Before the first round.
+    First,
+    /// After the last.
+    AfterTraining {
+        /// Epochs of all layers before those of the head, where the method has no body for it: as many as the others have
+        /// had.
+        epochs: u16,
+    },
+}
+
 /// A simulated device's network.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
@@ -65,15 +78,20 @@ pub struct SimNetwork {
     network: Network<HeapNetwork>,
     /// Where the method is one.
     baseline: Option<Rounds>,
-    /// Whether the open round fits the head.
-    fits_head: bool,
+    joins: Joins,
+    /// What a device that comes after training trains before its head, where the method has no body for it.
+    alone: Option<message::Task>,
+    /// The open round, if it fits the head.
+    fit: Option<RoundOpen>,
+    /// The network that all begin with, once a fit has opened on a device that was there from the first round on.
+    start: Option<Vec<f32>>,
 }
 
 impl SimNetwork {
     /// The network of device `device`, which has so many samples. All devices begin with the same one; where the body
     /// comes from the server, the head begins with zeros, as on a board.
     #[must_use]
-    pub fn new(build: &NetworkBuild, device: u64, samples: usize) -> Self {
+    pub fn new(build: &NetworkBuild, device: u64, samples: usize, joins: Joins) -> Self {
         let NetworkParameters { shape, method, descent, seed, .. } = build.parameters;
         let memory = HeapNetwork::new(build.shape, descent.momentum > 0.0, samples);
         let order = stream(seed, Purpose::Network, device.saturating_add(1)).bits();
@@ -83,7 +101,16 @@ impl SimNetwork {
         // As long as the memory.
         let _ = network.set_parameters(&start);
         let baseline = Rounds::new(&build.parameters, build.shape, order);
-        Self { network, baseline, fits_head: false }
+        let alone = match (joins, plan(&build.parameters).task) {
+            (
+                Joins::AfterTraining { epochs: epochs @ 1.. },
+                message::Task::Sgd { descent, trained, encoding, .. },
+            ) if !method.has_body_for_newcomers() => {
+                Some(message::Task::Sgd { descent, head_epochs: 0, epochs, trained, encoding })
+            }
+            _ => None,
+        };
+        Self { network, baseline, joins, alone, fit: None, start: None }
     }
 
     /// The network that this device is scored with, when these layers are everyone's and it trains on these samples.
@@ -117,6 +144,38 @@ impl SimNetwork {
     #[must_use]
     pub fn own(&self) -> &[f32] {
         self.network.parameters()
+    }
+
+    /// Before a head is fitted: the network that is scored, where that is not the one that came.
+    fn prepare_fit(
+        &mut self,
+        id: RoundId,
+        fit: &RoundOpen,
+        source: &mut dyn SampleSource,
+    ) -> Result<(), DeclineReason> {
+        if let Some(baseline) = &self.baseline {
+            let came = self.network.parameters();
+            // Who comes after training begins with everyone's.
+            let scored = baseline.scored(came, self.start.as_deref().unwrap_or(came), source);
+            // As long as the memory.
+            let _ = self.network.set_parameters(&scored);
+        }
+        if let Some(task) = self.alone {
+            let began = self.network.parameters().to_vec();
+            let ran = self
+                .network
+                .open(&RoundOpen { task, ..fit.clone() })
+                .and_then(|()| self.network.run(id, source))
+                .and_then(|_| self.network.open(fit));
+            if let Err(reason) = ran {
+                // As long as the memory.
+                let _ = self.network.set_parameters(&began);
+                return Err(reason);
+            }
+            // Asked again, as after a reset, it has a body.
+            self.alone = None;
+        }
+        Ok(())
     }
 
     /// SCAFFOLD's control variate: all layers, one after the other. Nothing before the first round.
@@ -164,10 +223,14 @@ impl Task for SimNetwork {
             return baseline.open(round);
         }
         self.network.open(round)?;
+        let fits_head = matches!(round.task, message::Task::FitHead { .. });
         if let Some(baseline) = &mut self.baseline {
             baseline.close();
+            if fits_head && self.joins == Joins::First {
+                self.start.get_or_insert_with(|| self.network.parameters().to_vec());
+            }
         }
-        self.fits_head = matches!(round.task, message::Task::FitHead { .. });
+        self.fit = fits_head.then(|| round.clone());
         Ok(())
     }
 
@@ -186,17 +249,11 @@ impl Task for SimNetwork {
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        if let Some(baseline) = &mut self.baseline {
-            if baseline.is_open() {
-                return baseline.run(id, self.network.parameters(), source);
-            }
-            if self.fits_head {
-                // The head of the network that is scored; newcomers have everyone's.
-                let came = self.network.parameters();
-                let scored = baseline.scored(came, came, source);
-                // As long as the memory.
-                let _ = self.network.set_parameters(&scored);
-            }
+        if let Some(baseline) = self.baseline.as_mut().filter(|baseline| baseline.is_open()) {
+            return baseline.run(id, self.network.parameters(), source);
+        }
+        if let Some(fit) = self.fit.clone() {
+            self.prepare_fit(id, &fit, source)?;
         }
         self.network.run(id, source)
     }

@@ -127,6 +127,9 @@ pub struct Summary {
     /// Which model `accuracy` is of, where that is not the head refitted on the final representation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scored: Option<&'static str>,
+    /// Of networks: which model of a client that came after training `accuracy_new_clients` is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scored_new_clients: Option<&'static str>,
     /// Stages of participation.
     pub stages: Vec<Stage>,
     /// Figures of the final model.
@@ -163,10 +166,7 @@ impl Summary {
             }
         }
         let new = average(&outcome.newcomers);
-        // Without a body that came a newcomer has a random one.
-        let bodiless =
-            scenario.algorithm.network.is_some_and(|network| !network.method.has_body_for_newcomers());
-        figures.push("accuracy_new_clients", new.accuracy.filter(|_| !bodiless));
+        figures.push("accuracy_new_clients", new.accuracy);
         figures.push("accuracy_global_new_clients", outcome.newcomers_global.accuracy);
         figures.push("test_mse_new_clients", new.test_mse);
         let has_new = !outcome.newcomers.is_empty() && scenario.is_federated();
@@ -190,6 +190,11 @@ impl Summary {
                     network.method.scored()
                 }
             }),
+            scored_new_clients: scenario
+                .algorithm
+                .network
+                .filter(|_| !outcome.newcomers.is_empty())
+                .map(|network| network.method.scored_of_newcomers()),
             stages: stages(outcome),
             figures,
             time: Time { simulated: outcome.rounds.last().map_or(0.0, |row| row.time) },

@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use super::RunError;
 use crate::data::Client;
 use crate::fleet::{Build, SimDevice, foreseeable};
+use crate::network::Joins;
 use crate::scenario::Scenario;
 
 /// What a campaign asks of its devices' hellos. Frames are not encrypted: there is no wire that somebody could be on.
@@ -44,13 +45,13 @@ impl Devices {
     ///
     /// # Errors
     /// [`RunError::Refused`].
-    pub fn connect(&mut self, clients: &[Client]) -> Result<(), RunError> {
+    pub fn connect(&mut self, clients: &[Client], joins: Joins) -> Result<(), RunError> {
         let limit = self.build.frame_limit();
         for client in clients {
             let id = self.all.len() as u64;
             let config = Config { frame_limit: limit, ..Config::new(id) };
             let (bench, random) = (Protection::Plaintext, foreseeable(self.seed, id));
-            let session = self.build.session(config, bench, client, random)?;
+            let session = self.build.session(config, bench, client, joins, random)?;
             let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
             for said in device.said.drain(..) {
                 match said {

@@ -26,6 +26,7 @@ use super::{
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::Build;
+use crate::network::Joins;
 use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
@@ -127,7 +128,7 @@ impl<'a> Simulation<'a> {
     /// [`RunError`].
     pub fn run(mut self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         let began = Instant::now();
-        self.devices.connect(&self.dataset.clients)?;
+        self.devices.connect(&self.dataset.clients, Joins::First)?;
         let mut actions = Vec::new();
         if !self.restarted(None, &mut actions) {
             self.join(&mut actions);
@@ -575,7 +576,11 @@ impl<'a> Simulation<'a> {
     /// Newcomers join the finished campaign and fit their head through it, like any device.
     fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
         let first = self.devices.len();
-        self.devices.connect(&self.dataset.newcomers)?;
+        // What the clients have had of a network's training, on average.
+        let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
+        let each = self.scenario.algorithm.network.map_or(0, |network| network.epochs);
+        let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
+        self.devices.connect(&self.dataset.newcomers, Joins::AfterTraining { epochs })?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {
             self.engine.handle(0, Event::Joined(id as u64), &mut actions);
@@ -612,7 +617,7 @@ mod tests {
         let dataset = Job::prepare(&scenario, 3)?.dataset;
         let times = Times::of(&scenario, &dataset, 3)?;
         let mut run = Simulation::new(&scenario, &dataset, 3, None, times)?;
-        run.devices.connect(&dataset.clients)?;
+        run.devices.connect(&dataset.clients, Joins::First)?;
         let mut actions = Vec::new();
         for id in 0..9 {
             run.engine.handle(0, Event::Joined(id), &mut actions);

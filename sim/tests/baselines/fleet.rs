@@ -8,7 +8,7 @@ use fedspan_client::source::Recording;
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 use fedspan_sim::data::{Labels, Set};
-use fedspan_sim::network::{NetworkBuild, SimNetwork};
+use fedspan_sim::network::{Joins, NetworkBuild, SimNetwork};
 
 use crate::common::numbers;
 
@@ -58,6 +58,7 @@ pub struct Fleet {
     pub devices: Vec<SimNetwork>,
     pub sets: Vec<Set>,
     pub round: u32,
+    parameters: NetworkParameters,
 }
 
 impl Fleet {
@@ -67,9 +68,10 @@ impl Fleet {
         let build_for = NetworkBuild::of(parameters).unwrap();
         Self {
             algorithm: build(parameters),
-            devices: (0..3).map(|device| SimNetwork::new(&build_for, device, M)).collect(),
+            devices: (0..3).map(|device| SimNetwork::new(&build_for, device, M, Joins::First)).collect(),
             sets: (0..3).map(|device| samples(device, M)).collect(),
             round: 0,
+            parameters,
         }
     }
 
@@ -135,16 +137,28 @@ impl Fleet {
         self.devices[device].scored(&self.shared(), &self.sets[device])
     }
 
-    /// Every device fits its head, with no epochs: what it has then.
+    /// In place of a device one of its number that comes after training.
+    pub fn replace(&mut self, device: usize, epochs: u16) {
+        let build_for = NetworkBuild::of(self.parameters);
+        let joins = Joins::AfterTraining { epochs };
+        self.devices[device] = SimNetwork::new(&build_for, device as u64, M, joins);
+    }
+
+    /// A device fits its head, with no epochs: what it has then.
     pub fn fitted(&mut self, device: usize) -> Vec<f32> {
+        assert!(self.try_fit(device).unwrap().is_empty());
+        self.devices[device].own().to_vec()
+    }
+
+    /// What a device sends that fits its head with no epochs.
+    pub fn try_fit(&mut self, device: usize) -> Result<Vec<Tensor>, DeclineReason> {
         let (mut open, _) = self.opening();
         let tensors = self.shared();
         open.task = Wire::FitHead {
             head: HeadSolve::Sgd { epochs: 0, descent: Descent { batch: 1, ..Descent::default() } },
         };
         open.tensors = tensors.iter().map(|tensor| tensor.descriptor(Encoding::F32)).collect();
-        assert!(self.answer(device, &(open, tensors)).unwrap().is_empty());
-        self.devices[device].own().to_vec()
+        self.answer(device, &(open, tensors))
     }
 }
 

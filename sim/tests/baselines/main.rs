@@ -11,7 +11,7 @@ mod oracle;
 mod runs;
 
 use fedspan_aggregator::algorithm::network::Method;
-use fedspan_protocol::message::Descent;
+use fedspan_protocol::message::{DeclineReason, Descent};
 
 use fleet::{Fleet, M};
 use oracle::Oracle;
@@ -199,18 +199,58 @@ fn the_final_head_is_fitted_on_what_is_scored() {
         let mut fleet = Fleet::new(method, descent, 1);
         let start = fleet.devices[2].own().to_vec();
         fleet.play(&[0, 1]);
-        for device in [0, 1] {
+        // Of a device that was in no round, too, whose own network is the one that all begin with.
+        for device in ALL {
             let scored = fleet.scored(device);
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
+            // And when it is asked again, as after a reset.
+            assert_eq!(fleet.fitted(device), scored, "{method:?}");
         }
-        // A device that was in no round has the network that all begin with, and fits its head on everyone's.
         if matches!(method, Method::Ditto { .. } | Method::L2gd { .. } | Method::FedMtl { .. }) {
-            assert_eq!(fleet.scored(2), start);
-        }
-        if !matches!(method, Method::PerFedAvg { .. }) {
-            let shared: Vec<f32> = fleet.shared().into_iter().flat_map(|tensor| tensor.values).collect();
-            let fitted = fleet.fitted(2);
-            assert!(fitted.iter().zip(&shared).all(|(a, b)| (a - b).abs() < 1e-6), "{method:?}");
+            assert_eq!(fleet.devices[2].own(), start);
         }
     }
+}
+
+#[test]
+fn who_comes_after_training_begins_with_everyones_network() {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+        let descent = if method == Method::Scaffold { PLAIN } else { SMALL };
+        let mut fleet = Fleet::new(method, descent, 1);
+        fleet.play(&[0, 1]);
+        fleet.replace(2, 5);
+        let shared: Vec<f32> = fleet.shared().into_iter().flat_map(|tensor| tensor.values).collect();
+        let fitted = fleet.fitted(2);
+        let far = fitted.iter().zip(&shared).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // Per-FedAvg is about what is a step from there.
+        assert_eq!(far > 1e-6, matches!(method, Method::PerFedAvg { .. }), "{method:?}: {far}");
+    }
+}
+
+/// Without a body for it, it trains all layers as in a round of the method with as many epochs.
+#[test]
+fn who_comes_after_training_without_a_body_trains_one() {
+    for method in [Method::LocalOnly, Method::LgFedAvg { layers: 1 }] {
+        for epochs in [1, 3] {
+            let mut there = Fleet::new(method, SMALL, epochs);
+            let mut late = Fleet::new(method, SMALL, 1);
+            late.replace(1, epochs);
+            let opening = there.opening();
+            there.answer(1, &opening).unwrap();
+            assert_eq!(late.fitted(1), there.devices[1].own(), "{method:?}");
+            // Without epochs it is what came.
+            late.replace(1, 0);
+            assert_eq!(late.fitted(1), late.devices[0].own(), "{method:?}");
+        }
+    }
+}
+
+/// A step that makes numbers of no use: the round is declined, and the network is as it began.
+#[test]
+fn a_newcomer_that_diverges_keeps_what_it_began_with() {
+    let wild = Descent { step_size: 1e30, ..SMALL };
+    let mut fleet = Fleet::new(Method::LocalOnly, wild, 1);
+    fleet.replace(1, 3);
+    assert_eq!(fleet.try_fit(1), Err(DeclineReason::UpdateNonFinite));
+    assert_eq!(fleet.devices[1].own(), fleet.devices[0].own());
 }

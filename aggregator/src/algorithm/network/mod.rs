@@ -85,20 +85,47 @@ pub enum Method {
 }
 
 impl Method {
-    /// Which model of a client its accuracy is of.
+    /// Which model of a client its accuracy is of. Who was in no round has what all begin with for what is its own.
     #[must_use]
     pub fn scored(self) -> &'static str {
         match self {
-            Self::FedRep | Self::FedPer => "everyone's body with the client's head as it was trained last",
+            Self::FedRep | Self::FedPer => {
+                "everyone's body with the client's head as it was trained last; zeros, where it was in no round"
+            }
             Self::FedAvg | Self::FedProx { .. } | Self::Scaffold => "everyone's network",
-            Self::LgFedAvg { .. } => "the client's body as it was trained last with everyone's last layers",
+            Self::LgFedAvg { .. } => {
+                "the client's body as it was trained last with everyone's last layers; what all begin with, where it was in \
+                 no round"
+            }
             Self::PerFedAvg { .. } => {
                 "everyone's network after one step down the gradient of all the client's samples"
             }
-            Self::Apfl { .. } => "the client's mixture of its own network and everyone's",
-            Self::Ditto { .. } | Self::L2gd { .. } | Self::FedMtl { .. } | Self::LocalOnly => {
-                "the client's own network as it was trained last"
+            Self::Apfl { .. } => {
+                "the client's mixture of its own network, which is what all begin with where it was in no round, and everyone's"
             }
+            Self::Ditto { .. } | Self::L2gd { .. } | Self::FedMtl { .. } | Self::LocalOnly => {
+                "the client's own network as it was trained last; what all begin with, where it was in no round"
+            }
+        }
+    }
+
+    /// The same of a client that came after training.
+    #[must_use]
+    pub fn scored_of_newcomers(self) -> &'static str {
+        match self {
+            Self::FedRep | Self::FedPer => "everyone's body with a head that the newcomer trained",
+            Self::LgFedAvg { .. } => {
+                "the newcomer's own network, trained from what all begin with and everyone's last layers for as many \
+                 epochs as clients have had on average, then its head"
+            }
+            Self::LocalOnly => {
+                "the newcomer's own network, trained from what all begin with for as many epochs as clients have had on \
+                 average, then its head"
+            }
+            Self::PerFedAvg { .. } => {
+                "everyone's network after one step down the gradient of all the newcomer's samples and epochs on its head"
+            }
+            _ => "everyone's network after epochs on its head by the newcomer",
         }
     }
 
