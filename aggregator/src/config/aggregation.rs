@@ -2,8 +2,9 @@
 
 use fedspan_protocol::message::Upload;
 
+use super::names::AlgorithmName;
 use super::reader::Section;
-use super::sections::{AlgorithmName, AlgorithmSection};
+use super::sections::AlgorithmSection;
 use super::source::Problem;
 use crate::aggregate::{Rule, SampleCap, TRIM};
 use crate::algorithm::Weighting;

@@ -2,9 +2,11 @@
 
 use fedspan_protocol::message::Image;
 
+use super::names::AlgorithmName;
 use super::network::{FrontModel, NetworkModel};
+use super::participation::ParticipationSection;
 use super::power::PowerSection;
-use super::sections::{AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection};
+use super::sections::{AlgorithmSection, Init, ModelSection};
 use crate::aggregate::Rule;
 use crate::algorithm::network::{self, Front, NetworkParameters, NetworkShape};
 use crate::algorithm::{

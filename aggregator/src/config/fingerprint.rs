@@ -5,8 +5,10 @@ use std::fmt::Write;
 use fedspan_protocol::message::{Filters, HeadSolve, Numeric};
 
 use super::fleet::Fleet;
+use super::names::AlgorithmName;
 use super::network::FrontModel;
-use super::sections::{AlgorithmName, Init, ParticipationSection};
+use super::participation::ParticipationSection;
+use super::sections::Init;
 use crate::aggregate::Rule;
 
 impl Fleet {

@@ -5,27 +5,32 @@ mod aggregation;
 mod build;
 mod fingerprint;
 mod fleet;
+mod limits;
+mod names;
 mod network;
+mod participation;
 mod power;
 mod privacy;
 mod reader;
 mod sections;
 mod security;
 mod source;
+mod stop;
 mod words;
 
 pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
 pub use fingerprint::difference;
-pub use fleet::{Fleet, Limits, RoundsSection};
+pub use fleet::Fleet;
+pub use limits::{Limits, RoundsSection};
+pub use names::{ALGORITHMS, AlgorithmName};
 pub use network::{FrontModel, NetworkModel, NetworkSection, check_schedule};
+pub use participation::{ParticipationSection, read_participation};
 pub use power::PowerSection;
 pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
 pub use reader::Section;
-pub use sections::{
-    ALGORITHMS, AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, StopSection,
-    read_algorithm, read_model, read_participation, read_server_stop, read_stop,
-};
+pub use sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 pub use security::Security;
 pub use source::{Problem, Source};
+pub use stop::{StopSection, read_server_stop, read_stop};
 pub use words::nearest;

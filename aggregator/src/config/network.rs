@@ -5,8 +5,10 @@ use std::ops::RangeInclusive;
 use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
 use fedspan_protocol::message::{Descent, Filters};
 
+use super::names::AlgorithmName;
+use super::participation::ParticipationSection;
 use super::reader::Section;
-use super::sections::{AlgorithmName, ModelSection, ParticipationSection};
+use super::sections::ModelSection;
 use super::source::Problem;
 use crate::algorithm::network::Method;
 use crate::engine::participation::Schedule;

@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 
 use fedspan_protocol::message::Numeric;
 
+use super::names::AlgorithmName;
 use super::reader::Section;
-use super::sections::{AlgorithmName, AlgorithmSection};
+use super::sections::AlgorithmSection;
 use super::source::Problem;
 use crate::privacy::fedpower::{Calibration, Products};
 use crate::privacy::{Delta, Epsilon, Minimum, ParameterError, Releases};

@@ -2,6 +2,10 @@
 //! which they would arrive. Devices of a round compute in parallel; the engine hears them in order of
 //! (time, device), so nothing depends on the number of threads.
 
+mod actions;
+mod end;
+mod scores;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,9 +14,9 @@ use fedspan_aggregator::connection::Inbound;
 use fedspan_aggregator::engine::{
     Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase, RoundRecord,
 };
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_aggregator::linalg::Matrix;
 use fedspan_client::memory::Shape;
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, ToDevice};
+use fedspan_protocol::message::{Decline, DeclineReason};
 
 use super::arrivals::{Arrivals, Asked};
 use super::attack::Attackers;
@@ -20,9 +24,7 @@ use super::devices::{Devices, gate};
 use super::prepare::engine;
 use super::recorded::Recording;
 use super::times::Times;
-use super::{
-    Diverged, Outcome, PrivacyFigures, RECENT, RoundRow, RunError, Unwatched, Watcher, check_finite,
-};
+use super::{Diverged, Outcome, RoundRow, RunError, Watcher};
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::Build;
@@ -139,62 +141,7 @@ impl<'a> Simulation<'a> {
             self.record_initial(&mut queue, watcher)?;
         }
         self.until_finished(queue.into(), watcher)?;
-        let (fitted, trained) = (self.devices.traffic(), self.devices.traffic_told());
-        let newcomers = match self.recording {
-            Some(_) => Vec::new(),
-            None => self.welcome_newcomers()?,
-        };
-        let all = self.devices.traffic();
-        let network = self.scenario.algorithm.network;
-        let representation = self.engine.representation().clone();
-        let basis = network
-            .is_none()
-            .then(|| orthonormal(&representation).unwrap_or_else(|_| representation.clone()));
-        let last = self.rows.last().map_or(0, |row| row.round);
-        let (scores, clients, tuned) = match network {
-            None => {
-                let (scores, clients) = self.scores(last)?;
-                (scores, clients, Vec::new())
-            }
-            Some(network) => {
-                let tuned = evaluate::as_they_are(&self.dataset.clients, self.devices.as_slice());
-                let (scores, clients) = match self.untuned.take() {
-                    Some(untuned) if !network.tuned => untuned,
-                    _ => (evaluate::average(&tuned), tuned.clone()),
-                };
-                (scores, clients, tuned)
-            }
-        };
-        // A run that ended early ends with a row of figures, too.
-        if let Some(row) = self.rows.last_mut() {
-            row.scores.get_or_insert(scores);
-        }
-        let privacy = self.privacy();
-        let outcome = Outcome {
-            rounds: self.rows,
-            scores,
-            clients,
-            tuned,
-            diverged: self.diverged,
-            newcomers,
-            newcomers_global: self.engine.shared_head().map_or_else(Scores::default, |w| {
-                evaluate::shared(&self.dataset.newcomers, &representation, w)
-            }),
-            outputs: self.dataset.outputs,
-            representation: basis,
-            layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
-            counters: self.engine.counters(),
-            privacy,
-            updates: self.updates,
-            bytes: trained,
-            fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),
-            newcomer_bytes: (all.0 - fitted.0, all.1 - fitted.1),
-            seconds: self.seconds,
-            attacks: self.attackers.as_ref().map_or(0, |(attackers, _)| attackers.replaced()),
-            interrupted: self.interrupted,
-        };
-        outcome.check_figures()?;
-        Ok(outcome)
+        self.end()
     }
 
     /// The engine's clock.
@@ -349,296 +296,12 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn act(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<(), RunError> {
-        let mut queue: VecDeque<Action> = actions.drain(..).collect();
-        while let Some(action) = queue.pop_front() {
-            match action {
-                Action::Acknowledge(device, ack) => {
-                    if let AckOutcome::Rejected(reason) = ack.outcome {
-                        if matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {
-                            self.diverges(device, ack.id.round);
-                        }
-                        self.refused = Some((device, NotCounted::Rejected(reason)));
-                    }
-                    let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    if let Some(device) = self.devices.get(index) {
-                        device.connection.send(ToDevice::Ack(ack));
-                    }
-                }
-                Action::Open(device, opening) => self.ask(device, &opening),
-                Action::Close(device, id) => {
-                    let index = usize::try_from(device).unwrap_or(usize::MAX);
-                    let unheard = self.arrivals.forget(index);
-                    let recording = self.recording.as_ref();
-                    let late = recording.is_some_and(|known| known.came_late(device, id.round));
-                    let Some(device) = self.devices.get(index) else { continue };
-                    if unheard && late {
-                        // Its answer crossed with this: it is heard in vain, but it has done the work.
-                        device.pump();
-                        device.said.clear();
-                        device.connection.close_round(id);
-                        device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
-                        continue;
-                    }
-                    if unheard {
-                        device.miss();
-                    }
-                    device.connection.close_round(id);
-                }
-                Action::Commit(record) => {
-                    let began = Instant::now();
-                    self.pump();
-                    self.seconds += began.elapsed().as_secs_f64();
-                    (self.refused, self.barren) = (None, 0);
-                    self.updates += record.participants.len() as u64;
-                    let number = match record.phase {
-                        Phase::Train(number) => number,
-                        // The start belongs to round 0, which is the initial model.
-                        _ => {
-                            if matches!(self.engine.phase(), Phase::Train(_)) {
-                                self.record_initial(&mut queue, watcher)?;
-                            }
-                            self.restart(&record, &mut queue);
-                            continue;
-                        }
-                    };
-                    let last = record.ends_training;
-                    let evaluated =
-                        last || self.is_recent(number) || number.is_multiple_of(self.scenario.evaluate_every);
-                    let scored = if evaluated { Some(self.scores(number)?) } else { None };
-                    let scores = scored.as_ref().map(|(scores, _)| *scores);
-                    // Of what diverges the last scores are kept.
-                    if self.diverged.is_none() {
-                        self.untuned = scored.filter(|_| self.scenario.algorithm.network.is_some());
-                    }
-                    let (bytes_up, bytes_down) = self.devices.traffic_since();
-                    self.rows.push(RoundRow {
-                        round: number,
-                        stage: record.id.stage,
-                        cohort: record.cohort.clone(),
-                        participants: record.participants.clone(),
-                        time: self.time,
-                        scores,
-                        bytes_up,
-                        bytes_down,
-                        rejected: record.rejected,
-                    });
-                    let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
-                    if !last {
-                        self.interrupted = !go_on;
-                        if self.interrupted || self.diverged.is_some() || self.reached(scores.as_ref()) {
-                            self.end_training(&mut queue)?;
-                        }
-                        self.restart(&record, &mut queue);
-                    }
-                }
-                Action::Finished => self.finished = true,
-                Action::Failed(failure) => return Err(failure.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// [`Self::restarted`]: the round that had just opened never reaches a device.
-    fn restart(&mut self, after: &RoundRecord, queue: &mut VecDeque<Action>) {
-        let mut more = Vec::new();
-        if self.restarted(Some(after), &mut more) {
-            queue.clear();
-            queue.extend(more);
-        }
-    }
-
-    /// Round 0: the initial model, with the bytes that the start took.
-    fn record_initial(
-        &mut self,
-        queue: &mut VecDeque<Action>,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), RunError> {
-        let scored = self.scores(0)?;
-        let scores = scored.0;
-        self.untuned = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
-        let (bytes_up, bytes_down) = self.devices.traffic_since();
-        self.rows.push(RoundRow {
-            round: 0,
-            stage: 0,
-            cohort: Vec::new(),
-            participants: Vec::new(),
-            time: self.time,
-            scores: Some(scores),
-            bytes_up,
-            bytes_down,
-            rejected: 0,
-        });
-        if !watcher.round(0, self.scenario.algorithm.rounds, Some(&scores)) {
-            self.interrupted = true;
-            self.end_training(queue)?;
-        }
-        Ok(())
-    }
-
-    /// The loss of a network's client is not finite any more, or as good as: training ends.
-    fn diverges(&mut self, client: u64, round: u32) {
-        if self.scenario.algorithm.network.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
-            self.diverged.get_or_insert(Diverged { client, round });
-        }
-    }
-
-    /// Networks are scored before their heads are tuned, wherever training ends: after a round that was not evaluated, as
-    /// it is left. What has diverged is not: then it is as it was scored last.
-    fn score_untuned(&mut self) -> Result<(), RunError> {
-        let Some(row) = self.rows.last() else { return Ok(()) };
-        if self.scenario.algorithm.network.is_none() || self.untuned.is_some() || self.diverged.is_some() {
-            return Ok(());
-        }
-        let scored = self.scores(row.round)?;
-        if let Some(row) = self.rows.last_mut() {
-            row.scores = Some(scored.0);
-        }
-        self.untuned = Some(scored);
-        Ok(())
-    }
-
-    /// Goes on to the final heads. The round that had just opened never reaches a device.
-    fn end_training(&mut self, queue: &mut VecDeque<Action>) -> Result<(), RunError> {
-        self.score_untuned()?;
-        queue.retain(|action| !matches!(action, Action::Open(..)));
-        self.arrivals.forget_all();
-        let mut more = Vec::new();
-        self.engine.finish_training(0, &mut more);
-        queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
-        Ok(())
-    }
-
     /// Lets devices take what waits for them, but for those whose turn has not come.
     fn pump(&mut self) {
         let arrivals = &self.arrivals;
         self.devices.pump(|index| arrivals.due(index).is_some());
     }
-
-    /// Whether a round is among the last ten, whose mean accuracy is reported of networks.
-    fn is_recent(&self, number: u32) -> bool {
-        let algorithm = &self.scenario.algorithm;
-        algorithm.network.is_some() && number.saturating_add(RECENT) > algorithm.rounds
-    }
-
-    /// The figures after a round, all of them numbers.
-    fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
-        let dataset = self.attackers.as_ref().map_or(self.dataset, |(_, honest)| honest);
-        if self.wanted == Wanted::Distance {
-            let scores = evaluate::distance(dataset, self.engine.representation());
-            check_finite(&scores, round)?;
-            return Ok((scores, Vec::new()));
-        }
-        let algorithm = &self.scenario.algorithm;
-        // Of what has diverged there is no figure.
-        if let (Some(_), Some(untuned)) = (self.diverged, &self.untuned) {
-            return Ok(untuned.clone());
-        }
-        if algorithm.network.is_some() {
-            let devices = self.devices.as_slice();
-            let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors());
-            let scores = evaluate::average(&clients);
-            check_finite(&scores, round)?;
-            return Ok((scores, clients));
-        }
-        let (head, numeric) = (algorithm.final_head, algorithm.numeric);
-        let (mut scores, clients) =
-            evaluate::representation(dataset, self.engine.representation(), head, numeric);
-        if let Some(w) = self.engine.shared_head() {
-            let shared = evaluate::shared(&dataset.clients, self.engine.representation(), w);
-            scores.accuracy_global = shared.accuracy;
-            scores.loss = shared.loss;
-            scores.test_mse = shared.test_mse.or(scores.test_mse);
-        }
-        check_finite(&scores, round)?;
-        Ok((scores, clients))
-    }
-
-    /// What all releases together have cost the records of each device.
-    fn privacy(&self) -> Option<PrivacyFigures> {
-        let delta = self.scenario.privacy?.delta;
-        let (devices, epsilon) = self.engine.ledger().epsilons(delta);
-        Some(PrivacyFigures { epsilon, delta: delta.get(), devices: devices.into_iter().collect() })
-    }
-
-    /// Whether `[stop]` asks for the end; figures count where the round was evaluated.
-    fn reached(&self, scores: Option<&Scores>) -> bool {
-        let stop = &self.scenario.stop;
-        let below =
-            |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);
-        let scores = scores.copied().unwrap_or_default();
-        below(scores.distance, stop.distance)
-            || below(scores.loss, stop.loss)
-            || below(stop.accuracy, scores.accuracy)
-            || below(stop.simulated_time, Some(self.time))
-    }
-
-    /// Newcomers join the finished campaign and fit their head through it, like any device.
-    fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
-        let first = self.devices.len();
-        // What the clients have had of a network's training, on average.
-        let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
-        let each = self.scenario.algorithm.network.map_or(0, |network| network.epochs);
-        let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
-        self.devices.connect(&self.dataset.newcomers, Joins::AfterTraining { epochs })?;
-        let mut actions = Vec::new();
-        for id in first..self.devices.len() {
-            self.engine.handle(0, Event::Joined(id as u64), &mut actions);
-        }
-        self.until_finished(actions, &mut Unwatched)?;
-        let shape = self.shape;
-        let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
-        Ok(newcomers
-            .map(|(device, client)| evaluate::on_device(device.session.task_mut(), client, shape))
-            .collect())
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use fedspan_client::Task;
-
-    use super::*;
-    use crate::run::Job;
-
-    const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\nfresh = true\n\
-                        [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.2\n\
-                        [fleet]\nspeed = \"exponential\"\ndropout = 0.4\n";
-
-    fn heads(devices: &mut Devices) -> Vec<Vec<f32>> {
-        devices.iter_mut().map(|device| device.session.task_mut().head().to_vec()).collect()
-    }
-
-    /// It does not hear of the round, and keeps the head it had; everyone else has a new one.
-    #[test]
-    fn who_drops_out_keeps_its_head() -> Result<(), RunError> {
-        let scenario =
-            Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
-        let dataset = Job::prepare(&scenario, 3)?.dataset;
-        let times = Times::of(&scenario, &dataset, 3)?;
-        let mut run = Simulation::new(&scenario, &dataset, 3, None, times)?;
-        run.devices.connect(&dataset.clients, Joins::First)?;
-        let mut actions = Vec::new();
-        for id in 0..9 {
-            run.engine.handle(0, Event::Joined(id), &mut actions);
-        }
-        let mut lost = 0;
-        loop {
-            run.act(&mut actions, &mut Unwatched)?;
-            if run.engine.phase() == Phase::FitHead {
-                break;
-            }
-            let before = heads(&mut run.devices);
-            let asked: Vec<bool> =
-                (0..9).map(|i| run.arrivals.due(i).is_some_and(|asked| asked.lost)).collect();
-            run.step(&mut actions, &mut Unwatched)?;
-            for ((before, after), dropped) in before.iter().zip(heads(&mut run.devices)).zip(asked) {
-                assert_eq!(*before == after, dropped);
-                lost += u64::from(dropped);
-            }
-        }
-        let heard: u64 = run.devices.iter_mut().map(|d| u64::from(d.session.counters().counted)).sum();
-        assert_eq!((lost + heard, lost > 40), (20 * 9, true));
-        Ok(())
-    }
-}
+mod tests;

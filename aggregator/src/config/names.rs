@@ -1,0 +1,126 @@
+//! The algorithms by name.
+
+use super::reader::Section;
+use super::source::Problem;
+
+/// The algorithms that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlgorithmName {
+    /// FedRep.
+    FedRep,
+    /// FedRep with one gradient step on the head.
+    GdGd,
+    /// One shared linear model, averaged.
+    FedAvg,
+    /// Power iterations on the devices, aligned and averaged.
+    FedPower,
+    /// Shared body, own head, trained together.
+    FedPer,
+    /// FedAvg with a pull towards what came.
+    FedProx,
+    /// FedAvg with control variates.
+    Scaffold,
+    /// Own body, shared head.
+    LgFedAvg,
+    /// Meta-learning, first order.
+    PerFedAvg,
+    /// Meta-learning, Hessian-free.
+    PerFedAvgHf,
+    /// FedAvg, and one's own network near it.
+    Ditto,
+    /// A mixture of FedAvg and one's own network.
+    Apfl,
+    /// One's own network, drawn towards the mean.
+    L2gd,
+    /// The same at each step.
+    FedMtl,
+    /// Each client alone; no communication.
+    LocalOnly,
+    /// The same on a network, by rounds of epochs.
+    LocalSgd,
+    /// One model of all data in one place.
+    Pooled,
+}
+
+/// Names and one line each, as `list --algorithms` prints them.
+pub const ALGORITHMS: [(&str, AlgorithmName, &str); 16] = [
+    ("fedrep", AlgorithmName::FedRep, "shared representation, personal heads (Collins et al. 2021)"),
+    ("gd-gd", AlgorithmName::GdGd, "FedRep with one gradient step on the head instead of the exact solution"),
+    ("fedper", AlgorithmName::FedPer, "shared body, personal heads, trained together (networks)"),
+    ("fedavg", AlgorithmName::FedAvg, "one model for all, averaged"),
+    ("fedprox", AlgorithmName::FedProx, "fedavg with a pull towards the model that came (networks)"),
+    ("scaffold", AlgorithmName::Scaffold, "fedavg with steps corrected by control variates (networks)"),
+    ("lg-fedavg", AlgorithmName::LgFedAvg, "personal bodies, shared last layers (networks)"),
+    ("perfedavg", AlgorithmName::PerFedAvg, "a model one step from everyone's, first order (networks)"),
+    ("perfedavg-hf", AlgorithmName::PerFedAvgHf, "the same with a Hessian-free second derivative (networks)"),
+    ("ditto", AlgorithmName::Ditto, "fedavg, and personal models that stay near it (networks)"),
+    ("apfl", AlgorithmName::Apfl, "mixtures of a shared and personal models (networks)"),
+    ("l2gd", AlgorithmName::L2gd, "personal models that move towards their mean each round (networks)"),
+    ("fed-mtl", AlgorithmName::FedMtl, "personal models drawn to their mean at each step (networks)"),
+    (
+        "fedpower",
+        AlgorithmName::FedPower,
+        "principal directions of all samples, without labels (Guo et al. 2024)",
+    ),
+    ("local-only", AlgorithmName::LocalOnly, "each client on its own samples, no communication"),
+    ("pooled", AlgorithmName::Pooled, "least squares on all clients' samples in one place, no federation"),
+];
+
+/// What a name may end with: models are scored after their heads were tuned at the end.
+const TUNED: &str = "+ft";
+
+impl AlgorithmName {
+    /// The name as it stands in files.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        let listed = if self == Self::LocalSgd { Self::LocalOnly } else { self };
+        ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
+    }
+
+    /// Names and algorithms on networks.
+    pub fn on_networks() -> impl Iterator<Item = (&'static str, Self)> {
+        ALGORITHMS.iter().filter_map(|(word, name, _)| Some((*word, name.on_a_network()?)))
+    }
+
+    /// Names and algorithms on linear models.
+    pub fn on_linear_models() -> impl Iterator<Item = (&'static str, Self)> {
+        let words = ALGORITHMS.iter().map(|(word, name, _)| (*word, *name));
+        words.filter(|(_, name)| name.is_for_linear_models())
+    }
+
+    /// Whether it is for linear models.
+    fn is_for_linear_models(self) -> bool {
+        use AlgorithmName::{FedAvg, FedPower, FedRep, GdGd, LocalOnly, Pooled};
+        matches!(self, FedRep | GdGd | FedAvg | FedPower | LocalOnly | Pooled)
+    }
+
+    /// The same on a network, if there is such a thing.
+    fn on_a_network(self) -> Option<Self> {
+        match self {
+            Self::LocalOnly => Some(Self::LocalSgd),
+            Self::GdGd | Self::FedPower | Self::Pooled => None,
+            name => Some(name),
+        }
+    }
+
+    /// Whether devices and server exchange rounds.
+    #[must_use]
+    pub fn is_federated(self) -> bool {
+        !matches!(self, Self::LocalOnly | Self::Pooled)
+    }
+}
+
+/// The algorithm's name, and whether it ends with [`TUNED`].
+pub(super) fn read_name(section: &Section<'_>, network: bool) -> Result<(AlgorithmName, bool), Problem> {
+    let names: Vec<(&str, AlgorithmName)> = match network {
+        true => AlgorithmName::on_networks().collect(),
+        false => AlgorithmName::on_linear_models().collect(),
+    };
+    let plain = names.iter().map(|(word, name)| ((*word).to_owned(), (*name, false)));
+    let tuned =
+        names.iter().filter(|_| network).map(|(word, name)| (format!("{word}{TUNED}"), (*name, true)));
+    let words: Vec<(String, (AlgorithmName, bool))> = plain.chain(tuned).collect();
+    let words: Vec<(&str, (AlgorithmName, bool))> =
+        words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
+    section.choice("name", None, &words)
+}
