@@ -130,6 +130,8 @@ pub struct Outcome {
     pub newcomers: Vec<ClientScore>,
     /// The shared model's figures on newcomers' test data, where there is a shared model.
     pub newcomers_global: Scores,
+    /// Users of the data who are no clients.
+    pub left_out: usize,
     /// `C`.
     pub outputs: usize,
     /// The final representation of linear models, orthonormal.

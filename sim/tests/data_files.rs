@@ -153,7 +153,15 @@ fn leaf_users_are_clients() {
     let sizes = |set: &Dataset| set.clients.iter().map(|c| c.train.len()).collect::<Vec<_>>();
     assert_eq!((set.features, set.outputs, sizes(&set)), (5, 3, vec![3, 2]));
     assert_eq!(set.clients[1].train.x.iter().sum::<f32>(), 3.5 + 14.3 + 2.0);
-    assert_eq!(sizes(&read("[data.partition]\nmin_samples = 3\n[split]\ntest = 0\n").unwrap()), [3]);
+    assert_eq!(set.left_out, 1, "who has no sample");
+    let large = read("[data.partition]\nmin_samples = 3\n[split]\ntest = 0\n").unwrap();
+    assert_eq!((sizes(&large), large.left_out), (vec![3], 2));
+    let drawn = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
+    assert_eq!((drawn.clients.len(), drawn.left_out), (1, 1), "who is not drawn is not left out");
+    // In the files' own split one has nothing to train on, and one nothing at all.
+    let only_test = r#"{"user_data": {"c": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#;
+    std::fs::write(here.join("other.json"), only_test).unwrap();
+    assert_eq!(read("test_path = \"other.json\"\n").unwrap().left_out, 2);
     assert_eq!(
         sizes(&read("[data.partition]\nkind = \"iid\"\nclients = 5\n[split]\ntest = 0\n").unwrap()),
         [1; 5]

@@ -284,7 +284,7 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
     let Some(first) = runs.summaries.first() else { return Table::default() };
     if runs.summaries.len() == 1 {
         return Table {
-            title: format!("{}, {algorithm}, seed {}, {} clients", entry.label, first.seed, first.clients),
+            title: format!("{}, {algorithm}, seed {}, {}", entry.label, first.seed, clients(first)),
             columns: vec!["figure".to_owned(), "value".to_owned()],
             rows: lines(first).into_iter().map(|(name, _, text)| vec![name.to_owned(), text]).collect(),
             notes: Vec::new(),
@@ -297,9 +297,17 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
         Some([name.to_owned()].into_iter().chain(cells).collect())
     });
     Table {
-        title: format!("{}, {algorithm}, {} seeds, {} clients", entry.label, done.len(), first.clients),
+        title: format!("{}, {algorithm}, {} seeds, {}", entry.label, done.len(), clients(first)),
         columns: ["figure", "median", "q25", "q75"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         notes: Vec::new(),
+    }
+}
+
+/// How many clients there are, and users who are none.
+fn clients(summary: &Summary) -> String {
+    match summary.users_left_out {
+        Some(users) => format!("{} clients, {users} users left out", summary.clients),
+        None => format!("{} clients", summary.clients),
     }
 }

@@ -294,6 +294,7 @@ mod tests {
             newcomers: Vec::new(),
             truth: None,
             layout: Layout::default(),
+            left_out: 0,
         }
     }
 

@@ -133,6 +133,7 @@ mod tests {
             newcomers: vec![client(&[4])],
             truth: None,
             layout: images.layout,
+            left_out: 0,
         };
         let short = whole.clone().without_constant();
         assert_eq!((whole.features, short.features), (65, 64));

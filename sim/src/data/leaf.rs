@@ -1,4 +1,5 @@
-//! LEAF's JSON files (Caldas et al. 2018): users with their samples, numbers as in FEMNIST, or tweets as in Sent140.
+//! LEAF's JSON files (Caldas et al. 2018): users with their samples, numbers as in FEMNIST, or tweets as in Sent140. Every user
+//! is in the pool, without samples, too; who becomes no client is counted where clients are made.
 
 pub mod json;
 pub mod words;

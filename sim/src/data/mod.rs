@@ -217,6 +217,8 @@ pub struct Dataset {
     pub truth: Option<Matrix>,
     /// What the values of a row are.
     pub layout: Layout,
+    /// Users of the data who are no clients: they have too few samples, or none to train on.
+    pub left_out: usize,
 }
 
 impl Dataset {
@@ -226,8 +228,16 @@ impl Dataset {
     /// [`NoEigenspace`].
     pub fn unlabelled(features: usize, clients: Vec<Client>, k: usize) -> Result<Self, NoEigenspace> {
         let (newcomers, truth, layout) = (Vec::new(), None, Layout::default());
-        let mut dataset =
-            Self { features, outputs: 1, classification: false, clients, newcomers, truth, layout };
+        let mut dataset = Self {
+            features,
+            outputs: 1,
+            classification: false,
+            clients,
+            newcomers,
+            truth,
+            layout,
+            left_out: 0,
+        };
         dataset.truth = Some(pooled_truth(&dataset, k)?);
         Ok(dataset)
     }

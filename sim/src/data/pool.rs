@@ -76,8 +76,8 @@ pub struct Cutting {
     pub holdout_classes: Vec<u8>,
 }
 
-/// Clients and their names.
-type Named = Vec<(String, Client)>;
+/// Clients and their names, and users that became none.
+type Named = (Vec<(String, Client)>, usize);
 
 impl Cutting {
     /// Makes clients of samples.
@@ -96,9 +96,12 @@ impl Cutting {
             newcomers: Vec::new(),
             truth: None,
             layout: pool.layout,
+            left_out: 0,
         };
         if self.holdout_classes.is_empty() {
-            let clients = self.clients(pool, labels, &parts, self.partition, seed).map_err(wrong)?;
+            let (clients, left_out) =
+                self.clients(pool, labels, &parts, self.partition, seed).map_err(wrong)?;
+            dataset.left_out = left_out;
             let names: Vec<String> = clients.iter().map(|(name, _)| name.clone()).collect();
             dataset.clients = clients.into_iter().map(|(_, client)| client).collect();
             return self.holdout.apply(dataset, &names, &pool.name, seed);
@@ -125,10 +128,11 @@ impl Cutting {
         let (stays, comes) = (self.partition.resized(stay, 256), self.partition.resized(later, classes));
         let (first, then) = (self.numbers(pool.classes, false), self.numbers(pool.classes, true));
         dataset.outputs = first.len().max(then.len());
-        for (_, client) in self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)? {
+        // Natural users are not among the partitions here, so nobody is left out.
+        for (_, client) in self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?.0 {
             dataset.clients.push(renumbered(&client, &first));
         }
-        let newcomers = self.clients(pool, labels, &part(true), comes, seed).map_err(wrong)?;
+        let (newcomers, _) = self.clients(pool, labels, &part(true), comes, seed).map_err(wrong)?;
         for (index, (name, client)) in (all as u64..).zip(newcomers) {
             let client = self.holdout.labelled(client, &name, index, &pool.name, seed)?;
             dataset.newcomers.push(renumbered(&client, &then));
@@ -167,8 +171,13 @@ impl Cutting {
         how: Partition,
         seed: u64,
     ) -> Result<Named, String> {
+        let mut left_out = 0;
         let (owners, natural): (Vec<(String, Parts)>, bool) = match how {
-            Partition::Natural { users, least } => (natural(pool, parts, users, least, seed)?, true),
+            Partition::Natural { users, least } => {
+                let all = natural(pool, parts, least)?;
+                left_out = pool.users.len() - all.len();
+                (drawn(pool, all, (users, least), seed)?, true)
+            }
             _ => {
                 let own: Vec<u8> = parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
                 let cut = partition(&own, how, seed)?;
@@ -202,18 +211,12 @@ impl Cutting {
             let whole = Client::new(Set::empty(true), Set::empty(true));
             (name, Client { train, test: Arc::clone(test), ..whole })
         };
-        Ok(owners.into_iter().map(client).collect())
+        Ok((owners.into_iter().map(client).collect(), left_out))
     }
 }
 
 /// The data's own users, those with enough samples.
-fn natural(
-    pool: &Pool,
-    parts: &Parts,
-    users: usize,
-    least: usize,
-    seed: u64,
-) -> Result<Vec<(String, Parts)>, String> {
+fn natural(pool: &Pool, parts: &Parts, least: usize) -> Result<Vec<(String, Parts)>, String> {
     if pool.users.is_empty() {
         return Err(
             "data.partition.kind = \"natural\": the data do not say whose samples are whose".to_owned()
@@ -231,14 +234,23 @@ fn natural(
         let fated = |i: &usize| fates.get(*i).copied().flatten() == Some(trains);
         user.samples.iter().copied().filter(fated).collect::<Vec<usize>>()
     };
-    let all: Vec<(String, Parts)> = pool
+    Ok(pool
         .users
         .iter()
         .filter(|user| user.samples.len() >= least)
         .map(|user| (user.name.clone(), Parts { train: own(user, true), test: own(user, false) }))
         // Someone whose samples are all held out, or none, has nothing to train on.
         .filter(|(_, parts)| !parts.train.is_empty())
-        .collect();
+        .collect())
+}
+
+/// So many of those who have `least` samples.
+fn drawn(
+    pool: &Pool,
+    all: Vec<(String, Parts)>,
+    (users, least): (usize, usize),
+    seed: u64,
+) -> Result<Vec<(String, Parts)>, String> {
     if all.is_empty() || users > all.len() {
         return Err(format!(
             "data.partition.users = {users}: of {} users {} have min_samples = {least} samples and something to train on",

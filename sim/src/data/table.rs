@@ -99,6 +99,7 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<(Dataset, Ve
         newcomers: Vec::new(),
         truth: None,
         layout: Layout { shape: None, constant: true },
+        left_out: 0,
     };
     Ok((dataset, rows.into_keys().collect()))
 }

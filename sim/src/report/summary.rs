@@ -116,6 +116,9 @@ pub struct Summary {
     pub algorithm: &'static str,
     /// Clients that trained.
     pub clients: usize,
+    /// Users of the data who are no clients, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub users_left_out: Option<usize>,
     /// Rounds that were done.
     pub rounds: u32,
     /// Ended by Ctrl-C.
@@ -180,6 +183,7 @@ impl Summary {
             seed,
             algorithm: scenario.algorithm_word(),
             clients,
+            users_left_out: Some(outcome.left_out).filter(|users| *users > 0),
             rounds: outcome.rounds.last().map_or(0, |row| row.round),
             interrupted: outcome.interrupted,
             diverged: outcome.diverged,

@@ -286,6 +286,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         diverged: None,
         newcomers,
         newcomers_global: Scores::default(),
+        left_out: dataset.left_out,
         outputs: dataset.outputs,
         representation: None,
         layers: Vec::new(),

@@ -55,6 +55,7 @@ pub fn dataset(bytes: &[u8], path: &str, classification: bool) -> Result<Dataset
         newcomers: Vec::new(),
         truth,
         layout: Layout::default(),
+        left_out: 0,
     })
 }
 

@@ -52,6 +52,7 @@ impl Simulation<'_> {
             newcomers_global: self.engine.shared_head().map_or_else(Scores::default, |w| {
                 evaluate::shared(&self.dataset.newcomers, &representation, w)
             }),
+            left_out: self.dataset.left_out,
             outputs: self.dataset.outputs,
             representation: basis,
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
