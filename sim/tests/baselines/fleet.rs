@@ -139,7 +139,7 @@ impl Fleet {
 
     /// In place of a device one of its number that comes after training.
     pub fn replace(&mut self, device: usize, epochs: u16) {
-        let build_for = NetworkBuild::of(self.parameters);
+        let build_for = NetworkBuild::of(self.parameters).unwrap();
         let joins = Joins::AfterTraining { epochs };
         self.devices[device] = SimNetwork::new(&build_for, device as u64, M, joins);
     }
