@@ -183,23 +183,7 @@ fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() 
         assert_eq!(after(NetworkHeap::new(*shape), task(16), &samples), whole);
         assert_ne!(whole, expected);
         let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Travelling), &samples);
-        if !shape.needs_velocity() {
-            assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
-        }
-    }
-}
-
-/// Filters add up their gradient where the velocity is.
-#[test]
-fn filters_need_a_velocity_also_without_momentum() {
-    for shape in with_filters(4) {
-        assert!(shape.needs_velocity());
-        let own = drawn(shape, 1);
-        let mut network = network(NetworkHeap::without_momentum(shape), &own);
-        let task = sgd(descent(0.1, 0.0, 3), 0, 1, Trained::All);
-        let ran = round(&mut network, task, 0..0, &own, &mut labelled(shape, 4, 3));
-        assert_eq!(ran, Err(DeclineReason::Parameter));
-        assert_eq!(bits(network.parameters()), bits(&own));
+        assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
     }
 }
 

@@ -141,6 +141,13 @@ impl Build {
     /// [`BuildError`].
     pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64, seeds: Seeds) -> Result<Self, BuildError> {
         let fleet = dataset.clients.len();
+        let most = usize::from(u16::MAX) - 1;
+        if scenario.model.network.is_some() && dataset.features > most {
+            return Err(BuildError(format!(
+                "samples have {} values, a network's have at most {most}",
+                dataset.features
+            )));
+        }
         let network = network_parameters(
             dataset.sizes(),
             &scenario.model,

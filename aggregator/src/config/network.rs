@@ -190,8 +190,8 @@ fn read_method(
         _ => own,
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-    let number =
-        |key: &str, default: f64, range| place(key).number(key, Some(default), range).map(|v| v as f32);
+    let narrow = |value: f64| value as f32;
+    let number = |key: &str, default: f64, range| place(key).number(key, Some(default), range).map(narrow);
     let count = |key: &str, default: u64, range| {
         place(key).integer(key, Some(default), range).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
     };
@@ -238,7 +238,15 @@ fn read_method(
             adaptation: number("adaptation", 0.0, 0.0..=1e6)?,
         },
         AlgorithmName::L2gd => {
-            Method::L2gd { part: number("part", 0.05, 0.0..=1.0)?, coin: number("coin", 0.0, 0.0..=0.99)? }
+            let coin = place("coin").number("coin", Some(0.0), 0.0..=0.99)?;
+            if coin > 0.0 && coin < 0.01 {
+                let message = format!(
+                    "found {coin}, with which rounds are hardly ever over; allowed: 0, or 0.01 to 0.99"
+                );
+                return Err(place("coin").problem("coin", message));
+            }
+            let (part, coin) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));
+            Method::L2gd { part, coin }
         }
         AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
         AlgorithmName::LocalSgd => Method::LocalOnly,

@@ -4,6 +4,8 @@
 //! values of a patch and the filters of a [convolution](super::convolution), what goes into the gates of a
 //! [memory cell](super::recurrent) and the gates. What a batch is and the order of sums is said in [`dense`].
 
+use core::ops::Range;
+
 #[cfg(feature = "convolution")]
 use super::convolution::{Convolution, MaxPooling};
 use super::dense::{self, Momentum};
@@ -39,6 +41,7 @@ pub struct Seen<'a> {
     /// n x [`Layer::inputs`].
     pub x: &'a [f32],
     /// Whether they came out of a ReLU, so that no errors go back to those that are not positive.
+    #[cfg(feature = "recurrent")]
     pub rectified: bool,
     /// n x [`Layer::notes`]; of no use for another way back.
     pub notes: &'a mut [f32],
@@ -62,7 +65,7 @@ pub enum Gradient<'a> {
 pub struct Step<'a> {
     /// How much of the velocity stays, 0 to 1.
     pub momentum: f32,
-    /// As long as the layer. Without momentum none is needed, but by filters, which add up their gradient in it.
+    /// As long as the layer; without momentum none is needed.
     pub velocity: Option<&'a mut [f32]>,
     /// How far.
     pub size: f32,
@@ -112,6 +115,27 @@ impl Layer {
         (rows + 1) * columns
     }
 
+    /// One over the root of this is how far weights go that are drawn: its inputs, or its cells.
+    pub(crate) const fn spread(&self) -> usize {
+        match self {
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => lstm.cells,
+            _ => self.matrix().0,
+        }
+    }
+
+    /// Which of its values are biases of forget gates, which begin open (Gers et al. 2000).
+    pub(crate) const fn open_biases(&self) -> Range<usize> {
+        match self {
+            #[cfg(feature = "recurrent")]
+            Self::Cells(lstm) => {
+                let biases = lstm.row() * lstm.gates();
+                biases + lstm.cells..biases + 2 * lstm.cells
+            }
+            _ => 0..0,
+        }
+    }
+
     /// Values that it notes of a sample on the way forward, to find the way back.
     #[must_use]
     pub const fn notes(&self) -> usize {
@@ -125,25 +149,21 @@ impl Layer {
     }
 
     /// Values of memory that it needs while it works, however many samples there are: of filters, the patches of an image,
-    /// their errors, and what the filters make of it.
+    /// what the filters make of it, and their gradient; with a layer `below` that errors go down to, also those of the patches.
     #[must_use]
-    pub const fn working(&self) -> usize {
+    pub const fn working(&self, below: bool) -> usize {
         match self {
+            Self::Dense { .. } => {
+                let _ = below;
+                0
+            }
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => {
-                2 * convolution.positions() * convolution.patch() + convolution.outputs()
+                let patches = convolution.positions() * convolution.patch();
+                patches + convolution.outputs() + convolution.layer() + if below { patches } else { 0 }
             }
-            _ => 0,
-        }
-    }
-
-    /// Whether its steps need a velocity even without momentum.
-    #[must_use]
-    pub const fn needs_velocity(&self) -> bool {
-        match self {
-            #[cfg(feature = "convolution")]
-            Self::Filters { .. } => true,
-            _ => false,
+            #[cfg(feature = "recurrent")]
+            Self::Cells(_) => 0,
         }
     }
 
@@ -196,21 +216,32 @@ impl Layer {
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let Seen { x, rectified, notes, working } = seen;
+        #[cfg(feature = "recurrent")]
+        let rectified = seen.rectified;
+        let Seen { x, notes, working, .. } = seen;
         let (_, _) = (&notes, &working);
         match self {
             Self::Dense { outputs, .. } => {
                 match below {
-                    Some(out) if rectified => dense::backward(delta, weights, *outputs, x, out),
-                    Some(out) => dense::backward_linear(delta, weights, *outputs, out),
+                    #[cfg(feature = "recurrent")]
+                    Some(out) if !rectified => dense::backward_linear(delta, weights, *outputs, out),
+                    Some(out) => dense::backward(delta, weights, *outputs, x, out),
                     None => {}
                 }
                 gradient.take(x, delta, *outputs, weights);
             }
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
-                let (mut sums, step) = gradient.in_pieces();
-                let Working { patches, errors, unpooled } = Working::of(convolution, working);
+                let Working { patches, unpooled, sums, errors } = Working::of(convolution, working);
+                let (sums, step) = match gradient {
+                    Gradient::Unused => (None, None),
+                    Gradient::Added(sums) => (Some(sums), None),
+                    Gradient::Step(step) => {
+                        sums.fill(0.0);
+                        (Some(&mut *sums), Some(step))
+                    }
+                };
+                let mut sums = sums;
                 let pooled = pooling.outputs().max(1);
                 let outputs = delta.chunks_exact(pooled).zip(notes.chunks_exact(pooled));
                 let image = convolution.inputs().max(1);
@@ -225,10 +256,8 @@ impl Layer {
                         dense::add_gradient(patches, unpooled, convolution.filters, sums);
                     }
                 }
-                if let (Some(velocity), Some(size)) = (sums, step) {
-                    for (weight, velocity) in weights.iter_mut().zip(velocity) {
-                        *weight -= size * *velocity;
-                    }
+                if let (Some(sums), Some(step)) = (sums, step) {
+                    step.down(sums, weights);
                 }
             }
             #[cfg(feature = "recurrent")]
@@ -256,22 +285,18 @@ impl Gradient<'_> {
 }
 
 #[cfg(feature = "convolution")]
-impl<'a> Gradient<'a> {
-    /// Where a gradient goes that comes piece by piece, and how far a step goes then down what is there.
-    fn in_pieces(self) -> (Option<&'a mut [f32]>, Option<f32>) {
-        match self {
-            Self::Unused => (None, None),
-            Self::Added(sums) => (Some(sums), None),
-            Self::Step(Step { momentum, velocity, size }) => {
-                let velocity = velocity.unwrap_or_default();
-                // Not by zero, which a velocity that is not finite would survive.
-                if momentum > 0.0 {
-                    velocity.iter_mut().for_each(|velocity| *velocity *= momentum);
-                } else {
-                    velocity.fill(0.0);
-                }
-                (Some(velocity), Some(size))
+impl Step<'_> {
+    /// Down a gradient that is there; what has been the gradient is of no use then.
+    fn down(self, gradient: &mut [f32], weights: &mut [f32]) {
+        let Self { momentum, velocity, size } = self;
+        if let Some(velocity) = velocity.filter(|_| momentum > 0.0) {
+            for (velocity, sum) in velocity.iter_mut().zip(gradient.iter_mut()) {
+                *velocity = momentum * *velocity + *sum;
+                *sum = *velocity;
             }
+        }
+        for (weight, sum) in weights.iter_mut().zip(gradient) {
+            *weight -= size * *sum;
         }
     }
 }
@@ -280,17 +305,20 @@ impl<'a> Gradient<'a> {
 #[cfg(feature = "convolution")]
 struct Working<'a> {
     patches: &'a mut [f32],
-    errors: &'a mut [f32],
     unpooled: &'a mut [f32],
+    /// Its gradient.
+    sums: &'a mut [f32],
+    /// Of the patches, where there is a layer below.
+    errors: &'a mut [f32],
 }
 
 #[cfg(feature = "convolution")]
 impl<'a> Working<'a> {
     fn of(convolution: &Convolution, working: &'a mut [f32]) -> Self {
         let patches = convolution.positions() * convolution.patch();
-        let (one, rest) = working.split_at_mut_checked(patches).unwrap_or_default();
-        let (other, rest) = rest.split_at_mut_checked(patches).unwrap_or_default();
-        let unpooled = rest.get_mut(..convolution.outputs()).unwrap_or_default();
-        Self { patches: one, errors: other, unpooled }
+        let (taken, rest) = working.split_at_mut_checked(patches).unwrap_or_default();
+        let (unpooled, rest) = rest.split_at_mut_checked(convolution.outputs()).unwrap_or_default();
+        let (sums, rest) = rest.split_at_mut_checked(convolution.layer()).unwrap_or_default();
+        Self { patches: taken, unpooled, sums, errors: rest.get_mut(..patches).unwrap_or_default() }
     }
 }

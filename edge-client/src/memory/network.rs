@@ -68,11 +68,19 @@ impl NetworkShape {
     /// const FILTERS: [Filters; 2] = [Filters { count: 64, side: 5, pool: 2 }; 2];
     /// const LENET: NetworkShape = NetworkShape::convolutional(IMAGE, &FILTERS, &[120, 64], 10, 10);
     /// assert_eq!((LENET.layers(), LENET.layer(2).inputs()), (5, 5 * 5 * 64));
+    ///
+    /// // 25 steps of six channels, 8 filters that see 5 of them: 21 places, of which 10 are left. A batch of 10 takes 22 kB.
+    /// const MOTION: Image = Image { height: 1, width: 25, channels: 6 };
+    /// const SMALL: NetworkShape =
+    ///     NetworkShape::convolutional(MOTION, &[Filters { count: 8, side: 5, pool: 2 }], &[], 7, 10);
+    /// let (o, p, q, f) = (80, 30, 21, 8);
+    /// assert_eq!(SMALL.scratch(), 10 * (150 + 2 * o + 7 + 2 * o) + q * (p + f) + (p + 1) * f);
     /// ```
     ///
     /// # Panics
     /// When a constant is computed: as [`Self::new`], if there are no filters or more layers of them than [`FILTERS_MAX`],
-    /// more than [`HIDDEN_AFTER_FILTERS_MAX`] hidden layers after them, or filters that leave nothing of an image.
+    /// more than [`HIDDEN_AFTER_FILTERS_MAX`] hidden layers after them, filters that leave nothing of an image, or a layer of
+    /// more than 65534 inputs.
     #[cfg(feature = "convolution")]
     #[must_use]
     pub const fn convolutional(
@@ -96,21 +104,44 @@ impl NetworkShape {
         let mut shape = Self::new(features, hidden, outputs, batch);
         shape.front = Front::Filters { image, filters: all };
         assert!(shape.layer(layer - 1).outputs() >= 1);
+        shape.travels();
         shape
     }
 
     /// A network that begins with long short-term memory, of which the first dense layer sees what is left after the last
     /// step.
     ///
+    /// ```
+    /// use fedspan_client::kernel::recurrent::Lstm;
+    /// use fedspan_client::memory::NetworkShape;
+    ///
+    /// const CELLS: Lstm = Lstm { steps: 25, channels: 6, cells: 8 };
+    /// const SHAPE: NetworkShape = NetworkShape::recurrent(CELLS, &[], 7, 10);
+    /// assert_eq!(SHAPE.scratch(), 10 * (150 + 8 + 7 + 2 * 8) + CELLS.memory(10));
+    /// ```
+    ///
     /// # Panics
-    /// When a constant is computed: as [`Self::new`].
+    /// When a constant is computed: as [`Self::new`], if there are no cells, more than 65535 steps, or a layer of more than 65534
+    /// inputs.
     #[cfg(feature = "recurrent")]
     #[must_use]
     pub const fn recurrent(cells: Lstm, hidden: &[usize], outputs: usize, batch: usize) -> Self {
-        assert!(cells.cells >= 1);
+        assert!(cells.cells >= 1 && cells.steps <= u16::MAX as usize);
         let mut shape = Self::new(cells.inputs(), hidden, outputs, batch);
         shape.front = Front::Cells(cells);
+        shape.travels();
         shape
+    }
+
+    /// Panics if a layer is larger than a tensor can be.
+    #[cfg(any(feature = "convolution", feature = "recurrent"))]
+    const fn travels(&self) {
+        let mut layer = 0;
+        while layer < self.layers() {
+            let (rows, columns) = self.layer(layer).matrix();
+            assert!(rows < u16::MAX as usize && columns <= u16::MAX as usize);
+            layer += 1;
+        }
     }
 
     /// Layers, the head among them.
@@ -173,12 +204,6 @@ impl NetworkShape {
         self.start(self.layers())
     }
 
-    /// Whether steps need a velocity even without momentum: see [`Layer::needs_velocity`].
-    #[must_use]
-    pub const fn needs_velocity(&self) -> bool {
-        self.layer(0).needs_velocity()
-    }
-
     /// Values that keep what the body makes of so many samples, and their classes.
     #[must_use]
     pub const fn kept(&self, samples: usize) -> usize {
@@ -206,8 +231,8 @@ impl NetworkShape {
             if this.outputs() > width {
                 width = this.outputs();
             }
-            if this.working() > working {
-                working = this.working();
+            if this.working(layer > 0) > working {
+                working = this.working(layer > 0);
             }
             layer += 1;
         }
@@ -278,8 +303,8 @@ pub trait NetworkSizes {
 /// velocity (`P` with momentum, 0 without). With `F` values besides, the body's outputs for so many samples
 /// ([`NetworkShape::kept`]) are kept during the epochs of the head. Its size is the whole RAM of the model:
 /// `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w: `S = N (d + sum of h + C + 2 w)`.
-/// Filters need a velocity also without momentum. A layer of f filters that see p values at each of q places of an image
-/// and leave o values of it counts as width o, twice in the sum, and `S` has `q (2 p + f)` values more for that one layer of
+/// A layer of f filters that see p values at each of q places of an image and leave o values of it counts as width o, twice in
+/// the sum, and `S` has `q (p + f) + (p + 1) f` values more, with `q p` again in a second such layer, for that one layer of
 /// which this is the most. Cells count as their number, and `S` has [`Lstm::memory`] more for `N` sequences.
 ///
 /// ```

@@ -56,7 +56,7 @@ impl Array {
 pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     let npy = NpyFile::new(BufReader::new(file(path)?));
     let npy = npy.map_err(|error| DataError::new(path, error.to_string()))?;
-    matrix(&numbers(npy, path, "the array")?, path, "the array", rows)
+    matrix(&numbers(npy, path, "the array", LARGEST)?, path, "the array", rows)
 }
 
 /// Writes f64 values as an npy file, to a temporary file first.
@@ -87,13 +87,15 @@ pub(super) fn required<R: Read + Seek>(
     name: &str,
     key: &str,
 ) -> Result<Array, DataError> {
-    array(archive, name, key)?.ok_or_else(|| DataError::new(name, format!("no array named {key}")))
+    array(archive, name, key, LARGEST)?.ok_or_else(|| DataError::new(name, format!("no array named {key}")))
 }
 
+/// An array of at most so many elements.
 fn array<R: Read + Seek>(
     archive: &mut ZipArchive<R>,
     name: &str,
     key: &str,
+    most: u64,
 ) -> Result<Option<Array>, DataError> {
     let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
     let file = match archive.by_name(&format!("{key}.npy")) {
@@ -102,15 +104,15 @@ fn array<R: Read + Seek>(
         Err(error) => return Err(wrong(error.to_string())),
     };
     let npy = NpyFile::new(file).map_err(|error| wrong(error.to_string()))?;
-    numbers(npy, name, key).map(Some)
+    numbers(npy, name, key, most).map(Some)
 }
 
-fn numbers<R: Read>(npy: NpyFile<R>, name: &str, key: &str) -> Result<Array, DataError> {
+fn numbers<R: Read>(npy: NpyFile<R>, name: &str, key: &str, most: u64) -> Result<Array, DataError> {
     let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
     let shape: Vec<usize> = npy.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
     let product = npy.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
-    if product.is_none_or(|n| n > LARGEST) || shape.len() != npy.shape().len() {
-        return Err(wrong(format!("shape {:?} is larger than {LARGEST} elements", npy.shape())));
+    if product.is_none_or(|n| n > most) || shape.len() != npy.shape().len() {
+        return Err(wrong(format!("shape {:?} is larger than {most} elements", npy.shape())));
     }
     let order = npy.order();
     let DType::Plain(kind) = npy.dtype() else { return Err(wrong("not an array of numbers".to_owned())) };

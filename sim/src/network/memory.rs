@@ -22,7 +22,7 @@ impl HeapNetwork {
         Self {
             shape,
             parameters: vec![0.0; parameters],
-            velocity: vec![0.0; if momentum || shape.needs_velocity() { parameters } else { 0 }],
+            velocity: vec![0.0; if momentum { parameters } else { 0 }],
             scratch: vec![0.0; shape.scratch()],
             kept: vec![0.0; shape.kept(samples)],
             classes: vec![0; shape.batch],

@@ -9,6 +9,9 @@ use crate::evaluate::largest;
 /// Samples that are answered at once.
 const BATCH: usize = 32;
 
+/// Values that layers may note of them, where one sample has not more.
+const NOTED: usize = 1 << 20;
+
 /// How wrong a network is on a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
@@ -27,14 +30,17 @@ pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
     let Labels::Classes(classes) = &set.y else { return total };
     let (mut below, mut above, mut notes, mut working) =
         (Vec::<f32>::new(), Vec::new(), Vec::new(), Vec::new());
-    for (x, classes) in set.x.chunks(BATCH * shape.features).zip(classes.chunks(BATCH)) {
+    // What is noted for the way back, of as many samples as take a few megabytes.
+    let noted: usize = (0..shape.layers()).map(|layer| shape.layer(layer).notes()).max().unwrap_or(0);
+    let batch = (NOTED / noted.max(1)).clamp(1, BATCH);
+    for (x, classes) in set.x.chunks(batch * shape.features).zip(classes.chunks(batch)) {
         for layer in 0..shape.layers() {
             let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
             let this = shape.layer(layer);
             above.clear();
             above.resize(classes.len() * this.outputs(), 0.0);
             notes.resize(notes.len().max(classes.len() * this.notes()), 0.0);
-            working.resize(working.len().max(this.working()), 0.0);
+            working.resize(working.len().max(this.working(false)), 0.0);
             let inputs = if layer == 0 { x } else { &below };
             this.forward(inputs, weights, &mut above, &mut notes, &mut working);
             if layer + 1 < shape.layers() && this.is_rectified() {

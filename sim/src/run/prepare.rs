@@ -136,7 +136,7 @@ fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError>
 /// A network is for classes, and its layers have to travel.
 fn check_network(network: &NetworkBuild, dataset: &Dataset) -> Result<(), RunError> {
     if !dataset.classification {
-        let message = "model.kind is \"mlp\", which tells classes apart; the targets are values";
+        let message = "the model is a network, which tells classes apart; the targets are values";
         return Err(RunError::Mismatch(message.to_owned()));
     }
     let NetworkParameters { shape, method, upload_encoding, download_encoding, .. } = network.parameters;

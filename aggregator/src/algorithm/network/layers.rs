@@ -92,10 +92,12 @@ impl NetworkShape {
                 }
             }
         }
-        match self.layers().into_iter().enumerate().find(|(_, (rows, _))| *rows > usize::from(u16::MAX)) {
-            Some((number, (rows, _))) => {
-                Err(format!("layer {number} has {} inputs, allowed: at most 65534", rows - 1))
-            }
+        let most = usize::from(u16::MAX);
+        match self.layers().into_iter().enumerate().find(|(_, (rows, cols))| rows.max(cols) > &most) {
+            Some((number, (rows, cols))) => Err(format!(
+                "layer {number} has {} inputs and {cols} outputs, allowed: at most 65534 and 65535",
+                rows - 1
+            )),
             None => Ok(()),
         }
     }
@@ -174,8 +176,9 @@ impl NetworkShape {
             .collect()
     }
 
-    /// The network that all begin with: weights and biases of each layer uniform within one over the root of its inputs, as
-    /// PyTorch draws them. The head is zero where it is not `whole`: that is what a device has before it has trained one.
+    /// The network that all begin with: weights and biases of each layer uniform within one over the root of its inputs, or of
+    /// its cells, as PyTorch draws them; but forget gates' biases are one (Gers et al. 2000). The head is zero where it is not
+    /// `whole`: that is what a device has before it has trained one.
     #[must_use]
     pub fn start(self, seed: u64, whole: bool) -> Vec<f64> {
         let mut random = stream(seed, Purpose::Network, 0);
@@ -183,9 +186,17 @@ impl NetworkShape {
         let mut values = Vec::with_capacity(self.parameters());
         for (number, (rows, cols)) in layers.iter().enumerate() {
             let drawn = whole || number + 1 < layers.len();
-            let bound = if drawn { 1.0 / ((rows - 1) as f64).sqrt() } else { 0.0 };
+            let cells = match self.front {
+                Front::Cells(_, cells) if number == 0 => Some(usize::from(cells)),
+                _ => None,
+            };
+            let bound = if drawn { 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt() } else { 0.0 };
             values
                 .extend((0..rows * cols).map(|_| f64::from((bound * (2.0 * random.uniform() - 1.0)) as f32)));
+            if let Some(cells) = cells {
+                let biases = values.len() - cols;
+                values.iter_mut().skip(biases + cells).take(cells).for_each(|bias| *bias = 1.0);
+            }
         }
         values
     }

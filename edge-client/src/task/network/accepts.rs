@@ -108,7 +108,7 @@ pub fn possible(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
     // False for a NaN.
     (0.0..f32::INFINITY).contains(&descent.step_size)
         && (0.0..1.0).contains(&descent.momentum)
-        && (velocity || (descent.momentum == 0.0 && !shape.needs_velocity()))
+        && (velocity || descent.momentum == 0.0)
         && (1..=shape.batch).contains(&usize::from(descent.batch))
 }
 

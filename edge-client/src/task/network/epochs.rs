@@ -192,11 +192,17 @@ fn back(
             return false;
         };
         let x = seen(*shape, number, size, inputs, activations);
-        let rectified = number > 0 && shape.layer(number - 1).is_rectified();
         let notes = notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default();
         let out = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start);
         let gradient = if trained.contains(&number) { target.of(range) } else { Gradient::Unused };
-        layer.back(Seen { x, rectified, notes, working }, errors, weights, out, gradient);
+        let seen = Seen {
+            x,
+            #[cfg(feature = "recurrent")]
+            rectified: number > 0 && shape.layer(number - 1).is_rectified(),
+            notes,
+            working,
+        };
+        layer.back(seen, errors, weights, out, gradient);
         core::mem::swap(&mut own, &mut below);
     }
     true

@@ -105,21 +105,23 @@ impl<M: NetworkMemory> Network<M> {
     }
 
     /// Draws all layers but the head: weights and biases uniform within one over the root of the layer's inputs (LeCun et
-    /// al. 2012's variance, and what PyTorch begins with). A head that was trained with another body waits for its next
+    /// al. 2012's variance, and what PyTorch begins with); of cells, of their number, and forget gates' biases are one. A head that was trained with another body waits for its next
     /// round.
     pub fn draw(&mut self, random: &mut impl Rng) {
         let parts = self.memory.parts();
         let shape = parts.shape;
         let body = 0..shape.layers() - 1;
         for layer in body.clone() {
-            let (inputs, _) = shape.layer(layer).matrix();
             #[allow(clippy::cast_precision_loss, reason = "a width is far below 2^24")]
-            let bound = 1.0 / libm::sqrtf(inputs as f32);
+            let bound = 1.0 / libm::sqrtf(shape.layer(layer).spread() as f32);
             for value in parts.parameters.get_mut(shape.range(layer..layer + 1)).unwrap_or_default() {
                 #[allow(clippy::cast_precision_loss, reason = "24 bits")]
                 let unit = (random.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
                 *value = bound * unit;
             }
+            let biases = shape.start(layer) + shape.layer(layer).open_biases().start;
+            let open = biases..biases + shape.layer(layer).open_biases().len();
+            parts.parameters.get_mut(open).unwrap_or_default().fill(1.0);
         }
         self.state.absent &= !layers_bits(&body);
         self.state.body = Some(self.hash());

@@ -5,7 +5,7 @@ use std::io::Cursor;
 
 use zip::ZipArchive;
 
-use super::{Array, array, basis, matrix, narrowed, open};
+use super::{Array, LARGEST, array, basis, matrix, narrowed, open};
 use crate::data::{Client, DataError, Dataset, Labels, Layout, Set};
 
 /// Numbers of clients are below it: up to there each is an f64 of its own.
@@ -31,7 +31,7 @@ pub fn dataset(bytes: &[u8], path: &str, classification: bool) -> Result<Dataset
         let message = format!("x_test {:?} and y_test do not fit x {:?}", test.shape, train.shape);
         return Err(DataError::new(path, message));
     }
-    let truth = match array(&mut archive, path, "b_star")? {
+    let truth = match array(&mut archive, path, "b_star", LARGEST)? {
         Some(b) => Some(basis(&matrix(&b, path, "b_star", train.d)?, path, "b_star")?),
         None => None,
     };
@@ -59,6 +59,9 @@ pub fn dataset(bytes: &[u8], path: &str, classification: bool) -> Result<Dataset
     })
 }
 
+/// Rows of a file, at most: those of a thousand clients with sixteen thousand samples each.
+const ROWS: u64 = 1 << 24;
+
 /// What trains, or what tests.
 struct Part {
     /// Of `x`.
@@ -81,8 +84,20 @@ impl Part {
         let wrong = |message: String| Err(DataError::new(path, message));
         let names = ["x", "y", "client"].map(|name| format!("{name}{end}"));
         let [x_name, y_name, client_name] = &names;
-        let mut read = |name: &str| array(archive, path, name);
-        let (x, y, client) = match (read(x_name)?, read(y_name)?, read(client_name)?) {
+        let mut read = |name: &str, most: u64| array(archive, path, name, most);
+        let x = read(x_name, LARGEST)?;
+        // What has few bytes in an archive can have many rows.
+        if let Some([count @ .., _]) = x.as_ref().map(|x| x.shape.as_slice())
+            && count
+                .iter()
+                .try_fold(1usize, |rows, size| rows.checked_mul(*size))
+                .is_none_or(|rows| rows as u64 > ROWS)
+        {
+            return wrong(format!(
+                "{x_name} has shape {count:?} without its last axis, allowed: at most {ROWS} rows"
+            ));
+        }
+        let (x, y, client) = match (x, read(y_name, ROWS)?, read(client_name, ROWS)?) {
             (Some(x), Some(y), client) => (x, y, client),
             (None, None, None) => return Ok(None),
             (x, ..) => {
