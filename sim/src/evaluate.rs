@@ -139,13 +139,23 @@ pub fn with_network(shape: NetworkShape, parameters: &[f32], client: &Client) ->
     }
 }
 
-/// Scores every client with the network that its device has when these layers are everyone's. Clients in parallel,
-/// results in order.
+/// Scores every client with the network that its device has when these layers are everyone's; with `tuning`, after that many
+/// epochs on its head, in the order of samples of that round. Clients in parallel, results in order.
 #[must_use]
-pub fn with_networks(clients: &[Client], devices: &[SimDevice], shared: &[Tensor]) -> Vec<ClientScore> {
+pub fn with_networks(
+    clients: &[Client],
+    devices: &[SimDevice],
+    shared: &[Tensor],
+    tuning: Option<(HeadSolve, u32)>,
+) -> Vec<ClientScore> {
     let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
         SimTask::Network(network) => {
-            with_network(network.shape(), &network.scored(shared, &client.train), client)
+            let scored = network.scored(shared, &client.train);
+            let scored = match tuning {
+                Some((head, round)) => network.tuned(scored, &client.train, head, round),
+                None => scored,
+            };
+            with_network(network.shape(), &scored, client)
         }
         SimTask::Linear(_) => ClientScore::default(),
     };

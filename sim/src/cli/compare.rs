@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use serde::Serialize;
 
 use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show};
+use super::reach::{ReachOptions, Reached};
 use super::{Format, RunOptions, Stop, load, methods, output};
 use crate::report::files::{json, write_json, write_text};
 use crate::report::html::Page;
@@ -15,12 +17,29 @@ use crate::report::table::Table;
 /// Where the report goes if `--out` does not say.
 const DEFAULT_OUT: &str = "fedspan-compare";
 
+/// What to compare.
+#[derive(Debug, Args)]
+pub struct CompareOptions {
+    /// Built-in scenarios or TOML files, each with changes of its own if there are any
+    #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
+    scenarios: Vec<String>,
+    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that its model has
+    #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
+    algorithms: Vec<String>,
+    /// Run each with each of these values, too, and show the spread over them like that over seeds
+    #[arg(long, value_name = "KEY=VALUE,...", requires = "algorithms")]
+    over: Option<String>,
+    #[command(flatten)]
+    reach: ReachOptions,
+}
+
 /// `fedspan-sim compare`.
-pub fn command(words: &[String], algorithms: &[String], options: &RunOptions) -> Result<(), Stop> {
+pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), Stop> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
     super::check_out(&out)?;
     let mut entries: Vec<Entry> = Vec::new();
-    let words = methods::expand(words, algorithms, &options.changes)?;
+    let over = methods::over(what.over.as_deref())?;
+    let words = methods::expand(&what.scenarios, &what.algorithms, &over, &options.changes)?;
     for word in &words {
         let (name, own) = (word.name.clone(), word.changes.clone());
         let changes: Vec<String> = options.changes.iter().cloned().chain(own.iter().cloned()).collect();
@@ -32,21 +51,30 @@ pub fn command(words: &[String], algorithms: &[String], options: &RunOptions) ->
         let directory = Some(out.join(file_name(&label)));
         entries.push(Entry { label, scenario, directory });
     }
+    what.reach.check(&entries)?;
     let executed = execute(&entries, options)?;
-    let table = match methods::table(&words, &entries, &executed) {
-        Some(table) => table,
-        None => table(&entries, &executed),
-    };
+    let mut tables = methods::tables(&words, &entries, &executed);
+    if tables.is_empty() {
+        tables.push(table(&entries, &executed));
+    }
+    let mut together = Together::of(&executed);
+    if what.reach.is_asked() {
+        together.reached = what.reach.times(&entries, &executed);
+        tables.push(what.reach.table(&together.reached));
+    }
     let report = out.join("report.html");
-    let together = Together::of(&executed);
     write_json(&out.join("summary.json"), &together)?;
-    write_text(&report, &page(&entries, &executed, table.clone()).html())?;
+    let mut page = page(&entries, &executed, tables.clone());
+    page.curves.extend(what.reach.curves(&entries, &executed));
+    write_text(&report, &page.html())?;
     match options.format {
         Format::Json => {
             output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
         Format::Human => {
-            output::print(&table.text())?;
+            for table in tables {
+                output::print(&table.text())?;
+            }
             output::say(&format!("report: {}", report.display()));
         }
     }
@@ -80,11 +108,14 @@ pub fn file_name(label: &str) -> String {
 #[derive(Serialize)]
 struct Together<'a> {
     runs: Vec<Written<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reached: Vec<Reached>,
 }
 
 impl<'a> Together<'a> {
     fn of(executed: &'a Executed) -> Self {
-        Self { runs: executed.runs.iter().filter_map(Runs::written).collect() }
+        let runs = executed.runs.iter().filter_map(Runs::written).collect();
+        Self { runs, reached: Vec::new() }
     }
 }
 
@@ -135,12 +166,12 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
     Table { title, columns: columns.collect(), rows, notes: Vec::new() }
 }
 
-fn page(entries: &[Entry], executed: &Executed, table: Table) -> Page {
+fn page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
     let begun = || entries.iter().zip(&executed.runs);
     let labels: Vec<&str> = begun().map(|(entry, _)| entry.label.as_str()).collect();
     Page {
         title: labels.join(" · "),
-        tables: vec![table],
+        tables,
         curves: vec![(
             String::new(),
             begun()

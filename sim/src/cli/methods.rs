@@ -12,28 +12,54 @@ use crate::report::table::Table;
 pub struct Word {
     /// Built-in, or a file.
     pub name: String,
-    /// Changes, that of the algorithm last.
+    /// Changes: the scenario's, that of `--over`, that of the algorithm.
     pub changes: Vec<String>,
+    /// How many of them are of `--over`.
+    varied: usize,
     /// Row and column of the table: the algorithm, and which of the scenarios.
     place: Option<(String, usize)>,
 }
 
-/// Every scenario with every algorithm; as they are where no algorithm is asked for.
-pub fn expand(words: &[String], algorithms: &[String], common: &[String]) -> Result<Vec<Word>, Stop> {
+/// Every scenario with every algorithm, each with every change of `over`; as they are where no algorithm is asked for.
+pub fn expand(
+    words: &[String],
+    algorithms: &[String],
+    over: &[String],
+    common: &[String],
+) -> Result<Vec<Word>, Stop> {
     let mut all = Vec::new();
     for (column, word) in words.iter().enumerate() {
         let (name, own) = load::with_changes(word);
         if algorithms.is_empty() {
-            all.push(Word { name, changes: own, place: None });
+            all.push(Word { name, changes: own, varied: 0, place: None });
             continue;
         }
         for algorithm in names(&name, &own, common, algorithms)? {
-            let mut changes = own.clone();
-            changes.push(format!("algorithm.name=\"{algorithm}\""));
-            all.push(Word { name: name.clone(), changes, place: Some((algorithm, column)) });
+            let word = |change: Option<&String>| {
+                let mut changes: Vec<String> = own.iter().chain(change).cloned().collect();
+                changes.push(format!("algorithm.name=\"{algorithm}\""));
+                let varied = usize::from(change.is_some());
+                Word { name: name.clone(), changes, varied, place: Some((algorithm.clone(), column)) }
+            };
+            match over {
+                [] => all.push(word(None)),
+                over => all.extend(over.iter().map(|change| word(Some(change)))),
+            }
         }
     }
     Ok(all)
+}
+
+/// `KEY=VALUE,VALUE,...` as a change for each value.
+pub fn over(text: Option<&str>) -> Result<Vec<String>, Stop> {
+    let Some(text) = text else { return Ok(Vec::new()) };
+    let wrong = || Stop::Usage(format!("--over: found {text:?}, allowed: KEY=VALUE,VALUE,..."));
+    let (key, values) = text.split_once('=').ok_or_else(wrong)?;
+    let values: Vec<&str> = values.split(',').map(str::trim).collect();
+    if key.trim().is_empty() || values.iter().any(|value| value.is_empty()) {
+        return Err(wrong());
+    }
+    Ok(values.iter().map(|value| format!("{}={value}", key.trim())).collect())
 }
 
 /// The algorithms that are asked for; `all` are those of the scenario's model.
@@ -54,10 +80,49 @@ fn names(name: &str, own: &[String], common: &[String], algorithms: &[String]) -
     Ok(words.into_iter().map(str::to_owned).collect())
 }
 
-/// A row for each algorithm, a column for each scenario: mean and standard deviation over seeds of the mean accuracy of the
-/// last ten rounds (of what is scored elsewhere), and that of the worst decile of clients. After epochs on the heads of
-/// one network for all there is a row `+ft`. `None` where no algorithm was asked for.
-pub fn table(words: &[Word], entries: &[Entry], executed: &Executed) -> Option<Table> {
+/// What a table of methods shows, above and in brackets.
+#[derive(Clone, Copy)]
+struct Shown {
+    title: &'static str,
+    main: &'static str,
+    /// In its place where models are scored after epochs on their heads, and on linear ones.
+    otherwise: &'static str,
+    worst: &'static str,
+    /// The same of one network for all, after epochs on its head.
+    tuned: Option<(&'static str, &'static str)>,
+}
+
+/// Who trained.
+const TRAINED: Shown = Shown {
+    title: "accuracy",
+    main: "accuracy_last_10",
+    otherwise: "accuracy",
+    worst: "accuracy_worst_decile",
+    tuned: Some(("accuracy_tuned", "accuracy_tuned_worst_decile")),
+};
+
+/// Who came after training.
+const NEWCOMERS: Shown = Shown {
+    title: "accuracy of clients that came after training",
+    main: "accuracy_new_clients",
+    otherwise: "accuracy_new_clients",
+    worst: "",
+    tuned: None,
+};
+
+/// A row for each algorithm, a column for each scenario: mean and standard deviation over seeds (and values of `--over`) of
+/// the mean accuracy of the last ten rounds (of what is scored elsewhere), and that of the worst decile of clients. After
+/// epochs on the heads of one network for all there is a row `+ft`. Then the same of clients that came after training, where
+/// there are any. Nothing where no algorithm was asked for.
+pub fn tables(words: &[Word], entries: &[Entry], executed: &Executed) -> Vec<Table> {
+    let Some(trained) = table(words, entries, executed, TRAINED) else { return Vec::new() };
+    let came = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
+    let any = executed.runs.iter().flat_map(|runs| &runs.summaries).any(came);
+    let newcomers = any.then(|| table(words, entries, executed, NEWCOMERS)).flatten();
+    [trained].into_iter().chain(newcomers).collect()
+}
+
+fn table(words: &[Word], entries: &[Entry], executed: &Executed, shown: Shown) -> Option<Table> {
     let columns: Vec<usize> = words.iter().filter_map(|word| Some(word.place.as_ref()?.1)).collect();
     let count = columns.iter().max()? + 1;
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -75,40 +140,36 @@ pub fn table(words: &[Word], entries: &[Entry], executed: &Executed) -> Option<T
         }
     };
     let mut titles = vec![String::new(); count];
-    let (mut seeds, mut notes) = (0, Vec::new());
-    for ((word, entry), runs) in words.iter().zip(entries).zip(&executed.runs) {
+    let (mut runs, mut notes) = (0, Vec::new());
+    let begun: Vec<_> = words.iter().zip(entries).zip(&executed.runs).collect();
+    // Entries of one place differ by what `--over` changes; they stand one after the other.
+    for same in begun.chunk_by(|((a, _), _), ((b, _), _)| a.place == b.place) {
+        let Some(((word, entry), _)) = same.first() else { continue };
         let Some((algorithm, column)) = &word.place else { continue };
         if let Some(title) = titles.get_mut(*column) {
-            let (_, own) = word.changes.split_last()?;
+            let own = word.changes.get(..word.changes.len().saturating_sub(1 + word.varied))?;
             *title = super::compare::label(&word.name, own);
         }
-        let whole = runs.summaries.iter().filter(|summary| !summary.interrupted);
+        let whole = same.iter().flat_map(|(_, runs)| &runs.summaries).filter(|summary| !summary.interrupted);
         let (done, diverged): (Vec<&Summary>, Vec<&Summary>) = whole.partition(|run| run.diverged.is_none());
         if !diverged.is_empty() {
             let count = diverged.len();
-            notes.push(format!(
-                "{}: {count} of {} seeds diverged and are left out",
-                entry.label,
-                count + done.len()
-            ));
+            let all = count + done.len();
+            notes.push(format!("{}: {count} of {all} seeds diverged and are left out", entry.label));
         }
-        seeds = seeds.max(done.len());
-        let names = if entry.scenario.algorithm.network.is_some_and(|network| !network.tuned) {
-            [("accuracy_last_10", "accuracy_worst_decile")]
-        } else {
-            [("accuracy", "accuracy_worst_decile")]
-        };
-        for (main, worst) in names {
-            put(algorithm.clone(), *column, cell(&done, main, worst));
-        }
+        runs = runs.max(done.len());
+        let plain = entry.scenario.algorithm.network.is_some_and(|network| !network.tuned);
+        let main = if plain { shown.main } else { shown.otherwise };
+        put(algorithm.clone(), *column, cell(&done, main, shown.worst));
         let shared = ["fedavg", "fedprox", "scaffold"].contains(&algorithm.as_str());
-        if shared {
-            let tuned = cell(&done, "accuracy_tuned", "accuracy_tuned_worst_decile");
-            put(format!("{algorithm}+ft"), *column, tuned);
+        if let (true, Some((main, worst))) = (shared, shown.tuned) {
+            put(format!("{algorithm}+ft"), *column, cell(&done, main, worst));
         }
     }
+    let over = if words.iter().any(|word| word.varied > 0) { "runs" } else { "seeds" };
+    let worst = if shown.worst.is_empty() { "" } else { " (worst decile of clients)" };
     Some(Table {
-        title: format!("accuracy, {seeds} seeds: mean +- standard deviation (worst decile of clients)"),
+        title: format!("{}, {runs} {over}: mean +- standard deviation{worst}", shown.title),
         columns: ["algorithm".to_owned()].into_iter().chain(titles).collect(),
         rows,
         notes,

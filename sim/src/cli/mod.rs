@@ -13,6 +13,7 @@ mod methods;
 mod output;
 mod power;
 mod progress;
+mod reach;
 mod replay;
 mod speedup;
 mod theory;
@@ -99,17 +100,15 @@ Every key of a scenario is described in sim/SCENARIOS.md, the result files in si
   fedspan-sim compare a.toml b.toml --seeds 5 --out comparison
   fedspan-sim compare linear linear,algorithm.name=gd-gd linear,data.clients=1000
   fedspan-sim compare mnist mnist,data.partition.classes=5 --algorithms all --seeds 3
+  fedspan-sim compare watch-network --algorithms all --over split.fold=0,1,2,3,4
+  fedspan-sim compare srpfl-network 'srpfl-network,participation={ policy = \"full\" }' --reach 0.9 --communication 0,10
 
 With --algorithms every scenario is run with each of them, and the table has a row for each.
 
 --set, --seed and --seeds apply to all; what follows a comma applies to that one only.")]
     Compare {
-        /// Built-in scenarios or TOML files, each with changes of its own if there are any
-        #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
-        scenarios: Vec<String>,
-        /// Run each scenario with these algorithms (see `list --algorithms`), or with all that its model has
-        #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
-        algorithms: Vec<String>,
+        #[command(flatten)]
+        what: compare::CompareOptions,
         #[command(flatten)]
         options: RunOptions,
     },
@@ -237,9 +236,7 @@ pub fn main() -> ExitCode {
             None => Err(Stop::Usage(load::unknown(&name))),
         },
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
-        Some(Command::Compare { scenarios, algorithms, options }) => {
-            compare::command(&scenarios, &algorithms, &options)
-        }
+        Some(Command::Compare { what, options }) => compare::command(&what, &options),
         Some(Command::Choose { threads }) => choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),

@@ -3,6 +3,7 @@
 mod baselines;
 mod memory;
 mod score;
+mod tune;
 
 use std::ops::Range;
 

@@ -78,9 +78,10 @@ impl Simulation<'_> {
         if let (Some(_), Some(untuned)) = (self.diverged, &self.untuned) {
             return Ok(untuned.clone());
         }
-        if algorithm.network.is_some() {
+        if let Some(network) = algorithm.network {
             let devices = self.devices.as_slice();
-            let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors());
+            let tuning = network.tuned.then_some((algorithm.final_head, round));
+            let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors(), tuning);
             let scores = evaluate::average(&clients);
             check_finite(&scores, round)?;
             return Ok((scores, clients));

@@ -1,0 +1,273 @@
+//! `compare --reach`: the simulated time at which accuracies are reached, at several costs of communication.
+
+use clap::Args;
+use fedspan_aggregator::config::{Init, ParticipationSection};
+use fedspan_aggregator::engine::participation::Schedule;
+use serde::Serialize;
+
+use super::execute::{Entry, Executed};
+use super::{Stop, figures};
+use crate::report::plot::{Point, Series};
+use crate::report::table::Table;
+use crate::run::RECENT;
+use crate::scenario::Scenario;
+
+/// Options of `compare` that ask for times.
+#[derive(Debug, Default, Args)]
+pub struct ReachOptions {
+    /// Show the simulated time to these parts of the best final accuracy of all, e.g. 0.9,0.95
+    #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = part)]
+    reach: Vec<f64>,
+    /// At these costs of communication, each run only once [default: that of each scenario]
+    #[arg(long, value_name = "C,...", value_delimiter = ',', value_parser = cost, requires = "reach")]
+    communication: Vec<f64>,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    figures::number(text, |value| value > 0.0 && value <= 1.0, "above 0 to 1")
+}
+
+fn cost(text: &str) -> Result<f64, String> {
+    figures::number(text, |value| value >= 0.0, "numbers from 0")
+}
+
+/// One time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reached {
+    /// Of which entry.
+    pub label: String,
+    /// Its final accuracy, mean over seeds of that of the last ten rounds.
+    pub accuracy: f64,
+    /// Added to each round; without it as in the scenario.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub communication: Option<f64>,
+    /// The accuracy that is to be reached.
+    pub target: f64,
+    /// When more than half of the seeds were there; absent if they never were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<f64>,
+    /// Under doubling: the time of the same method that waits for all that it asks, over this one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
+}
+
+impl ReachOptions {
+    /// Whether a table of times is asked for.
+    pub fn is_asked(&self) -> bool {
+        !self.reach.is_empty()
+    }
+
+    /// That no run would be another one at another cost of communication.
+    pub fn check(&self, entries: &[Entry]) -> Result<(), Stop> {
+        if self.communication.is_empty() {
+            return Ok(());
+        }
+        for entry in entries {
+            if let Some(what) = depends_on_communication(&entry.scenario) {
+                let message = format!(
+                    "--communication: {} has {what}; allowed: runs that are the same at any cost of communication",
+                    entry.label
+                );
+                return Err(Stop::Usage(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The costs: one that is not said is the scenario's own.
+    fn costs(&self) -> Vec<Option<f64>> {
+        if self.communication.is_empty() {
+            return vec![None];
+        }
+        self.communication.iter().copied().map(Some).collect()
+    }
+
+    /// All times: entry by entry, cost by cost, target by target.
+    pub fn times(&self, entries: &[Entry], executed: &Executed) -> Vec<Reached> {
+        let finals: Vec<Option<f64>> =
+            executed.runs.iter().map(|runs| final_accuracy(&runs.curves)).collect();
+        let best = finals.iter().flatten().copied().fold(0.0, f64::max);
+        let mut all = Vec::new();
+        for (index, entry) in entries.iter().enumerate().take(executed.runs.len()) {
+            let Some(accuracy) = finals.get(index).copied().flatten() else { continue };
+            for communication in self.costs() {
+                for target in self.reach.iter().map(|part| part * best) {
+                    let hit = |index: usize| {
+                        let (entry, runs) = (entries.get(index)?, executed.runs.get(index)?);
+                        hit(&shifted(&runs.curves, &entry.scenario, communication), target)
+                    };
+                    let time = hit(index);
+                    let waiting = if doubles(&entry.scenario) { counterpart(entries, entry) } else { None };
+                    let gain = match (waiting.and_then(hit), time) {
+                        (Some(waiting), Some(time)) if time > 0.0 => Some(waiting / time),
+                        _ => None,
+                    };
+                    let label = entry.label.clone();
+                    all.push(Reached { label, accuracy, communication, target, time, gain });
+                }
+            }
+        }
+        all
+    }
+
+    /// As a table: a row for each entry.
+    pub fn table(&self, times: &[Reached]) -> Table {
+        let mut columns = vec!["simulated time".to_owned(), "final accuracy".to_owned()];
+        let per_entry = self.costs().len() * self.reach.len();
+        for one in times.get(..per_entry).unwrap_or_default() {
+            let cost = one.communication.map_or(String::new(), |c| format!("C = {c}, "));
+            columns.push(format!("{cost}{:.4}", one.target));
+        }
+        let rows = times.chunks(per_entry.max(1)).map(|chunk| {
+            let first = chunk.first();
+            let label = first.map_or(String::new(), |one| one.label.clone());
+            let accuracy = first.map_or(String::new(), |one| format!("{:.4}", one.accuracy));
+            [label, accuracy].into_iter().chain(chunk.iter().map(cell)).collect()
+        });
+        Table {
+            title: "simulated time to accuracies".to_owned(),
+            columns,
+            rows: rows.collect(),
+            notes: vec![
+                "When more than half of the seeds are at the accuracy, by their last evaluated round; in brackets how many \
+                 times as fast as the same method without doubling."
+                    .to_owned(),
+            ],
+        }
+    }
+
+    /// The curves at each cost of communication, with a heading each.
+    pub fn curves(&self, entries: &[Entry], executed: &Executed) -> Vec<(String, Vec<Series>)> {
+        let group = |cost: f64| {
+            let series = entries.iter().zip(&executed.runs).map(|(entry, runs)| Series {
+                label: entry.label.clone(),
+                runs: shifted(&runs.curves, &entry.scenario, Some(cost)),
+            });
+            (format!("C = {cost}"), series.collect())
+        };
+        self.communication.iter().copied().map(group).collect()
+    }
+}
+
+fn cell(one: &Reached) -> String {
+    let Some(time) = one.time else { return "-".to_owned() };
+    one.gain.map_or_else(|| format!("{time:.1}"), |gain| format!("{time:.1} (x{gain:.2})"))
+}
+
+/// What a run's decisions, or the number of its exchanges, depend on besides its rounds.
+fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
+    match scenario.participation {
+        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. } => {
+            return Some("schedule = \"adaptive\"");
+        }
+        ParticipationSection::Doubling { schedule: Schedule::Optimal { .. }, .. } => {
+            return Some("schedule = \"optimal\"");
+        }
+        _ => {}
+    }
+    if scenario.stop.simulated_time.is_some() {
+        return Some("stop.simulated_time");
+    }
+    if scenario.fleet.dropout > 0.0 {
+        return Some("fleet.dropout");
+    }
+    matches!(scenario.model.init, Init::Power { .. } | Init::NoisyPower { .. } | Init::Moments)
+        .then_some("a start that exchanges something")
+}
+
+fn doubles(scenario: &Scenario) -> bool {
+    matches!(scenario.participation, ParticipationSection::Doubling { .. })
+}
+
+/// The entry of the same method that does not double.
+fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
+    let method = |scenario: &Scenario| {
+        let tuned = scenario.algorithm.network.is_some_and(|network| network.tuned);
+        (scenario.algorithm_word(), tuned)
+    };
+    entries.iter().position(|other| {
+        !doubles(&other.scenario)
+            && method(&other.scenario) == method(&entry.scenario)
+            && other.scenario.fleet.computing == entry.scenario.fleet.computing
+    })
+}
+
+/// Curves with another cost of communication.
+fn shifted(curves: &[Vec<Point>], scenario: &Scenario, communication: Option<f64>) -> Vec<Vec<Point>> {
+    let more = communication.map_or(0.0, |communication| communication - scenario.fleet.communication);
+    let shift = |point: &Point| Point { time: point.time + point.round * more, ..*point };
+    curves.iter().map(|curve| curve.iter().map(shift).collect()).collect()
+}
+
+/// The mean over seeds of the mean accuracy of the last ten rounds, as far as they were evaluated.
+fn final_accuracy(curves: &[Vec<Point>]) -> Option<f64> {
+    let of = |curve: &Vec<Point>| {
+        let last = curve.last()?.round;
+        let recent = curve.iter().filter(|point| point.round + f64::from(RECENT) > last);
+        mean(&recent.map(|point| point.scores.accuracy).collect::<Option<Vec<f64>>>()?)
+    };
+    mean(&curves.iter().map(of).collect::<Option<Vec<f64>>>()?)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "seeds and rounds")]
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The first time at which more than half of the curves are at the accuracy, the last point of each counting that is past.
+fn hit(curves: &[Vec<Point>], target: f64) -> Option<f64> {
+    let is_there = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
+    let mut events: Vec<(f64, usize, bool)> = curves
+        .iter()
+        .enumerate()
+        .flat_map(|(seed, curve)| curve.iter().map(move |point| (point.time, seed, is_there(point))))
+        .collect();
+    events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut there = vec![false; curves.len()];
+    for (time, seed, is_there) in events {
+        if let Some(place) = there.get_mut(seed) {
+            *place = is_there;
+        }
+        if 2 * there.iter().filter(|there| **there).count() > curves.len() {
+            return Some(time);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{final_accuracy, hit};
+    use crate::evaluate::Scores;
+    use crate::report::plot::Point;
+
+    fn curve(points: &[(f64, f64)]) -> Vec<Point> {
+        let mut round = 0.0;
+        let point = |&(time, accuracy): &(f64, f64)| {
+            round += 1.0;
+            let scores = Scores { accuracy: Some(accuracy), ..Scores::default() };
+            Point { round, time, bytes: 0.0, scores }
+        };
+        points.iter().map(point).collect()
+    }
+
+    /// A seed that was lucky once does not count once it has fallen back, and half of the seeds are not enough.
+    #[test]
+    fn more_than_half_of_the_seeds_have_to_be_there_at_once() {
+        let lucky = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
+        let late = curve(&[(1.5, 0.1), (3.0, 0.9)]);
+        let never = curve(&[(1.0, 0.1), (9.0, 0.2)]);
+        assert_eq!(hit(&[lucky.clone(), late.clone(), never.clone()], 0.5), Some(5.0));
+        assert_eq!(hit(&[lucky.clone(), never.clone()], 0.5), None);
+        assert_eq!(hit(&[lucky], 0.5), Some(1.0));
+        assert_eq!(hit(&[], 0.5), None);
+        assert_eq!(hit(&[never, late.clone(), late], 0.9), Some(3.0));
+    }
+
+    #[test]
+    fn the_final_accuracy_is_that_of_the_last_ten_rounds() {
+        let long: Vec<(f64, f64)> = (0..20).map(|n| (f64::from(n), if n < 10 { 0.0 } else { 0.5 })).collect();
+        assert_eq!(final_accuracy(&[curve(&long), curve(&[(1.0, 1.0)])]), Some(0.75));
+        assert_eq!(final_accuracy(&[]), None);
+    }
+}
