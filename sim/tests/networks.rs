@@ -288,6 +288,13 @@ fn a_file_asks_for_what_there_is() {
     let regression =
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
     assert!(Scenario::parse("linear", &regression, &[]).is_err());
+    // A method's own goes before what is common to all.
+    let own = ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
+    assert_eq!(scenario(&own).unwrap().algorithm, scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm);
+    for coin in ["1e-60", "0.005"] {
+        let said = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
+        assert!(said.contains("0, or 0.01 to 0.99"), "{said}");
+    }
     // What stands in the table of another method is read, and nothing is done with it.
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
     // A network that no frames can carry.

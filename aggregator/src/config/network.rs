@@ -186,8 +186,12 @@ fn read_method(
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
     let place = |key: &str| match common {
-        Some(common) if !own.asks(key) => common,
-        _ => own,
+        Some(common) => {
+            // Known in both, whichever counts.
+            let (_, own_has) = (common.asks(key), own.asks(key));
+            if own_has { own } else { common }
+        }
+        None => own,
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
