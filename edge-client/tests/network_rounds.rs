@@ -333,3 +333,22 @@ fn a_retry_sends_the_same_bytes() {
         bench.all(Event::LinkDown);
     }
 }
+
+/// Forget gates begin open, and weights go as far as the cells say; the head waits for a round.
+#[cfg(feature = "recurrent")]
+#[test]
+fn a_memory_that_is_drawn_begins_open() {
+    for shape in with_cells(4) {
+        let fedspan_client::kernel::Layer::Cells(lstm) = shape.layer(0) else { panic!("cells come first") };
+        let mut network = Network::new(NetworkHeap::new(shape), 5);
+        network.draw(&mut ChaCha8Rng::seed_from_u64(1));
+        let biases = lstm.row() * lstm.gates();
+        let open = biases + lstm.cells..biases + 2 * lstm.cells;
+        let bound = 1.0 / (lstm.cells as f32).sqrt();
+        for (place, value) in network.parameters()[..lstm.layer()].iter().enumerate() {
+            let expected =
+                if open.contains(&place) { *value == 1.0 } else { value.abs() <= bound && *value != 1.0 };
+            assert!(expected, "{place}: {value}");
+        }
+    }
+}

@@ -233,7 +233,7 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
                 let Working { patches, unpooled, sums, errors } = Working::of(convolution, working);
-                let (sums, step) = match gradient {
+                let (mut sums, step) = match gradient {
                     Gradient::Unused => (None, None),
                     Gradient::Added(sums) => (Some(sums), None),
                     Gradient::Step(step) => {
@@ -241,7 +241,6 @@ impl Layer {
                         (Some(&mut *sums), Some(step))
                     }
                 };
-                let mut sums = sums;
                 let pooled = pooling.outputs().max(1);
                 let outputs = delta.chunks_exact(pooled).zip(notes.chunks_exact(pooled));
                 let image = convolution.inputs().max(1);
