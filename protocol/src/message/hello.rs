@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX, SCHEMA_HASH, WIRE_VERSION};
+use super::Model;
+use crate::limits::{SCHEMA_HASH, WIRE_VERSION};
 use crate::{Error, codec};
 
 /// Who the device is and what it can do. The layout of the first three fields never changes, in any
@@ -98,78 +99,6 @@ pub enum Privacy {
         /// What they have cost so far.
         spent: u64,
     },
-}
-
-/// The model that a device's buffers are made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Model {
-    /// `y = W^T B^T x`.
-    Linear {
-        /// `d`, length of a sample.
-        features: u16,
-        /// `k`, columns of the representation.
-        width: u16,
-        /// `C`, outputs of the head.
-        outputs: u16,
-    },
-    /// Dense layers with biases, ReLU between them, softmax after the last, which is the head.
-    Network {
-        /// `d`, length of a sample.
-        features: u16,
-        /// Widths of the hidden layers in their order; zeros after the last.
-        hidden: [u16; HIDDEN_MAX],
-        /// `C`, classes.
-        outputs: u16,
-    },
-    /// Filters that move over an image, ReLU and a pooling after each; then as a [`Network`](Self::Network).
-    Convolutional {
-        /// What a sample is.
-        image: Image,
-        /// In their order; those after the last have a count of zero.
-        filters: [Filters; FILTERS_MAX],
-        /// Widths of the hidden dense layers in their order; zeros after the last.
-        hidden: [u16; HIDDEN_AFTER_FILTERS_MAX],
-        /// `C`, classes.
-        outputs: u16,
-    },
-    /// Long short-term memory that goes along a sequence; its hidden state after the last step, which has no ReLU, goes into
-    /// dense layers as in a [`Network`](Self::Network).
-    Recurrent {
-        /// Steps of a sequence.
-        steps: u16,
-        /// Values of a step.
-        channels: u16,
-        /// Values of the hidden state.
-        cells: u16,
-        /// Widths of the hidden dense layers in their order; zeros after the last.
-        hidden: [u16; HIDDEN_MAX],
-        /// `C`, classes.
-        outputs: u16,
-    },
-}
-
-/// Sizes of an image: row-major, the channels of a pixel side by side. A signal has a height of one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Image {
-    /// Rows of pixels.
-    pub height: u16,
-    /// Pixels of a row.
-    pub width: u16,
-    /// Values of a pixel.
-    pub channels: u16,
-}
-
-/// A layer of filters that move on by one pixel, without padding, and the pooling of what they make of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Filters {
-    /// How many there are.
-    pub count: u16,
-    /// A filter sees so many pixels of so many rows; of a signal, its one row.
-    pub side: u8,
-    /// Of so many pixels of so many rows, side by side, the largest value of each filter is kept. Of a signal, of its one
-    /// row.
-    pub pool: u8,
 }
 
 /// Arithmetic of the device's update.

@@ -5,6 +5,7 @@
 //! byte tables. Rounds count exchanges and strictly increase within a campaign.
 
 mod hello;
+mod model;
 mod round;
 mod task;
 
@@ -12,9 +13,8 @@ use heapless::Vec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use hello::{
-    Capabilities, Filters, Hello, Image, Introduction, Model, Need, Numeric, Privacy, Refusal, Welcome,
-};
+pub use hello::{Capabilities, Hello, Introduction, Need, Numeric, Privacy, Refusal, Welcome};
+pub use model::{Filters, Image, Model};
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
