@@ -10,7 +10,7 @@ use fedspan_aggregator::engine::DeviceId;
 use fedspan_protocol::message::{Hello, Model, Need, Numeric, Refusal};
 
 const SHAPE: (u16, u16, u16) = (20, 3, 2);
-const MODEL: Model = Model::Linear { features: 20, width: 3, outputs: 2 };
+const MODEL: Model = Model::linear(20, 3, 2);
 
 fn requirements_of(shape: (u16, u16, u16), algorithm: &str, allowed: Option<Vec<DeviceId>>) -> Requirements {
     let (d, k, outputs) = shape;
@@ -19,7 +19,7 @@ fn requirements_of(shape: (u16, u16, u16), algorithm: &str, allowed: Option<Vec<
          [algorithm]\nrounds = 3\nstep_size = 0.1\n{algorithm}\n"
     );
     let fleet = Fleet::parse("test", &text).unwrap();
-    let model = Model::Linear { features: d, width: k, outputs };
+    let model = Model::linear(d, k, outputs);
     Requirements::new(model, &fleet.engine().requests(), allowed)
 }
 
@@ -58,7 +58,7 @@ fn each_refusal() {
 
     let shape = Refusal::Model { expected: MODEL };
     for (features, width, outputs) in [(21, 3, 2), (20, 2, 2), (20, 3, 1)] {
-        let model = Model::Linear { features, width, outputs };
+        let model = Model::linear(features, width, outputs);
         assert_eq!(refused(&plain, &|h| h.capabilities.model = model), shape);
     }
     for limit in [0, 1, 127, 16385, u16::MAX] {

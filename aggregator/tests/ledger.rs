@@ -81,7 +81,7 @@ const PRIVATE: Privacy = Privacy::Gaussian { release: 100, budget: 1_000, spent:
 fn less_noise_than_the_minimum_is_refused() {
     let minimum = Minimum { epsilon: Epsilon::new(0.5).unwrap(), delta: delta(1e-4) };
     let most = minimum.budget();
-    let model = Model::Linear { features: 6, width: 2, outputs: 1 };
+    let model = Model::linear(6, 2, 1);
     let needs = Requirements::new(model, &[], None).with_privacy(Some(most));
     let with = |privacy: Privacy| {
         let mut hello = hello(1, (6, 2, 1), 256);

@@ -2,40 +2,7 @@
 
 use core::fmt;
 
-use crate::message::{DeclineReason, Filters, Image, Model, Need, Refusal, Rejection};
-
-impl fmt::Display for Model {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Linear { features, width, outputs } => {
-                write!(f, "linear, d = {features}, k = {width}, outputs = {outputs}")
-            }
-            Self::Network { features, hidden, outputs } => {
-                write!(f, "a network of {features}")?;
-                widths(f, &hidden, outputs)
-            }
-            Self::Convolutional { image: Image { height, width, channels }, filters, hidden, outputs } => {
-                write!(f, "a network of {height}x{width}x{channels}")?;
-                for Filters { count, side, pool } in filters.iter().filter(|filters| filters.count > 0) {
-                    write!(f, "-{count} filters of side {side} pooled by {pool}")?;
-                }
-                widths(f, &hidden, outputs)
-            }
-            Self::Recurrent { steps, channels, cells, hidden, outputs } => {
-                write!(f, "a network of {steps}x{channels}-{cells} cells")?;
-                widths(f, &hidden, outputs)
-            }
-        }
-    }
-}
-
-/// The widths of dense layers, each after a hyphen.
-fn widths(f: &mut fmt::Formatter<'_>, hidden: &[u16], outputs: u16) -> fmt::Result {
-    for width in hidden.iter().filter(|width| **width > 0) {
-        write!(f, "-{width}")?;
-    }
-    write!(f, "-{outputs}")
-}
+use crate::message::{DeclineReason, Need, Refusal, Rejection};
 
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -200,7 +200,7 @@ impl Build {
         let Shape { features, width, outputs } = self.shape;
         match &self.network {
             Some(network) => network.parameters.shape.model(),
-            None => Model::Linear { features: small(features), width: small(width), outputs: small(outputs) },
+            None => Model::linear(small(features), small(width), small(outputs)),
         }
     }
 

@@ -115,7 +115,7 @@ fn a_wearers_update_is_nearly_that_of_f32() {
 #[test]
 fn a_device_says_which_arithmetic_it_has() {
     let shape = Shape { features: 20, width: 2, outputs: 1 };
-    let model = Model::Linear { features: 20, width: 2, outputs: 1 };
+    let model = Model::linear(20, 2, 1);
     for (own, other) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();

@@ -186,7 +186,7 @@ fn what_is_said_in_the_clear_is_not_believed() {
     let id = RoundId { round: 1, stage: 0 };
     let capabilities = Capabilities {
         frame_limit: 256,
-        model: Model::Linear { features: 20, width: 2, outputs: 1 },
+        model: Model::linear(20, 2, 1),
         tasks: 3,
         roles: 2,
         encodings: 7,

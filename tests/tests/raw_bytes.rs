@@ -131,8 +131,8 @@ async fn wrong_hellos_get_a_typed_refusal_and_others_are_undisturbed() {
     assert_eq!(ask(schema).await, [ToDevice::Refused(Refusal::Schema { served: good.schema_hash })]);
 
     let mut shape = good;
-    shape.capabilities.model = Model::Linear { features: 21, width: 2, outputs: 1 };
-    let expected = Model::Linear { features: 20, width: 2, outputs: 1 };
+    shape.capabilities.model = Model::linear(21, 2, 1);
+    let expected = Model::linear(20, 2, 1);
     assert_eq!(ask(shape).await, [ToDevice::Refused(Refusal::Model { expected })]);
 
     let mut tasks = good;

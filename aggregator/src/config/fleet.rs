@@ -170,11 +170,7 @@ impl Fleet {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         match network_shape(self.shape, &self.model) {
             Some(network) => network.model(),
-            None => Model::Linear {
-                features: small(self.shape.features),
-                width: small(self.model.k),
-                outputs: small(self.shape.outputs),
-            },
+            None => Model::linear(small(self.shape.features), small(self.model.k), small(self.shape.outputs)),
         }
     }
 

@@ -65,7 +65,7 @@ pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) ->
         device,
         Capabilities {
             frame_limit,
-            model: Model::Linear { features: d, width: k, outputs },
+            model: Model::linear(d, k, outputs),
             tasks: 0b1111,
             roles: 0xff,
             encodings: 0b111,

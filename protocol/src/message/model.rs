@@ -1,7 +1,7 @@
 //! What a device's buffers are made for.
 //!
-//! On the wire a model is its number and a row of sizes: written by hand, since what serde derives for enums of structs of
-//! arrays takes 0.9 kB of a device's flash.
+//! In memory as on the wire a model is the number of its kind and a row of sizes: an enum of structs of arrays would take
+//! a device half a kilobyte of flash to read and write.
 
 use core::fmt;
 
@@ -10,53 +10,43 @@ use serde::ser::{Serialize, SerializeTuple, Serializer};
 
 use crate::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
 
-/// The model that a device's buffers are made for.
+/// The model that a device's buffers are made for: its kind and its sizes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Model {
+    kind: Kind,
+    /// In the order that `SPEC.md` has; zeros after the last.
+    sizes: [u16; SIZES_MAX],
+}
+
+/// Sizes of a model, at most.
+const SIZES_MAX: usize = CONVOLUTIONAL;
+
+/// Sizes of an image, two layers of filters, hidden layers and outputs.
+const CONVOLUTIONAL: usize = 3 + 3 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
+
+/// What the sizes are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Model {
-    /// `y = W^T B^T x`.
-    Linear {
-        /// `d`, length of a sample.
-        features: u16,
-        /// `k`, columns of the representation.
-        width: u16,
-        /// `C`, outputs of the head.
-        outputs: u16,
-    },
-    /// Dense layers with biases, ReLU between them, softmax after the last, which is the head.
-    Network {
-        /// `d`, length of a sample.
-        features: u16,
-        /// Widths of the hidden layers in their order; zeros after the last.
-        hidden: [u16; HIDDEN_MAX],
-        /// `C`, classes.
-        outputs: u16,
-    },
-    /// Filters that move over an image, ReLU and a pooling after each; then as a [`Network`](Self::Network).
-    Convolutional {
-        /// What a sample is.
-        image: Image,
-        /// In their order; those after the last have a count of zero.
-        filters: [Filters; FILTERS_MAX],
-        /// Widths of the hidden dense layers in their order; zeros after the last.
-        hidden: [u16; HIDDEN_AFTER_FILTERS_MAX],
-        /// `C`, classes.
-        outputs: u16,
-    },
-    /// Long short-term memory that goes along a sequence; its hidden state after the last step, which has no ReLU, goes into
-    /// dense layers as in a [`Network`](Self::Network).
-    Recurrent {
-        /// Steps of a sequence.
-        steps: u16,
-        /// Values of a step.
-        channels: u16,
-        /// Values of the hidden state.
-        cells: u16,
-        /// Widths of the hidden dense layers in their order; zeros after the last.
-        hidden: [u16; HIDDEN_MAX],
-        /// `C`, classes.
-        outputs: u16,
-    },
+#[repr(u8)]
+enum Kind {
+    Linear,
+    Network,
+    Convolutional,
+    Recurrent,
+}
+
+impl Kind {
+    /// In the order of their numbers.
+    const ALL: [Self; 4] = [Self::Linear, Self::Network, Self::Convolutional, Self::Recurrent];
+
+    /// How many sizes it has.
+    const fn sizes(self) -> usize {
+        match self {
+            Self::Linear => 3,
+            Self::Network => 1 + HIDDEN_MAX + 1,
+            Self::Convolutional => CONVOLUTIONAL,
+            Self::Recurrent => 3 + HIDDEN_MAX + 1,
+        }
+    }
 }
 
 /// Sizes of an image: row-major, the channels of a pixel side by side. A signal has a height of one.
@@ -82,90 +72,84 @@ pub struct Filters {
     pub pool: u8,
 }
 
-/// Sizes of a model, at most.
-const SIZES_MAX: usize = 3 + 3 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
-
-/// A model as it is on the wire.
-struct Row {
-    /// Number of the variant.
-    kind: u16,
-    /// In the order of the fields; zeros after the last.
-    sizes: [u16; SIZES_MAX],
-}
-
-impl Row {
-    /// How many sizes the variant of number `kind` has.
-    const fn length(kind: u16) -> Option<usize> {
-        match kind {
-            0 => Some(3),
-            1 => Some(1 + HIDDEN_MAX + 1),
-            2 => Some(SIZES_MAX),
-            3 => Some(3 + HIDDEN_MAX + 1),
-            _ => None,
-        }
+impl Model {
+    /// `y = W^T B^T x`: `features` d of a sample, `width` k of the representation, `outputs` C of the head.
+    #[must_use]
+    pub const fn linear(features: u16, width: u16, outputs: u16) -> Self {
+        Self::of(Kind::Linear, [features, width, outputs])
     }
 
-    fn new<const N: usize>(kind: u16, given: [u16; N]) -> Self {
+    /// Dense layers with biases, ReLU between them, softmax after the last, which is the head: `features` d of a sample,
+    /// widths of the `hidden` layers in their order with zeros after the last, `outputs` C.
+    #[must_use]
+    pub const fn network(features: u16, hidden: [u16; HIDDEN_MAX], outputs: u16) -> Self {
+        let [a, b, c] = hidden;
+        Self::of(Kind::Network, [features, a, b, c, outputs])
+    }
+
+    /// `filters` that move over an `image`, ReLU and a pooling after each; those after the last have a count of zero. Then
+    /// as a [network](Self::network).
+    #[must_use]
+    pub const fn convolutional(
+        image: Image,
+        filters: [Filters; FILTERS_MAX],
+        hidden: [u16; HIDDEN_AFTER_FILTERS_MAX],
+        outputs: u16,
+    ) -> Self {
+        let Image { height, width, channels } = image;
+        let [first, second] = filters;
+        let [a, b] = hidden;
+        Self::of(
+            Kind::Convolutional,
+            [
+                height,
+                width,
+                channels,
+                first.count,
+                first.side as u16,
+                first.pool as u16,
+                second.count,
+                second.side as u16,
+                second.pool as u16,
+                a,
+                b,
+                outputs,
+            ],
+        )
+    }
+
+    /// Long short-term memory of `cells` values that goes along a sequence of `steps` steps of `channels` values; its hidden
+    /// state after the last step, which has no ReLU, goes into dense layers as in a [network](Self::network).
+    #[must_use]
+    pub const fn recurrent(
+        steps: u16,
+        channels: u16,
+        cells: u16,
+        hidden: [u16; HIDDEN_MAX],
+        outputs: u16,
+    ) -> Self {
+        let [a, b, c] = hidden;
+        Self::of(Kind::Recurrent, [steps, channels, cells, a, b, c, outputs])
+    }
+
+    const fn of<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
-        for (size, given) in sizes.iter_mut().zip(given) {
-            *size = given;
-        }
+        sizes.split_at_mut(N).0.copy_from_slice(&given);
         Self { kind, sizes }
     }
-}
 
-impl From<&Model> for Row {
-    fn from(model: &Model) -> Self {
-        match *model {
-            Model::Linear { features, width, outputs } => Self::new(0, [features, width, outputs]),
-            Model::Network { features, hidden: [a, b, c], outputs } => {
-                Self::new(1, [features, a, b, c, outputs])
-            }
-            Model::Convolutional { image, filters: [first, second], hidden: [a, b], outputs } => {
-                let Image { height, width, channels } = image;
-                let [(n, side, pool), (m, wide, over)] =
-                    [first, second].map(|filters| (filters.count, filters.side.into(), filters.pool.into()));
-                Self::new(2, [height, width, channels, n, side, pool, m, wide, over, a, b, outputs])
-            }
-            Model::Recurrent { steps, channels, cells, hidden: [a, b, c], outputs } => {
-                Self::new(3, [steps, channels, cells, a, b, c, outputs])
-            }
-        }
-    }
-}
-
-impl TryFrom<Row> for Model {
-    /// A size that no model has.
-    type Error = ();
-
-    fn try_from(Row { kind, sizes }: Row) -> Result<Self, ()> {
-        let [p, q, r, s, t, u, v, w, x, y, z, last] = sizes;
-        let filters = |count, side, pool| match (u8::try_from(side), u8::try_from(pool)) {
-            (Ok(side), Ok(pool)) => Ok(Filters { count, side, pool }),
-            _ => Err(()),
-        };
-        Ok(match kind {
-            0 => Self::Linear { features: p, width: q, outputs: r },
-            1 => Self::Network { features: p, hidden: [q, r, s], outputs: t },
-            2 => Self::Convolutional {
-                image: Image { height: p, width: q, channels: r },
-                filters: [filters(s, t, u)?, filters(v, w, x)?],
-                hidden: [y, z],
-                outputs: last,
-            },
-            3 => Self::Recurrent { steps: p, channels: q, cells: r, hidden: [s, t, u], outputs: v },
-            _ => return Err(()),
-        })
+    /// Those that its kind has.
+    fn row(&self) -> &[u16] {
+        self.sizes.get(..self.kind.sizes()).unwrap_or_default()
     }
 }
 
 impl Serialize for Model {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let row = Row::from(self);
-        let length = Row::length(row.kind).unwrap_or(0);
-        let mut tuple = serializer.serialize_tuple(1 + length)?;
-        tuple.serialize_element(&row.kind)?;
-        for size in row.sizes.iter().take(length) {
+        let row = self.row();
+        let mut tuple = serializer.serialize_tuple(1 + row.len())?;
+        tuple.serialize_element(&u16::from(self.kind as u8))?;
+        for size in row {
             tuple.serialize_element(size)?;
         }
         tuple.end()
@@ -184,17 +168,57 @@ impl<'de> Visitor<'de> for ModelVisitor {
     type Value = Model;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a model")
+        f.write_str("the number of a model and its sizes")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Model, A::Error> {
-        let mut next = || values.next_element()?.ok_or_else(|| A::Error::custom("a model ends early"));
-        let kind = next()?;
-        let length = Row::length(kind).ok_or_else(|| A::Error::custom("no such model"))?;
+        let mut next = || values.next_element::<u16>()?.ok_or_else(|| A::Error::custom("sizes are missing"));
+        let kind = usize::from(next()?);
+        let kind = *Kind::ALL.get(kind).ok_or_else(|| A::Error::custom("no such model"))?;
         let mut sizes = [0; SIZES_MAX];
-        for size in sizes.iter_mut().take(length) {
+        for size in sizes.iter_mut().take(kind.sizes()) {
             *size = next()?;
         }
-        Model::try_from(Row { kind, sizes }).map_err(|()| A::Error::custom("no such size"))
+        Ok(Model { kind, sizes })
     }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({:?})", self.kind, self.row())
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kind, self.row()) {
+            (Kind::Linear, [features, width, outputs]) => {
+                write!(f, "linear, d = {features}, k = {width}, outputs = {outputs}")
+            }
+            (Kind::Network, [features, dense @ ..]) => {
+                write!(f, "a network of {features}")?;
+                widths(f, dense)
+            }
+            (Kind::Convolutional, [height, width, channels, a, b, c, x, y, z, dense @ ..]) => {
+                write!(f, "a network of {height}x{width}x{channels}")?;
+                for [count, side, pool] in
+                    [[a, b, c], [x, y, z]].into_iter().filter(|[count, ..]| **count > 0)
+                {
+                    write!(f, "-{count} filters of side {side} pooled by {pool}")?;
+                }
+                widths(f, dense)
+            }
+            (Kind::Recurrent, [steps, channels, cells, dense @ ..]) => {
+                write!(f, "a network of {steps}x{channels}-{cells} cells")?;
+                widths(f, dense)
+            }
+            // Rows have the sizes of their kind.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The widths of dense layers, each after a hyphen.
+fn widths(f: &mut fmt::Formatter<'_>, dense: &[u16]) -> fmt::Result {
+    dense.iter().filter(|width| **width > 0).try_for_each(|width| write!(f, "-{width}"))
 }

@@ -181,7 +181,7 @@ fn up() -> Vec<Golden> {
 
     let capabilities = Capabilities {
         frame_limit: FRAME_LIMIT_DEFAULT as u16,
-        model: Model::Linear { features: 20, width: 2, outputs: 1 },
+        model: Model::linear(20, 2, 1),
         tasks: fed_rep(Upload::Gradient, Encoding::F32).bit() | Task::FitHead { head: LEAST_SQUARES }.bit(),
         roles: Role::Gradient.bit(),
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
@@ -238,7 +238,7 @@ fn up() -> Vec<Golden> {
             schema_hash: 0x0102_0304,
             device: 0x0123_4567_89AB_CDEF,
             capabilities: Capabilities {
-                model: Model::Network { features: 64, hidden: [32, 16, 0], outputs: 7 },
+                model: Model::network(64, [32, 16, 0], 7),
                 tasks: Task::FitHead { head: LEAST_SQUARES }.bit() | SGD.bit(),
                 roles: Role::Representation.bit(),
                 tensors: 3,
@@ -259,12 +259,12 @@ fn up() -> Vec<Golden> {
             schema_hash: 0x0102_0304,
             device: 0x0123_4567_89AB_CDEF,
             capabilities: Capabilities {
-                model: Model::Convolutional {
-                    image: Image { height: 1, width: 25, channels: 6 },
-                    filters: [Filters { count: 8, side: 5, pool: 2 }, Filters::default()],
-                    hidden: [16, 0],
-                    outputs: 10,
-                },
+                model: Model::convolutional(
+                    Image { height: 1, width: 25, channels: 6 },
+                    [Filters { count: 8, side: 5, pool: 2 }, Filters::default()],
+                    [16, 0],
+                    10,
+                ),
                 tasks: Task::FitHead { head: LEAST_SQUARES }.bit() | SGD.bit(),
                 roles: Role::Representation.bit(),
                 tensors: 2,
@@ -285,7 +285,7 @@ fn up() -> Vec<Golden> {
             schema_hash: 0x0102_0304,
             device: 0x0123_4567_89AB_CDEF,
             capabilities: Capabilities {
-                model: Model::Recurrent { steps: 25, channels: 6, cells: 8, hidden: [16, 0, 0], outputs: 10 },
+                model: Model::recurrent(25, 6, 8, [16, 0, 0], 10),
                 tasks: Task::FitHead { head: LEAST_SQUARES }.bit() | SGD.bit(),
                 roles: Role::Representation.bit(),
                 tensors: 2,
@@ -305,12 +305,12 @@ fn up() -> Vec<Golden> {
             device: u64::MAX,
             capabilities: Capabilities {
                 frame_limit: u16::MAX,
-                model: Model::Convolutional {
-                    image: Image { height: u16::MAX, width: u16::MAX, channels: u16::MAX },
-                    filters: [Filters { count: u16::MAX, side: u8::MAX, pool: u8::MAX }; 2],
-                    hidden: [u16::MAX; 2],
-                    outputs: u16::MAX,
-                },
+                model: Model::convolutional(
+                    Image { height: u16::MAX, width: u16::MAX, channels: u16::MAX },
+                    [Filters { count: u16::MAX, side: u8::MAX, pool: u8::MAX }; 2],
+                    [u16::MAX; 2],
+                    u16::MAX,
+                ),
                 tasks: u16::MAX,
                 roles: u16::MAX,
                 encodings: u8::MAX,
@@ -446,7 +446,7 @@ fn down() -> Vec<Golden> {
         (
             "to_device_refused_model",
             "Refused: the model trained here is linear, d=57 k=8 C=7",
-            Refusal::Model { expected: Model::Linear { features: 57, width: 8, outputs: 7 } },
+            Refusal::Model { expected: Model::linear(57, 8, 7) },
         ),
         (
             "to_device_refused_tasks",

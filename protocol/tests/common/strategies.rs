@@ -148,32 +148,22 @@ fn power_upload() -> impl Strategy<Value = PowerUpload> {
 
 pub fn model() -> impl Strategy<Value = Model> {
     prop_oneof![
-        (u16s(), u16s(), u16s()).prop_map(|(features, width, outputs)| Model::Linear {
-            features,
-            width,
-            outputs
-        }),
-        (u16s(), [u16s(), u16s(), u16s()], u16s()).prop_map(|(features, hidden, outputs)| Model::Network {
-            features,
-            hidden,
-            outputs
-        }),
+        (u16s(), u16s(), u16s())
+            .prop_map(|(features, width, outputs)| Model::linear(features, width, outputs)),
+        (u16s(), [u16s(), u16s(), u16s()], u16s())
+            .prop_map(|(features, hidden, outputs)| Model::network(features, hidden, outputs)),
         ([u16s(), u16s(), u16s()], [filters(), filters()], [u16s(), u16s()], u16s()).prop_map(
-            |([height, width, channels], filters, hidden, outputs)| Model::Convolutional {
-                image: Image { height, width, channels },
+            |([height, width, channels], filters, hidden, outputs)| Model::convolutional(
+                Image { height, width, channels },
                 filters,
                 hidden,
                 outputs
-            }
+            )
         ),
         ([u16s(), u16s(), u16s()], [u16s(), u16s(), u16s()], u16s()).prop_map(
-            |([steps, channels, cells], hidden, outputs)| Model::Recurrent {
-                steps,
-                channels,
-                cells,
-                hidden,
-                outputs
-            }
+            |([steps, channels, cells], hidden, outputs)| Model::recurrent(
+                steps, channels, cells, hidden, outputs
+            )
         ),
     ]
 }

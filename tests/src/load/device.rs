@@ -40,7 +40,7 @@ impl Identity {
     pub fn hello(&self, handshake: u64) -> Result<(Vec<u8>, [u8; 32])> {
         let capabilities = Capabilities {
             frame_limit: self.frame_limit,
-            model: Model::Linear { features: FEATURES, width: WIDTH, outputs: 1 },
+            model: Model::linear(FEATURES, WIDTH, 1),
             tasks: 0b11,
             roles: Role::Representation.bit() | Role::Gradient.bit(),
             encodings: Encoding::F32.bit(),

@@ -14,7 +14,7 @@ use super::rounds::{D, K, opening, request};
 pub const WELCOME: Welcome = Welcome { campaign: 0xdead_beef, idle_milliseconds: 60_000 };
 
 pub fn requirements() -> Requirements {
-    Requirements::new(Model::Linear { features: D, width: K, outputs: 1 }, &[request(1)], None)
+    Requirements::new(Model::linear(D, K, 1), &[request(1)], None)
 }
 
 /// A server that knows these devices' keys; `seed` is its randomness.

@@ -52,18 +52,18 @@ impl NetworkShape {
     pub fn model(self) -> Model {
         let Self { features, front, hidden, outputs } = self;
         match front {
-            Front::Nothing => Model::Network { features, hidden, outputs },
+            Front::Nothing => Model::network(features, hidden, outputs),
             Front::Cells(image, cells) => {
                 let [steps, channels] = sequence(image);
                 let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-                Model::Recurrent { steps: small(steps), channels: small(channels), cells, hidden, outputs }
+                Model::recurrent(small(steps), small(channels), cells, hidden, outputs)
             }
             Front::Filters(image, filters) => {
                 let mut behind = [0; HIDDEN_AFTER_FILTERS_MAX];
                 for (place, width) in behind.iter_mut().zip(hidden) {
                     *place = width;
                 }
-                Model::Convolutional { image, filters, hidden: behind, outputs }
+                Model::convolutional(image, filters, behind, outputs)
             }
         }
     }

@@ -24,7 +24,7 @@ const TABLES: usize = 256;
 /// The promise for (64, 4): 8 KiB and a decoded update.
 const PROMISE: usize = 8192 + 64 * 4 * 4;
 
-const MODEL: Model = Model::Linear { features: 64, width: 4, outputs: 1 };
+const MODEL: Model = Model::linear(64, 4, 1);
 
 fn requirements(fleet: &Fleet) -> Requirements {
     Requirements::new(MODEL, &fleet.engine().requests(), None)

@@ -116,7 +116,7 @@ fn greeting() -> Greeting {
 
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
 fn hello() -> Hello {
-    let model = Model::Linear { features: D as u16, width: K as u16, outputs: 1 };
+    let model = Model::linear(D as u16, K as u16, 1);
     let (elements, frame_limit) = ((D * K) as u32, LIMITS[0] as u16);
     let capabilities = Capabilities {
         frame_limit,

@@ -54,11 +54,7 @@ pub(super) fn capabilities(
     let total = if shared_head { elements.saturating_add(head) } else { elements };
     Capabilities {
         frame_limit: 0,
-        model: Model::Linear {
-            features: small(shape.features),
-            width: small(shape.width),
-            outputs: small(shape.outputs),
-        },
+        model: Model::linear(small(shape.features), small(shape.width), small(shape.outputs)),
         tasks,
         roles,
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),

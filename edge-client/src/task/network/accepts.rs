@@ -39,19 +39,13 @@ pub fn capabilities(shape: NetworkShape) -> Capabilities {
 pub fn model(shape: NetworkShape) -> Model {
     let outputs = small(shape.outputs);
     match shape.front {
-        Front::Nothing => Model::Network { features: small(shape.features), hidden: hidden(shape), outputs },
+        Front::Nothing => Model::network(small(shape.features), hidden(shape), outputs),
         #[cfg(feature = "convolution")]
-        Front::Filters { image, filters } => {
-            Model::Convolutional { image, filters, hidden: hidden(shape), outputs }
-        }
+        Front::Filters { image, filters } => Model::convolutional(image, filters, hidden(shape), outputs),
         #[cfg(feature = "recurrent")]
-        Front::Cells(Lstm { steps, channels, cells }) => Model::Recurrent {
-            steps: small(steps),
-            channels: small(channels),
-            cells: small(cells),
-            hidden: hidden(shape),
-            outputs,
-        },
+        Front::Cells(Lstm { steps, channels, cells }) => {
+            Model::recurrent(small(steps), small(channels), small(cells), hidden(shape), outputs)
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::honest::payload;
 const D: u16 = 20;
 const K: u16 = 3;
 
-const MODEL: Model = Model::Linear { features: D, width: K, outputs: 1 };
+const MODEL: Model = Model::linear(D, K, 1);
 
 pub const WELCOME: Welcome = Welcome { campaign: 3, idle_milliseconds: 5_000 };
 
