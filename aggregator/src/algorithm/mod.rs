@@ -79,6 +79,12 @@ pub trait Algorithm: Send {
     /// What the next round asks for.
     fn request(&self) -> Request;
 
+    /// Roles of the request's tensors that are what they were in the round before, for all who trained in it: they get
+    /// only the others.
+    fn unchanged(&self) -> &[Role] {
+        &[]
+    }
+
     /// Who of `fleet` (ascending, not empty) the next round cannot do without, if anybody: it is asked although it was
     /// not drawn.
     fn reference(&self, _fleet: &[DeviceId]) -> Option<DeviceId> {

@@ -32,6 +32,7 @@ impl Engine {
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
         self.charge(device, update.id);
+        self.answered.insert(device, update.id.round);
         self.counters.count(outcome);
         actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
         match outcome {
@@ -110,6 +111,8 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         self.counters.declined += 1;
+        // Whatever it has lost: it gets everything.
+        self.answered.remove(&device);
         if let Some(round) = &mut self.open
             && round.opening.id == decline.id
             && round.awaits(device)

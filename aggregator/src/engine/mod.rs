@@ -27,6 +27,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use fedspan_protocol::message::{Privacy, RoundId};
+use fedspan_protocol::tensor::Role;
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use participation::{Cohort, DeviceId, Participation};
@@ -60,6 +61,10 @@ pub struct Engine {
     /// How many of them are connected.
     connected: usize,
     last_id: RoundId,
+    /// The last exchange of which each device has sent an update since it connected: it has what came in it.
+    answered: BTreeMap<DeviceId, u32>,
+    /// What devices were to train in the exchange that was opened last.
+    trained: Vec<Role>,
     /// A round has been opened since this engine was made.
     opened: bool,
     open: Option<OpenRound>,
@@ -110,6 +115,8 @@ impl Engine {
             fleet: BTreeMap::new(),
             connected: 0,
             last_id: RoundId::default(),
+            answered: BTreeMap::new(),
+            trained: Vec::new(),
             opened: false,
             open: None,
             rejected_in_round: 0,

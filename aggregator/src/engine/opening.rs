@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use fedspan_protocol::message::RoundId;
+use fedspan_protocol::tensor::Role;
 
 use super::participation::{Cohort, DeviceId};
 use super::{Action, Engine, Failure, Millis, OpenRound, Opening, Phase, Presence};
 
 impl Engine {
     pub(super) fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
+        // It may have restarted.
+        self.answered.remove(&device);
         if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
             self.connected += 1;
         }
@@ -58,9 +61,9 @@ impl Engine {
         let Some(round) = &mut self.open else { return false };
         round.wanting = true;
         more.retain(|device| round.cohort.insert(*device));
-        let opening = Arc::clone(&round.opening);
+        let Some(round) = &self.open else { return false };
         for device in more.iter().filter(|device| self.is_connected(**device)) {
-            actions.push(Action::Open(*device, Arc::clone(&opening)));
+            actions.push(Action::Open(*device, round.opening_for(self.answered.get(device).copied())));
         }
         !more.is_empty()
     }
@@ -124,15 +127,19 @@ impl Engine {
             _ => return,
         };
         let id = RoundId { round, stage: cohort.stage };
-        self.last_id = id;
+        let before = std::mem::replace(&mut self.last_id, id).round;
         self.rejected_in_round = 0;
         let opening = match Opening::new(id, request) {
             Ok(opening) => Arc::new(opening),
             Err(error) => return self.fail(Failure::Unsendable { round, error }, actions),
         };
-        let open = OpenRound::new(Arc::clone(&opening), cohort, now, &self.settings);
+        // What devices have trained in the exchange before is theirs alone, also where nothing came of it.
+        let trained = std::mem::replace(&mut self.trained, expected_roles(&opening));
+        let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
+        let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();
+        let open = OpenRound::new(opening, cohort, now, &self.settings).without(&unchanged, before);
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
-            actions.push(Action::Open(*device, Arc::clone(&opening)));
+            actions.push(Action::Open(*device, open.opening_for(self.answered.get(device).copied())));
         }
         self.open = Some(open);
     }
@@ -148,4 +155,9 @@ impl Engine {
             self.algorithm.restore(&state);
         }
     }
+}
+
+/// What comes back from devices.
+fn expected_roles(opening: &Opening) -> Vec<Role> {
+    opening.request.expects.iter().map(|tensor| tensor.role).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fedspan_protocol::Error;
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
-use fedspan_protocol::tensor::TensorDescriptor;
+use fedspan_protocol::tensor::{Role, TensorDescriptor};
 
 use super::participation::{Cohort, DeviceId, Enough};
 use super::{Millis, Settings};
@@ -37,6 +37,33 @@ impl Opening {
         let encoded = request.tensors.iter().map(encode).collect::<Result<_, _>>()?;
         Ok(Self { id, request, encoded })
     }
+
+    /// The same without the tensors of these roles; `None` if it has none of them.
+    fn without(&self, roles: &[Role]) -> Option<Self> {
+        let sent = |tensor: &Tensor| !roles.contains(&tensor.role);
+        if self.request.tensors.iter().all(sent) {
+            return None;
+        }
+        let (tensors, encoded) = self
+            .request
+            .tensors
+            .iter()
+            .zip(&self.encoded)
+            .filter(|(tensor, _)| sent(tensor))
+            .map(|(tensor, bytes)| (tensor.clone(), bytes.clone()))
+            .unzip();
+        let Request { task, encoding, ref expects, .. } = self.request;
+        let request = Request { task, tensors, encoding, expects: expects.clone() };
+        Some(Self { id: self.id, request, encoded })
+    }
+}
+
+/// An opening with fewer tensors.
+#[derive(Debug)]
+struct Rest {
+    opening: Arc<Opening>,
+    /// For those who have answered this exchange.
+    before: u32,
 }
 
 /// A device's answer, reassembled and decoded.
@@ -65,6 +92,8 @@ impl Update {
 pub struct OpenRound {
     /// What was sent.
     pub opening: Arc<Opening>,
+    /// What is enough for those who have the rest.
+    rest: Option<Rest>,
     /// When it opened.
     pub opened_at: Millis,
     /// When it closes whatever has come, if there are deadlines.
@@ -102,6 +131,7 @@ impl OpenRound {
     pub fn new(opening: Arc<Opening>, cohort: Cohort, now: Millis, settings: &Settings) -> Self {
         Self {
             opening,
+            rest: None,
             opened_at: now,
             deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
@@ -124,6 +154,21 @@ impl OpenRound {
     #[must_use]
     pub fn share(&self, device: DeviceId, samples: u32) -> Share {
         Share { samples, draws: self.draws.get(&device).copied().unwrap_or(1) }
+    }
+
+    /// Who has answered exchange `before` is sent no tensors of the roles `unchanged`, in place of all.
+    #[must_use]
+    pub fn without(mut self, unchanged: &[Role], before: u32) -> Self {
+        self.rest =
+            self.opening.without(unchanged).map(|opening| Rest { opening: Arc::new(opening), before });
+        self
+    }
+
+    /// What is sent to a device whose last answer was to exchange `answered`.
+    #[must_use]
+    pub fn opening_for(&self, answered: Option<u32>) -> Arc<Opening> {
+        let rest = self.rest.as_ref().filter(|rest| answered == Some(rest.before));
+        Arc::clone(rest.map_or(&self.opening, |rest| &rest.opening))
     }
 
     /// Whether `device` is still expected to answer.

@@ -32,11 +32,12 @@ enum Kind {
     Network,
     Convolutional,
     Recurrent,
+    Adapted,
 }
 
 impl Kind {
     /// In the order of their numbers.
-    const ALL: [Self; 4] = [Self::Linear, Self::Network, Self::Convolutional, Self::Recurrent];
+    const ALL: [Self; 5] = [Self::Linear, Self::Network, Self::Convolutional, Self::Recurrent, Self::Adapted];
 
     /// How many sizes it has.
     const fn sizes(self) -> usize {
@@ -45,6 +46,7 @@ impl Kind {
             Self::Network => 1 + HIDDEN_MAX + 1,
             Self::Convolutional => CONVOLUTIONAL,
             Self::Recurrent => 3 + HIDDEN_MAX + 1,
+            Self::Adapted => 3 + HIDDEN_MAX + 1 + 2,
         }
     }
 }
@@ -132,6 +134,23 @@ impl Model {
         Self::of(Kind::Recurrent, [steps, channels, cells, a, b, c, outputs])
     }
 
+    /// A layer of `width` outputs that stays as it is, with an adapter of `rank` r that learns (LoRA, Hu et al. 2022): `x (W0 + A B)`
+    /// plus a bias, A `features` x r, B r x `width`; then ReLU and dense layers as in a [network](Self::network). `frozen` is
+    /// the CRC-32C of the weights that stay, as their bytes lie in a device's flash; zero where there are none.
+    #[must_use]
+    pub const fn adapted(
+        features: u16,
+        rank: u16,
+        width: u16,
+        hidden: [u16; HIDDEN_MAX],
+        outputs: u16,
+        frozen: u32,
+    ) -> Self {
+        let [a, b, c] = hidden;
+        let (high, low) = ((frozen >> 16) as u16, frozen as u16);
+        Self::of(Kind::Adapted, [features, rank, width, a, b, c, outputs, high, low])
+    }
+
     const fn of<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
         sizes.split_at_mut(N).0.copy_from_slice(&given);
@@ -211,6 +230,11 @@ impl fmt::Display for Model {
             (Kind::Recurrent, [steps, channels, cells, dense @ ..]) => {
                 write!(f, "a network of {steps}x{channels}-{cells} cells")?;
                 widths(f, dense)
+            }
+            (Kind::Adapted, [features, rank, width, dense @ .., high, low]) => {
+                write!(f, "a network of {features}-{width} with an adapter of rank {rank}")?;
+                widths(f, dense)?;
+                write!(f, ", frozen {:#010x}", u32::from(*high) << 16 | u32::from(*low))
             }
             // Rows have the sizes of their kind.
             _ => Ok(()),

@@ -151,6 +151,10 @@ pub enum Trained {
     Travelling,
     /// All layers.
     All,
+    /// LoRA's down-projection, which alone is sent; the up-projection stays as it is.
+    Down,
+    /// LoRA's up-projection, which alone is sent; the down-projection stays as it is.
+    Up,
 }
 
 /// What a device does in a round of a baseline. Its gradient g is that of a batch, `w` what it trains, `w0` what came.

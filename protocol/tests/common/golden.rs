@@ -64,6 +64,9 @@ const SGD: Task = Task::Sgd {
     encoding: Encoding::F32,
 };
 
+const LORA_UP: Task =
+    Task::Sgd { descent: DESCENT, head_epochs: 0, epochs: 2, trained: Trained::Up, encoding: Encoding::F32 };
+
 /// Device, epoch and key of the provisioning record of the vectors.
 pub const PROVISIONED: (u64, u16, [u8; 32]) = (0x0123_4567_89ab_cdef, 0x0203, {
     let mut key = [0x40; 32];
@@ -291,6 +294,27 @@ fn up() -> Vec<Golden> {
                 tensors: 2,
                 tensor_elements: 480,
                 total_elements: 624,
+                ..capabilities
+            },
+        }),
+        none(),
+    );
+    add(
+        "to_server_hello_adapted",
+        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: 64 features, a frozen \
+         layer of 64 outputs whose CRC-32C is 0x89abcdef, an adapter of rank 4, 7 classes; tasks FitHead and Sgd, roles \
+         AdapterDown and AdapterUp, 2 tensors of 256 elements, 512 in all",
+        ToServer::Hello(Hello {
+            wire_version: 2,
+            schema_hash: 0x0102_0304,
+            device: 0x0123_4567_89AB_CDEF,
+            capabilities: Capabilities {
+                model: Model::adapted(64, 4, 64, [0; 3], 7, 0x89ab_cdef),
+                tasks: Task::FitHead { head: LEAST_SQUARES }.bit() | SGD.bit(),
+                roles: Role::AdapterDown.bit() | Role::AdapterUp.bit(),
+                tensors: 2,
+                tensor_elements: 256,
+                total_elements: 512,
                 ..capabilities
             },
         }),
@@ -576,6 +600,13 @@ fn down() -> Vec<Golden> {
          stay, then 2 of those that travel, back as f32: the 4 x 3 body of a network as f32 in the body",
         open(SGD, &layers[..1]),
         encoded(Encoding::F32, &Random(7).matrix(4, 3)),
+    );
+    add(
+        "to_device_round_open_lora_up",
+        "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 2 epochs of an adapter's \
+         up-projection, back as f32: a 4 x 2 down-projection as f32 in the body, for a device that has the other",
+        open(LORA_UP, &[inline(Role::AdapterDown, Encoding::F32, 4, 2)]),
+        encoded(Encoding::F32, &Random(9).matrix(4, 2)),
     );
     add(
         "to_device_round_open_fit_head_sgd",

@@ -123,15 +123,20 @@ pub fn task() -> impl Strategy<Value = Task> {
         (u16s(), power_rows(), power_upload(), encoding()).prop_map(
             |(iterations, rows, upload, encoding)| { Task::FedPower { iterations, rows, upload, encoding } }
         ),
-        (descent(), u16s(), u16s(), select(vec![Trained::Travelling, Trained::All]), encoding()).prop_map(
-            |(descent, head_epochs, epochs, trained, encoding)| Task::Sgd {
+        (
+            descent(),
+            u16s(),
+            u16s(),
+            select(vec![Trained::Travelling, Trained::All, Trained::Down, Trained::Up]),
+            encoding()
+        )
+            .prop_map(|(descent, head_epochs, epochs, trained, encoding)| Task::Sgd {
                 descent,
                 head_epochs,
                 epochs,
                 trained,
                 encoding
-            }
-        ),
+            }),
         (baseline(), descent(), u16s(), encoding()).prop_map(|(baseline, descent, epochs, encoding)| {
             Task::Baseline { baseline, descent, epochs, encoding }
         }),
@@ -163,6 +168,11 @@ pub fn model() -> impl Strategy<Value = Model> {
         ([u16s(), u16s(), u16s()], [u16s(), u16s(), u16s()], u16s()).prop_map(
             |([steps, channels, cells], hidden, outputs)| Model::recurrent(
                 steps, channels, cells, hidden, outputs
+            )
+        ),
+        ([u16s(), u16s(), u16s()], [u16s(), u16s(), u16s()], u16s(), u32s()).prop_map(
+            |([features, rank, width], hidden, outputs, frozen)| Model::adapted(
+                features, rank, width, hidden, outputs, frozen
             )
         ),
     ]
