@@ -38,7 +38,16 @@ impl Memory {
 impl NetworkMemory for Memory {
     fn parts(&mut self) -> NetworkParts<'_> {
         let Self { parameters, velocity, scratch, classes } = self;
-        NetworkParts { shape: SHAPE, parameters, velocity, scratch, classes, kept: &mut [] }
+        NetworkParts {
+            shape: SHAPE,
+            parameters,
+            velocity,
+            scratch,
+            classes,
+            kept: &mut [],
+            #[cfg(feature = "adapter")]
+            frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
+        }
     }
 
     fn shape(&self) -> NetworkShape {

@@ -11,18 +11,30 @@ pub const FLOATS: usize = if cfg!(all(feature = "wide", not(target_os = "none"))
 
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 mod wide {
-    /// A checksum under way.
+    /// A CRC-32C under way.
+    #[derive(Debug)]
     pub struct Digest(u32);
 
+    impl Default for Digest {
+        fn default() -> Self {
+            Self::new()
+        }
+    }
+
     impl Digest {
+        /// Of nothing yet.
+        #[must_use]
         pub fn new() -> Self {
             Self(0)
         }
 
+        /// Takes further bytes.
         pub fn update(&mut self, bytes: &[u8]) {
             self.0 = crc32c::crc32c_append(self.0, bytes);
         }
 
+        /// The checksum of all of them.
+        #[must_use]
         pub fn finish(self) -> u32 {
             self.0
         }
@@ -54,18 +66,30 @@ mod small {
         table
     };
 
-    /// A checksum under way.
+    /// A CRC-32C under way.
+    #[derive(Debug)]
     pub struct Digest(u32);
 
+    impl Default for Digest {
+        fn default() -> Self {
+            Self::new()
+        }
+    }
+
     impl Digest {
+        /// Of nothing yet.
+        #[must_use]
         pub fn new() -> Self {
             Self(CRC_32_ISCSI.init)
         }
 
+        /// Takes further bytes.
         pub fn update(&mut self, bytes: &[u8]) {
             self.0 = bytes.iter().fold(self.0, |crc, byte| shift(shift(crc ^ u32::from(*byte))));
         }
 
+        /// The checksum of all of them.
+        #[must_use]
         pub fn finish(self) -> u32 {
             self.0 ^ CRC_32_ISCSI.xorout
         }

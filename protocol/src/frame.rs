@@ -13,6 +13,7 @@
 
 use core::ops::Range;
 
+pub use crate::checksum::Digest as Crc32c;
 use crate::checksum::{Digest, FLOATS};
 use crate::limits::{CHECK, HEADER, wire_capacity};
 use crate::message::Message;

@@ -113,6 +113,12 @@ pub trait Algorithm: Send {
         self.representation()
     }
 
+    /// By how much the product of averaged factors missed the mean of products in the round that was finished last, relative to
+    /// the latter, where the model is a product.
+    fn interference(&self) -> Option<f64> {
+        None
+    }
+
     /// The shared head, k x C, where there is one.
     fn shared_head(&self) -> Option<&Matrix> {
         None

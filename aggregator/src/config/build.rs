@@ -111,6 +111,7 @@ pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape>
         FrontModel::Nothing => Front::Nothing,
         FrontModel::Filters(filters) => Front::Filters(image, filters),
         FrontModel::Cells(cells) => Front::Cells(image, cells),
+        FrontModel::Adapter { rank, width, frozen } => Front::Adapter { rank, width, frozen },
     };
     Some(NetworkShape { features, front, hidden, outputs })
 }

@@ -39,6 +39,11 @@ impl Fleet {
                         }
                     }
                     FrontModel::Cells(cells) => line("model.cells", cells.to_string()),
+                    FrontModel::Adapter { rank, width, frozen } => {
+                        line("model.rank", rank.to_string());
+                        line("model.width", width.to_string());
+                        line("model.frozen", format!("{frozen:#010x}"));
+                    }
                 }
                 line("model.hidden", format!("{:?}", network.hidden));
             }

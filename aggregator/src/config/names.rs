@@ -1,5 +1,6 @@
 //! The algorithms by name.
 
+use super::network::NetworkModel;
 use super::reader::Section;
 use super::source::Problem;
 
@@ -34,6 +35,14 @@ pub enum AlgorithmName {
     L2gd,
     /// The same at each step.
     FedMtl,
+    /// A low-rank adapter, one factor a round.
+    RoLora,
+    /// Both factors, averaged each.
+    Lora,
+    /// The up-projection alone.
+    FfaLora,
+    /// Both factors, products averaged and cut to the rank.
+    FlexLora,
     /// Each client alone; no communication.
     LocalOnly,
     /// The same on a network, by rounds of epochs.
@@ -43,7 +52,7 @@ pub enum AlgorithmName {
 }
 
 /// Names and one line each, as `list --algorithms` prints them.
-pub const ALGORITHMS: [(&str, AlgorithmName, &str); 16] = [
+pub const ALGORITHMS: [(&str, AlgorithmName, &str); 20] = [
     ("fedrep", AlgorithmName::FedRep, "shared representation, personal heads (Collins et al. 2021)"),
     ("gd-gd", AlgorithmName::GdGd, "FedRep with one gradient step on the head instead of the exact solution"),
     ("fedper", AlgorithmName::FedPer, "shared body, personal heads, trained together (networks)"),
@@ -62,6 +71,18 @@ pub const ALGORITHMS: [(&str, AlgorithmName, &str); 16] = [
         AlgorithmName::FedPower,
         "principal directions of all samples, without labels (Guo et al. 2024)",
     ),
+    (
+        "rolora",
+        AlgorithmName::RoLora,
+        "low-rank adapters, one factor a round, averaged exactly (Chen et al. 2025)",
+    ),
+    ("lora", AlgorithmName::Lora, "low-rank adapters, both factors averaged by themselves (Hu et al. 2022)"),
+    ("ffa-lora", AlgorithmName::FfaLora, "low-rank adapters, down-projection as drawn (Sun et al. 2024)"),
+    (
+        "flexlora",
+        AlgorithmName::FlexLora,
+        "low-rank adapters, products averaged and cut to the rank (Bai et al. 2024)",
+    ),
     ("local-only", AlgorithmName::LocalOnly, "each client on its own samples, no communication"),
     ("pooled", AlgorithmName::Pooled, "least squares on all clients' samples in one place, no federation"),
 ];
@@ -77,15 +98,14 @@ impl AlgorithmName {
         ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
     }
 
-    /// Names and algorithms on networks.
-    pub fn on_networks() -> impl Iterator<Item = (&'static str, Self)> {
-        ALGORITHMS.iter().filter_map(|(word, name, _)| Some((*word, name.on_a_network()?)))
-    }
-
-    /// Names and algorithms on linear models.
-    pub fn on_linear_models() -> impl Iterator<Item = (&'static str, Self)> {
-        let words = ALGORITHMS.iter().map(|(word, name, _)| (*word, *name));
-        words.filter(|(_, name)| name.is_for_linear_models())
+    /// Names and algorithms for a model: a network, or a linear one.
+    pub fn of_model(network: Option<&NetworkModel>) -> impl Iterator<Item = (&'static str, Self)> {
+        let of = move |name: Self| match network {
+            Some(network) if network.is_adapted() => Some(name).filter(|name| name.is_for_adapters()),
+            Some(_) => name.on_a_network(),
+            None => Some(name).filter(|name| name.is_for_linear_models()),
+        };
+        ALGORITHMS.iter().filter_map(move |(word, name, _)| Some((*word, of(*name)?)))
     }
 
     /// Whether it is for linear models.
@@ -94,12 +114,17 @@ impl AlgorithmName {
         matches!(self, FedRep | GdGd | FedAvg | FedPower | LocalOnly | Pooled)
     }
 
+    /// Whether it is for networks with an adapter.
+    fn is_for_adapters(self) -> bool {
+        matches!(self, Self::RoLora | Self::Lora | Self::FfaLora | Self::FlexLora)
+    }
+
     /// The same on a network, if there is such a thing.
     fn on_a_network(self) -> Option<Self> {
         match self {
             Self::LocalOnly => Some(Self::LocalSgd),
             Self::GdGd | Self::FedPower | Self::Pooled => None,
-            name => Some(name),
+            name => Some(name).filter(|name| !name.is_for_adapters()),
         }
     }
 
@@ -111,11 +136,12 @@ impl AlgorithmName {
 }
 
 /// The algorithm's name, and whether it ends with [`TUNED`].
-pub(super) fn read_name(section: &Section<'_>, network: bool) -> Result<(AlgorithmName, bool), Problem> {
-    let names: Vec<(&str, AlgorithmName)> = match network {
-        true => AlgorithmName::on_networks().collect(),
-        false => AlgorithmName::on_linear_models().collect(),
-    };
+pub(super) fn read_name(
+    section: &Section<'_>,
+    network: Option<&NetworkModel>,
+) -> Result<(AlgorithmName, bool), Problem> {
+    let names: Vec<(&str, AlgorithmName)> = AlgorithmName::of_model(network).collect();
+    let network = network.is_some();
     let plain = names.iter().map(|(word, name)| ((*word).to_owned(), (*name, false)));
     let tuned =
         names.iter().filter(|_| network).map(|(word, name)| (format!("{word}{TUNED}"), (*name, true)));

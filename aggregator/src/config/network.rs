@@ -10,7 +10,7 @@ use super::participation::ParticipationSection;
 use super::reader::Section;
 use super::sections::ModelSection;
 use super::source::Problem;
-use crate::algorithm::network::Method;
+use crate::algorithm::network::{Averaging, Method};
 use crate::engine::participation::Schedule;
 
 /// The layers of a network, in `[model]`.
@@ -31,6 +31,15 @@ pub enum FrontModel {
     Filters([Filters; FILTERS_MAX]),
     /// So many cells of long short-term memory.
     Cells(u16),
+    /// An adapter beside a layer that stays as it is.
+    Adapter {
+        /// `r`.
+        rank: u16,
+        /// Outputs of the layer.
+        width: u16,
+        /// CRC-32C of the layer, 0 without.
+        frozen: u32,
+    },
 }
 
 impl NetworkModel {
@@ -40,8 +49,17 @@ impl NetworkModel {
             FrontModel::Nothing => 0,
             FrontModel::Filters(filters) => filters.iter().filter(|filters| filters.count > 0).count(),
             FrontModel::Cells(_) => 1,
+            FrontModel::Adapter { .. } => 2,
         };
         (front, self.hidden.iter().filter(|width| **width > 0).count())
+    }
+}
+
+impl NetworkModel {
+    /// Whether only an adapter is trained.
+    #[must_use]
+    pub fn is_adapted(&self) -> bool {
+        matches!(self.front, FrontModel::Adapter { .. })
     }
 }
 
@@ -52,6 +70,7 @@ enum Kind {
     Mlp,
     Cnn,
     Lstm,
+    LoraMlp,
 }
 
 /// What stochastic gradient descent on a network needs to know.
@@ -95,7 +114,13 @@ pub fn check_schedule(
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<NetworkModel>, Problem> {
-    let kinds = [("linear", Kind::Linear), ("mlp", Kind::Mlp), ("cnn", Kind::Cnn), ("lstm", Kind::Lstm)];
+    let kinds = [
+        ("linear", Kind::Linear),
+        ("mlp", Kind::Mlp),
+        ("cnn", Kind::Cnn),
+        ("lstm", Kind::Lstm),
+        ("lora-mlp", Kind::LoraMlp),
+    ];
     match section.choice("kind", Some("linear"), &kinds)? {
         Kind::Linear => Ok(None),
         Kind::Mlp => {
@@ -124,6 +149,16 @@ pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<Network
             let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_MAX, allowed)?;
             let front = FrontModel::Cells(u16::try_from(cells).unwrap_or(u16::MAX));
             Ok(Some(NetworkModel { front, hidden }))
+        }
+        Kind::LoraMlp => {
+            let small = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
+            let rank = small(section.integer("rank", None, 1..=4096)?);
+            let width = small(section.integer("width", None, 1..=4096)?);
+            let frozen = section.integer("frozen", Some(0), 0..=u64::from(u32::MAX))?;
+            let frozen = u32::try_from(frozen).unwrap_or(u32::MAX);
+            let allowed = "a list of up to 2 widths from 1 to 4096, like [64]";
+            let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_MAX - 1, allowed)?;
+            Ok(Some(NetworkModel { front: FrontModel::Adapter { rank, width, frozen }, hidden }))
         }
     }
 }
@@ -166,7 +201,7 @@ pub(super) fn read_network(
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
-    for (word, other) in AlgorithmName::on_networks().filter(|(_, other)| *other != name) {
+    for (word, other) in AlgorithmName::of_model(Some(model)).filter(|(_, other)| *other != name) {
         let table = section.section(word)?;
         read_method(&table, None, model, other, tuned)?;
         table.finish()?;
@@ -254,6 +289,10 @@ fn read_method(
         }
         AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
         AlgorithmName::LocalSgd => Method::LocalOnly,
+        AlgorithmName::RoLora => Method::LowRank(Averaging::RoLora),
+        AlgorithmName::Lora => Method::LowRank(Averaging::Lora),
+        AlgorithmName::FfaLora => Method::LowRank(Averaging::FfaLora),
+        AlgorithmName::FlexLora => Method::LowRank(Averaging::FlexLora),
         _ => Method::FedRep,
     };
     let head_epochs = if name == AlgorithmName::FedRep { count("head_epochs", 10, 0..=65_535)? } else { 0 };

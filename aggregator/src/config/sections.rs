@@ -141,7 +141,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
-    let (name, tuned) = read_name(section, model.network.is_some())?;
+    let (name, tuned) = read_name(section, model.network.as_ref())?;
     let network = model.network.as_ref().map(|network| read_network(section, network, name, tuned));
     let network = network.transpose()?;
     let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;

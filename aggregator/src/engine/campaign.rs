@@ -182,6 +182,8 @@ pub struct RoundRecord {
     /// How far the representation moved (sine of the largest principal angle), in training under
     /// [`Settings::stop_change`].
     pub change: Option<f64>,
+    /// What averaging the factors of a product has cost ([`Algorithm::interference`](crate::algorithm::Algorithm::interference)).
+    pub interference: Option<f64>,
     /// Training ends with it: it is the last of the campaign's rounds, or the representation moved little.
     pub ends_training: bool,
 }

@@ -92,6 +92,7 @@ impl Engine {
             opened_at: round.opened_at,
             closed_at: now,
             change,
+            interference: self.algorithm.interference().filter(|_| training),
             ends_training: phase == Phase::Train(self.settings.rounds),
         })));
         self.next_round(now, actions);

@@ -542,6 +542,7 @@ impl Model {
             opened_at: round.opened_at,
             closed_at: self.now,
             change: None,
+            interference: None,
             ends_training: round.phase == Phase::Train(self.setup.rounds),
         })));
         expected.extend(self.next());

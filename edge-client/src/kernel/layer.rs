@@ -22,6 +22,22 @@ pub enum Layer {
         /// `o`.
         outputs: usize,
     },
+    /// An adapter's down-projection A: no bias, no ReLU.
+    #[cfg(feature = "adapter")]
+    Down {
+        /// `i`.
+        inputs: usize,
+        /// `r`.
+        rank: usize,
+    },
+    /// An adapter's up-projection B: no bias. What it makes is added to what is in its place, of the layer that stays.
+    #[cfg(feature = "adapter")]
+    Up {
+        /// `r`.
+        rank: usize,
+        /// `o`.
+        outputs: usize,
+    },
     /// Filters that move over an image, and the largest values of what they make.
     #[cfg(feature = "convolution")]
     Filters {
@@ -77,6 +93,8 @@ impl Layer {
     pub const fn inputs(&self) -> usize {
         match self {
             Self::Dense { inputs, .. } => *inputs,
+            #[cfg(feature = "adapter")]
+            Self::Down { inputs, .. } | Self::Up { rank: inputs, .. } => *inputs,
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => convolution.inputs(),
             #[cfg(feature = "recurrent")]
@@ -89,6 +107,8 @@ impl Layer {
     pub const fn outputs(&self) -> usize {
         match self {
             Self::Dense { outputs, .. } => *outputs,
+            #[cfg(feature = "adapter")]
+            Self::Down { rank: outputs, .. } | Self::Up { outputs, .. } => *outputs,
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
             #[cfg(feature = "recurrent")]
@@ -101,6 +121,8 @@ impl Layer {
     pub const fn matrix(&self) -> (usize, usize) {
         match self {
             Self::Dense { inputs, outputs } => (*inputs, *outputs),
+            #[cfg(feature = "adapter")]
+            Self::Down { .. } | Self::Up { .. } => (self.inputs(), self.outputs()),
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => (convolution.patch(), convolution.filters),
             #[cfg(feature = "recurrent")]
@@ -108,11 +130,21 @@ impl Layer {
         }
     }
 
+    /// Rows of its matrix, the bias among them where there is one.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        let (rows, _) = self.matrix();
+        match self {
+            #[cfg(feature = "adapter")]
+            Self::Down { .. } | Self::Up { .. } => rows,
+            _ => rows + 1,
+        }
+    }
+
     /// Weights and biases.
     #[must_use]
     pub const fn parameters(&self) -> usize {
-        let (rows, columns) = self.matrix();
-        (rows + 1) * columns
+        self.rows() * self.matrix().1
     }
 
     /// One over the root of this is how far weights go that are drawn: its inputs, or its cells.
@@ -141,6 +173,8 @@ impl Layer {
     pub const fn notes(&self) -> usize {
         match self {
             Self::Dense { .. } => 0,
+            #[cfg(feature = "adapter")]
+            Self::Down { .. } | Self::Up { .. } => 0,
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
             #[cfg(feature = "recurrent")]
@@ -157,6 +191,8 @@ impl Layer {
                 let _ = below;
                 0
             }
+            #[cfg(feature = "adapter")]
+            Self::Down { .. } | Self::Up { .. } => 0,
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => {
                 let patches = convolution.positions() * convolution.patch();
@@ -173,6 +209,8 @@ impl Layer {
         match self {
             #[cfg(feature = "recurrent")]
             Self::Cells(_) => false,
+            #[cfg(feature = "adapter")]
+            Self::Down { .. } => false,
             _ => true,
         }
     }
@@ -191,6 +229,13 @@ impl Layer {
         let (_, _) = (&notes, &working);
         match self {
             Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out),
+            #[cfg(feature = "adapter")]
+            Self::Down { rank, .. } => {
+                out.fill(0.0);
+                dense::add_product(x, weights, *rank, out);
+            }
+            #[cfg(feature = "adapter")]
+            Self::Up { outputs, .. } => dense::add_product(x, weights, *outputs, out),
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
                 let Working { patches, unpooled, .. } = Working::of(convolution, working);
@@ -229,6 +274,13 @@ impl Layer {
                     None => {}
                 }
                 gradient.take(x, delta, *outputs, weights);
+            }
+            #[cfg(feature = "adapter")]
+            Self::Down { .. } | Self::Up { .. } => {
+                if let Some(out) = below {
+                    dense::backward_product(delta, weights, self.outputs(), out);
+                }
+                gradient.take_product(x, delta, self.outputs(), weights);
             }
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
@@ -278,6 +330,22 @@ impl Gradient<'_> {
                 let velocity = velocity.filter(|_| momentum > 0.0);
                 let momentum = velocity.map(|velocity| Momentum { factor: momentum, velocity });
                 dense::descend(x, delta, outputs, weights, momentum, size);
+            }
+        }
+    }
+}
+
+#[cfg(feature = "adapter")]
+impl Gradient<'_> {
+    /// Of weights without a bias.
+    fn take_product(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
+        match self {
+            Self::Unused => {}
+            Self::Added(sums) => dense::add_product_gradient(x, delta, outputs, sums),
+            Self::Step(Step { momentum, velocity, size }) => {
+                let velocity = velocity.filter(|_| momentum > 0.0);
+                let momentum = velocity.map(|velocity| Momentum { factor: momentum, velocity });
+                dense::descend_product(x, delta, outputs, weights, momentum, size);
             }
         }
     }

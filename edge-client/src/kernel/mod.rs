@@ -15,6 +15,8 @@ pub mod dense;
 #[cfg(feature = "i16")]
 pub mod fixed;
 pub mod fold;
+#[cfg(feature = "adapter")]
+pub mod frozen;
 pub mod gradient;
 #[cfg(feature = "network")]
 pub mod layer;

@@ -18,6 +18,16 @@ pub enum Front {
     /// Nothing: the first dense layer sees the samples.
     #[default]
     Nothing,
+    /// A layer that stays as it is, with an adapter that learns.
+    #[cfg(feature = "adapter")]
+    Adapter {
+        /// Length of a sample.
+        features: usize,
+        /// `r`, columns of the down-projection.
+        rank: usize,
+        /// Outputs of the layer.
+        width: usize,
+    },
     /// Filters that move over an image.
     #[cfg(feature = "convolution")]
     Filters {
@@ -36,6 +46,8 @@ impl Front {
     pub(super) const fn layers(&self) -> usize {
         match self {
             Self::Nothing => 0,
+            #[cfg(feature = "adapter")]
+            Self::Adapter { .. } => 2,
             #[cfg(feature = "convolution")]
             Self::Filters { filters, .. } => {
                 let mut count = 0;
@@ -54,6 +66,12 @@ impl Front {
         let _ = layer;
         match self {
             Self::Nothing => Layer::Dense { inputs: 0, outputs: 0 },
+            #[cfg(feature = "adapter")]
+            Self::Adapter { features, rank, .. } if layer == 0 => {
+                Layer::Down { inputs: *features, rank: *rank }
+            }
+            #[cfg(feature = "adapter")]
+            Self::Adapter { rank, width, .. } => Layer::Up { rank: *rank, outputs: *width },
             #[cfg(feature = "convolution")]
             Self::Filters { image, filters } => {
                 let mut size = [image.height as usize, image.width as usize, image.channels as usize];

@@ -11,6 +11,8 @@ use fedspan_protocol::message::{Filters, Image};
 
 use super::Front;
 use crate::kernel::Layer;
+#[cfg(feature = "adapter")]
+use crate::kernel::frozen::Frozen;
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
 
@@ -133,8 +135,49 @@ impl NetworkShape {
         shape
     }
 
+    /// A network whose first layer, of `width` outputs, stays as it is, with an adapter of `rank` r beside it that learns (LoRA, Hu
+    /// et al. 2022): `x W0 + (x A) B`, A d x r, B r x width. Then ReLU, and the other layers.
+    ///
+    /// ```
+    /// use fedspan_client::memory::NetworkShape;
+    ///
+    /// // 64 features, a layer of 64, rank 4, 7 classes: what learns takes 2 kB, and the layer is in flash.
+    /// const SHAPE: NetworkShape = NetworkShape::adapted(64, 4, 64, &[], 7, 10);
+    /// assert_eq!((SHAPE.layers(), SHAPE.start(2)), (3, 64 * 4 + 4 * 64));
+    /// assert_eq!(SHAPE.scratch(), 10 * (64 + 4 + 64 + 7 + 2 * 64));
+    /// ```
+    ///
+    /// # Panics
+    /// When a constant is computed: as [`Self::new`], if the rank or the width is zero, or a layer has more than 65534 inputs.
+    #[cfg(feature = "adapter")]
+    #[must_use]
+    pub const fn adapted(
+        features: usize,
+        rank: usize,
+        width: usize,
+        hidden: &[usize],
+        outputs: usize,
+        batch: usize,
+    ) -> Self {
+        assert!(rank >= 1 && width >= 1 && hidden.len() < HIDDEN_MAX);
+        let mut shape = Self::new(features, hidden, outputs, batch);
+        shape.front = Front::Adapter { features, rank, width };
+        shape.travels();
+        shape
+    }
+
+    /// Whether it begins with an adapter: its first two layers are factors.
+    #[must_use]
+    pub const fn is_adapted(&self) -> bool {
+        #[cfg(feature = "adapter")]
+        if matches!(self.front, Front::Adapter { .. }) {
+            return true;
+        }
+        false
+    }
+
     /// Panics if a layer is larger than a tensor can be.
-    #[cfg(any(feature = "convolution", feature = "recurrent"))]
+    #[cfg(any(feature = "adapter", feature = "convolution", feature = "recurrent"))]
     const fn travels(&self) {
         let mut layer = 0;
         while layer < self.layers() {
@@ -265,6 +308,9 @@ pub struct NetworkParts<'a> {
     /// What the body makes of every sample of the device, where there is room for so many ([`NetworkShape::kept`]): epochs
     /// of the head then neither read the samples nor compute it again. Has no influence on any bit.
     pub kept: &'a mut [f32],
+    /// The layer that stays as it is beside an adapter.
+    #[cfg(feature = "adapter")]
+    pub frozen: Frozen<'a>,
 }
 
 /// Memory for one network.
@@ -277,6 +323,12 @@ pub trait NetworkMemory {
 
     /// All layers, to read.
     fn parameters(&self) -> &[f32];
+
+    /// The layer that stays as it is beside an adapter.
+    #[cfg(feature = "adapter")]
+    fn frozen(&self) -> Frozen<'_> {
+        Frozen::Nothing
+    }
 }
 
 impl<M: NetworkMemory + ?Sized> NetworkMemory for &mut M {
@@ -291,12 +343,21 @@ impl<M: NetworkMemory + ?Sized> NetworkMemory for &mut M {
     fn parameters(&self) -> &[f32] {
         (**self).parameters()
     }
+
+    #[cfg(feature = "adapter")]
+    fn frozen(&self) -> Frozen<'_> {
+        (**self).frozen()
+    }
 }
 
 /// The sizes of a network, as a type: memory that holds nothing but zeros takes no flash.
 pub trait NetworkSizes {
     /// The sizes.
     const SHAPE: NetworkShape;
+
+    /// The layer that stays as it is beside an adapter, where there is one: a constant lies in flash.
+    #[cfg(feature = "adapter")]
+    const FROZEN: Frozen<'static> = Frozen::Nothing;
 }
 
 /// Memory for a network with `P` parameters, `S` values of working memory, batches of `N` samples, and `V` values of
@@ -374,7 +435,16 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
 {
     fn parts(&mut self) -> NetworkParts<'_> {
         let Self { sizes: _, parameters, velocity, scratch, kept, classes } = self;
-        NetworkParts { shape: Z::SHAPE, parameters, velocity, scratch, classes, kept }
+        NetworkParts {
+            shape: Z::SHAPE,
+            parameters,
+            velocity,
+            scratch,
+            classes,
+            kept,
+            #[cfg(feature = "adapter")]
+            frozen: Z::FROZEN,
+        }
     }
 
     fn shape(&self) -> NetworkShape {
@@ -383,5 +453,10 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
 
     fn parameters(&self) -> &[f32] {
         &self.parameters
+    }
+
+    #[cfg(feature = "adapter")]
+    fn frozen(&self) -> Frozen<'_> {
+        Z::FROZEN
     }
 }

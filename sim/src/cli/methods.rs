@@ -70,14 +70,11 @@ fn names(name: &str, own: &[String], common: &[String], algorithms: &[String]) -
     let changes: Vec<String> = common.iter().chain(own).cloned().collect();
     let scenario = load::scenario(name, &changes)?;
     let targets = scenario.data.targeted() != crate::scenario::Targeted::Nothing;
-    let words: Vec<&str> = match scenario.model.network {
-        Some(_) => AlgorithmName::on_networks().map(|(word, _)| word).collect(),
-        None => AlgorithmName::on_linear_models()
-            .filter(|(_, name)| targets && *name != AlgorithmName::FedPower)
-            .map(|(word, _)| word)
-            .collect(),
-    };
-    Ok(words.into_iter().map(str::to_owned).collect())
+    let network = scenario.model.network.as_ref();
+    let words = AlgorithmName::of_model(network)
+        .filter(|(_, name)| network.is_some() || targets && *name != AlgorithmName::FedPower)
+        .map(|(word, _)| word);
+    Ok(words.map(str::to_owned).collect())
 }
 
 /// What a table of methods shows, above and in brackets.

@@ -1,5 +1,6 @@
 //! A network's memory on the heap.
 
+use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 
 /// A network's memory whose sizes are known at run time only: the simulator's counterpart of the device's
@@ -42,7 +43,7 @@ impl HeapNetwork {
 impl NetworkMemory for HeapNetwork {
     fn parts(&mut self) -> NetworkParts<'_> {
         let Self { shape, parameters, velocity, scratch, kept, classes } = self;
-        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept }
+        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept, frozen: Frozen::Nothing }
     }
 
     fn shape(&self) -> NetworkShape {

@@ -50,6 +50,14 @@ impl NetworkBuild {
                 let [steps, channels] = sequence(image);
                 NetworkShape::recurrent(Lstm { steps, channels, cells: cells.into() }, hidden, outputs, batch)
             }
+            Front::Adapter { rank, width, .. } => NetworkShape::adapted(
+                sizes.features.into(),
+                rank.into(),
+                width.into(),
+                hidden,
+                outputs,
+                batch,
+            ),
             Front::Filters(image, filters) => {
                 let filters = filters.split(|filters| filters.count == 0).next().unwrap_or_default();
                 NetworkShape::convolutional(image, filters, hidden, outputs, batch)
@@ -195,7 +203,7 @@ impl SimNetwork {
 /// The layers that tensors are: from the first on if that is of a body, up to the last otherwise.
 fn layers_of(shape: NetworkShape, tensors: &[Tensor]) -> Range<usize> {
     match tensors.first() {
-        Some(tensor) if tensor.role != Role::Representation => {
+        Some(tensor) if !matches!(tensor.role, Role::Representation | Role::AdapterDown) => {
             shape.layers().saturating_sub(tensors.len())..shape.layers()
         }
         _ => 0..tensors.len().min(shape.layers()),

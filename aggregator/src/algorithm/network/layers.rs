@@ -29,6 +29,15 @@ pub enum Front {
     Nothing,
     /// Filters that move over an image; those after the last have a count of zero.
     Filters(Image, [Filters; FILTERS_MAX]),
+    /// A layer of so many outputs that stays as it is, and beside it an adapter.
+    Adapter {
+        /// `r`.
+        rank: u16,
+        /// `h`.
+        width: u16,
+        /// Checksum of the layer that stays, 0 without.
+        frozen: u32,
+    },
     /// So many cells that go along a sequence: an image whose rows, or the pixels of whose one row, are the steps.
     Cells(Image, u16),
 }
@@ -40,6 +49,8 @@ pub enum Travelling {
     Body,
     /// All.
     All,
+    /// The factors of an adapter.
+    Factors,
     /// So many, counted from the last.
     Last(usize),
     /// None.
@@ -53,6 +64,9 @@ impl NetworkShape {
         let Self { features, front, hidden, outputs } = self;
         match front {
             Front::Nothing => Model::network(features, hidden, outputs),
+            Front::Adapter { rank, width, frozen } => {
+                Model::adapted(features, rank, width, hidden, outputs, frozen)
+            }
             Front::Cells(image, cells) => {
                 let [steps, channels] = sequence(image);
                 let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -109,6 +123,11 @@ impl NetworkShape {
         let mut inputs = usize::from(self.features);
         match self.front {
             Front::Nothing => {}
+            Front::Adapter { rank, width, .. } => {
+                layers.push((inputs, rank.into()));
+                layers.push((rank.into(), width.into()));
+                inputs = width.into();
+            }
             Front::Filters(image, filters) => {
                 let mut size = extent(image);
                 for filters in filters.into_iter().take_while(|filters| filters.count > 0) {
@@ -145,6 +164,7 @@ impl NetworkShape {
         match which {
             Travelling::Body => 0..count - 1,
             Travelling::All => 0..count,
+            Travelling::Factors => 0..count.min(2),
             Travelling::Last(layers) => count - layers.clamp(1, count)..count,
             Travelling::Nothing => 0..0,
         }
@@ -169,15 +189,20 @@ impl NetworkShape {
         travelling
             .filter_map(|number| {
                 let (rows, cols) = *layers.get(number)?;
-                let head = number + 1 == layers.len();
-                let role = if head || from_above { Role::SharedHead } else { Role::Representation };
+                let role = match (self.front, number) {
+                    (Front::Adapter { .. }, 0) => Role::AdapterDown,
+                    (Front::Adapter { .. }, 1) => Role::AdapterUp,
+                    _ if from_above || number + 1 == layers.len() => Role::SharedHead,
+                    _ => Role::Representation,
+                };
                 Some(TensorDescriptor::inline(role, encoding, small(rows * copies), small(cols)))
             })
             .collect()
     }
 
     /// The network that all begin with: weights and biases of each layer uniform within one over the root of its inputs, or of
-    /// its cells, as PyTorch draws them; but forget gates' biases are one (Gers et al. 2000). The head is zero where it is not
+    /// its cells, as PyTorch draws them; but forget gates' biases are one (Gers et al. 2000), and an adapter's up-projection has a
+    /// standard deviation of 0.001. The head is zero where it is not
     /// `whole`: that is what a device has before it has trained one.
     #[must_use]
     pub fn start(self, seed: u64, whole: bool) -> Vec<f64> {
@@ -190,7 +215,13 @@ impl NetworkShape {
                 Front::Cells(_, cells) if number == 0 => Some(usize::from(cells)),
                 _ => None,
             };
-            let bound = if drawn { 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt() } else { 0.0 };
+            let bound = match (self.front, number) {
+                // Not zero, at which a ReLU behind it has no derivative.
+                (Front::Adapter { .. }, 1) => UP_DEVIATION * 3f64.sqrt(),
+                (Front::Adapter { .. }, 0) => 1.0 / (*rows as f64).sqrt(),
+                _ if drawn => 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt(),
+                _ => 0.0,
+            };
             values
                 .extend((0..rows * cols).map(|_| f64::from((bound * (2.0 * random.uniform() - 1.0)) as f32)));
             if let Some(cells) = cells {
@@ -201,6 +232,9 @@ impl NetworkShape {
         values
     }
 }
+
+/// Standard deviation of the up-projection that all begin with.
+const UP_DEVIATION: f64 = 1e-3;
 
 /// Steps, and values of a step: the pixels of the only row, or the rows.
 #[must_use]

@@ -13,15 +13,17 @@ mod l2gd;
 mod layers;
 mod lg_fedavg;
 mod local_only;
+mod lora;
 mod mean;
 mod perfedavg;
 mod scaffold;
 
-use fedspan_protocol::message::{Descent, Task};
+use fedspan_protocol::message::{Descent, Task, Trained};
 use fedspan_protocol::tensor::Encoding;
 
 pub use l2gd::L2gd;
 pub use layers::{Front, NetworkShape, Travelling, sequence};
+pub use lora::{Adapter, Averaging};
 pub use mean::LayerMean;
 pub use scaffold::Scaffold;
 
@@ -82,6 +84,8 @@ pub enum Method {
     },
     /// Everyone alone.
     LocalOnly,
+    /// A low-rank adapter that everyone shares, beside what stays as it is.
+    LowRank(Averaging),
 }
 
 impl Method {
@@ -92,7 +96,7 @@ impl Method {
             Self::FedRep | Self::FedPer => {
                 "everyone's body with the client's head as it was trained last; zeros, where it was in no round"
             }
-            Self::FedAvg | Self::FedProx { .. } | Self::Scaffold => "everyone's network",
+            Self::FedAvg | Self::FedProx { .. } | Self::Scaffold | Self::LowRank(_) => "everyone's network",
             Self::LgFedAvg { .. } => {
                 "the client's body as it was trained last with everyone's last layers; what all begin with, where it was in \
                  no round"
@@ -150,7 +154,15 @@ impl Method {
     /// Whether firmware has it, rather than simulated devices alone.
     #[must_use]
     pub fn is_on_devices(self) -> bool {
-        matches!(self, Self::FedRep | Self::FedPer | Self::FedAvg | Self::LgFedAvg { .. } | Self::LocalOnly)
+        matches!(
+            self,
+            Self::FedRep
+                | Self::FedPer
+                | Self::FedAvg
+                | Self::LgFedAvg { .. }
+                | Self::LocalOnly
+                | Self::LowRank(_)
+        )
     }
 }
 
@@ -196,6 +208,7 @@ pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     match parameters.method {
         Method::Scaffold => Box::new(Scaffold::new(parameters)),
         Method::L2gd { part, coin } if coin > 0.0 => Box::new(L2gd::new(parameters, part, coin)),
+        Method::LowRank(averaging) => Box::new(Adapter::new(parameters, averaging)),
         _ => Box::new(LayerMean::new(parameters, plan(&parameters))),
     }
 }
@@ -218,5 +231,6 @@ pub fn plan(parameters: &NetworkParameters) -> Plan {
         Method::L2gd { part, .. } => l2gd::plan(parameters, part),
         Method::FedMtl { pull } => fed_mtl::plan(parameters, pull),
         Method::LocalOnly => local_only::plan(parameters),
+        Method::LowRank(_) => lora::plan(parameters, Trained::Travelling),
     }
 }

@@ -30,6 +30,16 @@ impl<'a, const MASKED: bool> Backward<'a, MASKED> {
     }
 }
 
+#[cfg(feature = "adapter")]
+impl<'a> Backward<'a, false> {
+    /// Of weights without a bias.
+    pub fn product(delta: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
+        let outputs = outputs.max(1);
+        let inputs = weights.len() / outputs;
+        Self { delta, layer: weights, inputs, outputs, activations: &[], out }
+    }
+}
+
 impl<const MASKED: bool> Kernel for Backward<'_, MASKED> {
     #[inline(always)]
     fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(self, v: V) {

@@ -1,4 +1,4 @@
-//! `out = x W + bias`.
+//! `out = x W + bias`, and `out += x W`.
 
 use super::lanes::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
@@ -13,6 +13,8 @@ pub struct Forward<'a> {
     inputs: usize,
     outputs: usize,
     out: &'a mut [f32],
+    /// Whether sums start with the bias.
+    biased: bool,
     /// The inputs at hand, and how many.
     first: usize,
     count: usize,
@@ -22,7 +24,15 @@ impl<'a> Forward<'a> {
     pub fn new(x: &'a [f32], layer: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
         let outputs = outputs.max(1);
         let inputs = (layer.len() / outputs).saturating_sub(1);
-        Self { x, layer, inputs, outputs, out, first: 0, count: 0 }
+        Self { x, layer, inputs, outputs, out, biased: true, first: 0, count: 0 }
+    }
+
+    /// Of weights without a bias: sums start with what is in `out`.
+    #[cfg(feature = "adapter")]
+    pub fn product(x: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
+        let outputs = outputs.max(1);
+        let inputs = weights.len() / outputs;
+        Self { x, layer: weights, inputs, outputs, out, biased: false, first: 0, count: 0 }
     }
 }
 
@@ -32,9 +42,13 @@ impl Kernel for Forward<'_> {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let n = self.out.len() / outputs;
         let n = self.x.len().checked_div(inputs).map_or(n, |rows| rows.min(n));
-        let Some(bias) = self.layer.get(inputs * outputs..).and_then(|b| b.get(..outputs)) else { return };
-        for out in self.out.chunks_exact_mut(outputs).take(n) {
-            out.copy_from_slice(bias);
+        if self.biased {
+            let Some(bias) = self.layer.get(inputs * outputs..).and_then(|b| b.get(..outputs)) else {
+                return;
+            };
+            for out in self.out.chunks_exact_mut(outputs).take(n) {
+                out.copy_from_slice(bias);
+            }
         }
         while self.first < inputs {
             self.count = PIECE.min(inputs - self.first);
@@ -52,7 +66,7 @@ impl Tiles for Forward<'_> {
         row: usize,
         column: usize,
     ) -> Option<()> {
-        let Self { x, layer, inputs, outputs, ref mut out, first, count } = *self;
+        let Self { x, layer, inputs, outputs, ref mut out, first, count, .. } = *self;
         let x = rows_of::<R>(x.get(first..)?, row, inputs, count)?;
         let mut sums = load_tile::<V, R, C>(v, out, row * outputs + column, outputs)?;
         let mut weights = layer.get(first * outputs + column..)?;

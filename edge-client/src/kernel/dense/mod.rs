@@ -109,3 +109,40 @@ pub fn descend(
 ) {
     dispatch(Gradient::new(x, delta, outputs, Descent { layer, momentum, step_size }));
 }
+
+/// `out += x W`, of weights without a bias: `x` is n x i, `weights` i x o, `out` n x o, where o is `outputs`.
+///
+/// A sum goes on from what is in `out`; products follow by input, ascending.
+#[cfg(feature = "adapter")]
+#[inline(never)]
+pub fn add_product(x: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
+    dispatch(Forward::product(x, weights, outputs, out));
+}
+
+/// [`backward_linear`] for weights without a bias, i x o.
+#[cfg(feature = "adapter")]
+#[inline(never)]
+pub fn backward_product(delta: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
+    dispatch(Backward::product(delta, weights, outputs, out));
+}
+
+/// [`add_gradient`] of weights without a bias: `sums` is i x o.
+#[cfg(feature = "adapter")]
+#[inline(never)]
+pub fn add_product_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
+    dispatch(Gradient::product(x, delta, outputs, Sums(sums)));
+}
+
+/// [`descend`] on weights without a bias, i x o.
+#[cfg(feature = "adapter")]
+#[inline(never)]
+pub fn descend_product(
+    x: &[f32],
+    delta: &[f32],
+    outputs: usize,
+    weights: &mut [f32],
+    momentum: Option<Momentum>,
+    step_size: f32,
+) {
+    dispatch(Gradient::product(x, delta, outputs, Descent { layer: weights, momentum, step_size }));
+}

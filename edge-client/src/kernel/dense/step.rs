@@ -87,6 +87,8 @@ pub struct Gradient<'a, T> {
     delta: &'a [f32],
     inputs: usize,
     outputs: usize,
+    /// Whether the target has a row more, for the bias.
+    biased: bool,
     target: T,
 }
 
@@ -94,11 +96,23 @@ impl<'a, T: Target> Gradient<'a, T> {
     pub fn new(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T) -> Self {
         let outputs = outputs.max(1);
         let inputs = (target.len() / outputs).saturating_sub(1);
+        Self::of(x, delta, [inputs, outputs], true, target)
+    }
+
+    /// Of weights without a bias.
+    #[cfg(feature = "adapter")]
+    pub fn product(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T) -> Self {
+        let outputs = outputs.max(1);
+        let inputs = target.len() / outputs;
+        Self::of(x, delta, [inputs, outputs], false, target)
+    }
+
+    fn of(x: &'a [f32], delta: &'a [f32], [inputs, outputs]: [usize; 2], biased: bool, target: T) -> Self {
         // Samples whose input and error are both there.
         let n = delta.len() / outputs;
         let n = x.len().checked_div(inputs).map_or(n, |rows| rows.min(n));
         let (x, delta) = (x.get(..n * inputs), delta.get(..n * outputs));
-        Self { x: x.unwrap_or_default(), delta: delta.unwrap_or_default(), inputs, outputs, target }
+        Self { x: x.unwrap_or_default(), delta: delta.unwrap_or_default(), inputs, outputs, biased, target }
     }
 }
 
@@ -109,7 +123,9 @@ impl<T: Target> Kernel for Gradient<'_, T> {
         for row in (0..inputs).step_by(PIECE) {
             cover::<V, ROWS, COUNT>(&mut self, v, row..inputs.min(row + PIECE), outputs);
         }
-        cover::<V, 1, COUNT>(&mut self, v, inputs..inputs + 1, outputs);
+        if self.biased {
+            cover::<V, 1, COUNT>(&mut self, v, inputs..inputs + 1, outputs);
+        }
     }
 }
 
@@ -121,7 +137,7 @@ impl<T: Target> Tiles for Gradient<'_, T> {
         row: usize,
         column: usize,
     ) -> Option<()> {
-        let Self { x, delta, inputs, outputs, ref mut target } = *self;
+        let Self { x, delta, inputs, outputs, ref mut target, .. } = *self;
         let mut sums = [[v.splat(0.0); C]; R];
         let mut r = 0;
         while r < R {

@@ -9,21 +9,30 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
-use crate::memory::{Front, NetworkShape};
+use crate::memory::{Front, NetworkMemory, NetworkShape};
 
 /// What a network of this shape can do; the session fills in the frame limit.
-pub fn capabilities(shape: NetworkShape) -> Capabilities {
-    let shared_head = cfg!(feature = "shared-head");
+pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
+    let shape = memory.shape();
+    let adapted = shape.is_adapted();
+    let shared_head = cfg!(feature = "shared-head") && !adapted;
     let body = shape.layers() - 1;
-    let layers = if shared_head { body + 1 } else { body };
+    let layers = if adapted {
+        factors(shape).end
+    } else if shared_head {
+        body + 1
+    } else {
+        body
+    };
     let elements = |layers: Range<usize>| u32::try_from(shape.range(layers).len()).unwrap_or(u32::MAX);
-    let mut roles = Role::Representation.bit();
+    let mut roles =
+        if adapted { Role::AdapterDown.bit() | Role::AdapterUp.bit() } else { Role::Representation.bit() };
     if shared_head {
         roles |= Role::SharedHead.bit();
     }
     Capabilities {
         frame_limit: 0,
-        model: model(shape),
+        model: model(memory),
         tasks: sgd_bit() | fit_head_bit(),
         roles,
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
@@ -36,10 +45,16 @@ pub fn capabilities(shape: NetworkShape) -> Capabilities {
 }
 
 /// The model, as a hello says it.
-pub fn model(shape: NetworkShape) -> Model {
+pub fn model<M: NetworkMemory>(memory: &M) -> Model {
+    let shape = memory.shape();
     let outputs = small(shape.outputs);
     match shape.front {
         Front::Nothing => Model::network(small(shape.features), hidden(shape), outputs),
+        #[cfg(feature = "adapter")]
+        Front::Adapter { features, rank, width } => {
+            let frozen = memory.frozen().checksum();
+            Model::adapted(small(features), small(rank), small(width), hidden(shape), outputs, frozen)
+        }
         #[cfg(feature = "convolution")]
         Front::Filters { image, filters } => Model::convolutional(image, filters, hidden(shape), outputs),
         #[cfg(feature = "recurrent")]
@@ -62,7 +77,29 @@ fn small(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
-/// The layers that a round's tensors are: all before the head, or these and the head, or the last few, or none. What may
+/// The layers that are an adapter's factors: the first two, or none.
+pub fn factors(shape: NetworkShape) -> Range<usize> {
+    if shape.is_adapted() { 0..2 } else { 0..0 }
+}
+
+/// Whether the layer that stays has the sizes of the shape.
+#[cfg(feature = "adapter")]
+pub fn is_frozen_well<M: NetworkMemory>(memory: &M) -> bool {
+    match memory.shape().front {
+        Front::Adapter { features, width, .. } => memory.frozen().fits(features, width),
+        _ => true,
+    }
+}
+
+/// What a layer travels as; `from_above`: without the first ones.
+pub fn role(shape: NetworkShape, layer: usize, from_above: bool) -> Role {
+    if shape.is_adapted() {
+        return if layer == 0 { Role::AdapterDown } else { Role::AdapterUp };
+    }
+    if layer + 1 == shape.layers() || from_above { Role::SharedHead } else { Role::Representation }
+}
+
+/// The layers that a round's tensors are: of an adapter, its factors or one of them; otherwise all before the head, or these and the head, or the last few, or none. What may
 /// not leave may not come, either.
 ///
 /// # Errors
@@ -71,22 +108,25 @@ pub fn travelling(shape: NetworkShape, tensors: &[TensorDescriptor]) -> Result<R
     let head = shape.layers() - 1;
     let layers = match tensors.first() {
         None => 0..0,
-        Some(tensor) if tensor.role == Role::Representation => 0..tensors.len(),
+        Some(tensor) if tensor.role == Role::AdapterUp => 1..1 + tensors.len(),
+        Some(tensor) if matches!(tensor.role, Role::Representation | Role::AdapterDown) => 0..tensors.len(),
         Some(_) => shape.layers().saturating_sub(tensors.len())..shape.layers(),
     };
-    let whole = layers.is_empty() || layers.start > 0 || layers.end >= head;
+    let factors = factors(shape);
+    let whole = if factors.is_empty() {
+        layers.is_empty() || layers.start > 0 || layers.end >= head
+    } else {
+        layers.end <= factors.end
+    };
     let shared = layers.end > head;
     let fits = layers.end <= shape.layers()
         && layers.len() == tensors.len()
         && whole
         && (!shared || cfg!(feature = "shared-head"));
-    let role =
-        |layer| if layer == head || layers.start > 0 { Role::SharedHead } else { Role::Representation };
     let same = |(layer, tensor): (usize, &TensorDescriptor)| {
-        let (inputs, outputs) = shape.layer(layer).matrix();
-        tensor.role == role(layer)
-            && usize::from(tensor.rows) == inputs + 1
-            && usize::from(tensor.cols) == outputs
+        tensor.role == role(shape, layer, layers.start > 0)
+            && usize::from(tensor.rows) == shape.layer(layer).rows()
+            && usize::from(tensor.cols) == shape.layer(layer).matrix().1
     };
     let encoding = tensors.first().map(|tensor| tensor.encoding);
     let alike = tensors.iter().all(|tensor| Some(tensor.encoding) == encoding);

@@ -6,6 +6,8 @@ use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
 use super::batch::{Draw, Scratch, activations_of, cut, notes_of, usable};
 use super::{kept, order};
+#[cfg(feature = "adapter")]
+use crate::kernel::Layer;
 use crate::kernel::dense;
 use crate::kernel::layer::{Gradient, Seen, Step};
 use crate::memory::{NetworkParts, NetworkShape};
@@ -90,6 +92,8 @@ pub fn run(
 /// What the layers from `first` on make of the first `size` samples of the batch in memory. The last of the activations are
 /// the logits.
 pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
+    #[cfg(feature = "adapter")]
+    let frozen = parts.frozen;
     let NetworkParts { shape, parameters, scratch, .. } = parts;
     let Scratch { inputs, activations, notes, working, .. } = Scratch::of(*shape, scratch);
     let last = shape.layers() - 1;
@@ -100,6 +104,11 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
         let (below, own) = cut(activations, activations_of(*shape, number, size).start);
         let x = seen(*shape, number, size, inputs, below);
         if let Some(out) = own.get_mut(..size * layer.outputs()) {
+            #[cfg(feature = "adapter")]
+            if matches!(layer, Layer::Up { .. }) {
+                let samples = inputs.get(..size * shape.features).unwrap_or_default();
+                frozen.forward(samples, layer.outputs(), out);
+            }
             layer.forward(x, weights, out, notes, working);
             if number < last && layer.is_rectified() {
                 dense::relu(out);

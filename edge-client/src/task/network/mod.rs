@@ -74,7 +74,7 @@ impl<M: NetworkMemory> Network<M> {
 
     /// The model, as a hello says it.
     pub fn model(&self) -> Model {
-        accepts::model(self.memory.shape())
+        accepts::model(&self.memory)
     }
 
     /// All layers, one after the other.

@@ -5,7 +5,7 @@ use core::ops::Range;
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descent, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, Trained,
 };
-use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 use super::epochs::{self, Phase};
 use super::{Network, accepts, layers_bits, order};
@@ -28,12 +28,12 @@ fn phases(shape: NetworkShape, task: &Wire, travelling: &Range<usize>) -> Result
     let all = 0..shape.layers();
     match *task {
         Wire::Sgd { head_epochs, epochs, trained, .. } => {
-            let staying = if travelling.start > 0 { 0..travelling.start } else { travelling.end..all.end };
-            let trained = match trained {
-                Trained::Travelling => travelling.clone(),
-                Trained::All => all,
-                _ => return Err(DeclineReason::Parameter),
+            let staying = match accepts::factors(shape) {
+                factors if !factors.is_empty() => factors.end..all.end,
+                _ if travelling.start > 0 => 0..travelling.start,
+                _ => travelling.end..all.end,
             };
+            let trained = trained_layers(shape, trained, travelling).ok_or(DeclineReason::Parameter)?;
             let phases = [Phase { layers: staying, epochs: head_epochs }, Phase { layers: trained, epochs }];
             // Something has to be learnt.
             if phases.iter().any(Phase::is_active) { Ok(phases) } else { Err(DeclineReason::Parameter) }
@@ -46,9 +46,32 @@ fn phases(shape: NetworkShape, task: &Wire, travelling: &Range<usize>) -> Result
     }
 }
 
+/// The layers that the epochs of a round change, if its parameters make sense.
+fn trained_layers(shape: NetworkShape, trained: Trained, travelling: &Range<usize>) -> Option<Range<usize>> {
+    let factors = accepts::factors(shape);
+    match trained {
+        Trained::Travelling if factors.is_empty() || *travelling == factors => Some(travelling.clone()),
+        Trained::All if factors.is_empty() => Some(0..shape.layers()),
+        Trained::Down if !factors.is_empty() => Some(0..1),
+        Trained::Up if !factors.is_empty() => Some(1..2),
+        _ => None,
+    }
+}
+
+/// The layers that are sent after a round of `task`.
+fn sent(shape: NetworkShape, task: &Wire, travelling: &Range<usize>) -> Range<usize> {
+    match *task {
+        Wire::Sgd { trained: trained @ (Trained::Down | Trained::Up), .. } => {
+            trained_layers(shape, trained, travelling).unwrap_or_default()
+        }
+        Wire::Sgd { .. } => travelling.clone(),
+        _ => 0..0,
+    }
+}
+
 impl<M: NetworkMemory> Task for Network<M> {
     fn capabilities(&self) -> Capabilities {
-        accepts::capabilities(self.memory.shape())
+        accepts::capabilities(&self.memory)
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -60,6 +83,10 @@ impl<M: NetworkMemory> Task for Network<M> {
         let descent = descent(&round.task)?;
         let travelling = accepts::travelling(shape, &round.tensors)?;
         phases(shape, &round.task, &travelling)?;
+        #[cfg(feature = "adapter")]
+        if !accepts::is_frozen_well(&self.memory) {
+            return Err(DeclineReason::Device);
+        }
         let velocity = self.memory.parts().velocity.len() == shape.parameters();
         if !accepts::possible(shape, descent, velocity) {
             return Err(DeclineReason::Parameter);
@@ -141,11 +168,11 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn upload(&self) -> Descriptors {
         let shape = self.memory.shape();
-        let Some(Wire::Sgd { encoding, .. }) = self.state.task else { return Descriptors::new() };
-        let travelling = self.state.travelling.clone();
-        let from_above = travelling.start > 0;
+        let Some(task @ Wire::Sgd { encoding, .. }) = self.state.task else { return Descriptors::new() };
+        let sent = sent(shape, &task, &self.state.travelling);
+        let from_above = sent.start > 0;
         let mut tensors = Descriptors::new();
-        for layer in travelling {
+        for layer in sent {
             // Of few layers: collecting them would bring a panic along.
             match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
                 Some(Ok(())) => {}
@@ -156,12 +183,13 @@ impl<M: NetworkMemory> Task for Network<M> {
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
-        let (Some(Wire::Sgd { .. }), Some(layer)) =
-            (self.state.task, self.state.travelling.clone().nth(index))
+        let shape = self.memory.shape();
+        let Some(layer) =
+            self.state.task.and_then(|task| sent(shape, &task, &self.state.travelling).nth(index))
         else {
             return;
         };
-        let range = self.memory.shape().range(layer..layer + 1);
+        let range = shape.range(layer..layer + 1);
         let values = self.memory.parameters().get(range).unwrap_or_default();
         for (place, &value) in out.iter_mut().zip(values.iter().skip(first)) {
             *place = value;
@@ -198,9 +226,8 @@ fn descriptor(
     from_above: bool,
     encoding: Encoding,
 ) -> Option<TensorDescriptor> {
-    let (inputs, outputs) = shape.layer(layer).matrix();
-    let head = layer + 1 == shape.layers();
-    let role = if head || from_above { Role::SharedHead } else { Role::Representation };
-    let (rows, cols) = (u16::try_from(inputs + 1).ok()?, u16::try_from(outputs).ok()?);
+    let matrix = shape.layer(layer);
+    let role = accepts::role(shape, layer, from_above);
+    let (rows, cols) = (u16::try_from(matrix.rows()).ok()?, u16::try_from(matrix.matrix().1).ok()?);
     Some(TensorDescriptor::inline(role, encoding, rows, cols))
 }

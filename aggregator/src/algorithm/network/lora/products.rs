@@ -1,0 +1,198 @@
+//! The mean of products `A_i B_i`, by its factors: never a matrix of the layer's size.
+//!
+//! With all A_i side by side as D (d x Nr) and all B_i, each times its part of the weight, one below the other as U (Nr x h), the
+//! mean of products is D U. From the QR factorisations of D and of U^T a core is left, `R_D R_U^T`, of at most Nr rows and
+//! columns, with the same norm and singular values.
+
+use crate::linalg::{Matrix, product};
+
+/// An update of both factors.
+#[derive(Clone, Debug)]
+pub struct Factors {
+    /// Its weight.
+    pub weight: f64,
+    /// A, d x r.
+    pub down: Matrix,
+    /// B, r x h.
+    pub up: Matrix,
+}
+
+/// The mean of the products of updates, in two factors.
+#[derive(Clone, Debug)]
+pub struct MeanOfProducts {
+    /// D: all A_i, side by side.
+    downs: Matrix,
+    /// U: all B_i times their part of the weight, one below the other.
+    ups: Matrix,
+    /// Of each update.
+    parts: Vec<f64>,
+    rank: usize,
+}
+
+impl MeanOfProducts {
+    /// Of updates of the same sizes, of which some have a weight. `None` without.
+    #[must_use]
+    pub fn new(updates: &[Factors]) -> Option<Self> {
+        let total: f64 = updates.iter().map(|update| update.weight).sum();
+        let first = updates.first().filter(|_| total > 0.0)?;
+        let ((d, rank), h) = (first.down.shape(), first.up.ncols());
+        let parts: Vec<f64> = updates.iter().map(|update| update.weight / total).collect();
+        let mut downs = Matrix::zeros(d, updates.len() * rank);
+        let mut ups = Matrix::zeros(updates.len() * rank, h);
+        for (number, (update, part)) in updates.iter().zip(&parts).enumerate() {
+            downs.columns_mut(number * rank, rank).copy_from(&update.down);
+            ups.rows_mut(number * rank, rank).copy_from(&(&update.up * *part));
+        }
+        Some(Self { downs, ups, parts, rank })
+    }
+
+    /// How far the product of the means is from the mean of the products, in Frobenius norms, relative to the latter: what
+    /// plain averaging of both factors adds (Chen et al. 2025, equations 1 and 2). 0 where all is zero.
+    ///
+    /// `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`, with E the parts of the weight times identities, one below the other,
+    /// and J identities side by side.
+    #[must_use]
+    pub fn interference(&self) -> f64 {
+        let mut means = Matrix::zeros(self.rank, self.ups.ncols());
+        for number in 0..self.parts.len() {
+            means += self.ups.rows(number * self.rank, self.rank);
+        }
+        let mut apart = self.ups.clone();
+        for (number, part) in self.parts.iter().enumerate() {
+            let mut own = apart.rows_mut(number * self.rank, self.rank);
+            own -= &means * *part;
+        }
+        let left = self.downs.clone().qr().r();
+        let norm = |right: &Matrix| product(&left, right).norm();
+        let whole = norm(&self.ups);
+        if whole > 0.0 { norm(&apart) / whole } else { 0.0 }
+    }
+
+    /// The best factors of rank r (Eckart and Young 1936): A has orthonormal columns, B the singular values (FlexLoRA, Bai
+    /// et al. 2024). `None` if a value is not finite.
+    #[must_use]
+    pub fn truncated(&self) -> Option<(Matrix, Matrix)> {
+        let left = self.downs.clone().qr();
+        let right = self.ups.transpose().qr();
+        let core = product(&left.r(), &right.r().transpose());
+        if core.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let svd = core.svd(true, true);
+        let (u, v_t) = (svd.u?, svd.v_t?);
+        let mut order: Vec<usize> = (0..svd.singular_values.len()).collect();
+        order.sort_by(|a, b| svd.singular_values[*b].total_cmp(&svd.singular_values[*a]));
+        let (mut down, mut up) =
+            (Matrix::zeros(self.downs.nrows(), self.rank), Matrix::zeros(self.rank, self.ups.ncols()));
+        let (left, right) = (product(&left.q(), &u), product(&right.q(), &v_t.transpose()));
+        for (place, &from) in order.iter().take(self.rank).enumerate() {
+            let value = svd.singular_values[from];
+            // One result, not one up to signs: the largest entry of a column is positive.
+            let column = left.column(from);
+            let sign =
+                column.iter().fold(0.0f64, |most, v| if v.abs() > most.abs() { *v } else { most }).signum();
+            down.set_column(place, &(column * sign));
+            up.set_row(place, &(right.column(from).transpose() * (sign * value)));
+        }
+        Some((down, up))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::{Purpose, stream};
+
+    /// Updates of these sizes, drawn.
+    fn drawn(seed: u64, count: usize, [d, rank, h]: [usize; 3]) -> Vec<Factors> {
+        let mut random = stream(seed, Purpose::Network, 0);
+        let update = |number: usize| Factors {
+            weight: number as f64 + 1.0,
+            down: Matrix::from_fn(d, rank, |_, _| random.normal()),
+            up: Matrix::from_fn(rank, h, |_, _| random.normal()),
+        };
+        (0..count).map(update).collect()
+    }
+
+    /// The means of A, of B, and of their products, all of them dense.
+    fn dense(updates: &[Factors]) -> (Matrix, Matrix, Matrix) {
+        let total: f64 = updates.iter().map(|update| update.weight).sum();
+        let mean = |of: &dyn Fn(&Factors) -> Matrix| {
+            updates
+                .iter()
+                .map(|update| of(update) * (update.weight / total))
+                .reduce(|a, b| a + b)
+                .unwrap_or_default()
+        };
+        (mean(&|u| u.down.clone()), mean(&|u| u.up.clone()), mean(&|u| product(&u.down, &u.up)))
+    }
+
+    const SIZES: [[usize; 3]; 4] = [[9, 2, 5], [4, 3, 11], [20, 1, 20], [3, 2, 3]];
+
+    /// Against dense matrices, and against the identity `mean((A_i - mean A)(B_i - mean B))`.
+    #[test]
+    fn interference_is_what_it_is_for_dense_matrices() {
+        for (seed, sizes) in SIZES.into_iter().enumerate() {
+            for count in [1, 2, 5] {
+                let updates = drawn(seed as u64, count, sizes);
+                let (down, up, both) = dense(&updates);
+                let expected = (&both - product(&down, &up)).norm() / both.norm();
+                let centred: Vec<Factors> = updates
+                    .iter()
+                    .map(|u| Factors { weight: u.weight, down: &u.down - &down, up: &u.up - &up })
+                    .collect();
+                let (_, _, identity) = dense(&centred);
+                assert!((identity.norm() / both.norm() - expected).abs() < 1e-12);
+                let got = MeanOfProducts::new(&updates).map(|mean| mean.interference());
+                assert!(got.is_some_and(|got| (got - expected).abs() < 1e-12), "{got:?} {expected}");
+            }
+        }
+    }
+
+    /// Where all have one of the factors in common there is none.
+    #[test]
+    fn alternating_rounds_do_not_interfere() {
+        for down_is_common in [true, false] {
+            let mut updates = drawn(7, 4, [12, 3, 6]);
+            let first = updates[0].clone();
+            for update in &mut updates {
+                if down_is_common { update.down = first.down.clone() } else { update.up = first.up.clone() }
+            }
+            let interference = MeanOfProducts::new(&updates).map_or(f64::NAN, |mean| mean.interference());
+            assert!(interference < 1e-14, "{interference}");
+        }
+    }
+
+    /// The error of the truncation is what singular values are left, and one update is kept whole.
+    #[test]
+    fn truncation_is_the_best_there_is() {
+        for (seed, sizes) in SIZES.into_iter().enumerate() {
+            for count in [1, 2, 5] {
+                let updates = drawn(seed as u64, count, sizes);
+                let (_, _, both) = dense(&updates);
+                let Some((down, up)) = MeanOfProducts::new(&updates).and_then(|mean| mean.truncated()) else {
+                    panic!("finite values have a decomposition");
+                };
+                let mut values: Vec<f64> = both.clone().singular_values().iter().copied().collect();
+                values.sort_by(|a, b| b.total_cmp(a));
+                let rest: f64 = values.iter().skip(sizes[1]).map(|v| v * v).sum();
+                let error = (&both - product(&down, &up)).norm_squared();
+                assert!((error - rest).abs() < 1e-9 * both.norm_squared(), "{error} {rest}");
+                if count == 1 {
+                    assert!(error < 1e-20 * both.norm_squared());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_weight_there_is_no_mean() {
+        assert!(MeanOfProducts::new(&[]).is_none());
+        let mut updates = drawn(1, 1, [2, 1, 2]);
+        updates[0].weight = 0.0;
+        assert!(MeanOfProducts::new(&updates).is_none());
+        updates[0] =
+            Factors { weight: 1.0, down: Matrix::from_element(2, 1, f64::NAN), up: updates[0].up.clone() };
+        assert!(MeanOfProducts::new(&updates).is_some_and(|mean| mean.truncated().is_none()));
+    }
+}

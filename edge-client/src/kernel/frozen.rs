@@ -1,0 +1,88 @@
+//! A dense layer that stays as it is, read where it lies: in flash.
+
+use fedspan_protocol::frame::{Crc32c, crc32c_f32};
+
+use super::dense;
+
+/// A layer from d inputs to o outputs whose weights nobody trains.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Frozen<'a> {
+    /// None: its outputs are zero.
+    #[default]
+    Nothing,
+    /// (d + 1) x o values as in [`dense`], the last row the bias.
+    F32(&'a [f32]),
+    /// A quarter of the flash: a weight is its byte times the scale of its output.
+    I8 {
+        /// d x o, row-major.
+        weights: &'a [i8],
+        /// Of each output.
+        scales: &'a [f32],
+        /// Of each output.
+        biases: &'a [f32],
+    },
+}
+
+impl Frozen<'_> {
+    /// Whether it is a layer of so many inputs and outputs, all of them finite, or none at all.
+    #[must_use]
+    pub fn fits(&self, inputs: usize, outputs: usize) -> bool {
+        let finite = |values: &[f32]| super::all_within(values, f32::MAX);
+        match self {
+            Self::Nothing => true,
+            Self::F32(values) => values.len() == (inputs + 1) * outputs && finite(values),
+            Self::I8 { weights, scales, biases } => {
+                weights.len() == inputs * outputs
+                    && scales.len() == outputs
+                    && biases.len() == outputs
+                    && finite(scales)
+                    && finite(biases)
+            }
+        }
+    }
+
+    /// CRC-32C of its numbers, little endian, in the order of the fields; 0 of none.
+    #[must_use]
+    pub fn checksum(&self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::F32(values) => crc32c_f32(values),
+            Self::I8 { weights, scales, biases } => {
+                let mut crc = Crc32c::new();
+                for &weight in *weights {
+                    crc.update(&weight.to_le_bytes());
+                }
+                for value in scales.iter().chain(*biases) {
+                    crc.update(&value.to_le_bytes());
+                }
+                crc.finish()
+            }
+        }
+    }
+
+    /// `out = x W + bias` of n samples: `x` is n x d, `out` receives n x o, where o is `outputs`.
+    ///
+    /// In `f32` as [`dense::forward`]. Of bytes a sum starts with zero, products with the bytes follow by input, ascending;
+    /// then it is multiplied by the scale, and the bias added.
+    pub fn forward(&self, x: &[f32], outputs: usize, out: &mut [f32]) {
+        match *self {
+            Self::Nothing => out.fill(0.0),
+            Self::F32(values) => dense::forward(x, values, outputs, out),
+            Self::I8 { weights, scales, biases } => {
+                let outputs = outputs.max(1);
+                let inputs = (weights.len() / outputs).max(1);
+                for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact_mut(outputs)) {
+                    out.fill(0.0);
+                    for (x, weights) in x.iter().zip(weights.chunks_exact(outputs)) {
+                        for (sum, &weight) in out.iter_mut().zip(weights) {
+                            *sum += x * f32::from(weight);
+                        }
+                    }
+                    for ((sum, scale), bias) in out.iter_mut().zip(scales).zip(biases) {
+                        *sum = *sum * scale + bias;
+                    }
+                }
+            }
+        }
+    }
+}
