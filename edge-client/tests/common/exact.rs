@@ -26,6 +26,8 @@ impl Pass {
                 let all: Vec<_> = (0..inputs).map(|input| (input, input)).collect();
                 (0..outputs).map(|output| (all.clone(), output)).collect()
             }
+            #[cfg(feature = "adapter")]
+            Layer::Down { .. } | Layer::Up { .. } => panic!("an adapter is tested by itself"),
             #[cfg(feature = "convolution")]
             Layer::Filters { convolution, pooling } => {
                 let larger = |terms: &Terms| sum(terms, &x, weights, layer);

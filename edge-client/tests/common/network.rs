@@ -53,16 +53,7 @@ impl NetworkHeap {
 
 impl NetworkMemory for NetworkHeap {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self {
-            shape,
-            parameters,
-            velocity,
-            scratch,
-            classes,
-            kept,
-            #[cfg(feature = "adapter")]
-                frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
-        } = self;
+        let Self { shape, parameters, velocity, scratch, classes, kept } = self;
         NetworkParts {
             shape: *shape,
             parameters,

@@ -1,5 +1,6 @@
 //! `out = x W + bias`, and `out += x W`.
 
+use super::super::vector;
 use super::lanes::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
@@ -74,7 +75,7 @@ impl Tiles for Forward<'_> {
         while i < count {
             let w = load(v, weights, 0)?;
             add_products(v, &mut sums, &x, i, &w)?;
-            weights = weights.get(outputs..)?;
+            weights = vector::from(weights, outputs);
             i += 1;
         }
         store_tile(v, out, row * outputs + column, outputs, &sums)

@@ -1,0 +1,400 @@
+//! Networks with an adapter: rounds of one factor or both against training in f64, what leaves and what stays.
+#![cfg(feature = "adapter")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::dense::softmax;
+use common::network::{Asked, descent, fit, labelled, sgd};
+use common::*;
+use fedspan_client::kernel::frozen::Frozen;
+use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
+use fedspan_client::task::Usage;
+use fedspan_client::{Network, Task};
+use fedspan_protocol::message::{DeclineReason, Descent, RoundId, RoundOpen, Task as Wire, Trained};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+/// Six features, rank 2, a layer of 5 outputs, 3 classes; and with a hidden layer.
+const SHAPES: [NetworkShape; 2] =
+    [NetworkShape::adapted(6, 2, 5, &[], 3, 8), NetworkShape::adapted(6, 2, 5, &[4], 3, 8)];
+const D: usize = 6;
+const R: usize = 2;
+const H: usize = 5;
+const SAMPLES: usize = 10;
+
+/// Of parameters near one: rounding, or what micromath's exponential is off by.
+const ERROR: f64 = if cfg!(feature = "micromath") { 3e-2 } else { 1e-4 };
+
+/// The layer that stays, in the forms that it may have.
+#[derive(Clone, Debug)]
+enum Layer {
+    Nothing,
+    F32(Vec<f32>),
+    I8(Vec<i8>, Vec<f32>, Vec<f32>),
+}
+
+impl Layer {
+    fn all() -> [Self; 3] {
+        let mut random = Random(11);
+        let values = (0..(D + 1) * H).map(|_| (random.normal() * 0.4) as f32).collect();
+        let bytes = (0..D * H).map(|i| (i as i32 * 37 % 255 - 127) as i8).collect();
+        let scales = (0..H).map(|o| 0.004 + 0.001 * o as f32).collect();
+        let biases = (0..H).map(|o| 0.1 * o as f32 - 0.2).collect();
+        [Self::Nothing, Self::F32(values), Self::I8(bytes, scales, biases)]
+    }
+
+    fn frozen(&self) -> Frozen<'_> {
+        match self {
+            Self::Nothing => Frozen::Nothing,
+            Self::F32(values) => Frozen::F32(values),
+            Self::I8(weights, scales, biases) => Frozen::I8 { weights, scales, biases },
+        }
+    }
+
+    /// Weight from input `i` (the bias: D) to output `o`.
+    fn weight(&self, i: usize, o: usize) -> f64 {
+        match self {
+            Self::Nothing => 0.0,
+            Self::F32(values) => values[i * H + o].into(),
+            Self::I8(_, _, biases) if i == D => biases[o].into(),
+            Self::I8(bytes, scales, _) => f64::from(bytes[i * H + o]) * f64::from(scales[o]),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Heap {
+    shape: NetworkShape,
+    parameters: Vec<f32>,
+    velocity: Vec<f32>,
+    scratch: Vec<f32>,
+    classes: Vec<u8>,
+    layer: Layer,
+}
+
+impl Heap {
+    fn new(shape: NetworkShape, layer: Layer) -> Self {
+        let parameters = vec![0.0; shape.parameters()];
+        let scratch = vec![f32::NAN; shape.scratch()];
+        Self {
+            shape,
+            velocity: parameters.clone(),
+            parameters,
+            scratch,
+            classes: vec![9; shape.batch],
+            layer,
+        }
+    }
+}
+
+impl NetworkMemory for Heap {
+    fn parts(&mut self) -> NetworkParts<'_> {
+        let Self { shape, parameters, velocity, scratch, classes, layer } = self;
+        let frozen = layer.frozen();
+        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept: &mut [], frozen }
+    }
+
+    fn shape(&self) -> NetworkShape {
+        self.shape
+    }
+
+    fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+
+    fn frozen(&self) -> Frozen<'_> {
+        self.layer.frozen()
+    }
+}
+
+fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
+    let mut random = Random(seed);
+    (0..shape.parameters()).map(|_| (random.normal() * 0.5) as f32).collect()
+}
+
+fn device(shape: NetworkShape, layer: Layer, parameters: &[f32]) -> Network<Heap> {
+    let mut network = Network::new(Heap::new(shape, layer), 5);
+    network.set_parameters(parameters).unwrap();
+    network
+}
+
+fn factor(role: Role) -> TensorDescriptor {
+    let (rows, cols) = if role == Role::AdapterDown { (D, R) } else { (R, H) };
+    TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16)
+}
+
+fn open_of(round: u32, task: Wire, roles: &[Role]) -> RoundOpen {
+    let tensors = roles.iter().map(|role| factor(*role)).collect();
+    RoundOpen { id: RoundId { round, stage: 0 }, task, tensors }
+}
+
+const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
+
+/// What of all parameters a role is.
+fn values(shape: NetworkShape, role: Role, parameters: &[f32]) -> &[f32] {
+    let layer = usize::from(role == Role::AdapterUp);
+    &parameters[shape.range(layer..layer + 1)]
+}
+
+/// Training in f64 by the definition: `relu(x (W0 + A B) + bias)`, dense layers behind it, softmax.
+struct Exact<'a> {
+    shape: NetworkShape,
+    layer: &'a Layer,
+    values: Vec<f64>,
+}
+
+impl Exact<'_> {
+    fn at(&self, layer: usize) -> std::ops::Range<usize> {
+        self.shape.range(layer..layer + 1)
+    }
+
+    /// Adds the gradient of the cross-entropy of one sample, times `scale`.
+    fn add_gradient(&self, x: &[f64], class: usize, scale: f64, sums: &mut [f64]) {
+        let (a, b) = (&self.values[self.at(0)], &self.values[self.at(1)]);
+        let merged = |i: usize, o: usize| {
+            let product: f64 = if i < D { (0..R).map(|r| a[i * R + r] * b[r * H + o]).sum() } else { 0.0 };
+            self.layer.weight(i, o) + product
+        };
+        let z: Vec<f64> =
+            (0..H).map(|o| merged(D, o) + (0..D).map(|i| x[i] * merged(i, o)).sum::<f64>()).collect();
+        // The dense layers, each with what went into it.
+        let mut inputs = vec![z.iter().map(|v| v.max(0.0)).collect::<Vec<f64>>()];
+        let last = self.shape.layers() - 1;
+        for layer in 2..=last {
+            let (rows, cols) = self.shape.layer(layer).matrix();
+            let w = &self.values[self.at(layer)];
+            let x = inputs.last().unwrap();
+            let out = (0..cols)
+                .map(|o| w[rows * cols + o] + (0..rows).map(|i| x[i] * w[i * cols + o]).sum::<f64>());
+            let out: Vec<f64> = out.map(|v| if layer < last { v.max(0.0) } else { v }).collect();
+            inputs.push(out);
+        }
+        let mut errors = softmax(inputs.last().unwrap());
+        errors[class] -= 1.0;
+        for layer in (2..=last).rev() {
+            let (rows, cols) = self.shape.layer(layer).matrix();
+            let (w, at) = (&self.values[self.at(layer)], self.at(layer).start);
+            let x = &inputs[layer - 2];
+            for o in 0..cols {
+                for i in 0..rows {
+                    sums[at + i * cols + o] += scale * x[i] * errors[o];
+                }
+                sums[at + rows * cols + o] += scale * errors[o];
+            }
+            let back = |i: usize| (0..cols).map(|o| w[i * cols + o] * errors[o]).sum::<f64>();
+            errors = (0..rows).map(|i| if x[i] > 0.0 { back(i) } else { 0.0 }).collect();
+        }
+        let (at_a, at_b) = (self.at(0).start, self.at(1).start);
+        for r in 0..R {
+            let u: f64 = (0..D).map(|i| x[i] * a[i * R + r]).sum();
+            let of_u: f64 = (0..H).map(|o| errors[o] * b[r * H + o]).sum();
+            for o in 0..H {
+                sums[at_b + r * H + o] += scale * u * errors[o];
+            }
+            for i in 0..D {
+                sums[at_a + i * R + r] += scale * x[i] * of_u;
+            }
+        }
+    }
+
+    /// Steps that change some layers.
+    fn train(
+        &mut self,
+        layers: std::ops::Range<usize>,
+        batches: &[Vec<usize>],
+        samples: &Sliced,
+        steps: Descent,
+    ) {
+        let classes = samples.y64();
+        let mut velocity = vec![0.0; self.values.len()];
+        for batch in batches {
+            let mut sums = vec![0.0; self.values.len()];
+            for &number in batch {
+                let x: Vec<f64> = samples.get(number).0.iter().map(|v| f64::from(*v)).collect();
+                let class = (0..self.shape.outputs).find(|c| classes[(number, *c)] == 1.0).unwrap();
+                self.add_gradient(&x, class, 1.0 / batch.len() as f64, &mut sums);
+            }
+            for place in self.shape.range(layers.clone()) {
+                velocity[place] = f64::from(steps.momentum) * velocity[place] + sums[place];
+                self.values[place] -= f64::from(steps.step_size) * velocity[place];
+            }
+        }
+    }
+}
+
+#[test]
+fn every_round_trains_as_its_definition_does() {
+    let steps = descent(0.2, 0.5, 3);
+    let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Travelling, 0..2)];
+    for (shape, layer) in SHAPES.into_iter().flat_map(|shape| Layer::all().map(|layer| (shape, layer))) {
+        let (own, came) = (drawn(shape, 1), drawn(shape, 2));
+        for (what, layers) in trained.clone() {
+            for head_epochs in [0, 2] {
+                let task = sgd(steps, head_epochs, 3, what);
+                let mut network = device(shape, layer.clone(), &own);
+                let open = open_of(3, task, &BOTH);
+                let tensors = BOTH.map(|role| values(shape, role, &came));
+                receive(&mut network, &open, &tensors).unwrap();
+                let mut source = Asked::new(labelled(shape, SAMPLES, 3));
+                let usage = network.run(open.id, &mut source).unwrap();
+                assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 });
+
+                let mut start = own.clone();
+                start[shape.range(0..2)].copy_from_slice(&came[shape.range(0..2)]);
+                let values = start.iter().map(|v| f64::from(*v)).collect();
+                let mut exact = Exact { shape, layer: &layer, values };
+                let batches: Vec<Vec<Vec<usize>>> = source
+                    .epochs()
+                    .iter()
+                    .map(|order| order.chunks(3).map(<[_]>::to_vec).collect())
+                    .collect();
+                let (first, then) = batches.split_at(head_epochs.into());
+                assert_eq!(then.len(), 3);
+                exact.train(2..shape.layers(), &first.concat(), &source.samples, steps);
+                exact.train(layers.clone(), &then.concat(), &source.samples, steps);
+                for (got, expected) in network.parameters().iter().zip(&exact.values) {
+                    let error = (f64::from(*got) - expected).abs();
+                    assert!(error < ERROR, "{layer:?} {what:?} {head_epochs}: {got} {expected}");
+                }
+                // What is not trained has not moved by a bit, and what is trained is what leaves, in its role.
+                for number in (0..2).filter(|number| !layers.contains(number)) {
+                    let range = shape.range(number..number + 1);
+                    assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]));
+                }
+                let roles: Vec<Role> = network.upload().iter().map(|tensor| tensor.role).collect();
+                assert_eq!(roles, BOTH[layers.clone()]);
+                assert_eq!(
+                    bits(&emitted(&network, 4)),
+                    bits(&network.parameters()[shape.range(layers.clone())])
+                );
+            }
+        }
+    }
+}
+
+/// What did not change need not come again; what is not there is asked for.
+#[test]
+fn a_round_may_bring_one_factor_to_who_has_the_other() {
+    let shape = SHAPES[0];
+    let (own, came) = (drawn(shape, 1), drawn(shape, 2));
+    let steps = descent(0.1, 0.0, 5);
+    let mut source = labelled(shape, SAMPLES, 3);
+    let up = |round| open_of(round, sgd(steps, 0, 1, Trained::Up), &[Role::AdapterDown]);
+
+    // Nothing is there at all.
+    let mut network = Network::new(Heap::new(shape, Layer::Nothing), 5);
+    assert_eq!(network.open(&up(1)), Err(DeclineReason::Tensors));
+
+    let mut network = device(shape, Layer::Nothing, &own);
+    let whole = open_of(1, sgd(steps, 0, 1, Trained::Down), &BOTH);
+    receive(&mut network, &whole, &BOTH.map(|role| values(shape, role, &came))).unwrap();
+    network.run(whole.id, &mut source).unwrap();
+    let down = drawn(shape, 4);
+    receive(&mut network, &up(2), &[values(shape, Role::AdapterDown, &down)]).unwrap();
+    network.run(up(2).id, &mut source).unwrap();
+    let mut other = device(shape, Layer::Nothing, &own);
+    let both = open_of(2, sgd(steps, 0, 1, Trained::Up), &BOTH);
+    let tensors = [values(shape, Role::AdapterDown, &down), values(shape, Role::AdapterUp, &came)];
+    receive(&mut other, &both, &tensors).unwrap();
+    other.run(both.id, &mut source).unwrap();
+    assert_eq!(bits(&emitted(&network, 3)), bits(&emitted(&other, 3)));
+    assert_eq!(network.upload().iter().map(|t| t.role).collect::<Vec<_>>(), [Role::AdapterUp]);
+
+    // A factor that came in part is of no use.
+    network.open(&up(3)).unwrap();
+    network.tensor_mut(0).unwrap()[0] = 1.0;
+    let rest = open_of(4, sgd(steps, 0, 1, Trained::Down), &[Role::AdapterUp]);
+    assert_eq!(network.open(&rest), Err(DeclineReason::Tensors));
+}
+
+#[test]
+fn rounds_that_are_not_for_an_adapter_are_declined() {
+    let shape = SHAPES[0];
+    let steps = descent(0.1, 0.0, 5);
+    let mut network = device(shape, Layer::Nothing, &drawn(shape, 1));
+    let mut open = |trained, tensors: &[TensorDescriptor]| {
+        let tensors = tensors.iter().copied().collect();
+        network.open(&RoundOpen { tensors, ..open_of(1, sgd(steps, 0, 1, trained), &[]) })
+    };
+    let [down, up] = BOTH.map(factor);
+    let wrong = |tensor: TensorDescriptor, rows, role| TensorDescriptor { rows, role, ..tensor };
+    for (tensors, reason) in [
+        (vec![up, down], DeclineReason::Tensors),
+        (vec![down, up, factor(Role::AdapterUp)], DeclineReason::Tensors),
+        (vec![wrong(down, 7, Role::AdapterDown), up], DeclineReason::Tensors),
+        (vec![wrong(down, 6, Role::Representation), up], DeclineReason::Tensors),
+        (vec![down, wrong(up, 2, Role::SharedHead)], DeclineReason::Tensors),
+        (vec![wrong(up, 2, Role::SharedHead)], DeclineReason::Tensors),
+    ] {
+        assert_eq!(open(Trained::Up, &tensors), Err(reason), "{tensors:?}");
+    }
+    assert_eq!(open(Trained::All, &[down, up]), Err(DeclineReason::Parameter));
+    // Both are to be trained: both have to come.
+    assert_eq!(open(Trained::Travelling, &[up]), Err(DeclineReason::Parameter));
+    assert_eq!(open(Trained::Travelling, &[down, up]), Ok(()));
+    // And what is no adapter has no factors.
+    let plain = NetworkShape::new(6, &[4], 3, 8);
+    let mut plain = device(plain, Layer::Nothing, &drawn(plain, 1));
+    let body = TensorDescriptor::inline(Role::Representation, Encoding::F32, 7, 4);
+    for trained in [Trained::Up, Trained::Down] {
+        let tensors = [body].into_iter().collect();
+        let open = RoundOpen { tensors, ..open_of(1, sgd(steps, 0, 1, trained), &[]) };
+        assert_eq!(plain.open(&open), Err(DeclineReason::Parameter));
+    }
+    assert_eq!(plain.open(&open_of(1, sgd(steps, 0, 1, Trained::Up), &BOTH)), Err(DeclineReason::Tensors));
+}
+
+#[test]
+fn a_hello_says_what_stays_and_only_factors_leave() {
+    let shape = SHAPES[0];
+    let mut seen = Vec::new();
+    for layer in Layer::all() {
+        let network = device(shape, layer.clone(), &drawn(shape, 1));
+        let capabilities = network.capabilities();
+        assert_eq!(capabilities.roles, Role::AdapterDown.bit() | Role::AdapterUp.bit());
+        assert_eq!((capabilities.tensors, capabilities.total_elements), (2, (D * R + R * H) as u32));
+        seen.push(capabilities.model.to_string());
+    }
+    assert_eq!(seen[0], "a network of 6-5 with an adapter of rank 2-3, frozen 0x00000000");
+    seen.dedup();
+    assert_eq!(seen.len(), 3);
+}
+
+/// One weight less or not a number, and nothing is computed with it.
+#[test]
+fn a_layer_that_is_not_one_is_declined() {
+    let shape = SHAPES[0];
+    let steps = descent(0.1, 0.0, 5);
+    let [_, f32s, i8s] = Layer::all();
+    let (Layer::F32(values), Layer::I8(bytes, scales, biases)) = (f32s, i8s) else { panic!() };
+    let (mut short, mut broken, mut endless) = (values.clone(), values, scales.clone());
+    short.pop();
+    broken[3] = f32::NAN;
+    endless[1] = f32::INFINITY;
+    for layer in [
+        Layer::F32(short),
+        Layer::F32(broken),
+        Layer::I8(bytes[1..].to_vec(), scales.clone(), biases.clone()),
+        Layer::I8(bytes.clone(), scales[1..].to_vec(), biases.clone()),
+        Layer::I8(bytes, endless, biases),
+    ] {
+        let mut network = device(shape, layer, &drawn(shape, 1));
+        let opened = network.open(&open_of(1, sgd(steps, 0, 1, Trained::Up), &BOTH));
+        assert_eq!(opened, Err(DeclineReason::Device));
+    }
+}
+
+#[test]
+fn a_head_of_its_own_is_fitted_on_the_adapter_that_came() {
+    let shape = SHAPES[1];
+    let mut network = device(shape, Layer::Nothing, &drawn(shape, 1));
+    let open = open_of(9, fit(descent(0.1, 0.0, 5), 2), &BOTH);
+    let came = drawn(shape, 2);
+    receive(&mut network, &open, &BOTH.map(|role| values(shape, role, &came))).unwrap();
+    network.run(open.id, &mut labelled(shape, SAMPLES, 3)).unwrap();
+    assert!(network.upload().is_empty());
+    let before = shape.range(0..2);
+    assert_eq!(bits(&network.parameters()[before.clone()]), bits(&came[before]));
+    let mut out = [0.0; 3];
+    assert_eq!(network.predict(&[0.5; D], &mut out), Ok(()));
+}
