@@ -111,6 +111,8 @@ pub struct RoundRow {
     pub bytes_down: u64,
     /// Updates rejected.
     pub rejected: u32,
+    /// By how much the product of averaged factors missed the mean of products, relative to the latter; of adapters.
+    pub interference: Option<f64>,
 }
 
 /// Everything that a run gives.

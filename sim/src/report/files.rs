@@ -39,6 +39,8 @@ struct Line<'a> {
     bytes_up: u64,
     bytes_down: u64,
     rejected: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interference: Option<f64>,
 }
 
 impl<'a> Line<'a> {
@@ -53,6 +55,7 @@ impl<'a> Line<'a> {
             bytes_up: row.bytes_up,
             bytes_down: row.bytes_down,
             rejected: row.rejected,
+            interference: row.interference,
         }
     }
 }

@@ -168,6 +168,7 @@ impl Summary {
                 figures.push("accuracy_tuned_worst_decile", worst_decile(&outcome.tuned));
             }
         }
+        figures.push("interference", outcome.rounds.last().and_then(|row| row.interference));
         let new = average(&outcome.newcomers);
         figures.push("accuracy_new_clients", new.accuracy);
         figures.push("accuracy_global_new_clients", outcome.newcomers_global.accuracy);

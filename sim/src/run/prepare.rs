@@ -279,6 +279,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
             bytes_up: 0,
             bytes_down: 0,
             rejected: 0,
+            interference: None,
         }],
         scores,
         clients,

@@ -102,6 +102,7 @@ impl Simulation<'_> {
             bytes_up,
             bytes_down,
             rejected: record.rejected,
+            interference: record.interference,
         });
         let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
         if !last {

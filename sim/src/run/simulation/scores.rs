@@ -29,6 +29,7 @@ impl Simulation<'_> {
             bytes_up,
             bytes_down,
             rejected: 0,
+            interference: None,
         });
         if !watcher.round(0, self.scenario.algorithm.rounds, Some(&scores)) {
             self.interrupted = true;

@@ -99,6 +99,7 @@ impl MeanOfProducts {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test")]
 mod tests {
     use super::*;
     use crate::random::{Purpose, stream};
@@ -170,9 +171,8 @@ mod tests {
             for count in [1, 2, 5] {
                 let updates = drawn(seed as u64, count, sizes);
                 let (_, _, both) = dense(&updates);
-                let Some((down, up)) = MeanOfProducts::new(&updates).and_then(|mean| mean.truncated()) else {
-                    panic!("finite values have a decomposition");
-                };
+                let truncated = MeanOfProducts::new(&updates).and_then(|mean| mean.truncated());
+                let (down, up) = truncated.expect("finite values have a decomposition");
                 let mut values: Vec<f64> = both.clone().singular_values().iter().copied().collect();
                 values.sort_by(|a, b| b.total_cmp(a));
                 let rest: f64 = values.iter().skip(sizes[1]).map(|v| v * v).sum();
