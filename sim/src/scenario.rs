@@ -22,7 +22,7 @@ pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Spee
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 27] = [
+pub const BUILT_IN: [(&str, &str, &str); 28] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -128,6 +128,11 @@ pub const BUILT_IN: [(&str, &str, &str); 27] = [
         "mnist-lenet",
         "the same with LeNet-5: layers of filters (FedRep and SRPFL on CIFAR)",
         include_str!("../scenarios/mnist-lenet.toml"),
+    ),
+    (
+        "mnist-lora",
+        "low-rank adapters, averaged by RoLoRA and three others (RoLoRA, Figure 2)",
+        include_str!("../scenarios/mnist-lora.toml"),
     ),
     (
         "digits-network",

@@ -34,6 +34,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let with = |data: &str| format!("{data}{REST}");
     let more = |data: &str, more: &str| format!("{data}{more}{REST}");
     let linear = with(LINEAR);
+    let adapter =
+        network("rolora").replace("kind = \"mlp\"\nhidden = [4]", "kind = \"lora-mlp\"\nrank = 2\nwidth = 3");
     let idx = "[data]\nkind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
     let tested = format!("{idx}test_images = \"i\"\ntest_labels = \"l\"\n");
     vec![
@@ -85,6 +87,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("`[model]`, kind = \"mlp\"", "model", vec![network("fedrep")]),
         ("`[model]`, kind = \"cnn\"", "model", vec![front("kind = \"cnn\"\nfilters = [2]")]),
         ("`[model]`, kind = \"lstm\"", "model", vec![front("kind = \"lstm\"\ncells = 2")]),
+        ("`[model]`, kind = \"lora-mlp\"", "model", vec![adapter.clone()]),
+        ("`[algorithm]` of adapters", "algorithm", vec![adapter]),
         (
             "`[algorithm]` of networks",
             "algorithm",

@@ -160,6 +160,67 @@ fn every_method_trains_filters_and_cells() {
     }
 }
 
+/// An adapter of rank 2 beside nothing.
+const ADAPTER: &str = "model={ kind = \"lora-mlp\", rank = 2, width = 12 }";
+
+/// One factor a round is sent, and came back changed; what averages both says what that costs.
+#[test]
+fn adapters_send_what_they_train() {
+    let (down, up) = (64 * 2, 2 * 12);
+    for (name, trained, came) in [
+        ("rolora", [up, down, up], [down + up, up, down]),
+        ("ffa-lora", [up, up, up], [down + up, up, up]),
+        ("lora", [down + up; 3], [down + up; 3]),
+        ("flexlora", [down + up; 3], [down + up; 3]),
+    ] {
+        let outcome = outcome_of(&[ADAPTER, &named(name)]).unwrap();
+        let roles: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
+        assert_eq!(roles, [Role::AdapterDown, Role::AdapterUp], "{name}");
+        for (number, row) in outcome.rounds[1..].iter().enumerate() {
+            let each = |bytes: u64| bytes / row.participants.len() as u64;
+            let around = |values: u64| 4 * values..4 * values + 120;
+            assert!(around(trained[number]).contains(&each(row.bytes_up)), "{name}: {row:?}");
+            // Who was not in the round before gets both.
+            let most = around(down + up).end;
+            assert!((4 * came[number]..most).contains(&each(row.bytes_down)), "{name}: {row:?}");
+            let interference = row.interference.unwrap();
+            assert_eq!(interference > 0.0, name == "lora" || name == "flexlora", "{name}: {interference}");
+        }
+    }
+    // With everyone in every round half is sent from the second on.
+    let everyone = "participation={ policy = \"full\" }";
+    let whole = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
+    let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
+    let sum = |outcome: &Outcome, of: &dyn Fn(&fedspan_sim::run::RoundRow) -> u64| -> f64 {
+        outcome.rounds[3..].iter().map(of).sum::<u64>() as f64
+    };
+    for of in
+        [&|row: &fedspan_sim::run::RoundRow| row.bytes_up, &|row: &fedspan_sim::run::RoundRow| row.bytes_down]
+            as [&dyn Fn(&fedspan_sim::run::RoundRow) -> u64; 2]
+    {
+        let part = sum(&half, of) / sum(&whole, of);
+        assert!((0.4..0.6).contains(&part), "{part}");
+    }
+}
+
+/// A file that asks for what there is not.
+#[test]
+fn adapters_and_other_methods_are_not_for_each_other() {
+    for (changes, expected) in [
+        (vec![ADAPTER, "algorithm.name=\"fedrep\""], "\"rolora\", \"lora\""),
+        (vec!["algorithm.name=\"rolora\""], "\"fedrep\""),
+        (vec!["model={ kind = \"lora-mlp\", rank = 0, width = 4 }", "algorithm.name=\"lora\""], "1 to 4096"),
+        (vec!["model={ kind = \"lora-mlp\", width = 4 }", "algorithm.name=\"lora\""], "rank"),
+        (
+            vec!["model={ kind = \"lora-mlp\", rank = 1, width = 4, frozen = 5 }", "algorithm.name=\"lora\""],
+            "simulated devices have no such layer",
+        ),
+    ] {
+        let said = outcome_of(&changes).unwrap_err();
+        assert!(said.contains(expected), "{changes:?}: {said}");
+    }
+}
+
 /// The first layer of filters and what is behind it travel, in the sizes that the specification gives them.
 #[test]
 fn filters_travel_as_layers() {

@@ -79,6 +79,11 @@ pub trait Algorithm: Send {
     /// What the next round asks for.
     fn request(&self) -> Request;
 
+    /// One request of each kind of round: what devices must be able to do, and what they may send.
+    fn requests(&self) -> Vec<Request> {
+        vec![self.request()]
+    }
+
     /// Roles of the request's tensors that are what they were in the round before, for all who trained in it: they get
     /// only the others.
     fn unchanged(&self) -> &[Role] {

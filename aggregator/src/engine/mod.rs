@@ -247,10 +247,10 @@ impl Engine {
     /// One request of each kind of round that this campaign may open: what devices must be able to do.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
-        let start = self.start.as_ref().map(|start| start.request());
-        let train = (self.settings.rounds > 0).then(|| self.algorithm.request());
+        let start = self.start.as_ref().map(|start| start.requests());
+        let train = (self.settings.rounds > 0).then(|| self.algorithm.requests());
         let fit = self.algorithm.fit_request(self.settings.final_head);
-        start.into_iter().chain(train).chain([fit]).collect()
+        start.into_iter().chain(train).flatten().chain([fit]).collect()
     }
 
     /// Takes one event and appends what is to be done.

@@ -50,6 +50,11 @@ impl NetworkBuild {
                 let [steps, channels] = sequence(image);
                 NetworkShape::recurrent(Lstm { steps, channels, cells: cells.into() }, hidden, outputs, batch)
             }
+            Front::Adapter { frozen, .. } if frozen != 0 => {
+                return Err(format!(
+                    "frozen = {frozen:#010x}, but simulated devices have no such layer; allowed: 0"
+                ));
+            }
             Front::Adapter { rank, width, .. } => NetworkShape::adapted(
                 sizes.features.into(),
                 rank.into(),

@@ -10,7 +10,7 @@ mod products;
 use std::collections::BTreeMap;
 
 use fedspan_protocol::message::{HeadSolve, Task, Trained};
-use fedspan_protocol::tensor::{Role, TensorDescriptor};
+use fedspan_protocol::tensor::Role;
 
 use super::{NetworkParameters, Plan, Travelling};
 use crate::aggregate::{RoundAggregate, Share};
@@ -98,14 +98,24 @@ impl Adapter {
         adapter
     }
 
-    fn trained(&self) -> Trained {
-        self.averaging.trained(self.rounds)
+    /// What round `number` asks for.
+    fn request_of(&self, number: u32) -> Request {
+        let NetworkParameters { shape, download_encoding: encoding, upload_encoding, .. } = self.parameters;
+        let trained = self.averaging.trained(number);
+        let mut expects = shape.descriptors(Travelling::Factors, 1, upload_encoding);
+        expects.retain(|factor| match trained {
+            Trained::Down => factor.role == Role::AdapterDown,
+            Trained::Up => factor.role == Role::AdapterUp,
+            _ => true,
+        });
+        let Plan { task, .. } = plan(&self.parameters, trained);
+        Request { task, tensors: self.tensors(), encoding, expects }
     }
 
     /// Where the trained factors are among the values.
     fn place(&self) -> std::ops::Range<usize> {
         let shape = self.parameters.shape;
-        match self.trained() {
+        match self.averaging.trained(self.rounds) {
             Trained::Down => shape.range(0..1),
             Trained::Up => shape.range(1..2),
             _ => shape.range(0..2),
@@ -121,19 +131,8 @@ impl Adapter {
 
     fn tensors(&self) -> Vec<Tensor> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
-        let plan = plan(&self.parameters, self.trained());
+        let plan = plan(&self.parameters, Trained::Travelling);
         super::mean::tensors(&plan, shape, self.values.as_slice(), 1, download_encoding)
-    }
-
-    fn expects(&self) -> Vec<TensorDescriptor> {
-        let NetworkParameters { shape, upload_encoding, .. } = self.parameters;
-        let mut factors = shape.descriptors(Travelling::Factors, 1, upload_encoding);
-        factors.retain(|factor| match self.trained() {
-            Trained::Down => factor.role == Role::AdapterDown,
-            Trained::Up => factor.role == Role::AdapterUp,
-            _ => true,
-        });
-        factors
     }
 
     fn put(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
@@ -145,9 +144,11 @@ impl Adapter {
 
 impl Algorithm for Adapter {
     fn request(&self) -> Request {
-        let Plan { task, .. } = plan(&self.parameters, self.trained());
-        let encoding = self.parameters.download_encoding;
-        Request { task, tensors: self.tensors(), encoding, expects: self.expects() }
+        self.request_of(self.rounds)
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        (self.rounds..self.rounds.saturating_add(2)).map(|number| self.request_of(number)).collect()
     }
 
     fn unchanged(&self) -> &[Role] {
