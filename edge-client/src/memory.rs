@@ -11,6 +11,8 @@ mod front;
 mod network;
 #[cfg(feature = "power")]
 mod power;
+#[cfg(feature = "network")]
+mod sizes;
 
 use fedspan_protocol::message::Numeric;
 

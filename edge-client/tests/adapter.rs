@@ -91,7 +91,16 @@ impl NetworkMemory for Heap {
     fn parts(&mut self) -> NetworkParts<'_> {
         let Self { shape, parameters, velocity, scratch, classes, layer } = self;
         let frozen = layer.frozen();
-        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept: &mut [], frozen }
+        NetworkParts {
+            shape: *shape,
+            parameters,
+            velocity,
+            scratch,
+            classes,
+            places: &mut [],
+            kept: &mut [],
+            frozen,
+        }
     }
 
     fn shape(&self) -> NetworkShape {

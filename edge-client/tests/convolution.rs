@@ -7,7 +7,7 @@ mod common;
 use common::Random;
 use common::dense::{cross_entropy, values, wide};
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
-use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, softmax_errors};
+use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, relu_errors, softmax_errors};
 use proptest::prelude::*;
 
 /// Pixels `y`, `x` of filter `f`, in f64.
@@ -108,7 +108,7 @@ fn gradients_are_finite_differences_of_the_loss() {
 
         let [mut p0, mut p1] = [first, second].map(|c| vec![0.0; N * c.positions() * c.patch()]);
         let [mut a0, mut a1] = [first, second].map(|c| vec![0.0; N * c.outputs()]);
-        let (mut pooled, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0.0; N * pooling.outputs()]);
+        let (mut pooled, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
         let mut logits = vec![0.0; N * 5];
         first.forward(&x, &layers[0], &mut p0, &mut a0);
         relu(&mut a0);
@@ -121,7 +121,8 @@ fn gradients_are_finite_differences_of_the_loss() {
         let (mut d1, mut dp, mut d0) = (vec![0.0; a1.len()], vec![0.0; pooled.len()], vec![0.0; a0.len()]);
         let mut errors = vec![0.0; p1.len()];
         backward(&logits, &layers[2], 5, &a1, &mut d1);
-        second.backward(&d1, &layers[1], &p1, &mut errors, &mut dp);
+        second.add_errors(&d1, &layers[1], &mut errors, &mut dp);
+        relu_errors(&pooled, &mut dp);
         pooling.backward(&dp, &kept, &mut d0);
 
         let mut gradients = layers.clone().map(|layer| vec![0.0; layer.len()]);
@@ -183,9 +184,9 @@ fn largest(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
 fn pooling_keeps_the_first_of_the_largest_and_never_loses_a_nan() {
     let pooling = MaxPooling { height: 2, width: 5, channels: 1, rows: 2, columns: 2 };
     let image = [1.0, 3.0, f32::NAN, 2.0, 9.0, 3.0, 0.0, 5.0, 6.0, 9.0];
-    let (mut out, mut kept) = ([0.0; 2], [9.0; 2]);
+    let (mut out, mut kept) = ([0.0; 2], [9; 2]);
     pooling.forward(&image, &mut out, &mut kept);
-    assert_eq!((out[0], out[1].is_nan(), kept), (3.0, true, [1.0, 0.0]));
+    assert_eq!((out[0], out[1].is_nan(), kept), (3.0, true, [1, 0]));
     let mut errors = [7.0; 10];
     pooling.backward(&[0.5, -1.0], &kept, &mut errors);
     assert_eq!(errors, [0.0, 0.5, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
@@ -200,9 +201,9 @@ proptest! {
         let c = Convolution { height, width, channels, rows, columns, stride, filters };
         let pooling = MaxPooling { height, width, channels, rows, columns };
         let [mut a, mut b, layer, x, mut out] = lengths.map(|length| vec![0.5f32; length]);
-        let mut kept = vec![f32::NAN; a.len()];
+        let mut kept = vec![u8::MAX; a.len()];
         c.forward(&x, &layer, &mut a, &mut out);
-        c.backward(&x, &layer, &a, &mut b, &mut out);
+        c.add_errors(&x, &layer, &mut b, &mut out);
         pooling.backward(&x, &kept, &mut out);
         pooling.forward(&x, &mut out, &mut kept);
         pooling.backward(&x, &kept, &mut out);

@@ -44,6 +44,7 @@ impl NetworkMemory for Memory {
             velocity,
             scratch,
             classes,
+            places: &mut [],
             kept: &mut [],
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,

@@ -5,9 +5,9 @@
 //! a dense layer. So a layer of filters is (patch + 1) x filters values with the bias in the last row, its outputs are
 //! an image with the filters as channels, and its step is [`dense::descend`] on the patches.
 //!
-//! A network takes images one at a time, so that the patches of one are all the memory it needs for them; the bits are
-//! those of a whole batch. Batches are images one after another. Where lengths do not fit, whole images that all slices have are worked
-//! on; nothing panics.
+//! A network takes images one at a time, and of each a few rows ([`Convolution::strip`]), so that their patches are all the
+//! memory it needs; the bits are those of a whole batch. Batches are images one after another. Where lengths do not fit,
+//! whole images that all slices have are worked on; nothing panics.
 
 use super::dense;
 
@@ -73,10 +73,16 @@ impl Convolution {
         (self.patch() + 1) * self.filters
     }
 
+    /// What makes `count` rows of the output, from one row of it on: they are an image of their own, of fewer rows.
+    #[must_use]
+    pub const fn strip(&self, count: usize) -> Self {
+        Self { height: count.saturating_sub(1) * step(self.stride) + self.rows, ..*self }
+    }
+
     /// Where in an image the rows of its patches start, patch by patch, and how long they are.
     fn runs(self) -> (impl Iterator<Item = usize>, usize) {
         let line = self.width * self.channels;
-        let step = self.stride.max(1);
+        let step = step(self.stride);
         let corner = move |y: usize, x: usize| y * step * line + x * step * self.channels;
         let patches =
             (0..self.out_height()).flat_map(move |y| (0..self.out_width()).map(move |x| corner(y, x)));
@@ -120,24 +126,17 @@ impl Convolution {
         dense::forward(patches, layer, self.filters, out);
     }
 
-    /// Errors of the inputs, from those of the outputs (`delta`, n x outputs): zero where an input is not positive,
-    /// as [`dense::backward`]. `patches` are those of the inputs, `errors` is a buffer of their length,
-    /// `out` receives n x inputs.
-    pub fn backward(
-        &self,
-        delta: &[f32],
-        layer: &[f32],
-        patches: &[f32],
-        errors: &mut [f32],
-        out: &mut [f32],
-    ) {
-        dense::backward(delta, layer, self.filters, patches, errors);
-        out.fill(0.0);
-        self.add_patches(errors, out);
+    /// Adds the errors of the inputs, from those of the outputs (`delta`, n x outputs), to `images` (n x inputs): those
+    /// of a ReLU before them are not masked yet ([`dense::relu_errors`]). `errors`, of n x positions x patch values, is a
+    /// buffer.
+    pub fn add_errors(&self, delta: &[f32], layer: &[f32], errors: &mut [f32], images: &mut [f32]) {
+        dense::backward_linear(delta, layer, self.filters, errors);
+        self.add_patches(errors, images);
     }
 }
 
-/// The largest value of each channel in windows side by side. What is left at the edges is not looked at.
+/// The largest value of each channel in windows side by side, of at most 256 pixels. What is left at the edges is not
+/// looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxPooling {
     /// Rows of the image: one for a signal.
@@ -180,24 +179,23 @@ impl MaxPooling {
     /// The largest values of `images` (n x inputs): `out` receives n x outputs, `kept` which of its window's values each
     /// was, counted row by row from zero. Of equal values it is the first; a NaN is larger than anything, so that it is
     /// not lost.
-    pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [f32]) {
+    pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [u8]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
         let channels = self.channels.max(1);
         let outputs = out.chunks_exact_mut(pooled).zip(kept.chunks_exact_mut(pooled));
         for (image, (out, kept)) in images.chunks_exact(image).zip(outputs) {
             let pixels = out.chunks_exact_mut(channels).zip(kept.chunks_exact_mut(channels));
             for (pixel, (out, kept)) in pixels.enumerate() {
-                let mut number = 0.0;
-                for start in self.window(pixel) {
+                for (number, start) in (0..=u8::MAX).zip(self.window(pixel)) {
                     let values = image.get(start..start + channels).unwrap_or_default();
-                    let first = number == 0.0;
+                    let first = number == 0;
                     for ((out, kept), &value) in out.iter_mut().zip(kept.iter_mut()).zip(values) {
                         // No branches: this is as many comparisons as there are values.
                         let larger = first | (value > *out) | (value.is_nan() & !out.is_nan());
                         *out = select(larger, value, *out);
-                        *kept = select(larger, number, *kept);
+                        let mask = u8::from(larger).wrapping_neg();
+                        *kept = (number & mask) | (*kept & !mask);
                     }
-                    number += 1.0;
                 }
             }
         }
@@ -205,7 +203,7 @@ impl MaxPooling {
 
     /// Errors of the inputs, from those of the outputs (`delta`, n x outputs): what was kept gets them, the rest
     /// zero. `out` receives n x inputs.
-    pub fn backward(&self, delta: &[f32], kept: &[f32], out: &mut [f32]) {
+    pub fn backward(&self, delta: &[f32], kept: &[u8], out: &mut [f32]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
         let channels = self.channels.max(1);
         let outputs = delta.chunks_exact(pooled).zip(kept.chunks_exact(pooled));
@@ -214,15 +212,13 @@ impl MaxPooling {
             for (pixel, (delta, kept)) in
                 delta.chunks_exact(channels).zip(kept.chunks_exact(channels)).enumerate()
             {
-                let mut number = 0.0;
-                for start in self.window(pixel) {
+                for (number, start) in (0..=u8::MAX).zip(self.window(pixel)) {
                     let errors = image.get_mut(start..start + channels).unwrap_or_default();
                     for ((error, delta), &kept) in errors.iter_mut().zip(delta).zip(kept) {
                         if kept == number {
                             *error = *delta;
                         }
                     }
-                    number += 1.0;
                 }
             }
         }
@@ -244,10 +240,15 @@ fn select(first: bool, one: f32, other: f32) -> f32 {
     f32::from_bits((one.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
-/// How often a window of `size` fits in `length` when it moves on by `step`.
-const fn places(length: usize, size: usize, step: usize) -> usize {
+/// How far a window moves on.
+const fn step(stride: usize) -> usize {
+    if stride == 0 { 1 } else { stride }
+}
+
+/// How often a window of `size` fits in `length` when it moves on by `stride`.
+const fn places(length: usize, size: usize, stride: usize) -> usize {
     match length.checked_sub(size) {
-        Some(rest) if size > 0 => rest / (if step == 0 { 1 } else { step }) + 1,
+        Some(rest) if size > 0 => rest / step(stride) + 1,
         _ => 0,
     }
 }

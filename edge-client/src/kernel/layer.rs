@@ -4,6 +4,9 @@
 //! values of a patch and the filters of a [convolution](super::convolution), what goes into the gates of a
 //! [memory cell](super::recurrent) and the gates. What a batch is and the order of sums is said in [`dense`].
 
+#[cfg(feature = "convolution")]
+mod filters;
+
 use core::ops::Range;
 
 #[cfg(feature = "convolution")]
@@ -11,6 +14,8 @@ use super::convolution::{Convolution, MaxPooling};
 use super::dense::{self, Momentum};
 #[cfg(feature = "recurrent")]
 use super::recurrent::Lstm;
+#[cfg(feature = "convolution")]
+use filters::Filters;
 
 /// The sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,18 @@ pub enum Layer {
     Cells(Lstm),
 }
 
-/// What a layer saw of a batch of n samples on the way forward, and memory for the way back.
+/// Memory of a layer, for a batch of n samples.
+#[derive(Debug, Default)]
+pub struct Room<'a> {
+    /// n x [`Layer::notes`]: from the way forward to the way back, of which there is one.
+    pub notes: &'a mut [f32],
+    /// n x [`Layer::places`]: from the way forward to the way back.
+    pub places: &'a mut [u8],
+    /// [`Layer::working`] values; what is in them is of no use to anyone else.
+    pub working: &'a mut [f32],
+}
+
+/// What a layer saw of a batch of n samples on the way forward, and its memory.
 #[derive(Debug)]
 pub struct Seen<'a> {
     /// n x [`Layer::inputs`].
@@ -59,10 +75,8 @@ pub struct Seen<'a> {
     /// Whether they came out of a ReLU, so that no errors go back to those that are not positive.
     #[cfg(feature = "recurrent")]
     pub rectified: bool,
-    /// n x [`Layer::notes`]; of no use for another way back.
-    pub notes: &'a mut [f32],
-    /// [`Layer::working`] values; what is in them is of no use to anyone else.
-    pub working: &'a mut [f32],
+    /// As the way forward has left it.
+    pub room: Room<'a>,
 }
 
 /// What becomes of a layer's gradient.
@@ -172,34 +186,32 @@ impl Layer {
     #[must_use]
     pub const fn notes(&self) -> usize {
         match self {
-            Self::Dense { .. } => 0,
-            #[cfg(feature = "adapter")]
-            Self::Down { .. } | Self::Up { .. } => 0,
-            #[cfg(feature = "convolution")]
-            Self::Filters { pooling, .. } => pooling.outputs(),
             #[cfg(feature = "recurrent")]
             Self::Cells(lstm) => lstm.memory(1),
+            _ => 0,
         }
     }
 
-    /// Values of memory that it needs while it works, however many samples there are: of filters, the patches of an image,
-    /// what the filters make of it, and their gradient; with a layer `below` that errors go down to, also those of the patches.
+    /// Bytes that it notes of a sample: which of its window's values each output of filters was.
     #[must_use]
-    pub const fn working(&self, below: bool) -> usize {
+    pub const fn places(&self) -> usize {
         match self {
-            Self::Dense { .. } => {
-                let _ = below;
-                0
-            }
-            #[cfg(feature = "adapter")]
-            Self::Down { .. } | Self::Up { .. } => 0,
             #[cfg(feature = "convolution")]
-            Self::Filters { convolution, .. } => {
-                let patches = convolution.positions() * convolution.patch();
-                patches + convolution.outputs() + convolution.layer() + if below { patches } else { 0 }
+            Self::Filters { pooling, .. } => pooling.outputs(),
+            _ => 0,
+        }
+    }
+
+    /// Values of memory that it needs while it works, however many samples there are: of filters, the patches of what
+    /// becomes one row of outputs, what the filters make of them, and their gradient.
+    #[must_use]
+    pub const fn working(&self) -> usize {
+        match self {
+            #[cfg(feature = "convolution")]
+            Self::Filters { convolution, pooling } => {
+                Filters { convolution: *convolution, pooling: *pooling }.working()
             }
-            #[cfg(feature = "recurrent")]
-            Self::Cells(_) => 0,
+            _ => 0,
         }
     }
 
@@ -215,18 +227,10 @@ impl Layer {
         }
     }
 
-    /// What it makes of `x`, n x inputs, before the ReLU: `out` receives n x outputs, `notes` n x [`Self::notes`].
-    /// `working` has [`Self::working`] values.
-    pub fn forward(
-        &self,
-        x: &[f32],
-        weights: &[f32],
-        out: &mut [f32],
-        notes: &mut [f32],
-        working: &mut [f32],
-    ) {
-        // Only some kinds need them.
-        let (_, _) = (&notes, &working);
+    /// What it makes of `x`, n x inputs, before the ReLU: `out` receives n x outputs.
+    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: Room<'_>) {
+        // Only some kinds need it.
+        let _ = &room;
         match self {
             Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out),
             #[cfg(feature = "adapter")]
@@ -238,16 +242,10 @@ impl Layer {
             Self::Up { outputs, .. } => dense::add_product(x, weights, *outputs, out),
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
-                let Working { patches, unpooled, .. } = Working::of(convolution, working);
-                let pooled = pooling.outputs().max(1);
-                let outputs = out.chunks_exact_mut(pooled).zip(notes.chunks_exact_mut(pooled));
-                for (image, (out, notes)) in x.chunks_exact(convolution.inputs().max(1)).zip(outputs) {
-                    convolution.forward(image, weights, patches, unpooled);
-                    pooling.forward(unpooled, out, notes);
-                }
+                Filters { convolution: *convolution, pooling: *pooling }.forward(x, weights, out, room);
             }
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.forward(x, weights, notes, out),
+            Self::Cells(lstm) => lstm.forward(x, weights, room.notes, out),
         }
     }
 
@@ -261,15 +259,12 @@ impl Layer {
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        #[cfg(feature = "recurrent")]
-        let rectified = seen.rectified;
-        let Seen { x, notes, working, .. } = seen;
-        let (_, _) = (&notes, &working);
+        let x = seen.x;
         match self {
             Self::Dense { outputs, .. } => {
                 match below {
                     #[cfg(feature = "recurrent")]
-                    Some(out) if !rectified => dense::backward_linear(delta, weights, *outputs, out),
+                    Some(out) if !seen.rectified => dense::backward_linear(delta, weights, *outputs, out),
                     Some(out) => dense::backward(delta, weights, *outputs, x, out),
                     None => {}
                 }
@@ -284,36 +279,13 @@ impl Layer {
             }
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
-                let Working { patches, unpooled, sums, errors } = Working::of(convolution, working);
-                let (mut sums, step) = match gradient {
-                    Gradient::Unused => (None, None),
-                    Gradient::Added(sums) => (Some(sums), None),
-                    Gradient::Step(step) => {
-                        sums.fill(0.0);
-                        (Some(&mut *sums), Some(step))
-                    }
-                };
-                let pooled = pooling.outputs().max(1);
-                let outputs = delta.chunks_exact(pooled).zip(notes.chunks_exact(pooled));
-                let image = convolution.inputs().max(1);
-                let mut below = below.map(|below| below.chunks_exact_mut(image));
-                for (image, (delta, notes)) in x.chunks_exact(image).zip(outputs) {
-                    convolution.patches(image, patches);
-                    pooling.backward(delta, notes, unpooled);
-                    if let Some(out) = below.as_mut().and_then(Iterator::next) {
-                        convolution.backward(unpooled, weights, patches, errors, out);
-                    }
-                    if let Some(sums) = &mut sums {
-                        dense::add_gradient(patches, unpooled, convolution.filters, sums);
-                    }
-                }
-                if let (Some(sums), Some(step)) = (sums, step) {
-                    step.down(sums, weights);
-                }
+                let filters = Filters { convolution: *convolution, pooling: *pooling };
+                filters.back(seen, delta, weights, below, gradient);
             }
             #[cfg(feature = "recurrent")]
             Self::Cells(lstm) => {
-                let (rows, errors) = lstm.backward(delta, weights, notes, below.unwrap_or_default());
+                let (rows, errors) =
+                    lstm.backward(delta, weights, seen.room.notes, below.unwrap_or_default());
                 gradient.take(rows, errors, lstm.gates(), weights);
             }
         }
@@ -348,44 +320,5 @@ impl Gradient<'_> {
                 dense::descend_product(x, delta, outputs, weights, momentum, size);
             }
         }
-    }
-}
-
-#[cfg(feature = "convolution")]
-impl Step<'_> {
-    /// Down a gradient that is there; what has been the gradient is of no use then.
-    fn down(self, gradient: &mut [f32], weights: &mut [f32]) {
-        let Self { momentum, velocity, size } = self;
-        if let Some(velocity) = velocity.filter(|_| momentum > 0.0) {
-            for (velocity, sum) in velocity.iter_mut().zip(gradient.iter_mut()) {
-                *velocity = momentum * *velocity + *sum;
-                *sum = *velocity;
-            }
-        }
-        for (weight, sum) in weights.iter_mut().zip(gradient) {
-            *weight -= size * *sum;
-        }
-    }
-}
-
-/// The working memory of filters, cut up: for one image.
-#[cfg(feature = "convolution")]
-struct Working<'a> {
-    patches: &'a mut [f32],
-    unpooled: &'a mut [f32],
-    /// Its gradient.
-    sums: &'a mut [f32],
-    /// Of the patches, where there is a layer below.
-    errors: &'a mut [f32],
-}
-
-#[cfg(feature = "convolution")]
-impl<'a> Working<'a> {
-    fn of(convolution: &Convolution, working: &'a mut [f32]) -> Self {
-        let patches = convolution.positions() * convolution.patch();
-        let (taken, rest) = working.split_at_mut_checked(patches).unwrap_or_default();
-        let (unpooled, rest) = rest.split_at_mut_checked(convolution.outputs()).unwrap_or_default();
-        let (sums, rest) = rest.split_at_mut_checked(convolution.layer()).unwrap_or_default();
-        Self { patches: taken, unpooled, sums, errors: rest.get_mut(..patches).unwrap_or_default() }
     }
 }

@@ -45,9 +45,17 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// When a constant is computed: if there are more hidden layers than [`HIDDEN_MAX`], or a size is zero.
+    /// When a constant is computed: if there are more hidden layers than [`HIDDEN_MAX`], a size is zero, or a layer has more than
+    /// 65534 inputs or 65535 outputs, of which no device could tell.
     #[must_use]
     pub const fn new(features: usize, hidden: &[usize], outputs: usize, batch: usize) -> Self {
+        let shape = Self::unchecked(features, hidden, outputs, batch);
+        shape.travels();
+        shape
+    }
+
+    /// As [`Self::new`], of which the first layers are not known yet.
+    const fn unchecked(features: usize, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         assert!(hidden.len() <= HIDDEN_MAX && features >= 1 && outputs >= 1 && batch >= 1);
         let mut widths = [0; HIDDEN_MAX];
         let mut layer = 0;
@@ -71,12 +79,13 @@ impl NetworkShape {
     /// const LENET: NetworkShape = NetworkShape::convolutional(IMAGE, &FILTERS, &[120, 64], 10, 10);
     /// assert_eq!((LENET.layers(), LENET.layer(2).inputs()), (5, 5 * 5 * 64));
     ///
-    /// // 25 steps of six channels, 8 filters that see 5 of them: 21 places, of which 10 are left. A batch of 10 takes 22 kB.
+    /// // 25 steps of six channels, 8 filters that see 5 of them: 21 places, of which 10 are left. A batch of 10 takes 21 kB.
     /// const MOTION: Image = Image { height: 1, width: 25, channels: 6 };
     /// const SMALL: NetworkShape =
     ///     NetworkShape::convolutional(MOTION, &[Filters { count: 8, side: 5, pool: 2 }], &[], 7, 10);
     /// let (o, p, q, f) = (80, 30, 21, 8);
-    /// assert_eq!(SMALL.scratch(), 10 * (150 + 2 * o + 7 + 2 * o) + q * (p + f) + (p + 1) * f);
+    /// assert_eq!(SMALL.scratch(), 10 * (150 + o + 7 + 2 * o) + q * (p + f) + (p + 1) * f);
+    /// assert_eq!(SMALL.bytes(), 10 * (1 + o));
     /// ```
     ///
     /// # Panics
@@ -103,7 +112,7 @@ impl NetworkShape {
             all[layer] = filters[layer];
             layer += 1;
         }
-        let mut shape = Self::new(features, hidden, outputs, batch);
+        let mut shape = Self::unchecked(features, hidden, outputs, batch);
         shape.front = Front::Filters { image, filters: all };
         assert!(shape.layer(layer - 1).outputs() >= 1);
         shape.travels();
@@ -129,7 +138,7 @@ impl NetworkShape {
     #[must_use]
     pub const fn recurrent(cells: Lstm, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         assert!(cells.cells >= 1 && cells.steps <= u16::MAX as usize);
-        let mut shape = Self::new(cells.inputs(), hidden, outputs, batch);
+        let mut shape = Self::unchecked(cells.inputs(), hidden, outputs, batch);
         shape.front = Front::Cells(cells);
         shape.travels();
         shape
@@ -148,7 +157,7 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// When a constant is computed: as [`Self::new`], if the rank or the width is zero, or a layer has more than 65534 inputs.
+    /// When a constant is computed: as [`Self::new`], if the rank or the width is zero, or a factor has more than 65535 inputs.
     #[cfg(feature = "adapter")]
     #[must_use]
     pub const fn adapted(
@@ -160,7 +169,7 @@ impl NetworkShape {
         batch: usize,
     ) -> Self {
         assert!(rank >= 1 && width >= 1 && hidden.len() < HIDDEN_MAX);
-        let mut shape = Self::new(features, hidden, outputs, batch);
+        let mut shape = Self::unchecked(features, hidden, outputs, batch);
         shape.front = Front::Adapter { features, rank, width };
         shape.travels();
         shape
@@ -177,12 +186,11 @@ impl NetworkShape {
     }
 
     /// Panics if a layer is larger than a tensor can be.
-    #[cfg(any(feature = "adapter", feature = "convolution", feature = "recurrent"))]
     const fn travels(&self) {
         let mut layer = 0;
         while layer < self.layers() {
-            let (rows, columns) = self.layer(layer).matrix();
-            assert!(rows < u16::MAX as usize && columns <= u16::MAX as usize);
+            let this = self.layer(layer);
+            assert!(this.rows() <= u16::MAX as usize && this.matrix().1 <= u16::MAX as usize);
             layer += 1;
         }
     }
@@ -246,50 +254,6 @@ impl NetworkShape {
     pub const fn parameters(&self) -> usize {
         self.start(self.layers())
     }
-
-    /// Values that keep what the body makes of so many samples, and their classes.
-    #[must_use]
-    pub const fn kept(&self, samples: usize) -> usize {
-        samples * (self.layer(self.layers() - 1).inputs() + 1)
-    }
-
-    /// What all layers before `layer` make and note of one sample.
-    pub(crate) const fn made_before(&self, layer: usize) -> (usize, usize) {
-        let (mut made, mut noted) = (0, 0);
-        let mut before = 0;
-        while before < layer {
-            made += self.layer(before).outputs();
-            noted += self.layer(before).notes();
-            before += 1;
-        }
-        (made, noted)
-    }
-
-    /// Values of the widest layer's output, and of the most working memory that one needs.
-    pub(crate) const fn most(&self) -> (usize, usize) {
-        let (mut width, mut working) = (0, 0);
-        let mut layer = 0;
-        while layer < self.layers() {
-            let this = self.layer(layer);
-            if this.outputs() > width {
-                width = this.outputs();
-            }
-            if this.working(layer > 0) > working {
-                working = this.working(layer > 0);
-            }
-            layer += 1;
-        }
-        (width, working)
-    }
-
-    /// Values of working memory: a batch, what all layers make and note of it, two layers' errors, and what a layer needs
-    /// while it works.
-    #[must_use]
-    pub const fn scratch(&self) -> usize {
-        let (made, noted) = self.made_before(self.layers());
-        let (width, working) = self.most();
-        self.batch * (self.features + made + noted + 2 * width) + working
-    }
 }
 
 /// All buffers of one network; what is in them is the business of [`crate::task`].
@@ -305,6 +269,8 @@ pub struct NetworkParts<'a> {
     pub scratch: &'a mut [f32],
     /// Classes of a batch.
     pub classes: &'a mut [u8],
+    /// Which values poolings have kept: with the classes [`NetworkShape::bytes`].
+    pub places: &'a mut [u8],
     /// What the body makes of every sample of the device, where there is room for so many ([`NetworkShape::kept`]): epochs
     /// of the head then neither read the samples nor compute it again. Has no influence on any bit.
     pub kept: &'a mut [f32],
@@ -360,13 +326,18 @@ pub trait NetworkSizes {
     const FROZEN: Frozen<'static> = Frozen::Nothing;
 }
 
-/// Memory for a network with `P` parameters, `S` values of working memory, batches of `N` samples, and `V` values of
-/// velocity (`P` with momentum, 0 without). With `F` values besides, the body's outputs for so many samples
-/// ([`NetworkShape::kept`]) are kept during the epochs of the head. Its size is the whole RAM of the model:
-/// `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w: `S = N (d + sum of h + C + 2 w)`.
-/// A layer of f filters that see p values at each of q places of an image and leave o values of it counts as width o, twice in
-/// the sum, and `S` has `q (p + f) + (p + 1) f` values more, with `q p` again in a second such layer, for that one layer of
-/// which this is the most. Cells count as their number, and `S` has [`Lstm::memory`] more for `N` sequences.
+/// Memory for a network with `P` parameters, `S` values of working memory, `N` bytes for batches of so many samples (with
+/// filters more: [`NetworkShape::bytes`]), and `V` values of velocity (`P` with momentum, 0 without). With `F` values
+/// besides, the body's outputs for so many samples ([`NetworkShape::kept`]) are kept during the epochs of the head. Its size
+/// is the whole RAM of the model: `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w:
+/// `S = N (d + sum of h + C + 2 w)`.
+///
+/// A layer of f filters that see p values and leave o values of an image counts as width o, with `o` bytes more for each
+/// sample of a batch. `S` has `q (p + f) + (p + 1) f` values more, where q places become one row of its outputs, for that
+/// one layer of which this is the most. Cells count as their number, and `S` has
+#[cfg_attr(feature = "recurrent", doc = "[`Lstm::memory`]")]
+#[cfg_attr(not(feature = "recurrent"), doc = "`Lstm::memory`")]
+/// more for the sequences of a batch.
 ///
 /// ```
 /// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
@@ -396,7 +367,7 @@ pub struct NetworkWorkspace<
     velocity: [f32; V],
     scratch: [f32; S],
     kept: [f32; F],
-    classes: [u8; N],
+    bytes: [u8; N],
 }
 
 impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: usize, const F: usize>
@@ -408,7 +379,7 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
         const {
             let shape = Z::SHAPE;
             assert!(
-                P == shape.parameters() && S == shape.scratch() && N == shape.batch && (V == 0 || V == P)
+                P == shape.parameters() && S == shape.scratch() && N == shape.bytes() && (V == 0 || V == P)
             );
         }
         Self {
@@ -417,7 +388,7 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
             velocity: [0.0; V],
             scratch: [0.0; S],
             kept: [0.0; F],
-            classes: [0; N],
+            bytes: [0; N],
         }
     }
 }
@@ -434,13 +405,15 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
     NetworkMemory for NetworkWorkspace<Z, P, S, N, V, F>
 {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { sizes: _, parameters, velocity, scratch, kept, classes } = self;
+        let Self { sizes: _, parameters, velocity, scratch, kept, bytes } = self;
+        let (classes, places) = bytes.split_at_mut_checked(Z::SHAPE.batch).unwrap_or_default();
         NetworkParts {
             shape: Z::SHAPE,
             parameters,
             velocity,
             scratch,
             classes,
+            places,
             kept,
             #[cfg(feature = "adapter")]
             frozen: Z::FROZEN,

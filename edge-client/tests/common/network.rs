@@ -24,6 +24,7 @@ pub struct NetworkHeap {
     velocity: Vec<f32>,
     scratch: Vec<f32>,
     classes: Vec<u8>,
+    places: Vec<u8>,
     kept: Vec<f32>,
 }
 
@@ -37,6 +38,7 @@ impl NetworkHeap {
             // Whatever was there before.
             scratch: vec![f32::NAN; shape.scratch()],
             classes: vec![0xEE; shape.batch],
+            places: vec![0xEE; shape.bytes() - shape.batch],
             kept: Vec::new(),
         }
     }
@@ -53,13 +55,14 @@ impl NetworkHeap {
 
 impl NetworkMemory for NetworkHeap {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { shape, parameters, velocity, scratch, classes, kept } = self;
+        let Self { shape, parameters, velocity, scratch, classes, places, kept } = self;
         NetworkParts {
             shape: *shape,
             parameters,
             velocity,
             scratch,
             classes,
+            places,
             kept,
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,

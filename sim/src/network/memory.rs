@@ -13,6 +13,7 @@ pub struct HeapNetwork {
     scratch: Vec<f32>,
     kept: Vec<f32>,
     classes: Vec<u8>,
+    places: Vec<u8>,
 }
 
 impl HeapNetwork {
@@ -27,6 +28,7 @@ impl HeapNetwork {
             scratch: vec![0.0; shape.scratch()],
             kept: vec![0.0; shape.kept(samples)],
             classes: vec![0; shape.batch],
+            places: vec![0; shape.bytes() - shape.batch],
         }
     }
 }
@@ -34,16 +36,23 @@ impl HeapNetwork {
 impl HeapNetwork {
     /// Working memory alone: no parameters, no velocity.
     pub(super) fn scratch(shape: NetworkShape) -> Self {
-        let scratch = vec![0.0; shape.scratch()];
-        let classes = vec![0; shape.batch];
-        Self { shape, parameters: Vec::new(), velocity: Vec::new(), scratch, kept: Vec::new(), classes }
+        Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0) }
     }
 }
 
 impl NetworkMemory for HeapNetwork {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { shape, parameters, velocity, scratch, kept, classes } = self;
-        NetworkParts { shape: *shape, parameters, velocity, scratch, classes, kept, frozen: Frozen::Nothing }
+        let Self { shape, parameters, velocity, scratch, kept, classes, places } = self;
+        NetworkParts {
+            shape: *shape,
+            parameters,
+            velocity,
+            scratch,
+            classes,
+            places,
+            kept,
+            frozen: Frozen::Nothing,
+        }
     }
 
     fn shape(&self) -> NetworkShape {

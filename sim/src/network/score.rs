@@ -1,6 +1,7 @@
 //! What a network answers on a set of samples.
 
 use fedspan_client::kernel::dense;
+use fedspan_client::kernel::layer::Room;
 use fedspan_client::memory::NetworkShape;
 
 use crate::data::{Labels, Set};
@@ -28,10 +29,11 @@ pub struct Errors {
 pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
-    let (mut below, mut above, mut notes, mut working) =
-        (Vec::<f32>::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut below, mut above) = (Vec::<f32>::new(), Vec::new());
+    let (mut notes, mut places, mut working) = (Vec::new(), Vec::new(), Vec::new());
     // What is noted for the way back, of as many samples as take a few megabytes.
-    let noted: usize = (0..shape.layers()).map(|layer| shape.layer(layer).notes()).max().unwrap_or(0);
+    let noted = |layer| shape.layer(layer).notes() + shape.layer(layer).places();
+    let noted: usize = (0..shape.layers()).map(noted).max().unwrap_or(0);
     let batch = (NOTED / noted.max(1)).clamp(1, BATCH);
     for (x, classes) in set.x.chunks(batch * shape.features).zip(classes.chunks(batch)) {
         for layer in 0..shape.layers() {
@@ -40,9 +42,11 @@ pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
             above.clear();
             above.resize(classes.len() * this.outputs(), 0.0);
             notes.resize(notes.len().max(classes.len() * this.notes()), 0.0);
-            working.resize(working.len().max(this.working(false)), 0.0);
+            places.resize(places.len().max(classes.len() * this.places()), 0);
+            working.resize(working.len().max(this.working()), 0.0);
             let inputs = if layer == 0 { x } else { &below };
-            this.forward(inputs, weights, &mut above, &mut notes, &mut working);
+            let room = Room { notes: &mut notes, places: &mut places, working: &mut working };
+            this.forward(inputs, weights, &mut above, room);
             if layer + 1 < shape.layers() && this.is_rectified() {
                 dense::relu(&mut above);
             }

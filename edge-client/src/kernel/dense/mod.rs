@@ -69,6 +69,14 @@ pub fn relu(values: &mut [f32]) {
     }
 }
 
+/// Errors of what comes out of a ReLU become those of what goes in: zero where it (`activations`) is not positive.
+#[inline(never)]
+pub fn relu_errors(activations: &[f32], errors: &mut [f32]) {
+    for (error, activation) in errors.iter_mut().zip(activations) {
+        *error = if *activation > 0.0 { *error } else { 0.0 };
+    }
+}
+
 /// `out = delta W^T` where the activation is positive, zero elsewhere: the derivative with regard to what went into
 /// the ReLU (zero at zero) whose `activations` (n x i) went into this layer. `delta` is n x o, where o is `outputs`;
 /// `layer` is (i + 1) x o, `out` receives n x i.

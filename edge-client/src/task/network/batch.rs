@@ -17,20 +17,19 @@ pub struct Scratch<'a> {
     pub notes: &'a mut [f32],
     /// Errors of two layers, with room for a whole batch of the widest.
     pub errors: (&'a mut [f32], &'a mut [f32]),
-    /// What a layer needs while it works.
+    /// What a layer needs while it works: all that is left.
     pub working: &'a mut [f32],
 }
 
 impl<'a> Scratch<'a> {
     /// Cuts up `scratch`.
     pub fn of(shape: NetworkShape, scratch: &'a mut [f32]) -> Self {
-        let (width, working) = shape.most();
-        let (made, _) = shape.made_before(shape.layers());
+        let (width, made) = (shape.widest(), shape.made_before(shape.layers()));
         let (inputs, rest) = cut(scratch, shape.batch * shape.features);
         let (one, rest) = cut(rest, shape.batch * width);
         let (other, rest) = cut(rest, shape.batch * width);
-        let (working, rest) = cut(rest, working);
-        let (activations, notes) = cut(rest, shape.batch * made);
+        let (activations, rest) = cut(rest, shape.batch * made.outputs);
+        let (notes, working) = cut(rest, shape.batch * made.notes);
         Self { inputs, activations, notes, errors: (one, other), working }
     }
 }
@@ -108,12 +107,18 @@ impl Draw {
 
 /// Where the activations of a layer are, of a batch of `size` samples.
 pub fn activations_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
-    let start = shape.batch * shape.made_before(layer).0;
+    let start = shape.batch * shape.made_before(layer).outputs;
     start..start + size * shape.layer(layer).outputs()
 }
 
 /// Where the notes of a layer are, of such a batch.
 pub fn notes_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
-    let start = shape.batch * shape.made_before(layer).1;
+    let start = shape.batch * shape.made_before(layer).notes;
     start..start + size * shape.layer(layer).notes()
+}
+
+/// Where the bytes that a layer notes are, of such a batch.
+pub fn places_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
+    let start = shape.batch * shape.made_before(layer).places;
+    start..start + size * shape.layer(layer).places()
 }

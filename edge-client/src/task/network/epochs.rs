@@ -4,12 +4,12 @@ use core::ops::Range;
 
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::{Draw, Scratch, activations_of, cut, notes_of, usable};
+use super::batch::{Draw, Scratch, activations_of, cut, notes_of, places_of, usable};
 use super::{kept, order};
 #[cfg(feature = "adapter")]
 use crate::kernel::Layer;
 use crate::kernel::dense;
-use crate::kernel::layer::{Gradient, Seen, Step};
+use crate::kernel::layer::{Gradient, Room, Seen, Step};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
@@ -94,13 +94,17 @@ pub fn run(
 pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
     #[cfg(feature = "adapter")]
     let frozen = parts.frozen;
-    let NetworkParts { shape, parameters, scratch, .. } = parts;
+    let NetworkParts { shape, parameters, scratch, places, .. } = parts;
     let Scratch { inputs, activations, notes, working, .. } = Scratch::of(*shape, scratch);
     let last = shape.layers() - 1;
     for number in first..=last {
         let layer = shape.layer(number);
         let weights = parameters.get(shape.range(number..number + 1)).unwrap_or_default();
-        let notes = notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default();
+        let room = Room {
+            notes: notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default(),
+            places: places.get_mut(places_of(*shape, number, size)).unwrap_or_default(),
+            working,
+        };
         let (below, own) = cut(activations, activations_of(*shape, number, size).start);
         let x = seen(*shape, number, size, inputs, below);
         if let Some(out) = own.get_mut(..size * layer.outputs()) {
@@ -109,7 +113,7 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
                 let samples = inputs.get(..size * shape.features).unwrap_or_default();
                 frozen.forward(samples, layer.outputs(), out);
             }
-            layer.forward(x, weights, out, notes, working);
+            layer.forward(x, weights, out, room);
             if number < last && layer.is_rectified() {
                 dense::relu(out);
             }
@@ -178,7 +182,7 @@ fn back(
     trained: &Range<usize>,
     target: &mut Target<'_>,
 ) -> bool {
-    let NetworkParts { shape, parameters, scratch, classes, .. } = parts;
+    let NetworkParts { shape, parameters, scratch, classes, places, .. } = parts;
     let Scratch { inputs, activations, notes, errors: (mut own, mut below), working } =
         Scratch::of(*shape, scratch);
     let last = shape.layers() - 1;
@@ -201,15 +205,18 @@ fn back(
             return false;
         };
         let x = seen(*shape, number, size, inputs, activations);
-        let notes = notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default();
+        let room = Room {
+            notes: notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default(),
+            places: places.get_mut(places_of(*shape, number, size)).unwrap_or_default(),
+            working,
+        };
         let out = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start);
         let gradient = if trained.contains(&number) { target.of(range) } else { Gradient::Unused };
         let seen = Seen {
             x,
             #[cfg(feature = "recurrent")]
             rectified: number > 0 && shape.layer(number - 1).is_rectified(),
-            notes,
-            working,
+            room,
         };
         layer.back(seen, errors, weights, out, gradient);
         core::mem::swap(&mut own, &mut below);

@@ -1,0 +1,145 @@
+//! A layer of filters and their pooling, a strip of an image at a time: so much of it as becomes one row of outputs.
+//!
+//! Sums run on from strip to strip, so the bits are those of whole images. Rows at the lower edge that pooling leaves over are
+//! not worked on: nothing comes of them, and their errors are zero.
+
+use core::ops::Range;
+
+use super::super::convolution::{Convolution, MaxPooling};
+use super::super::dense;
+use super::{Gradient, Room, Seen, Step};
+
+/// The layer, or what makes a row of its outputs.
+#[derive(Clone, Copy)]
+pub struct Filters {
+    pub convolution: Convolution,
+    pub pooling: MaxPooling,
+}
+
+impl Filters {
+    /// Values of working memory: the gradient, the patches of a strip, and what the filters make of them.
+    pub const fn working(&self) -> usize {
+        let strip = self.strip().convolution;
+        strip.layer() + strip.positions() * strip.patch() + strip.outputs()
+    }
+
+    /// What makes one row of outputs.
+    const fn strip(&self) -> Self {
+        let rows = self.pooling.rows;
+        Self {
+            convolution: self.convolution.strip(rows),
+            pooling: MaxPooling { height: rows, ..self.pooling },
+        }
+    }
+
+    /// Where in an image the strips lie, one for each row of outputs.
+    fn strips(&self) -> impl Iterator<Item = Range<usize>> {
+        let Self { convolution, pooling } = *self;
+        let next = pooling.rows * convolution.stride.max(1) * convolution.width * convolution.channels;
+        let length = self.strip().convolution.inputs();
+        (0..pooling.out_height()).map(move |row| row * next..row * next + length)
+    }
+
+    /// As [`super::Layer::forward`].
+    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: Room<'_>) {
+        let Room { places, working, .. } = room;
+        let strip = self.strip();
+        let Working { patches, unpooled, .. } = Working::of(strip.convolution, working);
+        let row = strip.pooling.outputs().max(1);
+        let outputs = self.pooling.outputs().max(1);
+        let outputs = out.chunks_exact_mut(outputs).zip(places.chunks_exact_mut(outputs));
+        for (image, (out, places)) in x.chunks_exact(self.convolution.inputs().max(1)).zip(outputs) {
+            let rows = out.chunks_exact_mut(row).zip(places.chunks_exact_mut(row));
+            for (range, (out, places)) in self.strips().zip(rows) {
+                let image = image.get(range).unwrap_or_default();
+                strip.convolution.forward(image, weights, patches, unpooled);
+                strip.pooling.forward(unpooled, out, places);
+            }
+        }
+    }
+
+    /// As [`super::Layer::back`].
+    pub fn back(
+        &self,
+        seen: Seen<'_>,
+        delta: &[f32],
+        weights: &mut [f32],
+        below: Option<&mut [f32]>,
+        gradient: Gradient<'_>,
+    ) {
+        let Seen { x, room: Room { places, working, .. }, .. } = seen;
+        let strip = self.strip();
+        let Working { sums, patches, unpooled } = Working::of(strip.convolution, working);
+        let (mut sums, step) = match gradient {
+            Gradient::Unused => (None, None),
+            Gradient::Added(sums) => (Some(sums), None),
+            Gradient::Step(step) => {
+                sums.fill(0.0);
+                (Some(sums), Some(step))
+            }
+        };
+        let row = strip.pooling.outputs().max(1);
+        let (inputs, outputs) = (self.convolution.inputs().max(1), self.pooling.outputs().max(1));
+        let mut below = below.map(|below| below.chunks_exact_mut(inputs));
+        let outputs = delta.chunks_exact(outputs).zip(places.chunks_exact(outputs));
+        for (image, (delta, places)) in x.chunks_exact(inputs).zip(outputs) {
+            let mut below = below.as_mut().and_then(Iterator::next);
+            if let Some(errors) = &mut below {
+                errors.fill(0.0);
+            }
+            let rows = delta.chunks_exact(row).zip(places.chunks_exact(row));
+            for (range, (delta, places)) in self.strips().zip(rows) {
+                strip.pooling.backward(delta, places, unpooled);
+                if let Some(sums) = &mut sums {
+                    let image = image.get(range.clone()).unwrap_or_default();
+                    strip.convolution.patches(image, patches);
+                    dense::add_gradient(patches, unpooled, strip.convolution.filters, sums);
+                }
+                // Nobody needs the patches any more: there is room for their errors.
+                if let Some(errors) = below.as_mut().and_then(|errors| errors.get_mut(range)) {
+                    strip.convolution.add_errors(unpooled, weights, patches, errors);
+                }
+            }
+            if let Some(errors) = below {
+                dense::relu_errors(image, errors);
+            }
+        }
+        if let (Some(sums), Some(step)) = (sums, step) {
+            step.down(sums, weights);
+        }
+    }
+}
+
+/// Working memory, cut up.
+struct Working<'a> {
+    /// The gradient.
+    sums: &'a mut [f32],
+    patches: &'a mut [f32],
+    /// What the filters make of them.
+    unpooled: &'a mut [f32],
+}
+
+impl<'a> Working<'a> {
+    fn of(strip: Convolution, working: &'a mut [f32]) -> Self {
+        let (sums, rest) = working.split_at_mut_checked(strip.layer()).unwrap_or_default();
+        let patches = strip.positions() * strip.patch();
+        let (patches, rest) = rest.split_at_mut_checked(patches).unwrap_or_default();
+        Self { sums, patches, unpooled: rest.get_mut(..strip.outputs()).unwrap_or_default() }
+    }
+}
+
+impl Step<'_> {
+    /// Down a gradient that is there; what has been the gradient is of no use then.
+    fn down(self, gradient: &mut [f32], weights: &mut [f32]) {
+        let Self { momentum, velocity, size } = self;
+        if let Some(velocity) = velocity.filter(|_| momentum > 0.0) {
+            for (velocity, sum) in velocity.iter_mut().zip(gradient.iter_mut()) {
+                *velocity = momentum * *velocity + *sum;
+                *sum = *velocity;
+            }
+        }
+        for (weight, sum) in weights.iter_mut().zip(gradient) {
+            *weight -= size * *sum;
+        }
+    }
+}
