@@ -115,6 +115,15 @@ async fn networks_that_begin_with_filters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn networks_that_begin_with_memory() {
+    agree_on_layers(
+        "[model]\nkind = \"lstm\"\ncells = 6\nhidden = [12]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n\
+         head_epochs = 2\n",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn networks_of_which_the_last_layers_travel_in_half_precision() {
     agree_on_layers(
         "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"lg-fedavg\"\nrounds = 3\nshared_layers = 2\n\
