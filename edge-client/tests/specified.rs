@@ -1,0 +1,51 @@
+//! The numbers of a layer of filters and of cells in `protocol/SPEC.md`: what the kernels make of its inputs.
+#![cfg(all(feature = "convolution", feature = "recurrent"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::path::Path;
+
+use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
+use fedspan_client::kernel::dense::relu;
+use fedspan_client::kernel::layer::{Layer, Room};
+use fedspan_client::kernel::recurrent::Lstm;
+
+/// The values of a line of the block that begins with this title.
+fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
+    let block = text.split_once(title).expect(title).1;
+    let block = block.split("```").nth(1).expect("a block");
+    let line = block.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+    line.split_whitespace().map(|value| value.parse().expect(value)).collect()
+}
+
+/// What a layer makes of the block's `x` and `W`.
+fn made(text: &str, title: &str, layer: Layer) -> Vec<f32> {
+    let (x, weights) = (line(text, title, "x "), line(text, title, "W "));
+    assert_eq!((x.len(), weights.len()), (layer.inputs(), layer.parameters()));
+    let (mut notes, mut working) = (vec![0.0; layer.notes()], vec![0.0; layer.working()]);
+    let mut places = vec![0; layer.places()];
+    let mut out = vec![0.0; layer.outputs()];
+    let room = Room { notes: &mut notes, places: &mut places, working: &mut working };
+    layer.forward(&x, &weights, &mut out, room);
+    if layer.is_rectified() {
+        relu(&mut out);
+    }
+    out
+}
+
+#[test]
+fn filters_and_cells_make_what_the_specification_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/SPEC.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let convolution =
+        Convolution { height: 3, width: 4, channels: 1, rows: 2, columns: 2, stride: 1, filters: 2 };
+    let pooling = MaxPooling { height: 2, width: 3, channels: 2, rows: 2, columns: 2 };
+    let filters = ("An image of 3 rows of 4 pixels", Layer::Filters { convolution, pooling });
+    let cells = ("A sequence of 2 steps", Layer::Cells(Lstm { steps: 2, channels: 2, cells: 1 }));
+    for (title, layer) in [filters, cells] {
+        let (made, said) = (made(&text, title, layer), line(&text, title, "y "));
+        assert_eq!(made.len(), said.len(), "{title}");
+        // Sums of the image are exact; the document gives seven digits of a hidden state.
+        let near = |(made, said): (&f32, &f32)| (made - said).abs() < 2e-7;
+        assert!(made.iter().zip(&said).all(near), "{title}: {made:?} {said:?}");
+    }
+}
