@@ -360,3 +360,36 @@ fn a_run_that_diverges_leaves_a_head_of_zeros_and_no_answer() {
         }
     }
 }
+
+/// What a hello cannot tell is not cut off: a model of more than 65534 inputs of a layer does not compile, or here, panics.
+#[test]
+fn layers_of_which_a_hello_cannot_tell_are_refused() {
+    let made = |make: fn(usize) -> NetworkShape, most: usize| {
+        assert_eq!(make(most).parameters(), make(most).start(make(most).layers()));
+        assert!(std::panic::catch_unwind(|| make(most + 1)).is_err(), "{most} and one more");
+    };
+    made(|features| NetworkShape::new(features, &[2], 3, 1), 65_534);
+    made(|width| NetworkShape::new(4, &[width], 3, 1), 65_534);
+    made(|outputs| NetworkShape::new(4, &[2], outputs, 1), 65_535);
+    #[cfg(feature = "adapter")]
+    made(|features| NetworkShape::adapted(features, 1, 2, &[], 3, 1), 65_535);
+    #[cfg(feature = "recurrent")]
+    {
+        use fedspan_client::kernel::recurrent::Lstm;
+        made(
+            |features| NetworkShape::recurrent(Lstm { steps: 1, channels: features, cells: 1 }, &[], 3, 1),
+            65_533,
+        );
+        made(|steps| NetworkShape::recurrent(Lstm { steps, channels: 1, cells: 1 }, &[], 3, 1), 65_535);
+    }
+    #[cfg(feature = "convolution")]
+    {
+        use fedspan_protocol::message::{Filters, Image};
+        // 16383 pixels are left, each of four values: 65532 inputs of the layer behind. Of 16384 it had 65536.
+        let make = |width: usize| {
+            let image = Image { height: 1, width: width as u16, channels: 1 };
+            NetworkShape::convolutional(image, &[Filters { count: 4, side: 1, pool: 1 }], &[], 3, 1)
+        };
+        made(make, 16_383);
+    }
+}
