@@ -22,7 +22,7 @@ pub struct Model {
 const SIZES_MAX: usize = CONVOLUTIONAL;
 
 /// Sizes of an image, two layers of filters, hidden layers and outputs.
-const CONVOLUTIONAL: usize = 3 + 3 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
+const CONVOLUTIONAL: usize = 3 + 2 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
 
 /// What the sizes are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,13 @@ pub struct Filters {
     pub pool: u8,
 }
 
+impl Filters {
+    /// What a filter sees, times 256, and what is pooled.
+    const fn window(self) -> u16 {
+        u16::from_be_bytes([self.side, self.pool])
+    }
+}
+
 impl Model {
     /// `y = W^T B^T x`: `features` d of a sample, `width` k of the representation, `outputs` C of the head.
     #[must_use]
@@ -108,11 +115,9 @@ impl Model {
                 width,
                 channels,
                 first.count,
-                first.side as u16,
-                first.pool as u16,
+                first.window(),
                 second.count,
-                second.side as u16,
-                second.pool as u16,
+                second.window(),
                 a,
                 b,
                 outputs,
@@ -218,12 +223,13 @@ impl fmt::Display for Model {
                 write!(f, "a network of {features}")?;
                 widths(f, dense)
             }
-            (Kind::Convolutional, [height, width, channels, a, b, c, x, y, z, dense @ ..]) => {
+            (Kind::Convolutional, [height, width, channels, first, seen, second, then_seen, dense @ ..]) => {
                 write!(f, "a network of {height}x{width}x{channels}")?;
-                for [count, side, pool] in
-                    [[a, b, c], [x, y, z]].into_iter().filter(|[count, ..]| **count > 0)
-                {
-                    write!(f, "-{count} filters of side {side} pooled by {pool}")?;
+                for (count, seen) in [(first, seen), (second, then_seen)] {
+                    let [side, pool] = seen.to_be_bytes();
+                    if *count > 0 {
+                        write!(f, "-{count} filters of side {side} pooled by {pool}")?;
+                    }
                 }
                 widths(f, dense)
             }
