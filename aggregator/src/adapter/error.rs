@@ -16,7 +16,7 @@ pub enum AdapterError {
         /// Where in it.
         tensor: Option<String>,
         /// What is wrong.
-        fault: Fault,
+        fault: Box<Fault>,
     },
     /// Nobody to average.
     #[error("no client: give the files of those who trained")]
@@ -62,12 +62,17 @@ pub enum AdapterError {
 impl AdapterError {
     /// Of a file.
     pub(super) fn file(path: &Path, fault: impl Into<Fault>) -> Self {
-        Self::File { file: path.to_owned(), tensor: None, fault: fault.into() }
+        Self::File { file: path.to_owned(), tensor: None, fault: Box::new(fault.into()) }
+    }
+
+    /// Of what was found in a file.
+    pub(super) fn found(path: &Path, (tensor, fault): (Option<String>, Fault)) -> Self {
+        Self::File { file: path.to_owned(), tensor, fault: Box::new(fault) }
     }
 
     /// Of a tensor in a file.
     pub(super) fn tensor(path: &Path, tensor: &str, fault: impl Into<Fault>) -> Self {
-        Self::File { file: path.to_owned(), tensor: Some(tensor.to_owned()), fault: fault.into() }
+        Self::File { file: path.to_owned(), tensor: Some(tensor.to_owned()), fault: Box::new(fault.into()) }
     }
 
     /// Whether a file or an argument is wrong; otherwise the work failed.

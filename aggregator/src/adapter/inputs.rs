@@ -109,7 +109,7 @@ impl Inputs {
 }
 
 fn in_file(path: &Path) -> impl Fn((Option<String>, Fault)) -> AdapterError {
-    move |(tensor, fault)| AdapterError::File { file: path.to_owned(), tensor, fault }
+    move |found| AdapterError::found(path, found)
 }
 
 /// Integers as f64, divided by their greatest common divisor: equal weights are all 1.

@@ -160,6 +160,8 @@ pub(super) fn squares(down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Sq
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::{Factors, Gram, squares};
     use crate::adapter::{Kind, Role};
     use crate::random::{Purpose, stream};

@@ -65,6 +65,8 @@ pub fn named(name: &str) -> Result<(Role, String), Fault> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::{NAME_MAX, Role, named};
 
     #[test]

@@ -59,11 +59,7 @@ impl Source {
     pub(super) fn open(path: &Path, keep: bool) -> Result<(Self, Header), AdapterError> {
         let path = if path.is_dir() { path.join(MODEL) } else { path.to_owned() };
         let (file, stamp) = opened(&path)?;
-        let header = Header::read(&file, stamp.length).map_err(|(tensor, fault)| AdapterError::File {
-            file: path.clone(),
-            tensor,
-            fault,
-        })?;
+        let header = Header::read(&file, stamp.length).map_err(|found| AdapterError::found(&path, found))?;
         let places = header.tensors.iter().map(|tensor| tensor.begin).collect();
         Ok((Self { path, places, file: keep.then_some(file), stamp }, header))
     }

@@ -160,6 +160,8 @@ fn first_not_finite(bytes: &[u8], kind: Kind) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::{Exact, mean};
     use crate::adapter::Kind;
     use crate::random::{Purpose, stream};

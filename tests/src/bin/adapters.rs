@@ -14,8 +14,8 @@ const USAGE: &str = "usage: adapters [PAIRS [CLIENTS [DIRECTORY [LAYERS]]]]
 Writes adapters of CLIENTS (50), of rank 8 for query, key, value and output of LAYERS (32) layers 4096 wide, below
 DIRECTORY (the system's for temporary files), where it takes 34 MB a client in f32; removes them afterwards. Then times
 `cat FILES > /dev/null` and `fedspan-aggregator adapter average` in turns, PAIRS times (7), with a warm cache: an up
-round, plain averaging, an up round in f16. Peak memory is the averaging process's. Needs the release build of
-fedspan-aggregator beside it.
+round, plain averaging, an up round in f16; and once `adapter check` where both factors differ. Peak memory is that of
+the averaging or checking process. Needs the release build of fedspan-aggregator beside it.
 exit: 0 done, 1 something failed, 2 wrong arguments";
 
 const RANK: usize = 8;
@@ -63,9 +63,9 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
     ] {
         let path = |client: usize| directory.join(format!("{client}.safetensors"));
         let mut bytes = 0;
-        // Client 0 is the base: all have its down factors.
+        // Client 0 is the base: all have its down factors in an up round.
         for client in 0..=clients {
-            bytes += write(&path(client), client, layers, half)?;
+            bytes += write(&path(client), client, layers, half, flags == ["--plain"])?;
         }
         let files: Vec<PathBuf> = (1..=clients).map(path).collect();
         let (mut read, mut mean, mut ratios, mut peak) = (Vec::new(), Vec::new(), Vec::new(), 0);
@@ -83,6 +83,19 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
                 ratios.push(seconds / cat);
                 peak = most.max(peak);
             }
+        }
+        if name == "f32, plain" {
+            let mut check = Command::new(&program);
+            check.args(["adapter", "check", "--base"]).arg(path(0)).args(&files).stdout(Stdio::null());
+            let (seconds, peak) = timed(&mut check)?;
+            println!(
+                "{:<14} {:>8} {:>8} {seconds:>8.3} {:>6} {:>9.1}",
+                "f32, check",
+                "",
+                "",
+                "",
+                peak as f64 / 1e6
+            );
         }
         let (least, most) = (
             ratios.iter().copied().fold(f64::INFINITY, f64::min),
@@ -118,7 +131,7 @@ fn timed(command: &mut Command) -> Result<(f64, u64)> {
 }
 
 /// An adapter whose numbers are spread over three powers of ten, as trained ones are; returns its length.
-fn write(path: &Path, client: usize, layers: usize, half: bool) -> Result<u64> {
+fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> Result<u64> {
     let (kind, size) = if half { ("F16", 2) } else { ("F32", 4) };
     let (mut header, mut tensors, mut offset) =
         (String::from("{\"__metadata__\":{\"format\":\"pt\"}"), Vec::new(), 0);
@@ -143,7 +156,7 @@ fn write(path: &Path, client: usize, layers: usize, half: bool) -> Result<u64> {
     let mut frozen = Random(1);
     let mut own = Random(client as u64 + 2);
     for factor in tensors {
-        let random = if factor == "A" { &mut frozen } else { &mut own };
+        let random = if factor == "A" && !both { &mut frozen } else { &mut own };
         for _ in 0..RANK * WIDTH {
             let bits = random.next();
             if half {
