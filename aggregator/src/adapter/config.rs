@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::error::short;
 use super::{AdapterError, Fault};
 
 /// Its name beside an adapter's file.
@@ -53,7 +54,7 @@ impl Config {
     pub fn parse(text: &[u8]) -> Result<Self, Fault> {
         let config: Self = serde_json::from_slice(text)?;
         if config.peft_type != "LORA" {
-            let found = short(&config.peft_type);
+            let found = short(&format!("{:?}", config.peft_type));
             return Err(Fault::Config { field: "peft_type", found, expected: "LORA" });
         }
         if config.use_dora {
@@ -108,15 +109,6 @@ fn set(value: &Value) -> Value {
     names.sort_by_key(ToString::to_string);
     names.dedup();
     Value::Array(names)
-}
-
-/// What a message may hold of a file.
-fn short(text: &str) -> String {
-    let mut shown: String = text.chars().take(120).collect();
-    if shown.len() < text.len() {
-        shown.push_str("...");
-    }
-    shown
 }
 
 /// The configuration beside an adapter's file, its path and its bytes, if there is one.

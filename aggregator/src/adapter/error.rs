@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use super::header::SIDES_MAX;
 use super::{HEADER_MAX, Kind, NAME_MAX, Role, SAMPLES_MAX};
+
+/// Characters of a name or a value that are printed.
+const SHOWN: usize = 200;
 
 /// Adapters cannot be averaged or compared; nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -85,9 +89,16 @@ impl AdapterError {
 /// Names come from files: control characters are escaped, and nothing is longer than a line.
 fn in_tensor(name: Option<&str>) -> String {
     let Some(name) = name else { return String::new() };
-    let shown: String = name.chars().take(200).flat_map(char::escape_debug).collect();
-    let rest = if name.chars().nth(200).is_some() { "..." } else { "" };
-    format!("tensor {shown}{rest}: ")
+    format!("tensor {}: ", short(&name.escape_debug().to_string()))
+}
+
+/// What a message may hold of a file.
+pub(super) fn short(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push_str("...");
+    }
+    shown
 }
 
 /// What is wrong with a file.
@@ -115,7 +126,7 @@ pub enum Fault {
         length: u64,
     },
     /// Not JSON of the form that headers and configurations have.
-    #[error("{0}")]
+    #[error("{}", short(&.0.to_string()))]
     Json(#[from] serde_json::Error),
     /// Names are kept in memory and printed.
     #[error("a name of {length} bytes, at most {NAME_MAX} are read")]
@@ -126,6 +137,12 @@ pub enum Fault {
     /// The header has the name twice.
     #[error("it is there twice")]
     Twice,
+    /// A shape that no tensor has.
+    #[error("a shape of {sides} sides, at most {SIDES_MAX} are read")]
+    Sides {
+        /// How many.
+        sides: usize,
+    },
     /// Numbers of another type.
     #[error("dtype {found}; F32, F16 and BF16 can be averaged")]
     Dtype {

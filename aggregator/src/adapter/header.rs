@@ -6,11 +6,15 @@ use std::io::Read;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
+use super::error::short;
 use super::name::NAME_MAX;
 use super::{Fault, Kind};
 
 /// Longest header that is read: that of an adapter with 200 tensors is 40 kB.
 pub const HEADER_MAX: u64 = 1 << 24;
+
+/// Most sides of a shape.
+pub(super) const SIDES_MAX: usize = 8;
 
 /// Bytes of the length before the header.
 const LENGTH: u64 = 8;
@@ -190,7 +194,11 @@ fn placed(entries: Vec<(String, Entry)>, start: u64, length: u64) -> Result<Vec<
 }
 
 fn sized(dtype: &str, shape: Vec<u64>, begin: u64, end: u64) -> Result<(Kind, Vec<u64>, u64), Fault> {
-    let kind = Kind::named(dtype).ok_or_else(|| Fault::Dtype { found: dtype.chars().take(40).collect() })?;
+    let kind =
+        Kind::named(dtype).ok_or_else(|| Fault::Dtype { found: short(&dtype.escape_debug().to_string()) })?;
+    if shape.len() > SIDES_MAX {
+        return Err(Fault::Sides { sides: shape.len() });
+    }
     let elements = shape.iter().try_fold(1_u64, |product, side| product.checked_mul(*side));
     let size = elements.and_then(|elements| Some((elements, elements.checked_mul(kind.size() as u64)?)));
     let Some((elements, bytes)) = size else { return Err(Fault::Overflow { shape }) };

@@ -183,7 +183,7 @@ fn configurations_must_agree() {
         (r#""bias""#, r#""rank_pattern": {"q": 2}, "bias""#, &["rank_pattern is"]),
         (r#""bias""#, r#""use_rslora": true, "bias""#, &["use_rslora is true, and false in"]),
         (r#""bias""#, r#""use_dora": true, "bias""#, &["use_dora is true, and only false is supported"]),
-        (r#""LORA""#, r#""IA3""#, &["peft_type is IA3, and only LORA is supported"]),
+        (r#""LORA""#, r#""IA3""#, &["peft_type is \"IA3\", and only LORA is supported"]),
         (r#""r": 4,"#, "", &["missing field `r`"]),
         (r#""r": 4,"#, r#""r": 4, "r": 4,"#, &["duplicate field `r`"]),
         ("}}", "", &["EOF"]),

@@ -73,6 +73,8 @@ fn lies_are_refused_with_the_tensor_that_tells_them() {
         (one("F32", "[4294967296, 4294967296]", "[0, 8]"), 8, t, "overflows"),
         (one("F32", "[4611686018427387904]", "[0, 8]"), 8, t, "overflows"),
         (one("F32", "[4294967296, 4294967296, 0]", "[0, 0]"), 0, t, "overflows"),
+        (one("F32", "[1, 1, 1, 1, 1, 1, 1, 1, 1]", "[0, 4]"), 4, t, "a shape of 9 sides"),
+        (one("F\\u001b[31m", "[1]", "[0, 4]"), 4, t, "dtype F\\u{1b}[31m; "),
         (one("I64", "[1]", "[0, 8]"), 8, t, "dtype I64; F32, F16 and BF16 can be averaged"),
         (one("F32", "[-1]", "[0, 4]"), 4, t, "invalid value"),
         (one("F32", "[1.5]", "[0, 4]"), 4, t, "invalid type"),
@@ -105,6 +107,8 @@ fn lies_are_refused_with_the_tensor_that_tells_them() {
         let (found, fault) = read(bytes).unwrap_err();
         assert!(found.is_none() && fault.to_string().contains(says), "{fault}");
     }
+    let long = format!(r#"{{"t": {{"dtype": "F32", "shape": "{}"}}}}"#, "x".repeat(100_000));
+    assert!(read(&file(&long, 4)).unwrap_err().1.to_string().len() < 300);
     // Deeper than a stack.
     assert!(read(&file(&"{\"a\":".repeat(100_000), 0)).is_err());
     assert!(read(&file(&format!("{{\"{}\":1}}", "n".repeat(1025)), 0)).is_err());

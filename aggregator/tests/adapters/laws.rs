@@ -291,3 +291,15 @@ fn tensors_are_found_by_their_names() {
     }
     assert_eq!(bytes, folder.mean(Round::Up, None));
 }
+
+/// Matrices of (clients + 1) r rows: not of any size.
+#[test]
+fn interference_that_would_take_too_much_memory_is_left_out() {
+    let base = Adapter::drawn(Kind::F16, 3, 900, 2, 3);
+    let folder = Folder::new(&base, &clients(&base, Round::Plain, 4));
+    let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();
+    assert_eq!((checked.interference, checked.targets.len(), checked.clients.len()), (None, 0, 4));
+    let folder = Folder::new(&base, &clients(&base, Round::Up, 4));
+    let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();
+    assert_eq!((checked.interference, checked.targets.len()), (Some(0.0), 2));
+}
