@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod admission;
 pub mod aggregate;
 pub mod algorithm;

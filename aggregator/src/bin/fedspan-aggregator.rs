@@ -5,6 +5,8 @@ mod cli;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use cli::unlock::Sources;
@@ -30,6 +32,20 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Fleet(FleetCommand),
+    /// Average files of low-rank adapters (LoRA), or compare them.
+    ///
+    /// Without a server: clients train elsewhere, such as with PEFT. See aggregator/ADAPTERS.md.
+    #[command(
+        after_help = "Exit codes: 0 done, 1 it failed or was interrupted, 2 the command line or a file is wrong."
+    )]
+    Adapter(cli::adapter::AdapterOptions),
+}
+
+/// With a fleet's configuration.
+#[derive(Subcommand)]
+enum FleetCommand {
     /// Serve the campaign of a configuration file until Ctrl-C or SIGTERM.
     #[command(after_help = "Example: fedspan-aggregator serve --config aggregator/examples/fleet.toml")]
     Serve {
@@ -74,9 +90,18 @@ fn main() -> ExitCode {
             std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr()),
         )
         .init();
-    let config = match &cli.command {
-        Command::Serve { config, .. } | Command::Status { config } | Command::Watch { config } => config,
-        Command::Keys(options) => match &options.config {
+    match cli.command {
+        Command::Fleet(command) => with_fleet(command),
+        Command::Adapter(options) => adapter(&options),
+    }
+}
+
+fn with_fleet(command: FleetCommand) -> ExitCode {
+    let config = match &command {
+        FleetCommand::Serve { config, .. }
+        | FleetCommand::Status { config }
+        | FleetCommand::Watch { config } => config,
+        FleetCommand::Keys(options) => match &options.config {
             Some(config) => config,
             None => return complain(WRONG, "keys needs --config FILE, the configuration of the fleet"),
         },
@@ -90,13 +115,13 @@ fn main() -> ExitCode {
         Err(error) => return complain(FAILED, &error.to_string()),
     };
     runtime.block_on(async {
-        match cli.command {
-            Command::Serve { passphrase_file, exit_when_finished, .. } => {
+        match command {
+            FleetCommand::Serve { passphrase_file, exit_when_finished, .. } => {
                 serve(fleet, passphrase_file, exit_when_finished).await
             }
-            Command::Status { .. } => status(&fleet.state).await,
-            Command::Watch { .. } => watch(&fleet.state).await,
-            Command::Keys(options) => match cli::keys::command(&options, &fleet).await {
+            FleetCommand::Status { .. } => status(&fleet.state).await,
+            FleetCommand::Watch { .. } => watch(&fleet.state).await,
+            FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
                 Ok(code) => code,
                 Err(cli::keys::Stop::Failed(message)) => complain(FAILED, &message),
                 Err(cli::keys::Stop::Wrong(message)) => complain(WRONG, &message),
@@ -191,6 +216,28 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// Works on files alone; Ctrl-C ends it, and what was there before stays.
+fn adapter(options: &cli::adapter::AdapterOptions) -> ExitCode {
+    let stop = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&stop);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(FAILED, &error.to_string()),
+    };
+    let waiting = match runtime.block_on(async { interrupted() }) {
+        Ok(waiting) => waiting,
+        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+    };
+    runtime.spawn(async move {
+        waiting.await;
+        ended.store(true, Ordering::Relaxed);
+    });
+    match cli::adapter::command(options, &stop) {
+        Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
+        Err(error) => complain(if error.is_wrong_input() { WRONG } else { FAILED }, &error.to_string()),
+    }
 }
 
 async fn status(state: &Path) -> ExitCode {

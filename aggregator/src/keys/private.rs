@@ -190,7 +190,7 @@ pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
 }
 
 /// A rename must survive, too.
-pub(super) fn sync_directory(path: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
     File::open(parent(path)).and_then(|directory| directory.sync_all())
 }
 
@@ -198,7 +198,8 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// The same path with something after the file's name.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

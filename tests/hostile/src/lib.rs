@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a body fails by panicking")]
 
+mod adapters;
 pub mod bulk;
 mod chip;
 mod device;
@@ -28,6 +29,7 @@ mod tensors;
 
 use std::path::Path;
 
+pub use adapters::adapter_files;
 pub use device::device_session;
 pub use files::data_files;
 pub use flash::flash_image;
@@ -83,7 +85,7 @@ pub fn seed_fuzzer(name: &str) {
 }
 
 /// All surfaces.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "frame", body: frame, seeds: stream::frame_seeds },
     Target { name: "accumulator", body: accumulator, seeds: stream::accumulator_seeds },
     Target { name: "to_server", body: to_server, seeds: message::to_server_seeds },
@@ -95,4 +97,5 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "provision", body: provision, seeds: secrets::provision_seeds },
     Target { name: "key_lines", body: key_lines, seeds: secrets::key_lines_seeds },
     Target { name: "data_files", body: data_files, seeds: files::seeds },
+    Target { name: "adapter_files", body: adapter_files, seeds: adapters::seeds },
 ];

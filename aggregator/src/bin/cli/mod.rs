@@ -1,5 +1,6 @@
 //! Commands that are longer than a few lines.
 
+pub mod adapter;
 pub mod keys;
 pub mod noise;
 pub mod unlock;

@@ -1,0 +1,108 @@
+//! What a tensor is, from its name, as the PEFT library of Hugging Face writes it.
+
+use super::Fault;
+
+/// Longest name that is read, in bytes.
+pub const NAME_MAX: usize = 1024;
+
+/// What a tensor is to an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// r x d_in: `lora_A`.
+    Down,
+    /// d_out x r: `lora_B`.
+    Up,
+    /// A whole module that is trained along (`modules_to_save`), such as a classifier.
+    Saved,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Down => "down",
+            Self::Up => "up",
+            Self::Saved => "saved",
+        })
+    }
+}
+
+/// The role of a tensor and, of a factor, what it has in common with the other one: the module it adapts, and in brackets
+/// what is said beside. Factors are `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (as they are named in memory),
+/// `MODULE.lora_embedding_A` and `MODULE.lora_embedding_A.NAME`, and the same with B.
+///
+/// # Errors
+/// [`Fault::LongName`]; [`Fault::Unknown`] for other names with `lora_`: what they are could be averaged wrongly.
+pub fn named(name: &str) -> Result<(Role, String), Fault> {
+    if name.len() > NAME_MAX {
+        return Err(Fault::LongName { length: name.len() });
+    }
+    let parts: Vec<&str> = name.split('.').collect();
+    let Some(place) = parts.iter().position(|part| part.starts_with("lora_")) else {
+        return Ok((Role::Saved, String::new()));
+    };
+    let (module, factor) = parts.split_at(place);
+    let (role, embedding, rest) = match factor {
+        ["lora_A", rest @ ..] => (Role::Down, false, rest),
+        ["lora_B", rest @ ..] => (Role::Up, false, rest),
+        ["lora_embedding_A", rest @ ..] => (Role::Down, true, rest),
+        ["lora_embedding_B", rest @ ..] => (Role::Up, true, rest),
+        _ => return Err(Fault::Unknown),
+    };
+    let adapter = match (embedding, rest) {
+        (false, ["weight"]) | (true, []) => None,
+        (false, [adapter, "weight"]) | (true, [adapter]) => Some(*adapter),
+        _ => return Err(Fault::Unknown),
+    };
+    let mut pair = module.join(".");
+    if embedding {
+        pair.push_str(" (embedding)");
+    }
+    if let Some(adapter) = adapter {
+        pair.push_str(&format!(" ({adapter})"));
+    }
+    Ok((role, pair))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::{NAME_MAX, Role, named};
+
+    #[test]
+    fn factors_are_known_by_their_names() {
+        let query = "base_model.model.bert.encoder.layer.0.attention.self.query";
+        for (end, role, pair) in [
+            (".lora_A.weight", Role::Down, query.to_owned()),
+            (".lora_B.weight", Role::Up, query.to_owned()),
+            (".lora_A.default.weight", Role::Down, format!("{query} (default)")),
+            (".lora_B.default.weight", Role::Up, format!("{query} (default)")),
+            (".lora_embedding_A", Role::Down, format!("{query} (embedding)")),
+            (".lora_embedding_B.default", Role::Up, format!("{query} (embedding) (default)")),
+        ] {
+            assert_eq!(named(&format!("{query}{end}")).unwrap(), (role, pair));
+        }
+        for saved in ["base_model.model.classifier.weight", "score", "", ".", "a.b.bias", "my_lora_A.weight"]
+        {
+            assert_eq!(named(saved).unwrap(), (Role::Saved, String::new()), "{saved:?}");
+        }
+    }
+
+    #[test]
+    fn what_might_be_averaged_wrongly_is_refused() {
+        for end in [
+            ".lora_magnitude_vector.weight",
+            ".lora_A.bias",
+            ".lora_B.bias",
+            ".lora_A",
+            ".lora_A.a.b.weight",
+            ".lora_C.weight",
+            ".lora_embedding_A.a.b",
+            ".lora_",
+        ] {
+            assert!(named(&format!("model{end}")).is_err(), "{end}");
+        }
+        assert!(named(&"n".repeat(NAME_MAX)).is_ok());
+        assert!(named(&"n".repeat(NAME_MAX + 1)).is_err());
+    }
+}

@@ -1,0 +1,257 @@
+//! Bad input: one message that names file and tensor, no output, nothing left behind.
+
+use std::path::{Path, PathBuf};
+
+use fedspan_aggregator::adapter::{AdapterError, Kind, Round, average};
+
+use super::files::{Adapter, DOWN, Folder, SAVED, UP};
+
+fn good() -> (Adapter, Vec<Adapter>) {
+    let base = Adapter::drawn(Kind::F32, 1, 4, 30, 10);
+    let clients = (1..4).map(|seed| base.trained(Round::Up, seed)).collect();
+    (base, clients)
+}
+
+/// A folder in which client 1 is what `change` makes of it.
+fn changed(change: impl FnOnce(&mut Adapter)) -> Folder {
+    let (base, mut clients) = good();
+    change(&mut clients[1]);
+    Folder::new(&base, &clients)
+}
+
+/// An up round fails: with a message that says all of `says`, and no trace.
+fn refused(folder: &Folder, says: &[&str]) {
+    refused_as(folder, Round::Up, None, says);
+}
+
+fn refused_as(folder: &Folder, round: Round, samples: Option<&[u64]>, says: &[&str]) {
+    let before = folder.names();
+    let error = folder.average(round, samples).expect_err(&says.join(" "));
+    let text = error.to_string();
+    for part in says {
+        assert!(text.contains(part), "{text:?} has no {part:?}");
+    }
+    assert!(!text.contains('\n') && text.len() < 1500, "{text}");
+    assert!(error.is_wrong_input(), "{text}");
+    assert_eq!(folder.names(), before, "{text}");
+}
+
+#[test]
+fn clients_that_do_not_fit_the_base() {
+    refused(&changed(|one| one.put(UP, &[10, 3], 7)), &["1.safetensors", "q_proj.lora_B", "rank 3", "is 4"]);
+    refused(&changed(|one| one.put(UP, &[11, 4], 7)), &["1.safetensors", UP, "[11, 4]", "[10, 4]"]);
+    refused(&changed(|one| one.put(SAVED, &[30], 7)), &["1.safetensors", SAVED, "[30]"]);
+    let missing = changed(|one| drop(one.tensors.remove(SAVED)));
+    refused(&missing, &["1.safetensors", SAVED, "missing", "base.safetensors"]);
+    let extra = changed(|one| one.put("base_model.model.more", &[2], 7));
+    refused(&extra, &["1.safetensors", "tensor base_model.model.more", "no such tensor"]);
+    refused(&changed(|one| one.kind = Kind::F16), &["1.safetensors", "dtype F16", "F32"]);
+    let dora = changed(|one| one.put("x.lora_magnitude_vector", &[2], 7));
+    refused(&dora, &["1.safetensors", "lora_magnitude_vector", "DoRA"]);
+}
+
+#[test]
+fn rounds_that_were_not_that_round() {
+    let (base, _) = good();
+    let other = base.trained(Round::Plain, 8);
+    let wrong = changed(|one| *one = base.trained(Round::Down, 8));
+    refused(&wrong, &["1.safetensors", "lora_A", "frozen", "the wrong factor, or both"]);
+    refused_as(&wrong, Round::Down, None, &["0.safetensors", "lora_B", "frozen"]);
+    refused(&changed(|one| *one = other), &["1.safetensors", "lora_A", "frozen"]);
+    // One bit of one number, the last; and a zero of the other sign.
+    let last = changed(|one| {
+        let value = one.tensors.get_mut(DOWN).unwrap().1.last_mut().unwrap();
+        *value = f32::from_bits(value.to_bits() ^ 1);
+    });
+    refused(&last, &["1.safetensors", DOWN, "element 119 "]);
+}
+
+#[test]
+fn numbers_that_are_none() {
+    for (value, says) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+        let folder = changed(|one| one.tensors.get_mut(UP).unwrap().1[23] = value);
+        refused(&folder, &["1.safetensors", UP, "element 23 is", says]);
+        refused_as(&folder, Round::Plain, Some(&[1, 0, 1]), &["1.safetensors", "element 23 is", says]);
+        let (mut base, mut clients) = good();
+        for one in clients.iter_mut().chain([&mut base]) {
+            one.tensors.get_mut(DOWN).unwrap().1[7] = value;
+        }
+        refused(&Folder::new(&base, &clients), &["base.safetensors", DOWN, "element 7 is", says]);
+    }
+    // Of several, the same one for any number of threads.
+    let (base, mut clients) = good();
+    for (client, place) in [(2, 3), (0, 30), (1, 4)] {
+        clients[client].tensors.get_mut(UP).unwrap().1[place] = f32::NAN;
+    }
+    let folder = Folder::new(&base, &clients);
+    for threads in [1, 2, 7] {
+        let inputs = folder.inputs(None).unwrap();
+        let error = average(&inputs, folder.job(Round::Up, threads), &|_, _| true).unwrap_err().to_string();
+        assert!(error.contains("2.safetensors") && error.contains("element 3 "), "{error}");
+    }
+}
+
+#[test]
+fn files_that_are_none() {
+    let (base, clients) = good();
+    let folder = || Folder::new(&base, &clients);
+    let bytes = clients[1].bytes();
+    for cut in [0, 7, 8, 100, bytes.len() - 1] {
+        let folder = folder();
+        std::fs::write(&folder.clients[1], &bytes[..cut]).unwrap();
+        refused(&folder, &["1.safetensors: "]);
+    }
+    let longer = folder();
+    std::fs::write(&longer.clients[1], [&bytes[..], b"x"].concat()).unwrap();
+    refused(&longer, &["1.safetensors: ", "accounts for"]);
+    let gone = folder();
+    std::fs::remove_file(&gone.clients[1]).unwrap();
+    refused(&gone, &["1.safetensors: ", "No such file"]);
+    let mut no_directory = folder();
+    no_directory.clients[1] = no_directory.directory.path().to_owned();
+    refused(&no_directory, &["adapter_model.safetensors: ", "No such file"]);
+    let mut device = folder();
+    device.clients[1] = PathBuf::from("/dev/zero");
+    refused(&device, &["/dev/zero: not a regular file"]);
+}
+
+#[test]
+fn lists_of_clients_that_make_no_sense() {
+    let (base, clients) = good();
+    let mut folder = Folder::new(&base, &clients);
+    refused_as(&folder, Round::Up, Some(&[1, 2]), &["2 numbers of samples for 3 clients"]);
+    refused_as(&folder, Round::Up, Some(&[0, 0, 0]), &["every number of samples is 0"]);
+    refused_as(&folder, Round::Up, Some(&[1, 1 << 29, 1]), &["536870912 samples", "536870911"]);
+    folder.clients[2] = folder.at("./1.safetensors");
+    refused(&folder, &["1.safetensors: the same file as", "1.safetensors"]);
+    std::fs::hard_link(folder.at("0.safetensors"), folder.at("again.safetensors")).unwrap();
+    folder.clients[2] = folder.at("again.safetensors");
+    refused(&folder, &["again.safetensors: the same file as", "0.safetensors"]);
+    folder.clients[2] = folder.at("base.safetensors");
+    refused(&folder, &["base.safetensors: the same file as"]);
+    folder.clients.clear();
+    refused(&folder, &["no client"]);
+}
+
+#[test]
+fn bases_that_are_no_adapters() {
+    let (base, clients) = good();
+    let with = |change: &dyn Fn(&mut Adapter)| {
+        let mut base = base.clone();
+        change(&mut base);
+        Folder::new(&base, &clients)
+    };
+    let alone = with(&|base| drop(base.tensors.remove(UP)));
+    refused(&alone, &["base.safetensors", DOWN, "the down factor without the other one"]);
+    let flat = with(&|base| base.put(UP, &[40], 1));
+    refused(&flat, &["base.safetensors", UP, "no up factor"]);
+    let ranks = with(&|base| base.put(UP, &[10, 5], 1));
+    refused(&ranks, &["base.safetensors", UP, "rank 5", "rank 4"]);
+    let none = with(&|base| base.tensors.retain(|name, _| name == SAVED));
+    refused(&none, &["base.safetensors: ", "not an adapter"]);
+    let nothing = with(&|base| base.put(UP, &[0, 4], 1));
+    refused(&nothing, &["base.safetensors", UP, "no up factor"]);
+}
+
+#[test]
+fn configurations_must_agree() {
+    let config = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["q", "out"], "modules_to_save": null,
+        "bias": "none", "task_type": "SEQ_CLS", "alpha_pattern": {}}"#;
+    let folders = |other: &str| {
+        let (base, clients) = good();
+        let mut folder = Folder::new(&base, &clients[..2]);
+        for (name, adapter, text) in [("base", &base, config), ("client", &clients[2], other)] {
+            let directory = folder.at(name);
+            std::fs::create_dir(&directory).unwrap();
+            adapter.write(&directory.join("adapter_model.safetensors"));
+            std::fs::write(directory.join("adapter_config.json"), text).unwrap();
+        }
+        std::fs::copy(folder.at("base/adapter_config.json"), folder.at("adapter_config.json")).unwrap();
+        folder.clients.push(folder.at("client"));
+        folder
+    };
+    folders(config).average(Round::Up, None).unwrap();
+    let same =
+        r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 16.0, "target_modules": ["out", "q"], "more": [[]]}"#;
+    folders(same).average(Round::Up, None).unwrap();
+    for (from, to, says) in [
+        (r#""r": 4"#, r#""r": 8"#, &["r is 8, and 4 in"][..]),
+        ("16", "32", &["lora_alpha is 32.0, and 16.0 in"]),
+        (r#"["q", "out"]"#, r#"["q"]"#, &["target_modules is [\"q\"], and [\"out\",\"q\"] in"]),
+        ("null", r#"["score"]"#, &["modules_to_save is"]),
+        ("{}", r#"{"q": 8}"#, &["alpha_pattern is"]),
+        (r#""bias""#, r#""rank_pattern": {"q": 2}, "bias""#, &["rank_pattern is"]),
+        (r#""bias""#, r#""use_rslora": true, "bias""#, &["use_rslora is true, and false in"]),
+        (r#""bias""#, r#""use_dora": true, "bias""#, &["use_dora is true, and only false is supported"]),
+        (r#""LORA""#, r#""IA3""#, &["peft_type is \"IA3\", and only LORA is supported"]),
+        (r#""r": 4,"#, "", &["missing field `r`"]),
+        (r#""r": 4,"#, r#""r": 4, "r": 4,"#, &["duplicate field `r`"]),
+        ("}}", "", &["EOF"]),
+        ("{", "[", &["expected"]),
+    ] {
+        let wrong = config.replacen(from, to, 1);
+        let wrong = if from == "}}" { config.trim_end_matches('}').to_owned() } else { wrong };
+        assert_ne!(wrong, config);
+        refused(&folders(&wrong), &[&["client/adapter_config.json: "], says].concat());
+    }
+    let rank = folders(config);
+    for path in ["base/adapter_config.json", "adapter_config.json", "client/adapter_config.json"] {
+        std::fs::write(rank.at(path), config.replace(r#""r": 4"#, r#""r": 8"#)).unwrap();
+    }
+    refused(&rank, &["base.safetensors", "lora_A", "rank 4", "r = 8"]);
+}
+
+#[test]
+fn outputs_that_cannot_be_written() {
+    let (base, clients) = good();
+    let folder = Folder::new(&base, &clients);
+    let inputs = folder.inputs(None).unwrap();
+    let to = |path: &Path| {
+        let before = folder.names();
+        let output = fedspan_aggregator::adapter::Output::named(path);
+        let job = fedspan_aggregator::adapter::Job { output, ..folder.job(Round::Up, 1) };
+        let error = average(&inputs, job, &|_, _| true).unwrap_err();
+        assert_eq!(folder.names(), before, "{error}");
+        error.to_string()
+    };
+    assert!(to(&folder.at("1.safetensors")).contains("1.safetensors: it is an input"));
+    assert!(to(&folder.at("base.safetensors")).contains("it is an input"));
+    assert!(to(&folder.at("none/next.safetensors")).contains("No such file"));
+    assert!(to(&folder.at("none/next")).contains("No such file"));
+    std::os::unix::fs::symlink(folder.at("0.safetensors"), folder.at("link.safetensors")).unwrap();
+    assert!(to(&folder.at("link.safetensors")).contains("link.safetensors: not a regular file"));
+    assert_eq!(Adapter::read(&folder.at("link.safetensors")), clients[0]);
+    // Somebody else is at it; and somebody was, and is no more.
+    let partial = folder.at("next.safetensors.partial");
+    let other = std::fs::File::create(&partial).unwrap();
+    other.lock().unwrap();
+    assert!(to(&folder.at("next.safetensors")).contains("another command is writing it"));
+    drop(other);
+    folder.average(Round::Up, None).unwrap();
+    assert!(!partial.exists());
+}
+
+#[test]
+fn what_changes_while_it_is_read_is_not_averaged() {
+    let (base, clients) = good();
+    let folder = Folder::new(&base, &clients);
+    let inputs = folder.inputs(None).unwrap();
+    let longer = [&clients[0].bytes()[..], b" "].concat();
+    std::fs::write(&folder.clients[0], longer).unwrap();
+    let error = average(&inputs, folder.job(Round::Up, 1), &|_, _| true).unwrap_err();
+    assert!(error.to_string().contains("0.safetensors: it changed while it was read"), "{error}");
+    assert!(!folder.at("next.safetensors").exists());
+}
+
+#[test]
+fn an_interruption_leaves_what_was_there() {
+    let (base, clients) = good();
+    let folder = Folder::new(&base, &clients);
+    std::fs::write(folder.at("next.safetensors"), "before").unwrap();
+    let before = folder.names();
+    let inputs = folder.inputs(None).unwrap();
+    let error = average(&inputs, folder.job(Round::Up, 2), &|_, _| false).unwrap_err();
+    assert!(matches!(error, AdapterError::Interrupted) && !error.is_wrong_input());
+    assert_eq!(folder.names(), before);
+    assert_eq!(std::fs::read(folder.at("next.safetensors")).unwrap(), b"before");
+}

@@ -1,0 +1,160 @@
+//! `adapter` as its users run it.
+
+use std::process::Command;
+
+use fedspan_aggregator::adapter::{Kind, Round};
+
+use super::files::{Adapter, Folder};
+
+fn run(folder: &Folder, line: &str) -> (i32, String, String) {
+    let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
+    let shell = ["-c", &line.replace("adapter ", &format!("{program} adapter "))].map(str::to_owned);
+    let output = Command::new("sh").args(shell).current_dir(folder.directory.path()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn folder(round: Round) -> Folder {
+    let base = Adapter::drawn(Kind::F32, 1, 4, 30, 10);
+    let clients: Vec<Adapter> = (1..4).map(|seed| base.trained(round, seed)).collect();
+    Folder::new(&base, &clients)
+}
+
+#[test]
+fn a_round_from_directory_to_directory() {
+    let folder = folder(Round::Up);
+    let config = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "out"]}"#;
+    for (name, file) in [("base", "base"), ("a", "0"), ("b", "1")] {
+        std::fs::create_dir(folder.at(name)).unwrap();
+        let file = folder.at(&format!("{file}.safetensors"));
+        std::fs::copy(file, folder.at(&format!("{name}/adapter_model.safetensors"))).unwrap();
+        std::fs::write(folder.at(&format!("{name}/adapter_config.json")), config).unwrap();
+    }
+    let line = "umask 022; adapter average --round up --base base a b --samples 3,1 -o next";
+    let (code, out, err) = run(&folder, line);
+    let bytes = std::fs::read(folder.at("next/adapter_model.safetensors")).unwrap();
+    assert_eq!((code, err.as_str()), (0, ""));
+    let said = format!(
+        "next/adapter_model.safetensors: up round of 2 clients, 3 tensors averaged, 2 kept, {} bytes\n",
+        bytes.len()
+    );
+    assert_eq!(out, said);
+    assert_eq!(std::fs::read_to_string(folder.at("next/adapter_config.json")).unwrap(), config);
+    assert_eq!(std::fs::read_dir(folder.at("next")).unwrap().count(), 2);
+    let line = "adapter average --round up --base base.safetensors 1.safetensors 0.safetensors --samples 1,3 -o n.safetensors";
+    assert_eq!(run(&folder, line).0, 0);
+    assert_eq!(std::fs::read(folder.at("n.safetensors")).unwrap(), bytes);
+    // Once more: what is there is replaced.
+    assert_eq!(run(&folder, line).0, 0);
+    let (code, _, err) = run(&folder, "adapter average --round up --base base a b -o a");
+    assert_eq!(code, 2);
+    assert!(
+        err.contains("a/adapter_model.safetensors: it is an input") || err.contains("adapter_config.json"),
+        "{err}"
+    );
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_and_leaves_nothing() {
+    let folder = folder(Round::Up);
+    let before = folder.names();
+    for (line, code, says) in [
+        (
+            "adapter average --round down --base base.safetensors ?.safetensors -o next.safetensors",
+            2,
+            "0.safetensors: tensor base_model.model.layers.0.out.lora_B.weight: the up factor is frozen",
+        ),
+        ("adapter average --round up --base base.safetensors ?.safetensors -o next/", 0, ""),
+        (
+            "adapter average --round up --base none.safetensors ?.safetensors -o next.safetensors",
+            2,
+            "none.safetensors: No such file",
+        ),
+        ("adapter average --round up --base base.safetensors -o next.safetensors", 2, "required arguments"),
+        ("adapter average --base base.safetensors 0.safetensors -o next.safetensors", 2, "--round"),
+        (
+            "adapter average --plain --round up --base base.safetensors 0.safetensors -o next.safetensors",
+            2,
+            "cannot be used with",
+        ),
+        (
+            "adapter average --plain --base base.safetensors 0.safetensors --samples -1 -o next.safetensors",
+            2,
+            "'-1'",
+        ),
+        (
+            "adapter average --plain --base base.safetensors 0.safetensors --samples x -o next.safetensors",
+            2,
+            "invalid value",
+        ),
+        ("adapter check --base base.safetensors base.safetensors", 2, "the same file"),
+    ] {
+        let (found, _, err) = run(&folder, line);
+        assert_eq!(found, code, "{line}: {err}");
+        assert!(err.contains(says), "{line}: {err}");
+        if code == 0 {
+            std::fs::remove_dir_all(folder.at("next")).unwrap();
+        }
+        assert_eq!(folder.names(), before, "{line}");
+    }
+}
+
+/// With two dozen descriptors for everything: files are opened when they are read.
+#[test]
+fn few_descriptors_are_enough() {
+    let base = Adapter::drawn(Kind::F32, 1, 2, 9, 4);
+    let clients: Vec<Adapter> = (0..40).map(|seed| base.trained(Round::Up, seed)).collect();
+    let folder = Folder::new(&base, &clients);
+    let line =
+        "adapter average --round up --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors";
+    assert_eq!(run(&folder, line).0, 0);
+    let bytes = std::fs::read(folder.at("next.safetensors")).unwrap();
+    std::fs::remove_file(folder.at("next.safetensors")).unwrap();
+    let (code, _, err) = run(&folder, &format!("ulimit -n 24; {line}"));
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(std::fs::read(folder.at("next.safetensors")).unwrap(), bytes);
+    let check = "adapter check --base base.safetensors ?.safetensors ??.safetensors";
+    assert_eq!(run(&folder, check), run(&folder, &format!("ulimit -n 24; {check}")));
+}
+
+#[test]
+fn check_prints_a_table_and_json() {
+    let folder = folder(Round::Plain);
+    let (code, out, err) = run(&folder, "adapter check --base base.safetensors ?.safetensors");
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 6, "{out}");
+    assert!(lines[1].starts_with("0.safetensors ") && lines[1].ends_with(" both"), "{out}");
+    assert!(
+        lines[5].starts_with("Plain averaging would lose ") && lines[5].contains(", most in base_model."),
+        "{out}"
+    );
+    let (_, long, _) = run(&folder, "adapter check --tensors --base base.safetensors ?.safetensors");
+    assert_eq!(long.lines().count(), 6 + 3 * 5 + 2, "{long}");
+    let (code, json, _) = run(&folder, "adapter check --format json --base base.safetensors ?.safetensors");
+    assert_eq!((code, json.lines().count()), (0, 1));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["clients"].as_array().unwrap().len(), 3);
+    assert_eq!(json["clients"][2]["fits"], "both");
+    assert_eq!(json["targets"].as_array().unwrap().len(), 2);
+    assert!(json["interference"].as_f64().unwrap() > 0.0);
+    assert_eq!(json["clients"][0]["tensors"].as_array().unwrap().len(), 5);
+}
+
+/// Ctrl-C: the exit code of a failure, and nothing is left.
+#[test]
+fn an_interrupted_command_leaves_nothing() {
+    let base = Adapter::drawn(Kind::F32, 1, 16, 60_000, 20);
+    let clients: Vec<Adapter> = (0..30).map(|_| base.clone()).collect();
+    let folder = Folder::new(&base, &clients);
+    let before = folder.names();
+    let line = "adapter average --plain --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors & \
+        id=$!; while ! [ -e next.safetensors.partial ]; do :; done; kill -INT $id; wait $id";
+    let (code, _, err) = run(&folder, line);
+    // A fast machine may have finished before.
+    if code != 0 {
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains("interrupted, nothing was written"), "{err}");
+        assert_eq!(folder.names(), before);
+    }
+}

@@ -1,0 +1,180 @@
+//! Adapters for tests, written and read by the library that defines their format.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use fedspan_aggregator::adapter::{AdapterError, Averaged, Inputs, Job, Kind, Output, Round, average};
+use fedspan_aggregator::random::{Purpose, stream};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use tempfile::TempDir;
+
+pub const DOWN: &str = "base_model.model.layers.0.q_proj.lora_A.weight";
+pub const UP: &str = "base_model.model.layers.0.q_proj.lora_B.weight";
+pub const SAVED: &str = "base_model.model.classifier.weight";
+
+/// Names, shapes, numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    pub kind: Kind,
+    pub tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+}
+
+impl Adapter {
+    /// One module of d_in x d_out, another one transposed, and a classifier.
+    pub fn drawn(kind: Kind, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
+        let mut adapter = Self { kind, tensors: BTreeMap::new() };
+        for (module, (d_in, d_out)) in [("q_proj", (d_in, d_out)), ("out", (d_out, d_in))] {
+            let name = |factor: &str| format!("base_model.model.layers.0.{module}.lora_{factor}.weight");
+            adapter.put(&name("A"), &[rank, d_in], seed * 10);
+            adapter.put(&name("B"), &[d_out, rank], seed * 10 + 1);
+        }
+        adapter.put(SAVED, &[3, d_out], seed * 10 + 2);
+        adapter
+    }
+
+    pub fn put(&mut self, name: &str, shape: &[usize], seed: u64) {
+        let count = shape.iter().product();
+        let drawn = numbers(self.kind, seed ^ (name.len() as u64) << 32, count);
+        self.tensors.insert(name.to_owned(), (shape.to_vec(), drawn));
+    }
+
+    /// The same, with what the names that `which` takes say in `other`.
+    pub fn with(&self, other: &Self, which: impl Fn(&str) -> bool) -> Self {
+        let mut made = self.clone();
+        for (name, tensor) in &mut made.tensors {
+            if which(name) {
+                tensor.clone_from(&other.tensors[name]);
+            }
+        }
+        made
+    }
+
+    /// What a client of a round sends: everything but the frozen factors is its own.
+    pub fn trained(&self, round: Round, seed: u64) -> Self {
+        let mut own = self.clone();
+        for (index, (name, (_, values))) in own.tensors.iter_mut().enumerate() {
+            *values = numbers(self.kind, seed * 100 + index as u64 + (name.len() as u64), values.len());
+        }
+        self.with(&own, |name| match round {
+            Round::Up => !name.contains("lora_A"),
+            Round::Down => !name.contains("lora_B"),
+            Round::Plain => true,
+        })
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let dtype = dtype(self.kind);
+        let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
+            .tensors
+            .iter()
+            .map(|(name, (shape, values))| {
+                let mut bytes = Vec::new();
+                self.kind.encode(&values.iter().copied().map(f64::from).collect::<Vec<_>>(), &mut bytes);
+                (name, shape, bytes)
+            })
+            .collect();
+        let views = data.iter().map(|(name, shape, bytes)| {
+            (name.as_str(), TensorView::new(dtype, (*shape).clone(), bytes).unwrap())
+        });
+        let about = [("format".to_owned(), "pt".to_owned())];
+        safetensors::serialize(views, Some(about.into_iter().collect())).unwrap()
+    }
+
+    pub fn write(&self, path: &Path) {
+        std::fs::write(path, self.bytes()).unwrap();
+    }
+
+    pub fn read(path: &Path) -> Self {
+        let bytes = std::fs::read(path).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let mut adapter = Self { kind: Kind::F32, tensors: BTreeMap::new() };
+        for (name, view) in file.iter() {
+            adapter.kind = [Kind::F32, Kind::F16, Kind::Bf16]
+                .into_iter()
+                .find(|kind| dtype(*kind) == view.dtype())
+                .unwrap();
+            let mut values = vec![0.0; view.shape().iter().product()];
+            adapter.kind.decode(view.data(), &mut values);
+            adapter.tensors.insert(name.to_owned(), (view.shape().to_vec(), values));
+        }
+        adapter
+    }
+}
+
+fn dtype(kind: Kind) -> Dtype {
+    match kind {
+        Kind::F32 => Dtype::F32,
+        Kind::F16 => Dtype::F16,
+        Kind::Bf16 => Dtype::BF16,
+    }
+}
+
+/// Normal ones, some of them tiny, some zero of either sign: numbers of a kind, as f32.
+fn numbers(kind: Kind, seed: u64, count: usize) -> Vec<f32> {
+    let random = &mut stream(seed, Purpose::Start, 3);
+    let drawn: Vec<f64> = (0..count)
+        .map(|index| {
+            let value = random.normal();
+            match (index as u64 + seed) % 11 {
+                0 => value * 1e-7,
+                1 => 0.0_f64.copysign(value),
+                2 => value * 100.0,
+                _ => value,
+            }
+        })
+        .collect();
+    let mut bytes = Vec::new();
+    kind.encode(&drawn, &mut bytes);
+    let mut values = vec![0.0; count];
+    kind.decode(&bytes, &mut values);
+    values
+}
+
+/// A directory with `base.safetensors` and `0.safetensors` and so on.
+pub struct Folder {
+    pub directory: TempDir,
+    pub clients: Vec<PathBuf>,
+}
+
+impl Folder {
+    pub fn new(base: &Adapter, clients: &[Adapter]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        base.write(&directory.path().join("base.safetensors"));
+        let paths = (0..clients.len()).map(|index| directory.path().join(format!("{index}.safetensors")));
+        let paths: Vec<PathBuf> = paths.collect();
+        clients.iter().zip(&paths).for_each(|(client, path)| client.write(path));
+        Self { directory, clients: paths }
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn inputs(&self, samples: Option<&[u64]>) -> Result<Inputs, AdapterError> {
+        Inputs::open(&self.at("base.safetensors"), &self.clients, samples)
+    }
+
+    pub fn job(&self, round: Round, threads: usize) -> Job {
+        Job { round, output: Output::named(&self.at("next.safetensors")), threads }
+    }
+
+    pub fn average(&self, round: Round, samples: Option<&[u64]>) -> Result<Averaged, AdapterError> {
+        average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
+    }
+
+    /// The bytes of the mean.
+    pub fn mean(&self, round: Round, samples: Option<&[u64]>) -> Vec<u8> {
+        self.average(round, samples).unwrap();
+        std::fs::read(self.at("next.safetensors")).unwrap()
+    }
+
+    /// The names of what is in it.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.directory.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}

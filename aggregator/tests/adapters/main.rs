@@ -1,0 +1,8 @@
+//! Files of adapters: laws of the mean, what is refused, what the command says.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod bad;
+mod command;
+mod files;
+mod headers;
+mod laws;

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: fedspan_hostile::seed_fuzzer("adapter_files"), |data: &[u8]| {
+    fedspan_hostile::adapter_files(data);
+});

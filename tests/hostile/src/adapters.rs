@@ -1,0 +1,160 @@
+//! Files of adapters: a header that is accepted says what the format's own library reads in it, a configuration agrees with
+//! itself, and a mean depends on nothing but the numbers.
+
+use fedspan_aggregator::adapter::{Config, Exact, Fault, Header, Kind, Layout, mean};
+use safetensors::SafeTensors;
+
+use crate::{Random, Work};
+
+/// The first byte chooses: a file, a header with as many bytes behind it as the second says, a configuration, numbers.
+pub fn adapter_files(bytes: &[u8]) -> Work {
+    let Some(([which, count], rest)) = bytes.split_first_chunk() else {
+        return Work { frames: 1, refused: 1, steps: 1 };
+    };
+    let taken = match which % 4 {
+        0 => file(rest),
+        1 => {
+            let length = (rest.len() as u64).to_le_bytes();
+            file(&[&length[..], rest, &vec![0; usize::from(*count)]].concat())
+        }
+        2 => config(rest),
+        _ => numbers(*count, rest),
+    };
+    Work { frames: 1, refused: u64::from(!taken), steps: 1 }
+}
+
+/// Messages are one line, however long what they quote.
+fn said(tensor: Option<&str>, fault: &Fault, length: usize) {
+    let text = fault.to_string();
+    assert!(!text.is_empty() && text.len() <= 4 * length + 1000, "a message of {} bytes", text.len());
+    assert!(tensor.is_none_or(|name| name.len() <= 4 * length), "a name that was not there");
+}
+
+fn file(bytes: &[u8]) -> bool {
+    let header = match Header::read(bytes, bytes.len() as u64) {
+        Ok(header) => header,
+        Err((tensor, fault)) => {
+            said(tensor.as_deref(), &fault, bytes.len());
+            return false;
+        }
+    };
+    let theirs = SafeTensors::deserialize(bytes).expect("what is accepted here");
+    assert_eq!(theirs.len(), header.tensors.len());
+    let mut end = header.bytes.len() as u64;
+    for tensor in &header.tensors {
+        let view = theirs.tensor(&tensor.name).expect("the same name");
+        assert!(view.shape().iter().map(|side| *side as u64).eq(tensor.shape.iter().copied()));
+        assert_eq!(view.dtype().to_string(), tensor.kind.to_string());
+        let begin = usize::try_from(tensor.begin).expect("within the file");
+        assert_eq!(view.data().len() as u64, tensor.bytes());
+        assert_eq!(view.data().as_ptr(), bytes[begin..].as_ptr());
+        assert_eq!(tensor.begin, end, "no holes");
+        end += tensor.bytes();
+    }
+    assert_eq!(end, bytes.len() as u64);
+    match Layout::of(&header) {
+        Ok(layout) => {
+            assert_eq!(layout.slots.len(), header.tensors.len());
+            assert_eq!(layout.bytes() + header.bytes.len() as u64, bytes.len() as u64);
+            assert!(layout.pairs.iter().all(|pair| pair.rank > 0 && pair.up != pair.down));
+            true
+        }
+        Err((tensor, fault)) => {
+            said(tensor.as_deref(), &fault, bytes.len());
+            false
+        }
+    }
+}
+
+fn config(bytes: &[u8]) -> bool {
+    match Config::parse(bytes) {
+        Ok(config) => {
+            assert_eq!(config.difference(&config), None);
+            assert_eq!(config.peft_type, "LORA");
+            true
+        }
+        Err(fault) => {
+            said(None, &fault, bytes.len());
+            false
+        }
+    }
+}
+
+/// Up to four clients of the same length: in any order, and whole or in pieces, the same bits; what is not finite is found.
+fn numbers(count: u8, bytes: &[u8]) -> bool {
+    let kind = [Kind::F32, Kind::F16, Kind::Bf16][usize::from(count / 4) % 3];
+    let (clients, size) = (usize::from(count % 4) + 1, kind.size());
+    let elements = bytes.len() / (clients * size);
+    let mut blocks: Vec<(f64, &[u8])> = bytes
+        .chunks_exact((elements * size).max(1))
+        .take(clients)
+        .zip([1.0, 3.0, 536_870_911.0, 7.0])
+        .map(|(block, weight)| (weight, block))
+        .collect();
+    if elements == 0 || blocks.len() != clients {
+        return false;
+    }
+    let total = blocks.iter().map(|(weight, _)| weight).sum();
+    let (mut room, mut means) = (Exact::default(), vec![0.0; elements]);
+    let mut value = [0.0];
+    let mut finite = |block: &[u8], element: usize| {
+        kind.decode(&block[element * size..], &mut value);
+        value[0].is_finite()
+    };
+    let done = mean(&blocks, kind, total, &mut means, &mut room);
+    let sound = (0..elements).all(|element| blocks.iter().all(|(_, block)| finite(block, element)));
+    assert_eq!(done.is_ok(), sound);
+    if let Err((client, element)) = done {
+        assert!(
+            !finite(blocks[client].1, element) && (0..element).all(|before| finite(blocks[client].1, before))
+        );
+        return false;
+    }
+    let bits: Vec<u64> = means.iter().map(|mean| mean.to_bits()).collect();
+    for _ in 0..clients {
+        blocks.rotate_left(1);
+        for (element, bits) in bits.iter().enumerate() {
+            let one: Vec<(f64, &[u8])> =
+                blocks.iter().map(|(weight, block)| (*weight, &block[element * size..][..size])).collect();
+            let mut found = [0.0];
+            mean(&one, kind, total, &mut found, &mut room).expect("finite, as before");
+            assert_eq!(found[0].to_bits(), *bits);
+        }
+    }
+    true
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut random = Random(6);
+    let mut seeds = Vec::new();
+    for (dtype, size) in [("F32", 4), ("F16", 2), ("BF16", 2)] {
+        for (down, up) in [(".lora_A.weight", ".lora_B.weight"), (".lora_embedding_A", ".lora_embedding_B.x")]
+        {
+            let (a, b, c) = (2 * 3 * size, 2 * 3 * size + 2 * size, 2 * 3 * size + 3 * size);
+            let up = if down.contains("embedding") { up.trim_end_matches(".x") } else { up };
+            let text = format!(
+                r#"{{"__metadata__":{{"format":"pt"}},"m{down}":{{"dtype":"{dtype}","shape":[2,3],"data_offsets":[0,{a}]}},
+                "m{up}":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[{a},{b}]}},
+                "score":{{"dtype":"{dtype}","shape":[],"data_offsets":[{b},{c}]}}}}"#
+            );
+            let length = u8::try_from(c).expect("a short file");
+            seeds.push([&[1, length], text.as_bytes()].concat());
+            let bytes = (text.len() as u64).to_le_bytes();
+            seeds.push([&[0, 0], &bytes[..], text.as_bytes(), &vec![0; c]].concat());
+        }
+    }
+    for config in [
+        r#"{"peft_type":"LORA","r":8,"lora_alpha":16,"target_modules":["q","v"],"modules_to_save":null}"#,
+        r#"{"peft_type":"LORA","r":1,"lora_alpha":0.5,"use_rslora":true,"rank_pattern":{"a":[2]},"alpha_pattern":{"b":1}}"#,
+        r#"{"r":4,"lora_alpha":1e3,"peft_type":"LORA","target_modules":".*","bias":"none","use_dora":false}"#,
+    ] {
+        seeds.push([&[2, 0], config.as_bytes()].concat());
+    }
+    for count in 0..12 {
+        // Exponents in the middle, and bits as they come.
+        let drawn: Vec<u8> = (0..48).map(|_| random.byte() & 0xBF).collect();
+        seeds.push([&[3, count], &drawn[..]].concat());
+        seeds.push([&[3, count], &[0x3C; 40][..]].concat());
+    }
+    seeds
+}

@@ -1,0 +1,109 @@
+"""Whether others read what `adapter average` writes: python3 tests/scripts/adapters.py target/release/fedspan-aggregator
+
+Needs numpy and safetensors: writes clients' adapters, averages them and compares with numpy's mean. With torch and peft
+installed, clients are made by PEFT, and it must load the mean as well; says so where they are not.
+Exit: 0 all agree, 1 something does not.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+RANK, D_IN, D_OUT, SAMPLES = 4, 48, 20, [3, 1, 2]
+MODULES = ["base_model.model.layers.0.q_proj", "base_model.model.layers.1.q_proj"]
+
+
+def average(program, folder, clients, output):
+    command = [program, "adapter", "average", "--round", "up", "--base", str(folder / "base"), *clients]
+    command += ["--samples", ",".join(map(str, SAMPLES)), "-o", str(folder / output)]
+    subprocess.run(command, check=True)
+
+
+def expected(values):
+    mean = sum(w * v.astype(np.float64) for w, v in zip(SAMPLES, values)) / sum(SAMPLES)
+    return mean.astype(values[0].dtype)
+
+
+def with_numpy(program, folder, dtype):
+    random = np.random.default_rng(7)
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    adapters = []
+    for name in ["base", "0", "1", "2"]:
+        tensors = dict(adapters[0]) if adapters else {}
+        for module in MODULES:
+            if not adapters:
+                tensors[f"{module}.lora_A.weight"] = random.normal(size=(RANK, D_IN)).astype(dtype)
+            tensors[f"{module}.lora_B.weight"] = random.normal(size=(D_OUT, RANK)).astype(dtype)
+        tensors["base_model.model.score.weight"] = random.normal(size=(2, D_OUT)).astype(dtype)
+        adapters.append(tensors)
+        (folder / name).mkdir()
+        save_file(tensors, folder / name / "adapter_model.safetensors", {"format": "pt"})
+        (folder / name / "adapter_config.json").write_text(json.dumps(config))
+    average(program, folder, [str(folder / str(client)) for client in range(3)], "next")
+    found = load_file(folder / "next" / "adapter_model.safetensors")
+    assert found.keys() == adapters[0].keys()
+    for name, value in found.items():
+        frozen = "lora_A" in name
+        wanted = adapters[0][name] if frozen else expected([client[name] for client in adapters[1:]])
+        # numpy rounds its sums of f64, which is seen once in a while.
+        assert value.dtype == wanted.dtype and value.shape == wanted.shape
+        assert np.abs(value - wanted).max() <= (0 if frozen else np.spacing(np.abs(wanted).max()))
+    assert json.loads((folder / "next" / "adapter_config.json").read_text()) == config
+
+
+def with_peft(program, folder):
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    def network():
+        torch.manual_seed(1)
+        return torch.nn.Sequential(torch.nn.Linear(D_IN, D_OUT), torch.nn.Linear(D_OUT, 2))
+
+    config = LoraConfig(r=RANK, lora_alpha=8, target_modules=["0"], modules_to_save=["1"])
+    model = get_peft_model(network(), config)
+    model.save_pretrained(folder / "base")
+    for client in range(3):
+        model = PeftModel.from_pretrained(network(), folder / "base", is_trainable=True)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name or "modules_to_save" in name:
+                parameter.data.normal_()
+        model.save_pretrained(folder / str(client))
+    average(program, folder, [str(folder / str(client)) for client in range(3)], "next")
+    files = [load_file(folder / str(name) / "adapter_model.safetensors") for name in [0, 1, 2, "next"]]
+    model = PeftModel.from_pretrained(network(), folder / "next")
+    with torch.no_grad():
+        x = torch.randn(5, D_IN)
+        factors = [next(v for n, v in files[3].items() if f"lora_{letter}" in n) for letter in "AB"]
+        hidden = network()[0](x) + 2.0 * x @ torch.from_numpy(factors[0]).T @ torch.from_numpy(factors[1]).T
+        head = [next(v for n, v in files[3].items() if n.endswith(end)) for end in ("1.weight", "1.bias")]
+        wanted = hidden @ torch.from_numpy(head[0]).T + torch.from_numpy(head[1])
+        assert torch.allclose(model(x), wanted, atol=1e-4)
+    for name, value in files[3].items():
+        mean = expected([file[name] for file in files[:3]])
+        assert np.allclose(value, mean, atol=1e-6), name
+
+
+def main():
+    program = str(Path(sys.argv[1]).resolve())
+    for dtype in [np.float32, np.float16]:
+        with tempfile.TemporaryDirectory() as folder:
+            with_numpy(program, Path(folder), dtype)
+    print("numpy and safetensors: the same mean")
+    try:
+        import peft  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError as error:
+        print(f"not checked with PEFT: {error}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        with_peft(program, Path(folder))
+    print("PEFT: it loads the mean, and computes with it")
+
+
+if __name__ == "__main__":
+    main()
