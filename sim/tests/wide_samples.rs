@@ -1,0 +1,49 @@
+//! Samples wider than a network's first layer can be are refused before a round, whatever the network begins with.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{directory, numbers, write_npz};
+use fedspan_sim::run::{Outcome, RunError, Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+
+const MODELS: [&str; 4] = [
+    "kind = \"mlp\"\nhidden = [2]",
+    "kind = \"cnn\"\nfilters = [1]\nside = 31\npool = 16",
+    "kind = \"lstm\"\ncells = 1",
+    "kind = \"lora-mlp\"\nrank = 1\nwidth = 2",
+];
+
+/// Trains for a round on two clients with two samples of so many values.
+fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
+    let here = directory(&format!("wide-samples-{features}"));
+    let x = numbers(usize::try_from(4 * features).unwrap(), 1);
+    let arrays: [(&str, &[u64], &[f64]); 2] =
+        [("x", &[2, 2, features], &x), ("y", &[2, 2], &[0.0, 1.0, 1.0, 0.0])];
+    write_npz(&here.join("data.npz"), &arrays);
+    let algorithm = if model.contains("lora") { "rolora" } else { "fedrep" };
+    let text = format!(
+        "[data]\nkind = \"npz\"\npath = \"data.npz\"\ntask = \"classes\"\n[model]\n{model}\n\
+         [algorithm]\nname = \"{algorithm}\"\nrounds = 1\nstep_size = 0.01\n"
+    );
+    let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]).unwrap();
+    run(&scenario, 1, &mut Unwatched)
+}
+
+#[test]
+fn more_than_65534_values() {
+    for model in MODELS {
+        for features in [65_535, 65_536] {
+            let said = ran(features, model).expect_err(model).to_string();
+            assert!(said.contains(&features.to_string()) && said.contains("65534"), "{model}: {said}");
+        }
+    }
+}
+
+/// As many as there can be are trained on.
+#[test]
+fn as_many_as_65534_values() {
+    let outcome = ran(65_534, MODELS[0]).unwrap();
+    assert_eq!(outcome.counters.rejected() + outcome.counters.declined, 0);
+    assert_eq!(outcome.layers[0].values.len(), 65_535 * 2);
+}
