@@ -43,9 +43,10 @@
 //! batches of ten takes 25 KB. With the features `convolution` and `recurrent` it may begin with filters over an image or a
 //! signal, or with long short-term memory. Filters take a few rows of an image at a time: 28 x 28 pixels, 4 and 8 filters of
 //! 5 x 5 pooled by 2, a hidden layer of 16 and 10 classes take 47 kB with momentum, a sample at a time; a signal of 25 x 6, 8
-//! filters, 16 and 7 classes 35 kB in batches of ten.
+//! filters, 16 and 7 classes 35 kB in batches of ten. With the feature `adapter` its first layer may stay as it is, read from flash in
+//! `f32` or as bytes, and a low-rank adapter beside it learns (LoRA): `memory::NetworkShape::adapted`.
 //!
-//! **Not supported**: adapters, networks whose samples are seen only once, several connections at once, differential
+//! **Not supported**: networks whose samples are seen only once, several connections at once, differential
 //! privacy of anything but FedPower and FedRep on linear models, forward secrecy.
 
 #![no_std]
