@@ -1,6 +1,5 @@
 //! `out = x W + bias`, and `out += x W`.
 
-use super::super::vector;
 use super::lanes::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
@@ -75,8 +74,10 @@ impl Tiles for Forward<'_> {
         while i < count {
             let w = load(v, weights, 0)?;
             add_products(v, &mut sums, &x, i, &w)?;
-            weights = vector::from(weights, outputs);
             i += 1;
+            // Behind the last row there may be no bias.
+            let Some(rest) = weights.get(outputs..) else { break };
+            weights = rest;
         }
         store_tile(v, out, row * outputs + column, outputs, &sums)
     }
