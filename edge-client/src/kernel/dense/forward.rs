@@ -1,48 +1,49 @@
 //! `out = x W + bias`, and `out += x W`.
 
+use super::super::vector;
 use super::lanes::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
 /// Inputs at a time: their weights stay in the first cache while all samples pass.
 const PIECE: usize = 32;
 
-/// Shapes as in [`super::forward`].
-pub struct Forward<'a> {
+/// Shapes as in [`super::forward`]. Sums start with the bias, or where there is none with what is in `out`.
+pub struct Forward<'a, const BIASED: bool> {
     x: &'a [f32],
     layer: &'a [f32],
     inputs: usize,
     outputs: usize,
     out: &'a mut [f32],
-    /// Whether sums start with the bias.
-    biased: bool,
     /// The inputs at hand, and how many.
     first: usize,
     count: usize,
 }
 
-impl<'a> Forward<'a> {
+impl<'a> Forward<'a, true> {
     pub fn new(x: &'a [f32], layer: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
         let outputs = outputs.max(1);
         let inputs = (layer.len() / outputs).saturating_sub(1);
-        Self { x, layer, inputs, outputs, out, biased: true, first: 0, count: 0 }
-    }
-
-    /// Of weights without a bias: sums start with what is in `out`.
-    #[cfg(feature = "adapter")]
-    pub fn product(x: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
-        let outputs = outputs.max(1);
-        let inputs = weights.len() / outputs;
-        Self { x, layer: weights, inputs, outputs, out, biased: false, first: 0, count: 0 }
+        Self { x, layer, inputs, outputs, out, first: 0, count: 0 }
     }
 }
 
-impl Kernel for Forward<'_> {
+#[cfg(feature = "adapter")]
+impl<'a> Forward<'a, false> {
+    /// Of weights without a bias.
+    pub fn product(x: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
+        let outputs = outputs.max(1);
+        let inputs = weights.len() / outputs;
+        Self { x, layer: weights, inputs, outputs, out, first: 0, count: 0 }
+    }
+}
+
+impl<const BIASED: bool> Kernel for Forward<'_, BIASED> {
     #[inline(always)]
     fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(mut self, v: V) {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let n = self.out.len() / outputs;
         let n = self.x.len().checked_div(inputs).map_or(n, |rows| rows.min(n));
-        if self.biased {
+        if BIASED {
             let Some(bias) = self.layer.get(inputs * outputs..).and_then(|b| b.get(..outputs)) else {
                 return;
             };
@@ -58,7 +59,7 @@ impl Kernel for Forward<'_> {
     }
 }
 
-impl Tiles for Forward<'_> {
+impl<const BIASED: bool> Tiles for Forward<'_, BIASED> {
     #[inline(always)]
     fn tile<V: Vector, const R: usize, const C: usize>(
         &mut self,
@@ -74,10 +75,9 @@ impl Tiles for Forward<'_> {
         while i < count {
             let w = load(v, weights, 0)?;
             add_products(v, &mut sums, &x, i, &w)?;
-            i += 1;
             // Behind the last row there may be no bias.
-            let Some(rest) = weights.get(outputs..) else { break };
-            weights = rest;
+            weights = if BIASED { weights.get(outputs..)? } else { vector::from(weights, outputs) };
+            i += 1;
         }
         store_tile(v, out, row * outputs + column, outputs, &sums)
     }
