@@ -129,6 +129,17 @@ fn rules_must_fit_what_is_uploaded() {
     let averaged = sends.replace("fedrep", "fedavg");
     let said = Fleet::parse("fleet.toml", &format!("{averaged}{subspace}")).unwrap_err().to_string();
     assert!(said.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{said}");
+    // FlexLoRA's best factors are those of the mean of products: there is no other rule in it.
+    let adapted = |name: &str, rule: &str| {
+        let text = BASE.replace("fedrep", name).replace("k = 3", "kind = \"lora-mlp\"\nrank = 2\nwidth = 4");
+        Fleet::parse("fleet.toml", &format!("{text}[aggregation]\nrule = {rule:?}\n"))
+    };
+    for name in ["rolora", "lora", "ffa-lora"] {
+        assert!(adapted(name, "geometric-median").is_ok(), "{name}");
+    }
+    assert!(adapted("flexlora", "mean").is_ok());
+    let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
+    assert!(said.contains("found \"trimmed-mean\", \"flexlora\" is a mean of products; allowed: \"mean\""), "{said}");
 }
 
 /// The mean is warned of, with the rule that fits, and weights that devices choose; a rule is part of what a campaign is.

@@ -50,6 +50,9 @@ pub fn check_aggregation(
     if !name.is_federated() && rule != Rule::Mean {
         return wrong(format!("{:?} uploads nothing; allowed: \"mean\"", name.word()));
     }
+    if name == AlgorithmName::FlexLora && rule != Rule::Mean {
+        return wrong("\"flexlora\" is a mean of products; allowed: \"mean\"".into());
+    }
     if !rule.is_for_subspaces() {
         return Ok(());
     }
