@@ -226,6 +226,8 @@ fn largest_heads_fit_the_smallest_frame() {
             epochs: u16::MAX,
             encoding: Encoding::I8,
         },
+        Task::AdapterUp { head: HeadSolve::Sgd { epochs: u16::MAX, descent }, encoding: Encoding::I8 },
+        Task::AdapterDown { step_size: 1.0, encoding: Encoding::I8 },
     ];
     for task in tasks {
         let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };

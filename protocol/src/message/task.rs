@@ -84,6 +84,22 @@ pub enum Task {
         /// How the layers are encoded on the way up.
         encoding: Encoding,
     },
+    /// The up-projection that fits best under a linear model's down-projection (RoLoRA, Chen et al. 2025, Algorithm 2).
+    /// Down: adapter-down, unless the device has it. Up: adapter-up.
+    AdapterUp {
+        /// How it is found.
+        head: HeadSolve,
+        /// How it is encoded.
+        encoding: Encoding,
+    },
+    /// One gradient step on the down-projection of a linear model, under everyone's up-projection. Down: adapter-down,
+    /// unless the device has it, and adapter-up. Up: adapter-down.
+    AdapterDown {
+        /// Step size.
+        step_size: f32,
+        /// How the new one is encoded.
+        encoding: Encoding,
+    },
 }
 
 impl Task {
@@ -99,6 +115,8 @@ impl Task {
             Self::FedPower { .. } => 1 << 5,
             Self::Sgd { .. } => 1 << 6,
             Self::Baseline { .. } => 1 << 7,
+            Self::AdapterUp { .. } => 1 << 8,
+            Self::AdapterDown { .. } => 1 << 9,
         }
     }
 }

@@ -631,6 +631,26 @@ fn down() -> Vec<Golden> {
         encoded(Encoding::F32, &Random(9).matrix(4, 5)),
     );
     add(
+        "to_device_round_open_adapter_up",
+        "RoundOpen of round 7, stage 1: AdapterUp by least squares without ridge, back as f16; a 4 x 2 down-projection as f32 \
+         in the body",
+        open(
+            Task::AdapterUp { head: HeadSolve::LeastSquares { ridge: 0.0 }, encoding: Encoding::F16 },
+            &[inline(Role::AdapterDown, Encoding::F32, 4, 2)],
+        ),
+        encoded(Encoding::F32, &Random(10).matrix(4, 2)),
+    );
+    add(
+        "to_device_round_open_adapter_down",
+        "RoundOpen of round 7, stage 1: AdapterDown, step 0.25, back as f32; a 2 x 3 up-projection as f32 in the body, for a \
+         device that has the other",
+        open(
+            Task::AdapterDown { step_size: 0.25, encoding: Encoding::F32 },
+            &[inline(Role::AdapterUp, Encoding::F32, 2, 3)],
+        ),
+        encoded(Encoding::F32, &Random(11).matrix(2, 3)),
+    );
+    add(
         "to_device_round_open_moment_rows",
         "RoundOpen of round 7, stage 1: MomentRows, 5 rows from row 10; no tensors",
         open(Task::MomentRows { first: 10, count: 5 }, &[]),

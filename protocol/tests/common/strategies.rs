@@ -140,6 +140,8 @@ pub fn task() -> impl Strategy<Value = Task> {
         (baseline(), descent(), u16s(), encoding()).prop_map(|(baseline, descent, epochs, encoding)| {
             Task::Baseline { baseline, descent, epochs, encoding }
         }),
+        (head_solve(), encoding()).prop_map(|(head, encoding)| Task::AdapterUp { head, encoding }),
+        (float(), encoding()).prop_map(|(step_size, encoding)| Task::AdapterDown { step_size, encoding }),
     ]
 }
 
