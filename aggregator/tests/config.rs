@@ -139,7 +139,10 @@ fn rules_must_fit_what_is_uploaded() {
     }
     assert!(adapted("flexlora", "mean").is_ok());
     let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
-    assert!(said.contains("found \"trimmed-mean\", \"flexlora\" is a mean of products; allowed: \"mean\""), "{said}");
+    assert!(
+        said.contains("found \"trimmed-mean\", \"flexlora\" is a mean of products; allowed: \"mean\""),
+        "{said}"
+    );
 }
 
 /// The mean is warned of, with the rule that fits, and weights that devices choose; a rule is part of what a campaign is.

@@ -1,7 +1,7 @@
 //! What a device computes in a round.
 //!
 //! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
-//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg and FedPower behind features.
+//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg, RoLoRA and FedPower behind features.
 //! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
 
 mod fedrep;

@@ -1,5 +1,5 @@
-//! FedAvg for a linear model: gradient steps on one model `(B, W)` that everyone shares. The head leaves
-//! the device, so this is compiled in by a feature of its own.
+//! One linear model `(B, W)` that everyone shares: gradient steps on both (FedAvg), or on `B` alone (RoLoRA, Chen et al. 2025,
+//! Algorithm 2). The head leaves the device, so this is compiled in by a feature of its own.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -24,9 +24,7 @@ pub fn run(
     let (k, c) = (parts.shape.width, parts.shape.outputs);
     let mut usage = Usage::default();
     for _ in 0..steps {
-        copy(parts.rhs, parts.head);
-        // `B` moves: no projection is of use a second time.
-        usage = sum_up(Sum::Residual, parts, &mut Projected::new(parts.shape), id, Over::All, source)?;
+        usage = residual(parts, id, source)?;
         if usage.samples == 0 {
             break;
         }
@@ -49,4 +47,14 @@ pub fn run(
         }
     }
     Ok(usage)
+}
+
+/// `S` for the head as it is. No projection is kept: `B` moves before the next pass.
+pub fn residual(
+    parts: &mut Parts<'_>,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    copy(parts.rhs, parts.head);
+    sum_up(Sum::Residual, parts, &mut Projected::new(parts.shape), id, Over::All, source)
 }

@@ -35,12 +35,15 @@ pub(super) fn capabilities(
         tasks |= Wire::PowerStart.bit();
         roles |= Role::Subspace.bit();
     }
-    // FedAvg has no form in fixed point.
+    // What is everyone's has no form in fixed point.
     let shared_head = cfg!(feature = "shared-head") && open && numeric == Numeric::F32;
     if shared_head {
         let encoding = Encoding::F32;
+        let head = HeadSolve::LeastSquares { ridge: 0.0 };
         tasks |= Wire::FedAvg { step_size: 0.0, head_step_size: 0.0, local_steps: 1, encoding }.bit();
-        roles |= Role::SharedHead.bit();
+        tasks |= Wire::AdapterUp { head, encoding }.bit();
+        tasks |= Wire::AdapterDown { step_size: 0.0, encoding }.bit();
+        roles |= Role::SharedHead.bit() | Role::AdapterDown.bit() | Role::AdapterUp.bit();
     }
     if cfg!(feature = "reveal-moments") && open {
         tasks |= Wire::MomentRows { first: 0, count: 1 }.bit();
@@ -84,6 +87,10 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
         Wire::FedAvg { .. } => {
             Descriptors::from_iter([of(Role::Representation, d, k), of(Role::SharedHead, k, c)])
         }
+        #[cfg(feature = "shared-head")]
+        Wire::AdapterUp { .. } => Descriptors::from_iter(factors(shape, Encoding::F32)?.into_iter().take(1)),
+        #[cfg(feature = "shared-head")]
+        Wire::AdapterDown { .. } => Descriptors::from_iter(factors(shape, Encoding::F32)?),
         Wire::PowerStart => Descriptors::from_iter([of(Role::Subspace, d, k)]),
         #[cfg(feature = "power")]
         Wire::FedPower { .. } => Descriptors::from_iter([of(Role::Subspace, d, k)]),
@@ -101,6 +108,15 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
             return Err(DeclineReason::Task);
         }
     })
+}
+
+/// The factors of an adapter: the down-projection, the up-projection.
+#[cfg(feature = "shared-head")]
+pub(super) fn factors(shape: Shape, encoding: Encoding) -> Result<[TensorDescriptor; 2], DeclineReason> {
+    let side = |n: usize| u16::try_from(n).map_err(|_| DeclineReason::Tensors);
+    let (d, k, c) = (side(shape.features)?, side(shape.width)?, side(shape.outputs)?);
+    let of = |role, rows, cols| TensorDescriptor::inline(role, encoding, rows, cols);
+    Ok([of(Role::AdapterDown, d, k), of(Role::AdapterUp, k, c)])
 }
 
 /// The bit of fitting a head, however.
@@ -131,10 +147,11 @@ pub(super) fn valid_parameters(task: &Wire) -> bool {
             let (of_head, steps) = parameters_of(head);
             ([step_size, of_head], steps)
         }
-        Wire::FitHead { head } => {
+        Wire::FitHead { head } | Wire::AdapterUp { head, .. } => {
             let (of_head, steps) = parameters_of(head);
             ([0.0, of_head], steps)
         }
+        Wire::AdapterDown { step_size, .. } => ([step_size, 0.0], 1),
         Wire::FedAvg { step_size, head_step_size, local_steps, .. } => {
             ([step_size, head_step_size], local_steps)
         }
@@ -147,7 +164,9 @@ pub(super) fn valid_parameters(task: &Wire) -> bool {
 /// How often a task goes over what it has: iterations, or gradient steps of a head.
 pub(super) fn iterations(task: &Wire) -> u16 {
     match *task {
-        Wire::FedRep { head, .. } | Wire::FitHead { head } => parameters_of(head).1,
+        Wire::FedRep { head, .. } | Wire::FitHead { head } | Wire::AdapterUp { head, .. } => {
+            parameters_of(head).1
+        }
         Wire::FedPower { iterations, .. } => iterations,
         _ => 1,
     }

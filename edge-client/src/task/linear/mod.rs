@@ -39,6 +39,9 @@ struct State {
     task: Option<Wire>,
     /// How the open round's tensors are encoded.
     received: Encoding,
+    /// The open round comes without the adapter's down-projection, which is in memory.
+    #[cfg(feature = "shared-head")]
+    kept: bool,
     usage: Usage,
     #[cfg(feature = "power")]
     power: PowerCounts,
@@ -51,6 +54,8 @@ impl State {
             head: None,
             task: None,
             received: Encoding::F32,
+            #[cfg(feature = "shared-head")]
+            kept: false,
             usage: Usage { samples: 0, skipped: 0 },
             #[cfg(feature = "power")]
             power: PowerCounts::NOTHING,

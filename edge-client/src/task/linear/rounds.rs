@@ -6,7 +6,7 @@ use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
-#[cfg(feature = "reveal-moments")]
+#[cfg(any(feature = "reveal-moments", feature = "shared-head"))]
 use fedspan_protocol::tensor::Role;
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
@@ -23,6 +23,8 @@ use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "privacy")]
 use crate::task::hidden;
+#[cfg(feature = "shared-head")]
+use crate::task::pass::Over;
 #[cfg(feature = "power")]
 use crate::task::power;
 #[cfg(feature = "shared-head")]
@@ -46,7 +48,9 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let possible = match round.task {
             Wire::FitHead { .. } => true,
             Wire::FedRep { .. } => self.does_fed_rep(),
-            Wire::FedAvg { .. } => open && self.memory.numeric() == Numeric::F32,
+            Wire::FedAvg { .. } | Wire::AdapterUp { .. } | Wire::AdapterDown { .. } => {
+                open && self.memory.numeric() == Numeric::F32
+            }
             #[cfg(feature = "power")]
             Wire::FedPower { .. } => self.memory.parts_ref().second.is_some(),
             _ => open,
@@ -61,6 +65,14 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
             a.role == b.role && a.rows == b.rows && a.cols == b.cols
         };
+        #[cfg(feature = "shared-head")]
+        let (expected, kept) = {
+            let adapter = matches!(round.task, Wire::AdapterUp { .. } | Wire::AdapterDown { .. });
+            let kept = adapter
+                && self.state.representation.is_some()
+                && round.tensors.first().is_none_or(|tensor| tensor.role != Role::AdapterDown);
+            (expected.get(usize::from(kept)..).unwrap_or_default(), kept)
+        };
         if expected.len() != round.tensors.len() || !expected.iter().zip(&round.tensors).all(same) {
             return Err(DeclineReason::Tensors);
         }
@@ -73,16 +85,24 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         noise::forget(&mut self.mechanism);
         self.state.task = Some(round.task);
         self.state.received = first;
+        #[cfg(feature = "shared-head")]
+        {
+            self.state.kept = kept;
+        }
         Ok(())
     }
 
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
-        self.state.representation = None;
+        #[cfg(feature = "shared-head")]
+        let index = index + usize::from(self.state.kept);
         let parts = self.memory.parts();
         match (index, &self.state.task) {
-            (0, Some(_)) => Some(parts.representation),
+            (0, Some(_)) => {
+                self.state.representation = None;
+                Some(parts.representation)
+            }
             #[cfg(feature = "shared-head")]
-            (1, Some(Wire::FedAvg { .. })) => {
+            (1, Some(Wire::FedAvg { .. } | Wire::AdapterDown { .. })) => {
                 self.state.head = None;
                 Some(parts.head)
             }
@@ -94,17 +114,20 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         // What the noise is measured by must hold for any basis that comes.
         let certify = self.is_noisy() && matches!(self.state.task, Some(Wire::FedPower { .. }));
         let Parts { shape, representation, head, .. } = self.memory.parts();
-        let shared = match self.state.task {
+        // A head has come; and with it what is no basis.
+        let (shared, trained) = match self.state.task {
             #[cfg(feature = "reveal-moments")]
             Some(Wire::MomentRows { .. }) => return Ok(()),
             #[cfg(feature = "shared-head")]
-            Some(Wire::FedAvg { .. }) => true,
-            _ => false,
+            Some(Wire::FedAvg { .. }) => (true, true),
+            #[cfg(feature = "shared-head")]
+            Some(Wire::AdapterDown { .. }) => (true, false),
+            _ => (false, false),
         };
         if representation.iter().any(|v| !v.is_finite()) || (shared && head.iter().any(|v| !v.is_finite())) {
             return Err(DeclineReason::NonFinite);
         }
-        if !shared {
+        if !trained {
             let error = orthonormality_error(representation, shape.width);
             // False for a NaN.
             let close = error <= self.state.received.orthonormality_tolerance();
@@ -147,6 +170,18 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                 state.representation = None;
                 state.head = None;
                 shared::run(&mut memory.parts(), step_size, head_step_size, local_steps, id, source)?
+            }
+            #[cfg(feature = "shared-head")]
+            Wire::AdapterUp { head, .. } => {
+                let usage = fedrep::solve_head(&mut memory.parts(), head, id, Over::All, source)?;
+                state.head = state.representation;
+                usage
+            }
+            #[cfg(feature = "shared-head")]
+            Wire::AdapterDown { .. } => {
+                let usage = shared::residual(&mut memory.parts(), id, source)?;
+                state.head = state.representation;
+                usage
             }
             Wire::PowerStart => {
                 state.representation = None;
@@ -234,6 +269,14 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                     tensor.encoding = encoding;
                 }
             }
+            #[cfg(feature = "shared-head")]
+            Wire::AdapterUp { encoding, .. } | Wire::AdapterDown { encoding, .. } => {
+                let Ok([down, up]) = accepts::factors(self.shape(), encoding) else {
+                    return Descriptors::new();
+                };
+                let trains_up = matches!(task, Wire::AdapterUp { .. });
+                return Descriptors::from_iter([if trains_up { up } else { down }]);
+            }
             #[cfg(feature = "reveal-moments")]
             Wire::MomentRows { first, count } => {
                 let elements = start::moment_elements(self.shape().features, first.into(), count.into());
@@ -266,9 +309,15 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         let parts = self.memory.parts_ref();
         let Some(task) = self.state.task else { return };
-        if let Wire::FedRep { upload, step_size, .. } = task {
+        let stepped = match task {
+            Wire::FedRep { upload, step_size, .. } => Some((upload == Upload::Representation, step_size)),
+            #[cfg(feature = "shared-head")]
+            Wire::AdapterDown { step_size, .. } => Some((true, step_size)),
+            _ => None,
+        };
+        if let Some((steps, step_size)) = stepped {
             self.emit_gradient(first, out);
-            if upload == Upload::Representation {
+            if steps {
                 for (place, &b) in out.iter_mut().zip(parts.representation.iter().skip(first)) {
                     *place = b - step_size * *place;
                 }
@@ -279,7 +328,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             #[cfg(feature = "power")]
             (Wire::FedPower { .. }, 0) => parts.second.unwrap_or_default(),
             #[cfg(feature = "shared-head")]
-            (Wire::FedAvg { .. }, 1) => parts.head,
+            (Wire::FedAvg { .. }, 1) | (Wire::AdapterUp { .. }, _) => parts.head,
             // Nothing of a head leaves, whatever is asked for.
             (Wire::FitHead { .. }, _) => &[],
             _ => parts.representation,
