@@ -110,6 +110,54 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
     })
 }
 
+/// The tensors that leave after a round of `task`, without chunk lengths.
+pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
+    let Ok(mut tensors) = expected(shape, task) else { return Descriptors::new() };
+    match *task {
+        Wire::FedRep { upload, encoding, .. } => {
+            for tensor in &mut tensors {
+                tensor.role = upload.role();
+                tensor.encoding = encoding;
+            }
+        }
+        #[cfg(feature = "shared-head")]
+        Wire::FedAvg { encoding, .. } => {
+            for tensor in &mut tensors {
+                tensor.encoding = encoding;
+            }
+        }
+        #[cfg(feature = "shared-head")]
+        Wire::AdapterUp { encoding, .. } => {
+            return factors(shape, encoding).into_iter().flatten().skip(1).collect();
+        }
+        #[cfg(feature = "shared-head")]
+        Wire::AdapterDown { encoding, .. } => {
+            return factors(shape, encoding).into_iter().flatten().take(1).collect();
+        }
+        #[cfg(feature = "reveal-moments")]
+        Wire::MomentRows { first, count } => {
+            let elements = start::moment_elements(shape.features, first.into(), count.into());
+            let cols = elements.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
+            return Descriptors::from_iter([TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, cols)]);
+        }
+        Wire::PowerStart => {}
+        #[cfg(feature = "power")]
+        Wire::FedPower { upload, encoding, .. } => {
+            for tensor in &mut tensors {
+                tensor.encoding = encoding;
+            }
+            if upload == PowerUpload::ProductAndBasis
+                && let Some(product) = tensors.first().copied()
+            {
+                // There is room for four.
+                let _ = tensors.push(product);
+            }
+        }
+        _ => return Descriptors::new(),
+    }
+    tensors
+}
+
 /// The factors of an adapter: the down-projection, the up-projection.
 #[cfg(feature = "shared-head")]
 pub(super) fn factors(shape: Shape, encoding: Encoding) -> Result<[TensorDescriptor; 2], DeclineReason> {

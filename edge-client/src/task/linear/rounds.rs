@@ -1,12 +1,10 @@
 //! A linear model's rounds, step by step: the [`Task`] trait.
 
-#[cfg(feature = "power")]
-use fedspan_protocol::message::PowerUpload;
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
-#[cfg(any(feature = "reveal-moments", feature = "shared-head"))]
+#[cfg(feature = "shared-head")]
 use fedspan_protocol::tensor::Role;
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
@@ -254,56 +252,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     }
 
     fn upload(&self) -> Descriptors {
-        let Some(task) = self.state.task else { return Descriptors::new() };
-        let Ok(mut tensors) = accepts::expected(self.shape(), &task) else { return Descriptors::new() };
-        match task {
-            Wire::FedRep { upload, encoding, .. } => {
-                for tensor in &mut tensors {
-                    tensor.role = upload.role();
-                    tensor.encoding = encoding;
-                }
-            }
-            #[cfg(feature = "shared-head")]
-            Wire::FedAvg { encoding, .. } => {
-                for tensor in &mut tensors {
-                    tensor.encoding = encoding;
-                }
-            }
-            #[cfg(feature = "shared-head")]
-            Wire::AdapterUp { encoding, .. } | Wire::AdapterDown { encoding, .. } => {
-                let Ok([down, up]) = accepts::factors(self.shape(), encoding) else {
-                    return Descriptors::new();
-                };
-                let trains_up = matches!(task, Wire::AdapterUp { .. });
-                return Descriptors::from_iter([if trains_up { up } else { down }]);
-            }
-            #[cfg(feature = "reveal-moments")]
-            Wire::MomentRows { first, count } => {
-                let elements = start::moment_elements(self.shape().features, first.into(), count.into());
-                let cols = elements.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
-                return Descriptors::from_iter([TensorDescriptor::inline(
-                    Role::Moment,
-                    Encoding::F32,
-                    1,
-                    cols,
-                )]);
-            }
-            Wire::PowerStart => {}
-            #[cfg(feature = "power")]
-            Wire::FedPower { upload, encoding, .. } => {
-                for tensor in &mut tensors {
-                    tensor.encoding = encoding;
-                }
-                if upload == PowerUpload::ProductAndBasis
-                    && let Some(product) = tensors.first().copied()
-                {
-                    // There is room for four.
-                    let _ = tensors.push(product);
-                }
-            }
-            _ => return Descriptors::new(),
-        }
-        tensors
+        self.state.task.map_or_else(Descriptors::new, |task| accepts::sent(self.shape(), &task))
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {

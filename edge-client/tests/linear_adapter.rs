@@ -1,0 +1,249 @@
+//! RoLoRA on a linear model (Chen et al. 2025, Algorithm 2): its two rounds against f64, and what a device keeps between them.
+#![cfg(feature = "shared-head")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::*;
+use fedspan_client::task::Usage;
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, RoundOpen, Task as Wire, Upload};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+const STEP: f32 = 0.3;
+const UP: Wire = Wire::AdapterUp { head: EXACT, encoding: Encoding::F32 };
+const DOWN: Wire = Wire::AdapterDown { step_size: STEP, encoding: Encoding::F32 };
+
+/// A round that comes with these factors: d x k, then k x C.
+fn round(number: u32, task: Wire, factors: &[(Role, usize, usize)]) -> RoundOpen {
+    let of = |&(role, rows, cols): &(Role, usize, usize)| {
+        TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16)
+    };
+    let id = RoundId { round: number, stage: 0 };
+    RoundOpen { id, task, tensors: factors.iter().map(of).collect() }
+}
+
+struct Case {
+    d: usize,
+    k: usize,
+    c: usize,
+    samples: Sliced,
+    down: Vec<f32>,
+}
+
+impl Case {
+    fn new(random: &mut Random, number: usize) -> Self {
+        let k = 1 + number % 5;
+        let (d, c) = (k + random.below(20), 1 + random.below(6));
+        let m = k + 1 + random.below(40);
+        let samples = Sliced::regression(random.normals(m * d), random.normals(m * c), d, c);
+        let down = flat(&random.orthonormal(d, k));
+        Self { d, k, c, samples, down }
+    }
+
+    fn device(&self) -> Linear<Heap> {
+        Linear::new(Heap::new(self.d, self.k, self.c))
+    }
+
+    fn factors(&self) -> [(Role, usize, usize); 2] {
+        [(Role::AdapterDown, self.d, self.k), (Role::AdapterUp, self.k, self.c)]
+    }
+
+    /// A round of the up-projection, with the down-projection.
+    fn up(&self, model: &mut Linear<Heap>, number: u32) -> Vec<f32> {
+        receive(model, &round(number, UP, &self.factors()[..1]), &[&self.down]).unwrap();
+        let usage = model.run(RoundId { round: number, stage: 0 }, &mut self.samples.clone()).unwrap();
+        assert_eq!(usage, Usage { samples: self.samples.len() as u32, skipped: 0 });
+        let [sent] = model.upload()[..] else { panic!("one factor leaves") };
+        assert_eq!((sent.role, sent.rows, sent.cols), (Role::AdapterUp, self.k as u16, self.c as u16));
+        emitted(model, 7)
+    }
+
+    /// A round of the down-projection with these factors.
+    fn down(&self, model: &mut Linear<Heap>, number: u32, factors: &[&[f32]]) -> Vec<f32> {
+        let of = &self.factors()[2 - factors.len()..];
+        receive(model, &round(number, DOWN, of), factors).unwrap();
+        model.run(RoundId { round: number, stage: 0 }, &mut self.samples.clone()).unwrap();
+        let [sent] = model.upload()[..] else { panic!("one factor leaves") };
+        assert_eq!((sent.role, sent.rows, sent.cols), (Role::AdapterDown, self.d as u16, self.k as u16));
+        emitted(model, 5)
+    }
+}
+
+fn each_case(mut each: impl FnMut(Case, &mut Random)) {
+    let mut random = Random(21);
+    for number in 0..120 {
+        let case = Case::new(&mut random, number);
+        each(case, &mut random);
+    }
+}
+
+#[test]
+fn both_rounds_agree_with_f64() {
+    let mut worst = Worst::default();
+    each_case(|case, random| {
+        let Case { d, k, c, ref samples, ref down } = case;
+        let (x, y, a) = (samples.x64(), samples.y64(), matrix(d, k, down));
+        let z = &x * &a;
+        let svd = Svd::new(&z);
+        let exact = (z.transpose() * &z).cholesky().unwrap().solve(&(z.transpose() * &y));
+        let sent = matrix(k, c, &case.up(&mut case.device(), 1));
+        let error = (&sent - &exact).norm() / exact.norm() / svd.condition();
+        assert!(error <= 1e-5, "{error:e}");
+        worst.saw("up, relative error over the condition", error);
+
+        let b = random.normals(k * c);
+        let b64 = matrix(k, c, &b);
+        let gradient = x.transpose() * (&z * &b64 - &y) * b64.transpose() / samples.len() as f64;
+        let exact = &a - &gradient * f64::from(STEP);
+        let sent = matrix(d, k, &case.down(&mut case.device(), 1, &[down, &b]));
+        let error = (sent - &exact).norm() / (a.norm() + gradient.norm());
+        assert!(error <= 1e-5, "{error:e}");
+        worst.saw("down, relative error", error);
+    });
+    println!("{worst:?}");
+}
+
+/// One device alone does FedRep in two rounds: its own best up-projection is its head.
+#[test]
+fn two_rounds_of_one_device_are_a_round_of_fedrep() {
+    each_case(|case, _| {
+        let Case { d, k, ref down, ref samples, .. } = case;
+        let mut device = case.device();
+        let up = case.up(&mut device, 1);
+        let moved = case.down(&mut device, 2, &[&up]);
+        let upload = Upload::Representation;
+        let task = Wire::FedRep { step_size: STEP, head: EXACT, upload, encoding: Encoding::F32 };
+        let mut other = case.device();
+        let open = open(1, task, Role::Representation, Encoding::F32, d, k);
+        receive(&mut other, &open, &[down]).unwrap();
+        other.run(open.id, &mut samples.clone()).unwrap();
+        assert_eq!(bits(&moved), bits(&emitted(&other, 9)));
+        assert_eq!(bits(&up), bits(other.head()));
+    });
+}
+
+/// What a device has need not come again; what it has not must.
+#[test]
+fn the_down_projection_stays_until_another_comes() {
+    each_case(|case, random| {
+        let b = random.normals(case.k * case.c);
+        let mut device = case.device();
+        let lacking = |device: &mut Linear<Heap>| {
+            let [_, up] = case.factors();
+            for (task, factors) in [(UP, &[][..]), (DOWN, &[up][..])] {
+                assert_eq!(device.open(&round(1, task, factors)), Err(DeclineReason::Tensors));
+            }
+        };
+        lacking(&mut device);
+        let first = case.up(&mut device, 1);
+        // Again without a tensor, then the other round with one, then again with one.
+        let open = round(2, UP, &[]);
+        receive(&mut device, &open, &[]).unwrap();
+        device.run(open.id, &mut case.samples.clone()).unwrap();
+        assert_eq!(bits(&first), bits(&emitted(&device, 3)));
+        let with_both = case.down(&mut case.device(), 3, &[&case.down, &b]);
+        assert_eq!(bits(&case.down(&mut device, 3, &[&b])), bits(&with_both));
+        assert_eq!(
+            bits(&case.down(&mut device, 4, &[&b])),
+            bits(&with_both),
+            "the step is not taken in place"
+        );
+        // A download that broke off.
+        device.open(&round(5, UP, &case.factors()[..1])).unwrap();
+        device.tensor_mut(0).unwrap()[0] = 0.5;
+        lacking(&mut device);
+    });
+}
+
+/// After both rounds the device answers as everyone's model.
+#[test]
+fn a_device_predicts_with_the_factors_of_everyone() {
+    each_case(|case, random| {
+        let Case { d, k, c, ref down, ref samples } = case;
+        let b = random.normals(k * c);
+        let mut device = case.device();
+        case.down(&mut device, 1, &[down, &b]);
+        let mut out = vec![0.0; c];
+        device.predict(&samples.x[..d], &mut out).unwrap();
+        let exact = samples.x64().rows(0, 1) * matrix(d, k, down) * matrix(k, c, &b);
+        let error = (matrix(1, c, &out) - &exact).norm();
+        assert!(error <= 1e-5 * (samples.x64().rows(0, 1).norm() * matrix(k, c, &b).norm()), "{error:e}");
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_declined() {
+    let mut random = Random(5);
+    let case = Case::new(&mut random, 2);
+    let Case { d, k, c, ref down, ref samples } = case;
+    let [a, b] = case.factors();
+    let up = random.normals(k * c);
+    let mut device = case.device();
+    let declined = |device: &mut Linear<Heap>, task, factors: &[_]| device.open(&round(1, task, factors));
+    for factors in [
+        &[b, a][..],
+        &[b],
+        &[a, a],
+        &[a, b],
+        &[(Role::Representation, d, k)],
+        &[(Role::AdapterDown, k, d)],
+        &[(Role::AdapterDown, d, k + 1)],
+    ] {
+        assert_eq!(declined(&mut device, UP, factors), Err(DeclineReason::Tensors), "{factors:?}");
+    }
+    for factors in [&[a][..], &[b, a], &[a, (Role::SharedHead, k, c)], &[a, (Role::AdapterUp, c + 1, k)]] {
+        assert_eq!(declined(&mut device, DOWN, factors), Err(DeclineReason::Tensors), "{factors:?}");
+    }
+    for step_size in [f32::NAN, f32::INFINITY, -0.1] {
+        let task = Wire::AdapterDown { step_size, encoding: Encoding::F32 };
+        assert_eq!(declined(&mut device, task, &[a, b]), Err(DeclineReason::Parameter));
+    }
+    let task = Wire::AdapterUp { head: HeadSolve::LeastSquares { ridge: f32::NAN }, encoding: Encoding::F32 };
+    assert_eq!(declined(&mut device, task, &[a]), Err(DeclineReason::Parameter));
+
+    // Not orthonormal, not finite.
+    let scaled: Vec<f32> = down.iter().map(|v| v * 1.1).collect();
+    let error = receive(&mut device, &round(1, UP, &[a]), &[&scaled]).unwrap_err();
+    assert!(
+        matches!(error, DeclineReason::NotOrthonormal { error } if (error - 0.21).abs() < 1e-3),
+        "{error:?}"
+    );
+    let first = case.up(&mut device, 1);
+    for value in [f32::NAN, f32::INFINITY] {
+        device.open(&round(2, DOWN, &[b])).unwrap();
+        device.tensor_mut(0).unwrap().copy_from_slice(&up);
+        device.tensor_mut(0).unwrap()[1] = value;
+        assert_eq!(device.verify(), Err(DeclineReason::NonFinite));
+        assert!(device.predict(&samples.x[..d], &mut vec![0.0; c]).is_err(), "there is no head");
+    }
+    // The other factor is what it was.
+    let open = round(3, UP, &[]);
+    receive(&mut device, &open, &[]).unwrap();
+    device.run(open.id, &mut samples.clone()).unwrap();
+    assert_eq!(bits(&first), bits(&emitted(&device, 3)));
+
+    let nothing = Sliced::regression(Vec::new(), Vec::new(), d, c);
+    for (task, factors, tensors) in [(UP, &[a][..], &[&down[..]][..]), (DOWN, &[a, b], &[down, &up])] {
+        let open = round(4, task, factors);
+        receive(&mut device, &open, tensors).unwrap();
+        assert_eq!(device.run(open.id, &mut nothing.clone()), Err(DeclineReason::NoSamples));
+    }
+    // Seen once is not enough.
+    receive(&mut device, &round(5, UP, &[a]), &[down]).unwrap();
+    assert_eq!(device.begin(), Err(DeclineReason::Task));
+}
+
+#[test]
+fn both_rounds_are_announced() {
+    let device = Linear::new(Heap::new(12, 3, 4));
+    let capabilities = device.capabilities();
+    for bit in [UP.bit(), DOWN.bit()] {
+        assert_eq!(capabilities.tasks & bit, bit);
+        assert_eq!(device.streamed_tasks() & bit, 0);
+    }
+    let roles = Role::AdapterDown.bit() | Role::AdapterUp.bit();
+    assert_eq!(capabilities.roles & roles, roles);
+    assert_eq!((capabilities.tensors, capabilities.total_elements), (2, 12 * 3 + 3 * 4));
+}
