@@ -84,7 +84,7 @@ pub fn personal(
 #[must_use]
 pub fn recording(set: &Set, shape: Shape) -> Recording<'_> {
     match &set.y {
-        Labels::Values(y) | Labels::Absent(y) => {
+        Labels::Values { values: y, .. } | Labels::Absent(y) => {
             Recording::regression(&set.x, y, shape.features, shape.outputs)
         }
         Labels::Classes(y) => Recording::classification(&set.x, y, shape.features),

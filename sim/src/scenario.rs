@@ -11,8 +11,8 @@ pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, T
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
-    Section, Source, StopSection, check_aggregation, check_hidden, check_schedule, read_aggregation,
-    read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
+    Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_schedule,
+    read_aggregation, read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
 };
 use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
@@ -22,7 +22,7 @@ pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Spee
 use crate::data::{DataError, Dataset};
 
 /// The built-in scenarios: name, one line, file.
-pub const BUILT_IN: [(&str, &str, &str); 28] = [
+pub const BUILT_IN: [(&str, &str, &str); 29] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -133,6 +133,11 @@ pub const BUILT_IN: [(&str, &str, &str); 28] = [
         "mnist-lora",
         "low-rank adapters, averaged by RoLoRA and three others (RoLoRA, Figure 2)",
         include_str!("../scenarios/mnist-lora.toml"),
+    ),
+    (
+        "rolora",
+        "a linear model as a low-rank adapter, its factors learnt in turn (RoLoRA, Algorithm 2)",
+        include_str!("../scenarios/rolora.toml"),
     ),
     (
         "digits-network",
@@ -255,6 +260,8 @@ impl Scenario {
         let classification = targeted == Targeted::Classes;
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
+        check_change(self.stop.change, &self.model, &root.section("stop")?)?;
+        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
         self.check_network(root)?;
         check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
         self.check_privacy(root)?;
@@ -280,8 +287,8 @@ impl Scenario {
             return Err(root.section("fleet")?.problem("correlation", message));
         }
         if !self.data.is_synthetic() && matches!(self.model.init, Init::TruthSine(_)) {
-            let message = "truth-sine needs a known truth: kind = \"linear-regression\", \"spiked-covariance\" or \
-                           \"stochastic-block-model\"";
+            let message = "truth-sine needs a known truth: kind = \"linear-regression\", \"low-rank-regression\", \
+                           \"spiked-covariance\" or \"stochastic-block-model\"";
             return Err(model.problem("init", message));
         }
         if let Some(d) = self.data.features()
@@ -289,7 +296,7 @@ impl Scenario {
         {
             let message =
                 format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
-            return Err(model.problem("k", message));
+            return Err(model.problem(self.model.width_key(), message));
         }
         Ok(())
     }
@@ -335,7 +342,6 @@ impl Scenario {
                 "found a network, which tells classes apart; these data have none; allowed here: \"linear\"";
             return Err(root.section("model")?.problem("kind", message));
         }
-        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
         if self.stop.distance.is_some() {
             let message = "a network has no distance to a true representation; allowed here: accuracy, loss, simulated_time";
             return Err(root.section("stop")?.problem("distance", message));

@@ -111,7 +111,7 @@ fn a_table_has_the_samples_of_its_client() {
                 x.extend_from_slice(samples.x);
                 y.extend_from_slice(values);
             }
-            assert_eq!((x, Labels::Values(y)), (set.x.clone(), set.y.clone()));
+            assert_eq!((x, Labels::values(y)), (set.x.clone(), set.y.clone()));
             assert_eq!(set.len(), 20);
         }
     }

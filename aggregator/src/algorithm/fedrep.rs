@@ -52,7 +52,7 @@ impl FedRep {
 }
 
 /// The representation as every device will have it after decoding, with its tensor.
-fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
+pub(super) fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
     let mut values = decoded(to_f32(representation), encoding);
     if encoding == Encoding::I8 {
         let _ = orthonormalise(&mut values, representation.ncols());

@@ -5,6 +5,7 @@ mod fedavg;
 mod fedpower;
 mod fedrep;
 pub mod network;
+mod rolora;
 mod start;
 
 use fedspan_protocol::message::{HeadSolve, Task};
@@ -13,6 +14,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 pub use fedavg::{FedAvg, FedAvgParameters};
 pub use fedpower::{FedPower, FedPowerParameters, synchronisations};
 pub use fedrep::{FedRep, FedRepParameters};
+pub use rolora::{LinearAdapter, LinearAdapterParameters};
 pub use start::{Moments, PowerStart, random_start};
 
 use crate::aggregate::Share;

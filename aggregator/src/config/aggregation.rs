@@ -63,6 +63,12 @@ pub fn check_aggregation(
         (AlgorithmName::FedAvg, _) => {
             wrong(format!("which is for subspaces; \"fedavg\" uploads a model; allowed: {numbers}"))
         }
+        (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => {
+            let word = name.word();
+            wrong(format!(
+                "which is for subspaces; {word:?} uploads factors of a product; allowed: {numbers}"
+            ))
+        }
         // FedPower's devices send bases then.
         (AlgorithmName::FedPower, _) | (_, Upload::Representation) => Ok(()),
         _ => wrong(format!(

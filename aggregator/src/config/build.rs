@@ -10,8 +10,8 @@ use super::sections::{AlgorithmSection, Init, ModelSection};
 use crate::aggregate::Rule;
 use crate::algorithm::network::{self, Front, NetworkParameters, NetworkShape};
 use crate::algorithm::{
-    Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters, Moments,
-    PowerStart, random_start,
+    Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters,
+    LinearAdapter, LinearAdapterParameters, Moments, PowerStart, random_start,
 };
 use crate::engine::participation::{Doubling, FirstArrivals, Fraction, Full, WithReplacement};
 use crate::engine::{Engine, Participation, Settings};
@@ -63,6 +63,20 @@ pub fn build_engine(
     let server: Box<dyn Algorithm> = match (algorithm.name, algorithm.power) {
         _ if let Some(network) = network => network::build(network),
         (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
+        (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => Box::new(LinearAdapter::new(
+            basis,
+            Matrix::zeros(k, shape.outputs),
+            LinearAdapterParameters {
+                // The paper's loss is twice ours.
+                step_size: (algorithm.name == AlgorithmName::RoLora)
+                    .then(|| narrow(2.0 * algorithm.step_size)),
+                head: algorithm.head,
+                download_encoding: algorithm.download,
+                upload_encoding: algorithm.upload,
+                weighting: algorithm.weighting,
+                rule,
+            },
+        )),
         (AlgorithmName::FedAvg, _) => Box::new(FedAvg::new(
             basis,
             Matrix::zeros(k, shape.outputs),

@@ -18,7 +18,7 @@ use super::reader::Section;
 use super::sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use super::security::{self, Security};
 use super::source::{Problem, Source};
-use super::stop::read_server_stop;
+use super::stop::{check_change, read_server_stop};
 use crate::admission::least_frame_limit;
 use crate::aggregate::Rule;
 use crate::algorithm::network::{Method, Travelling};
@@ -126,12 +126,12 @@ impl Fleet {
         if self.model.network.is_none() && self.model.k > d {
             let message =
                 format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
-            return Err(root.section("model")?.problem("k", message));
+            return Err(root.section("model")?.problem(self.model.width_key(), message));
         }
         if self.model.network.is_none() && !self.fits_frames() {
             let allowed = format!("a width at which {d} x k values fit the chunks of the largest frame");
             let message = format!("found {}, allowed: {allowed}", self.model.k);
-            return Err(root.section("model")?.problem("k", message));
+            return Err(root.section("model")?.problem(self.model.width_key(), message));
         }
         if !matches!(self.model.init, Init::Random | Init::Power { .. }) {
             let message = "allowed for a real fleet: \"random\", \"power\" (moments reveal records)";
@@ -145,6 +145,8 @@ impl Fleet {
             check_hidden(&self.algorithm, &root.section("algorithm")?)?;
         }
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
+        check_change(self.stop_change, &self.model, &root.section("stop")?)?;
+        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
         if self.limits.connections < self.expected {
             let message =
                 format!("found {}, {} devices are expected", self.limits.connections, self.expected);
@@ -180,7 +182,6 @@ impl Fleet {
         else {
             return Ok(());
         };
-        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
         shape.check().map_err(|message| match root.section("model") {
             Ok(section) => section.problem("kind", message),
             Err(problem) => problem,
@@ -217,7 +218,7 @@ impl Fleet {
             let representation = TensorDescriptor::inline(Role::Representation, encoding, d, k);
             let head = TensorDescriptor::inline(Role::SharedHead, encoding, k, outputs);
             let second = match self.algorithm.name {
-                AlgorithmName::FedAvg => Some(head),
+                AlgorithmName::FedAvg | AlgorithmName::RoLora | AlgorithmName::FfaLora => Some(head),
                 // A basis beside the product.
                 AlgorithmName::FedPower => Some(representation),
                 _ => None,

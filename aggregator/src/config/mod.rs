@@ -32,5 +32,5 @@ pub use reader::Section;
 pub use sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 pub use security::Security;
 pub use source::{Problem, Source};
-pub use stop::{StopSection, read_server_stop, read_stop};
+pub use stop::{StopSection, check_change, read_server_stop, read_stop};
 pub use words::nearest;

@@ -2,6 +2,7 @@
 
 use super::network::NetworkModel;
 use super::reader::Section;
+use super::sections::ModelSection;
 use super::source::Problem;
 
 /// The algorithms that exist.
@@ -98,20 +99,42 @@ impl AlgorithmName {
         ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
     }
 
-    /// Names and algorithms for a model: a network, or a linear one.
-    pub fn of_model(network: Option<&NetworkModel>) -> impl Iterator<Item = (&'static str, Self)> {
-        let of = move |name: Self| match network {
-            Some(network) if network.is_adapted() => Some(name).filter(|name| name.is_for_adapters()),
-            Some(_) => name.on_a_network(),
-            None => Some(name).filter(|name| name.is_for_linear_models()),
+    /// Names and algorithms for a model.
+    pub fn of_model(model: &ModelSection) -> impl Iterator<Item = (&'static str, Self)> {
+        let (network, adapter) = (model.network.as_ref(), model.adapter);
+        let linear = move |name: &Self| match adapter {
+            true => name.is_for_linear_adapters(),
+            false => name.is_for_linear_models(),
         };
-        ALGORITHMS.iter().filter_map(move |(word, name, _)| Some((*word, of(*name)?)))
+        named(move |name| match network {
+            Some(network) => name.of_network(network),
+            None => Some(name).filter(linear),
+        })
+    }
+
+    /// Names and algorithms for a network.
+    pub(super) fn of_networks(network: &NetworkModel) -> impl Iterator<Item = (&'static str, Self)> {
+        named(move |name| name.of_network(network))
+    }
+
+    /// The algorithm as it is on a network, if it is for that.
+    fn of_network(self, network: &NetworkModel) -> Option<Self> {
+        if network.is_adapted() {
+            Some(self).filter(|name| name.is_for_adapters())
+        } else {
+            self.on_a_network()
+        }
     }
 
     /// Whether it is for linear models.
     fn is_for_linear_models(self) -> bool {
         use AlgorithmName::{FedAvg, FedPower, FedRep, GdGd, LocalOnly, Pooled};
         matches!(self, FedRep | GdGd | FedAvg | FedPower | LocalOnly | Pooled)
+    }
+
+    /// Whether it is for linear models of which both factors are everyone's.
+    fn is_for_linear_adapters(self) -> bool {
+        matches!(self, Self::RoLora | Self::FfaLora)
     }
 
     /// Whether it is for networks with an adapter.
@@ -135,13 +158,20 @@ impl AlgorithmName {
     }
 }
 
+/// Names, and what `of` makes of their algorithms, where it makes anything.
+fn named(
+    of: impl Fn(AlgorithmName) -> Option<AlgorithmName>,
+) -> impl Iterator<Item = (&'static str, AlgorithmName)> {
+    ALGORITHMS.iter().filter_map(move |(word, name, _)| Some((*word, of(*name)?)))
+}
+
 /// The algorithm's name, and whether it ends with [`TUNED`].
 pub(super) fn read_name(
     section: &Section<'_>,
-    network: Option<&NetworkModel>,
+    model: &ModelSection,
 ) -> Result<(AlgorithmName, bool), Problem> {
-    let names: Vec<(&str, AlgorithmName)> = AlgorithmName::of_model(network).collect();
-    let network = network.is_some();
+    let names: Vec<(&str, AlgorithmName)> = AlgorithmName::of_model(model).collect();
+    let network = model.network.is_some();
     let plain = names.iter().map(|(word, name)| ((*word).to_owned(), (*name, false)));
     let tuned =
         names.iter().filter(|_| network).map(|(word, name)| (format!("{word}{TUNED}"), (*name, true)));

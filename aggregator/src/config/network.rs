@@ -63,10 +63,21 @@ impl NetworkModel {
     }
 }
 
+/// A kind of model; of networks with their layers.
+pub(super) enum ModelKind {
+    /// One basis.
+    Linear,
+    /// The same as an adapter: two factors, both everyone's.
+    LinearAdapter,
+    /// Layers.
+    Network(NetworkModel),
+}
+
 /// Kinds of models.
 #[derive(Clone, Copy)]
 enum Kind {
     Linear,
+    LoraLinear,
     Mlp,
     Cnn,
     Lstm,
@@ -90,7 +101,8 @@ pub struct NetworkSection {
     pub tuned: bool,
 }
 
-/// That no schedule is asked for that looks at how a representation moves: of a network it would look at a million numbers.
+/// That no schedule is asked for that looks at how a representation moves: of a network it would look at a million numbers, and
+/// the factors of an adapter move in turn.
 ///
 /// # Errors
 /// [`Problem`] if one is.
@@ -100,33 +112,38 @@ pub fn check_schedule(
     section: &Section<'_>,
 ) -> Result<(), Problem> {
     match participation {
-        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. } if model.network.is_some() => {
-            let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks: \"fixed\", \
-                           \"theorem\", \"optimal\"";
+        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. }
+            if model.network.is_some() || model.adapter =>
+        {
+            let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks and adapters: \
+                           \"fixed\", \"theorem\", \"optimal\"";
             Err(section.problem("schedule", message))
         }
         _ => Ok(()),
     }
 }
 
-/// Reads the layers of a network. `None` for a linear model, of which only the kind has been read.
+/// Reads the kind of model, and the layers of a network; of a linear model nothing else has been read.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
-pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<NetworkModel>, Problem> {
+pub(super) fn read_model_kind(section: &Section<'_>) -> Result<ModelKind, Problem> {
     let kinds = [
         ("linear", Kind::Linear),
         ("mlp", Kind::Mlp),
         ("cnn", Kind::Cnn),
         ("lstm", Kind::Lstm),
         ("lora-mlp", Kind::LoraMlp),
+        ("lora-linear", Kind::LoraLinear),
     ];
+    let network = |front, hidden| Ok(ModelKind::Network(NetworkModel { front, hidden }));
     match section.choice("kind", Some("linear"), &kinds)? {
-        Kind::Linear => Ok(None),
+        Kind::Linear => Ok(ModelKind::Linear),
+        Kind::LoraLinear => Ok(ModelKind::LinearAdapter),
         Kind::Mlp => {
             let allowed = "a list of 1 to 3 widths from 1 to 4096, like [128, 64]";
             let hidden = read_widths(section, "hidden", None, 1..=HIDDEN_MAX, allowed)?;
-            Ok(Some(NetworkModel { front: FrontModel::Nothing, hidden }))
+            network(FrontModel::Nothing, hidden)
         }
         Kind::Cnn => {
             let allowed = "a list of 1 or 2 numbers of filters from 1 to 4096, like [64, 64]";
@@ -141,14 +158,13 @@ pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<Network
             });
             let allowed = "a list of up to 2 widths from 1 to 4096, like [120, 64]";
             let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_AFTER_FILTERS_MAX, allowed)?;
-            Ok(Some(NetworkModel { front: FrontModel::Filters(filters), hidden }))
+            network(FrontModel::Filters(filters), hidden)
         }
         Kind::Lstm => {
             let cells = section.integer("cells", None, 1..=4096)?;
             let allowed = "a list of up to 3 widths from 1 to 4096, like [64]";
             let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_MAX, allowed)?;
-            let front = FrontModel::Cells(u16::try_from(cells).unwrap_or(u16::MAX));
-            Ok(Some(NetworkModel { front, hidden }))
+            network(FrontModel::Cells(u16::try_from(cells).unwrap_or(u16::MAX)), hidden)
         }
         Kind::LoraMlp => {
             let small = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
@@ -158,7 +174,7 @@ pub(super) fn read_network_model(section: &Section<'_>) -> Result<Option<Network
             let frozen = u32::try_from(frozen).unwrap_or(u32::MAX);
             let allowed = "a list of up to 2 widths from 1 to 4096, like [64]";
             let hidden = read_widths(section, "hidden", Some(&[]), 0..=HIDDEN_MAX - 1, allowed)?;
-            Ok(Some(NetworkModel { front: FrontModel::Adapter { rank, width, frozen }, hidden }))
+            network(FrontModel::Adapter { rank, width, frozen }, hidden)
         }
     }
 }
@@ -201,7 +217,7 @@ pub(super) fn read_network(
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
-    for (word, other) in AlgorithmName::of_model(Some(model)).filter(|(_, other)| *other != name) {
+    for (word, other) in AlgorithmName::of_networks(model).filter(|(_, other)| *other != name) {
         let table = section.section(word)?;
         read_method(&table, None, model, other, tuned)?;
         table.finish()?;

@@ -4,7 +4,7 @@ use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
 
 use super::names::{AlgorithmName, read_name};
-use super::network::{NetworkModel, NetworkSection, read_network, read_network_model};
+use super::network::{ModelKind, NetworkModel, NetworkSection, read_model_kind, read_network};
 use super::power::{PowerSection, read_power};
 use super::reader::Section;
 use super::source::Problem;
@@ -21,6 +21,16 @@ pub struct ModelSection {
     pub target: usize,
     /// Of a network; a linear model has none.
     pub network: Option<NetworkModel>,
+    /// A linear model's head is everyone's: both factors of an adapter of rank k.
+    pub adapter: bool,
+}
+
+impl ModelSection {
+    /// The key that the width stands in.
+    #[must_use]
+    pub fn width_key(&self) -> &'static str {
+        if self.adapter { "rank" } else { "k" }
+    }
 }
 
 /// Where the representation starts.
@@ -107,12 +117,17 @@ pub struct AlgorithmSection {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
-    if let Some(network) = read_network_model(section)? {
-        section.finish()?;
-        let k = network.hidden.iter().rev().find(|width| **width > 0).copied().unwrap_or(1).into();
-        return Ok(ModelSection { k, init: Init::Random, target: k, network: Some(network) });
-    }
-    let k = section.size("k", None, 1..=1024)?;
+    let adapter = match read_model_kind(section)? {
+        ModelKind::Network(network) => {
+            section.finish()?;
+            let k = network.hidden.iter().rev().find(|width| **width > 0).copied().unwrap_or(1).into();
+            let (init, network) = (Init::Random, Some(network));
+            return Ok(ModelSection { k, init, target: k, network, adapter: false });
+        }
+        ModelKind::LinearAdapter => true,
+        ModelKind::Linear => false,
+    };
+    let k = section.size(if adapter { "rank" } else { "k" }, None, 1..=1024)?;
     let iterations = section.integer("power_iterations", Some(5), 1..=1000)?;
     let allowed = "\"random\", \"power\", \"moments\", \"truth-sine:S\" with S from 0 to 1, \"npy:FILE\"";
     let word = section.string("init", Some("random"), allowed)?;
@@ -133,7 +148,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
     };
     let target = section.size("target", Some(k), 1..=k)?;
     section.finish()?;
-    Ok(ModelSection { k, init, target, network: None })
+    Ok(ModelSection { k, init, target, network: None, adapter })
 }
 
 /// Reads `[algorithm]` for a model.
@@ -141,7 +156,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
-    let (name, tuned) = read_name(section, model.network.as_ref())?;
+    let (name, tuned) = read_name(section, model)?;
     let network = model.network.as_ref().map(|network| read_network(section, network, name, tuned));
     let network = network.transpose()?;
     let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
@@ -153,7 +168,8 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
         Some(power) => power.rounds(),
         None => section.integer("rounds", (!steps).then_some(0), u64::from(steps)..=10_000_000)?,
     };
-    let default_step = if steps { None } else { Some(0.0) };
+    // FFA-LoRA takes none.
+    let default_step = if steps && name != AlgorithmName::FfaLora { None } else { Some(0.0) };
     let step_size = section.number("step_size", default_step, 0.0..=1e6)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.number("final_ridge", Some(ridge), 0.0..=1e6)?;

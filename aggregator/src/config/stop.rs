@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::reader::Section;
+use super::sections::ModelSection;
 use super::source::Problem;
 
 /// `[stop]`: the campaign ends early at the first of these; `rounds` always bounds it.
@@ -58,4 +59,20 @@ pub fn read_server_stop(section: &Section<'_>) -> Result<Option<f64>, Problem> {
     let change = section.optional_number("change", CHANGES)?;
     section.finish()?;
     Ok(change)
+}
+
+/// That nothing ends with the first round of an adapter, in which its down-projection does not move.
+///
+/// # Errors
+/// [`Problem`] if it would.
+pub fn check_change(change: Option<f64>, model: &ModelSection, section: &Section<'_>) -> Result<(), Problem> {
+    match change {
+        Some(change) if model.adapter => {
+            let message = format!(
+                "found {change}, of an adapter one factor moves and the other does not; leave it out"
+            );
+            Err(section.problem("change", message))
+        }
+        _ => Ok(()),
+    }
 }

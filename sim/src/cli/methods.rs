@@ -70,9 +70,9 @@ fn names(name: &str, own: &[String], common: &[String], algorithms: &[String]) -
     let changes: Vec<String> = common.iter().chain(own).cloned().collect();
     let scenario = load::scenario(name, &changes)?;
     let targets = scenario.data.targeted() != crate::scenario::Targeted::Nothing;
-    let network = scenario.model.network.as_ref();
-    let words = AlgorithmName::of_model(network)
-        .filter(|(_, name)| network.is_some() || targets && *name != AlgorithmName::FedPower)
+    let network = scenario.model.network.is_some();
+    let words = AlgorithmName::of_model(&scenario.model)
+        .filter(|(_, name)| network || targets && *name != AlgorithmName::FedPower)
         .map(|(word, _)| word);
     Ok(words.map(str::to_owned).collect())
 }

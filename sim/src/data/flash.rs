@@ -85,7 +85,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
 #[must_use]
 pub fn table(client: &Client, d: usize) -> Vec<u8> {
     let values = |labels: &Labels| match labels {
-        Labels::Values(values) | Labels::Absent(values) => values.clone(),
+        Labels::Values { values, .. } | Labels::Absent(values) => values.clone(),
         Labels::Classes(classes) => classes.iter().map(|&class| f32::from(class)).collect(),
     };
     let (y, y_test) = (values(&client.train.y), values(&client.test.y));

@@ -1,4 +1,4 @@
-//! Samples: made ([`synthetic`], [`spiked_covariance`], [`stochastic_block_model`]) or read ([`watch`], [`idx`], [`cifar`],
+//! Samples: made ([`synthetic`], [`low_rank`], [`spiked_covariance`], [`stochastic_block_model`]) or read ([`watch`], [`idx`], [`cifar`],
 //! [`leaf`], [`npz`], [`table`]), cut into clients.
 
 pub mod augment;
@@ -6,10 +6,12 @@ pub mod cifar;
 pub mod eigenspace;
 pub mod file;
 pub mod flash;
+pub mod generator;
 pub mod holdout;
 pub mod idx;
 pub mod layout;
 pub mod leaf;
+pub mod low_rank;
 pub mod npz;
 pub mod partition;
 pub mod pool;
@@ -32,7 +34,7 @@ pub use layout::{Layout, Shape};
 
 use augment::Augment;
 use eigenspace::{NoEigenspace, pooled_truth};
-use synthetic::Generator;
+use generator::Generator;
 
 /// The most values that data, and the models on them, may take: 8 GiB of f32. A product of sizes that is
 /// beyond it is a mistake in a scenario, not a wish.
@@ -60,19 +62,32 @@ impl DataError {
 pub struct Set {
     /// Row-major, m x d.
     pub x: Vec<f32>,
-    /// m targets.
+    /// Targets of m samples.
     pub y: Labels,
 }
 
 /// Targets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Labels {
-    /// Regression, one value a sample.
-    Values(Vec<f32>),
+    /// Regression.
+    Values {
+        /// Row-major, m x C.
+        values: Vec<f32>,
+        /// C, values a sample.
+        outputs: usize,
+    },
     /// Class numbers.
     Classes(Vec<u8>),
     /// There are none: a zero a sample, which is what a device gets that asks.
     Absent(Vec<f32>),
+}
+
+impl Labels {
+    /// Targets of a regression, one a sample.
+    #[must_use]
+    pub fn values(values: Vec<f32>) -> Self {
+        Self::Values { values, outputs: 1 }
+    }
 }
 
 impl Set {
@@ -100,7 +115,7 @@ impl Set {
     pub fn empty(classes: bool) -> Self {
         Self {
             x: Vec::new(),
-            y: if classes { Labels::Classes(Vec::new()) } else { Labels::Values(Vec::new()) },
+            y: if classes { Labels::Classes(Vec::new()) } else { Labels::values(Vec::new()) },
         }
     }
 
@@ -108,8 +123,9 @@ impl Set {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.y {
-            Labels::Values(values) | Labels::Absent(values) => values.len(),
+            Labels::Values { values, outputs } => values.len().checked_div(*outputs).unwrap_or(0),
             Labels::Classes(classes) => classes.len(),
+            Labels::Absent(zeros) => zeros.len(),
         }
     }
 
@@ -123,7 +139,7 @@ impl Set {
     #[must_use]
     pub fn samples(&self) -> Samples<'_> {
         let targets = match &self.y {
-            Labels::Values(values) | Labels::Absent(values) => Targets::Values(values),
+            Labels::Values { values, .. } | Labels::Absent(values) => Targets::Values(values),
             Labels::Classes(classes) => Targets::Classes(classes),
         };
         Samples { x: &self.x, targets }
@@ -134,8 +150,9 @@ impl Set {
     pub fn select(&self, d: usize, indices: &[usize]) -> Self {
         let x = indices.iter().flat_map(|&i| self.x.get(i * d..(i + 1) * d).unwrap_or_default()).copied();
         let y = match &self.y {
-            Labels::Values(values) => {
-                Labels::Values(indices.iter().filter_map(|&i| values.get(i).copied()).collect())
+            Labels::Values { values, outputs } => {
+                let row = |&i: &usize| values.get(i * outputs..(i + 1) * outputs).unwrap_or_default();
+                Labels::Values { values: indices.iter().flat_map(row).copied().collect(), outputs: *outputs }
             }
             Labels::Classes(classes) => {
                 Labels::Classes(indices.iter().filter_map(|&i| classes.get(i).copied()).collect())
@@ -150,9 +167,13 @@ impl Set {
     /// Appends another set of the same kind; one of another kind is ignored.
     pub fn append(&mut self, other: &Self) {
         match (&mut self.y, &other.y) {
-            (Labels::Values(a), Labels::Values(b)) | (Labels::Absent(a), Labels::Absent(b)) => {
-                a.extend_from_slice(b);
+            (Labels::Values { values, outputs }, Labels::Values { values: others, outputs: of_others })
+                if outputs == of_others || values.is_empty() =>
+            {
+                *outputs = *of_others;
+                values.extend_from_slice(others);
             }
+            (Labels::Absent(a), Labels::Absent(b)) => a.extend_from_slice(b),
             (Labels::Classes(a), Labels::Classes(b)) => a.extend_from_slice(b),
             _ => return,
         }

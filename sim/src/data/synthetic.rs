@@ -5,8 +5,9 @@ use std::sync::Arc;
 use fedspan_aggregator::linalg::{Matrix, orthonormal, random_basis};
 use fedspan_aggregator::random::{Purpose, Stream, stream};
 
+use super::generator::Generator;
 use super::sizes::Sizes;
-use super::{Client, Dataset, LARGEST_VALUES, Labels, Layout, Set};
+use super::{Client, Dataset, LARGEST_VALUES, Layout};
 
 /// How the true heads are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,44 +92,6 @@ impl LinearRegression {
     }
 }
 
-/// Draws a client's batches.
-#[derive(Clone, Debug)]
-pub struct Generator {
-    /// `B* w_i`, d values.
-    direction: Arc<Vec<f64>>,
-    feature_std: f64,
-    noise_std: f64,
-    samples: usize,
-    seed: u64,
-    client: u64,
-    purpose: Purpose,
-}
-
-impl Generator {
-    /// The batch of a round; the same round gives the same batch.
-    #[must_use]
-    pub fn batch(&self, round: u64) -> Set {
-        let mut random = stream(self.seed, self.purpose, self.client << 32 | round);
-        let mut x = Vec::with_capacity(self.samples * self.direction.len());
-        let mut y = Vec::with_capacity(self.samples);
-        for _ in 0..self.samples {
-            let mut clean = 0.0;
-            for direction in self.direction.iter() {
-                let value = self.feature_std * random.normal();
-                clean += direction * value;
-                x.push(narrow(value));
-            }
-            y.push(narrow(clean + self.noise_std * random.normal()));
-        }
-        Set { x, y: Labels::Values(y) }
-    }
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
-fn narrow(value: f64) -> f32 {
-    value as f32
-}
-
 /// Draws the truth and all clients.
 #[must_use]
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
@@ -138,7 +101,8 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
         let direction: Vec<f64> =
             (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
         let generator = Generator {
-            direction: Arc::new(direction),
+            map: Arc::new(direction),
+            outputs: 1,
             feature_std: settings.feature_std,
             noise_std: settings.noise_std,
             samples,
@@ -146,12 +110,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
             client: index as u64,
             purpose: Purpose::Samples,
         };
-        let clean = Generator {
-            noise_std: 0.0,
-            samples: settings.test_samples,
-            purpose: Purpose::Test,
-            ..generator.clone()
-        };
+        let clean = generator.tests(settings.test_samples);
         let mut client = Client::new(generator.batch(0), clean.batch(0));
         if fresh {
             client.fresh = Some(generator);

@@ -87,7 +87,7 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<(Dataset, Ve
             };
             Labels::Classes(samples.iter().map(|row| number(row).unwrap_or(0)).collect())
         } else {
-            Labels::Values(samples.iter().map(|row| row.value).collect())
+            Labels::values(samples.iter().map(|row| row.value).collect())
         };
         clients.push(Client::new(Set { x, y }, Set::empty(columns.classification)));
     }

@@ -10,6 +10,7 @@ pub(super) use read::read_data;
 use crate::data::eigenspace::NoEigenspace;
 use crate::data::file::Files;
 use crate::data::holdout::Holdout;
+use crate::data::low_rank::LowRankRegression;
 use crate::data::npz;
 use crate::data::spiked_covariance::{self, SpikedCovariance};
 use crate::data::split::OrderSplit;
@@ -24,6 +25,8 @@ use crate::data::{DataError, Dataset};
 pub enum DataSection {
     /// Synthetic.
     Linear(LinearRegression),
+    /// Synthetic: several targets, which depend on few directions.
+    LowRank(LowRankRegression),
     /// Synthetic, without targets.
     Spiked(SpikedCovariance),
     /// Synthetic, without targets: graphs.
@@ -83,7 +86,7 @@ impl DataSection {
     pub fn targeted(&self) -> Targeted {
         match self {
             Self::Spiked(_) | Self::Blocks(_) => Targeted::Nothing,
-            Self::Linear(_) => Targeted::Values,
+            Self::Linear(_) | Self::LowRank(_) => Targeted::Values,
             Self::Npz(npz) if !npz.classification => Targeted::Values,
             Self::Csv(csv) if !csv.columns.classification => Targeted::Values,
             Self::Npz(_) | Self::Csv(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => {
@@ -94,13 +97,14 @@ impl DataSection {
 
     /// Whether the true representation is known beforehand, whatever the file.
     pub(super) fn is_synthetic(&self) -> bool {
-        matches!(self, Self::Linear(_) | Self::Spiked(_) | Self::Blocks(_))
+        matches!(self, Self::Linear(_) | Self::LowRank(_) | Self::Spiked(_) | Self::Blocks(_))
     }
 
     /// The number of features, where it is known before a file is read.
     pub(super) fn features(&self) -> Option<usize> {
         match self {
             Self::Linear(linear) => Some(linear.d),
+            Self::LowRank(low_rank) => Some(low_rank.d),
             Self::Spiked(spiked) => Some(spiked.d),
             Self::Blocks(blocks) => Some(blocks.d),
             Self::Watch(_) => Some(fedspan_client::features::FEATURES),
@@ -114,6 +118,7 @@ impl DataSection {
     pub(super) fn check(&self, seed: u64) -> Result<(), String> {
         match self {
             Self::Linear(settings) => settings.check(seed),
+            Self::LowRank(settings) => settings.check(),
             Self::Spiked(settings) => settings.check(),
             Self::Blocks(settings) => settings.check(),
             _ => Ok(()),
@@ -127,6 +132,7 @@ impl DataSection {
         let untrue = |error: NoEigenspace| DataError::new(name, error.to_string());
         match self {
             Self::Linear(settings) => Ok(linear_regression(settings, seed)),
+            Self::LowRank(settings) => Ok(settings.dataset(seed)),
             Self::Spiked(settings) => {
                 spiked_covariance::Model::new(*settings, seed).dataset().map_err(untrue)
             }

@@ -153,7 +153,7 @@ impl Part {
     fn highest(&self) -> usize {
         match &self.set.y {
             Labels::Classes(classes) => classes.iter().copied().max().map_or(0, usize::from),
-            Labels::Values(_) | Labels::Absent(_) => 0,
+            Labels::Values { .. } | Labels::Absent(_) => 0,
         }
     }
 }
@@ -173,7 +173,7 @@ fn numbers(array: &Array, path: &str, name: &str) -> Result<Vec<u64>, DataError>
 /// Targets as devices hold them: class numbers, or values.
 fn targets(array: &Array, path: &str, name: &str, classification: bool) -> Result<Labels, DataError> {
     if !classification {
-        return Ok(Labels::Values(narrowed(array, path, name)?));
+        return Ok(Labels::values(narrowed(array, path, name)?));
     }
     if let Some((at, value)) = array.first(|value| value.fract() != 0.0 || !(0.0..=255.0).contains(&value)) {
         let message = format!("{name} at {at:?}: found {value:?}, expected a class number from 0 to 255");

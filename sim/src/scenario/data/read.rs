@@ -6,6 +6,7 @@ use super::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection};
 use crate::data::eigenspace::LARGEST_FEATURES;
 use crate::data::holdout::Holdout;
 use crate::data::idx::Bundled;
+use crate::data::low_rank::LowRankRegression;
 use crate::data::sizes::Sizes;
 use crate::data::spiked_covariance::SpikedCovariance;
 use crate::data::split::OrderSplit;
@@ -26,8 +27,9 @@ type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
-    let kinds: [(&str, Reader); 11] = [
+    let kinds: [(&str, Reader); 12] = [
         ("linear-regression", |section, _| read_linear(section)),
+        ("low-rank-regression", |section, _| read_low_rank(section)),
         ("spiked-covariance", |section, _| read_spiked(section)),
         ("stochastic-block-model", |section, _| read_blocks(section)),
         ("npz", |section, _| read_npz(section)),
@@ -68,6 +70,23 @@ fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
         head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
         new_clients: section.size("new_clients", Some(0), 0..=1_000_000)?,
         new_samples: section.size("new_samples", Some(10), 0..=1_000_000)?,
+        test_samples: section.size("test_samples", Some(0), 0..=1_000_000)?,
+    }))
+}
+
+fn read_low_rank(section: &Section<'_>) -> Result<DataSection, Problem> {
+    let d = section.size("d", None, 1..=65_535)?;
+    let outputs = section.size("outputs", Some(d), 1..=65_535)?;
+    Ok(DataSection::LowRank(LowRankRegression {
+        clients: section.size("clients", None, 1..=1_000_000)?,
+        d,
+        outputs,
+        rank: section.size("rank", Some(1), 1..=d.min(outputs))?,
+        samples: section.size("samples", None, 0..=1_000_000)?,
+        fresh: section.boolean("fresh", false)?,
+        strength: section.number("strength", Some(1.0), 1e-9..=1e9)?,
+        heterogeneity: section.number("heterogeneity", Some(0.0), 0.0..=1e9)?,
+        noise_std: section.number("noise_std", Some(0.0), 0.0..=1e9)?,
         test_samples: section.size("test_samples", Some(0), 0..=1_000_000)?,
     }))
 }
