@@ -10,6 +10,9 @@ const PAGE: &str = include_str!("../SCENARIOS.md");
 const REST: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
 const PRINCIPAL: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedpower\"\n";
+const LOW_RANK: &str = "[data]\nkind = \"low-rank-regression\"\nclients = 5\nd = 4\nsamples = 3\n\
+                        [model]\nkind = \"lora-linear\"\nrank = 1\n\
+                        [algorithm]\nname = \"rolora\"\nrounds = 1\nstep_size = 0.1\n";
 const POWER: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n\
                      [model]\nk = 1\n[algorithm]\nname = \"fedpower\"\n";
 const GRAPHS: &str = "[data]\nkind = \"stochastic-block-model\"\nclients = 5\nd = 4\nk = 1\n";
@@ -45,6 +48,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             "data",
             vec![linear.clone(), more(LINEAR, "sizes = \"log-normal\"\n")],
         ),
+        ("`[data]`, kind = \"low-rank-regression\"", "data", vec![LOW_RANK.to_owned()]),
         ("`[data]`, kind = \"spiked-covariance\"", "data", vec![POWER.to_owned()]),
         ("`[data]`, kind = \"stochastic-block-model\"", "data", vec![format!("{GRAPHS}{PRINCIPAL}")]),
         ("`[data]`, kind = \"npz\"", "data", vec![with("[data]\nkind = \"npz\"\npath = \"f\"\n")]),
@@ -88,6 +92,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("`[model]`, kind = \"cnn\"", "model", vec![front("kind = \"cnn\"\nfilters = [2]")]),
         ("`[model]`, kind = \"lstm\"", "model", vec![front("kind = \"lstm\"\ncells = 2")]),
         ("`[model]`, kind = \"lora-mlp\"", "model", vec![adapter.clone()]),
+        ("`[model]`, kind = \"lora-linear\"", "model", vec![LOW_RANK.to_owned()]),
         ("`[algorithm]` of adapters", "algorithm", vec![adapter]),
         (
             "`[algorithm]` of networks",

@@ -141,9 +141,9 @@ fn results_do_not_depend_on_threads() {
 fn every_method_trains_filters_and_cells() {
     let filters = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
     let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
-    let model = scenario_with(&[filters]).unwrap().model.network;
+    let model = scenario_with(&[filters]).unwrap().model;
     for (model, (name, _)) in
-        AlgorithmName::of_model(model.as_ref()).flat_map(|name| [(filters, name), (cells, name)])
+        AlgorithmName::of_model(&model).flat_map(|name| [(filters, name), (cells, name)])
     {
         let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut Unwatched).unwrap();
         assert!(

@@ -1,16 +1,16 @@
-//! `theory`: what the literature promises, computed.
+//! `theory srpfl`: what doubling participation gains, by its recursion.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use fedspan_aggregator::config::ParticipationSection;
 use fedspan_aggregator::engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages};
 use serde::Serialize;
 
-use super::figures::number;
-use super::speedup::communication;
-use super::{Format, Stop, check_out, interrupt, load, make_out, output};
+use super::super::figures::number;
+use super::super::speedup::communication;
+use super::super::{Format, Stop, check_out, interrupt, load, make_out, output};
 use crate::report::files::{json, write_text};
 use crate::report::html::Page;
 use crate::report::plot::{Axis, Series};
@@ -19,20 +19,7 @@ use crate::report::table::{Table, figure};
 use crate::run::RunError;
 use crate::scenario::Scenario;
 use crate::speedup::{Policy, Trajectory, parallel};
-use crate::theory::{Course, Part, Settings, by_contraction, course, one, part, point};
-
-/// Which theory.
-#[derive(Debug, Subcommand)]
-pub enum Theory {
-    /// SRPFL: how many times as fast doubling participation is, by its recursion and expected arrivals
-    #[command(after_help = "Examples:
-  fedspan-sim theory srpfl
-  fedspan-sim theory srpfl --contraction 0.1 --communication 0,10 --format json | jq .parts
-  fedspan-sim theory srpfl --scenario stragglers --seeds 5 --out theory
-
-Without --out nothing is simulated. sim/STRAGGLERS.md says what is computed.")]
-    Srpfl(SrpflOptions),
-}
+use crate::theory::srpfl::{Course, Part, Settings, by_contraction, course, one, part, point};
 
 /// Options of `theory srpfl`.
 #[derive(Debug, Args)]
@@ -93,9 +80,8 @@ struct Figures<'a> {
     parts: &'a [Part],
 }
 
-/// `fedspan-sim theory`.
-pub fn command(theory: &Theory) -> Result<(), Stop> {
-    let Theory::Srpfl(options) = theory;
+/// `fedspan-sim theory srpfl`.
+pub fn command(options: &SrpflOptions) -> Result<(), Stop> {
     let settings = Settings {
         first: options.first.into(),
         contraction: options.contraction,
@@ -231,7 +217,8 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
     Ok(())
 }
 
-fn simulated(scenario: &Scenario, seeds: u32, stop: &AtomicBool) -> Result<Vec<Trajectory>, Stop> {
+/// Runs a scenario with so many seeds.
+pub(super) fn simulated(scenario: &Scenario, seeds: u32, stop: &AtomicBool) -> Result<Vec<Trajectory>, Stop> {
     let seeds: Vec<u64> = (0..seeds.into()).collect();
     let run = |index: &u64| Trajectory::run(scenario, scenario.seed.wrapping_add(*index), stop);
     let runs = parallel::each(rayon::current_num_threads(), &seeds, run).map_err(|error| match error {

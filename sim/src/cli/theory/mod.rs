@@ -1,0 +1,39 @@
+//! `theory`: what the literature promises, computed.
+
+mod rolora;
+mod srpfl;
+
+use clap::Subcommand;
+
+use super::Stop;
+use rolora::RoLoraOptions;
+use srpfl::SrpflOptions;
+
+/// Which theory.
+#[derive(Debug, Subcommand)]
+pub enum Theory {
+    /// SRPFL: how many times as fast doubling participation is, by its recursion and expected arrivals
+    #[command(after_help = "Examples:
+  fedspan-sim theory srpfl
+  fedspan-sim theory srpfl --contraction 0.1 --communication 0,10 --format json | jq .parts
+  fedspan-sim theory srpfl --scenario stragglers --seeds 5 --out theory
+
+Without --out nothing is simulated. sim/STRAGGLERS.md says what is computed.")]
+    Srpfl(SrpflOptions),
+    /// RoLoRA: simulated angles of a linear adapter beside the bounds of its theorems
+    #[command(after_help = "Examples:
+  fedspan-sim theory rolora
+  fedspan-sim theory rolora --steps 0.5 --set data.heterogeneity=1 --seeds 100
+  fedspan-sim theory rolora --format json | jq .parts
+
+sim/ADAPTERS.md says what is computed.")]
+    Rolora(RoLoraOptions),
+}
+
+/// `fedspan-sim theory`.
+pub fn command(theory: &Theory) -> Result<(), Stop> {
+    match theory {
+        Theory::Srpfl(options) => srpfl::command(options),
+        Theory::Rolora(options) => rolora::command(options),
+    }
+}

@@ -1,0 +1,154 @@
+//! `theory rolora`: the angle of a linear adapter after some iterations, over seeds, beside what theorems say of it.
+
+use clap::Args;
+use fedspan_aggregator::config::{AlgorithmName, Init};
+use serde::Serialize;
+
+use super::super::figures::number;
+use super::super::{Format, Stop, interrupt, load, output};
+use super::srpfl::simulated;
+use crate::report::files::json;
+use crate::report::summary::Spread;
+use crate::report::table::Table;
+use crate::scenario::{DataSection, Scenario};
+use crate::speedup::Trajectory;
+use crate::theory::rolora::{after, alike, unlike};
+
+/// Options of `theory rolora`.
+#[derive(Debug, Args)]
+pub struct RoLoraOptions {
+    /// Steps: eta L^2, L the norm of the mean of all true up-projections
+    #[arg(long, value_name = "X,...", value_delimiter = ',', default_values_t = [0.25, 0.5], value_parser = step)]
+    steps: Vec<f64>,
+    /// Iterations of Algorithm 2, two rounds each, after which the angle is looked at
+    #[arg(long, value_name = "T,...", value_delimiter = ',', default_values_t = [1, 5, 10, 40], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    iterations: Vec<u32>,
+    /// Seeds, counting up from the scenario's
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    seeds: u32,
+    /// What is simulated: a built-in scenario or a TOML file, with low-rank-regression, "rolora" and "truth-sine"
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "rolora")]
+    scenario: String,
+    /// Change a key of the scenario, e.g. data.samples=500; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    changes: Vec<String>,
+    /// What standard output gets
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+fn step(text: &str) -> Result<f64, String> {
+    number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, to 1")
+}
+
+/// The angles of one step.
+#[derive(Serialize)]
+struct Part {
+    /// eta L^2.
+    step: f64,
+    /// The sine at the start.
+    start: f64,
+    rows: Vec<Row>,
+}
+
+/// Sines after some iterations.
+#[derive(Serialize)]
+struct Row {
+    iterations: u32,
+    simulated: Spread,
+    population: f64,
+    /// Lemma 5.3, for clients that are alike.
+    lemma_5_3: f64,
+    /// Lemma A.16, up to 1/2.
+    lemma_a_16: Option<f64>,
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Figures {
+    version: &'static str,
+    seeds: u32,
+    parts: Vec<Part>,
+}
+
+/// `fedspan-sim theory rolora`.
+pub fn command(options: &RoLoraOptions) -> Result<(), Stop> {
+    let parts = options.steps.iter().map(|step| part(options, *step)).collect::<Result<Vec<Part>, Stop>>()?;
+    match options.format {
+        Format::Human => {
+            let texts: Vec<String> = parts.iter().map(|part| table(options, part).text()).collect();
+            output::print(&texts.join("\n"))
+        }
+        Format::Json => {
+            let figures = Figures { version: env!("CARGO_PKG_VERSION"), seeds: options.seeds, parts };
+            output::print(&json(&figures).map_err(|error| Stop::Failed(error.to_string()))?)
+        }
+    }
+}
+
+/// The scenario with a step, the sine at which it starts, and how many rounds it has.
+fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), Stop> {
+    let wrong = |what: &str| Stop::Usage(format!("--scenario {}: {what}", options.scenario));
+    let own = load::scenario(&options.scenario, &options.changes)?;
+    let DataSection::LowRank(data) = own.data else {
+        return Err(wrong("its data are not \"low-rank-regression\""));
+    };
+    if own.algorithm.name != AlgorithmName::RoLora {
+        return Err(wrong("its algorithm is not \"rolora\""));
+    }
+    let Init::TruthSine(start) = own.model.init else {
+        return Err(wrong("its model does not start at \"truth-sine:S\""));
+    };
+    let last = options.iterations.iter().copied().max().unwrap_or(1);
+    let own = [
+        format!("algorithm.step_size={:e}", step / (data.strength * data.strength)),
+        format!("algorithm.rounds={}", 2 * last),
+        "evaluate_every=1".to_owned(),
+    ];
+    let changes: Vec<String> = options.changes.iter().cloned().chain(own).collect();
+    Ok((load::scenario(&options.scenario, &changes)?, start))
+}
+
+fn part(options: &RoLoraOptions, step: f64) -> Result<Part, Stop> {
+    let (scenario, start) = scenario(options, step)?;
+    let runs = simulated(&scenario, options.seeds, &interrupt::watch())?;
+    let communication = scenario.fleet.communication;
+    let sine = |run: &Trajectory, iterations: u32| {
+        let round = usize::try_from(2 * iterations).unwrap_or(usize::MAX);
+        run.points(communication).nth(round).map(|(_, distance)| distance)
+    };
+    let row = |&iterations: &u32| {
+        let sines: Vec<f64> = runs.iter().filter_map(|run| sine(run, iterations)).collect();
+        let simulated = Spread::of(&sines).filter(|_| sines.len() == runs.len());
+        let short = || Stop::Usage(format!("--iterations {iterations}: a run ended before; take [stop] out"));
+        Ok(Row {
+            iterations,
+            simulated: simulated.ok_or_else(short)?,
+            population: after(iterations, start, step),
+            lemma_5_3: alike(iterations, start, step),
+            lemma_a_16: (step <= 0.5).then(|| unlike(iterations, start, step)),
+        })
+    };
+    Ok(Part { step, start, rows: options.iterations.iter().map(row).collect::<Result<_, Stop>>()? })
+}
+
+fn table(options: &RoLoraOptions, part: &Part) -> Table {
+    let sine = |value: f64| format!("{value:.3e}");
+    let columns = ["iterations", "median", "q25", "q75", "population", "Lemma 5.3", "Lemma A.16"];
+    let row = |row: &Row| {
+        let Spread { median, q25, q75 } = row.simulated;
+        let mut cells = vec![row.iterations.to_string()];
+        cells.extend([median, q25, q75, row.population, row.lemma_5_3].map(sine));
+        cells.push(row.lemma_a_16.map_or_else(|| "-".to_owned(), sine));
+        cells
+    };
+    Table {
+        title: format!(
+            "eta L^2 = {}: sine of the angle to A*, from {}, {} seeds",
+            part.step, part.start, options.seeds
+        ),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: part.rows.iter().map(row).collect(),
+        notes: Vec::new(),
+    }
+}

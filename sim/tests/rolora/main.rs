@@ -1,0 +1,366 @@
+//! RoLoRA on a linear model (Chen et al. 2025, section 5.1 and appendix A): devices and server against Algorithm 2 in f64, Algorithm 2
+//! against what is known of it, and the command that shows both.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod oracle;
+
+use common::{code, directory, errors, program, text};
+use fedspan_aggregator::linalg::{Matrix, random_basis};
+use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_sim::data::low_rank::LowRankRegression;
+use fedspan_sim::run::{Job, Outcome, Unwatched};
+use fedspan_sim::scenario::{DataSection, Scenario};
+use fedspan_sim::theory::rolora;
+use oracle::{Client, down, mean, sine, up};
+
+const DATA: LowRankRegression = LowRankRegression {
+    clients: 5,
+    d: 20,
+    outputs: 20,
+    rank: 1,
+    samples: 50,
+    fresh: false,
+    strength: 1.0,
+    heterogeneity: 0.0,
+    noise_std: 0.0,
+    test_samples: 0,
+};
+
+fn scenario(changes: &[&str]) -> Scenario {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    Scenario::parse("rolora", Scenario::built_in("rolora").unwrap(), &changes).unwrap()
+}
+
+fn outcome(scenario: &Scenario, seed: u64) -> Outcome {
+    Job::prepare(scenario, seed).unwrap().run(&mut Unwatched).unwrap()
+}
+
+fn sines(outcome: &Outcome) -> Vec<f64> {
+    outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
+}
+
+/// A unit vector at an angle of this sine to a unit vector.
+fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
+    let across = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
+    let across = (&across - truth * (truth.transpose() * &across)).normalize();
+    truth * (1.0 - sine * sine).sqrt() + across * sine
+}
+
+/// The data are the paper's: one A* for all, `y = B_i*^T A*^T x`, B_i* as far from their mean as gamma says.
+#[test]
+fn generated_data_have_the_strength_and_the_spread_that_is_asked_for() {
+    for (rank, heterogeneity, seed) in [(1, 0.0, 1), (1, 0.7, 2), (3, 0.0, 3), (3, 2.5, 4)] {
+        let data = LowRankRegression { outputs: 12, rank, heterogeneity, strength: 1.5, ..DATA };
+        let (a, ups) = data.truth(seed);
+        assert!((a.transpose() * &a - Matrix::identity(rank, rank)).amax() < 1e-12);
+        let center = ups.iter().fold(Matrix::zeros(rank, 12), |sum, b| sum + b) / 5.0;
+        let gram = &center * center.transpose();
+        assert!((gram - Matrix::identity(rank, rank) * 2.25).amax() < 1e-12);
+        let spread: f64 = ups.iter().map(|b| (b - &center).norm_squared()).sum::<f64>() / 5.0;
+        assert!((spread.sqrt() - heterogeneity).abs() < 1e-12, "{spread}");
+        let dataset = data.dataset(seed);
+        assert_eq!((dataset.clients.len(), dataset.features, dataset.outputs), (5, 20, 12));
+        for (client, b) in dataset.clients.iter().zip(&ups) {
+            let Client { x, y } = Client::of(&client.train, 20);
+            assert_eq!((x.nrows(), y.ncols()), (50, 12));
+            assert!((x * &a * b - y).amax() < 1e-5, "targets are rounded once");
+        }
+    }
+    // One client has nothing that others have not.
+    let (_, ups) = LowRankRegression { clients: 1, heterogeneity: 1.0, ..DATA }.truth(1);
+    assert!((ups[0].norm() - 1.0).abs() < 1e-12);
+}
+
+/// Every angle of a run is that of Algorithm 2 in f64 on the same samples, down to 1e-6: devices compute in f32.
+#[test]
+fn devices_and_server_follow_algorithm_2() {
+    let cases: [(&[&str], f64); 5] = [
+        (&[], 0.25),
+        (&["algorithm.step_size=0.5", "data.heterogeneity=1"], 0.5),
+        (&["model.rank=3", "data.rank=3", "data.outputs=7", "algorithm.step_size=0.4"], 0.4),
+        (
+            &[
+                "model.rank=2",
+                "data.rank=2",
+                "data.heterogeneity=0.5",
+                "data.strength=2",
+                "algorithm.step_size=0.1",
+            ],
+            0.1,
+        ),
+        (&["data.noise_std=0.3", "data.clients=1"], 0.25),
+    ];
+    for (changes, eta) in cases {
+        for seed in 1..=3 {
+            let scenario = scenario(changes);
+            let dataset = scenario.dataset(seed).unwrap();
+            let truth = dataset.truth.clone().unwrap();
+            let clients: Vec<Client> =
+                dataset.clients.iter().map(|client| Client::of(&client.train, 20)).collect();
+            let outcome = outcome(&scenario, seed);
+            let found = sines(&outcome);
+            // Where the run starts is the file's business.
+            let start = fedspan_sim::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
+            let (mut a, mut worst) = (start, 0.0f64);
+            for round in 1..found.len() {
+                if round % 2 == 0 {
+                    a = down(&clients, &a, &up(&clients, &a), eta);
+                }
+                worst = worst.max((found[round] - sine(&a, &truth)).abs());
+                if round % 2 == 1 {
+                    // The shared model's, half the paper's.
+                    let loss = outcome.rounds[round].scores.unwrap().loss.unwrap();
+                    let b = up(&clients, &a);
+                    let exact = mean(&clients, |client| client.loss(&a, &b)) / 2.0;
+                    assert!((loss - exact).abs() < 1e-5 * (0.1 + exact), "{changes:?}: {loss} {exact}");
+                }
+            }
+            assert!(worst <= 1e-6, "{changes:?}, seed {seed}: {worst:e}");
+        }
+    }
+}
+
+/// Samples with `X^T X = m I` are all that there are (fact 4 of Algorithm 2).
+fn whole(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
+    let (a, ups) = data.truth(seed);
+    let client = |(number, b): (u64, &Matrix)| {
+        let m = 2 * data.d;
+        let x = random_basis(m, data.d, &mut stream(seed, Purpose::Samples, number)) * (m as f64).sqrt();
+        let y = &x * &a * b;
+        Client { x, y }
+    };
+    let clients = (0..).zip(&ups).map(client).collect();
+    (a, clients)
+}
+
+#[test]
+fn an_iteration_turns_the_angle_as_the_population_map_says() {
+    let mut worst = 0.0f64;
+    for seed in 0..20u64 {
+        let heterogeneity = [0.0, 0.3, 2.0][seed as usize % 3];
+        let (truth, clients) = whole(&LowRankRegression { heterogeneity, ..DATA }, seed);
+        for start in [0.05, 0.5, 0.9, 0.999] {
+            for x in [0.1, 0.25, 0.5, 1.0] {
+                let mut a = tilted(&truth, start, seed);
+                for iterations in 0..6 {
+                    let (found, said) = (sine(&a, &truth), rolora::after(iterations, start, x));
+                    worst = worst.max((found - said).abs());
+                    a = down(&clients, &a, &up(&clients, &a), x);
+                }
+            }
+        }
+    }
+    assert!(worst <= 1e-12, "{worst:e}");
+    println!("population map: {worst:e}");
+}
+
+/// Lemma 5.3 allows eta = 1/L^2, where it is false by far; at half of that it holds (with all samples there are), and Lemma A.16 with it.
+#[test]
+fn the_lemma_fails_at_its_own_endpoint() {
+    for hundredths in 1..100u32 {
+        let start = f64::from(hundredths) / 100.0;
+        for x in [0.01, 0.1, 0.25, 0.4, 0.5] {
+            for iterations in [1, 2, 5, 20] {
+                let sine = rolora::after(iterations, start, x);
+                // Rounding.
+                let holds = |bound: f64| sine <= bound * (1.0 + 1e-12) + 1e-300;
+                assert!(holds(rolora::alike(iterations, start, x)), "{start} {x} {iterations}");
+                assert!(holds(rolora::unlike(iterations, start, x)), "{start} {x} {iterations}");
+            }
+        }
+    }
+    // At the endpoint a small angle hardly shrinks, where the lemma has it shrink by itself.
+    let (said, is) = (rolora::alike(1, 0.1, 1.0), rolora::after(1, 0.1, 1.0));
+    assert!((said - 0.01).abs() < 1e-12 && is > 0.095, "{said} {is}");
+    // The same of the algorithm.
+    let (truth, clients) = whole(&DATA, 3);
+    let a = tilted(&truth, 0.1, 3);
+    let b = up(&clients, &a);
+    assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * said);
+    assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::alike(1, 0.1, 0.5));
+}
+
+/// Proposition A.17 where samples are all there are; RoLoRA gets below, to gamma^2.
+#[test]
+fn ffa_lora_ends_at_its_floor_and_rolora_does_not() {
+    for (seed, heterogeneity, start) in [(1, 0.0, 0.9), (2, 0.5, 0.3), (3, 1.5, 0.7)] {
+        let (truth, clients) = whole(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
+        let mut a = tilted(&truth, start, seed);
+        let loss = |a: &Matrix| {
+            let b = up(&clients, a);
+            mean(&clients, |client| client.loss(a, &b))
+        };
+        let floor = rolora::floor(heterogeneity, 1.2, start);
+        assert!((loss(&a) - floor).abs() < 1e-12 * (1.0 + floor), "{} {floor}", loss(&a));
+        for _ in 0..40 {
+            a = down(&clients, &a, &up(&clients, &a), 0.25 / 1.44);
+        }
+        assert!((loss(&a) - rolora::floor(heterogeneity, 1.2, 0.0)).abs() < 1e-12);
+    }
+}
+
+/// Proposition 5.5, with the constant that its proof has: the mean over many draws is within four standard errors of what it says, and
+/// nearer to it than to the same without the constant.
+#[test]
+fn the_floor_on_few_samples_is_that_of_the_proposition() {
+    let (clients, samples) = (3, 6);
+    let draws = 4000u64;
+    let data = LowRankRegression { clients, samples, d: 8, outputs: 4, ..DATA };
+    let losses: Vec<f64> = (0..draws)
+        .map(|seed| {
+            let (truth, ups) = data.truth(seed);
+            let a = tilted(&truth, 0.6, seed);
+            let client = |number: u64| {
+                let mut random = stream(seed, Purpose::Samples, number);
+                let x = Matrix::from_fn(samples, 8, |_, _| random.normal());
+                let y = &x * &truth * &ups[0];
+                Client { x, y }
+            };
+            let clients: Vec<Client> = (0..clients as u64).map(client).collect();
+            let b = up(&clients, &a);
+            mean(&clients, |client| client.loss(&a, &b)) / rolora::floor(0.0, 1.0, 0.6)
+        })
+        .collect();
+    let center = losses.iter().sum::<f64>() / draws as f64;
+    let variance = losses.iter().map(|loss| (loss - center).powi(2)).sum::<f64>() / (draws - 1) as f64;
+    let error = (variance / draws as f64).sqrt();
+    let said = 1.0 + rolora::sampled(clients as u32, samples as u32);
+    assert!((center - said).abs() < 4.0 * error, "{center} {said} {error}");
+    assert!((center - 1.0).abs() > 4.0 * error, "so few draws show nothing: {center} {error}");
+    println!("floor over population: {center:.4} +- {error:.4}, said {said:.4}");
+}
+
+/// FFA-LoRA on devices: nothing moves after the first round, A is not sent again, and the loss is the floor's.
+#[test]
+fn ffa_lora_on_devices_stays_where_it_began() {
+    let scenario = scenario(&[
+        "algorithm.name=ffa-lora",
+        "algorithm.rounds=4",
+        "data.heterogeneity=0.5",
+        "data.samples=2000",
+        "data.clients=20",
+    ]);
+    let outcome = outcome(&scenario, 1);
+    for sine in sines(&outcome) {
+        assert!((sine - 0.9).abs() < 1e-12);
+    }
+    let losses: Vec<f64> = outcome.rounds.iter().map(|row| row.scores.unwrap().loss.unwrap()).collect();
+    assert_eq!(losses[1].to_bits(), losses[4].to_bits());
+    let floor = rolora::floor(0.5, 1.0, 0.9) / 2.0;
+    assert!((losses[4] - floor).abs() < 0.05 * floor, "{} {floor}", losses[4]);
+    let down: Vec<u64> = outcome.rounds.iter().map(|row| row.bytes_down).collect();
+    assert!(down[2] < down[1] / 2 && down[2] == down[4], "{down:?}");
+}
+
+/// One factor goes each way in a round; the bits do not depend on threads, order or what was sent before.
+#[test]
+fn half_of_the_factors_travels() {
+    let plain = |rounds: u32| {
+        let rounds = format!("algorithm.rounds={rounds}");
+        outcome(&scenario(&["data.clients=4", "data.d=100", "data.outputs=100", &rounds]), 5)
+    };
+    let row = &plain(6).rounds[4];
+    // 4 clients, 100 values of 4 bytes, and frames.
+    for bytes in [row.bytes_up, row.bytes_down] {
+        assert!((1600..1900).contains(&bytes), "{bytes}");
+    }
+    assert_eq!(row.interference, Some(0.0));
+    let partial = |threads: usize| {
+        let changes =
+            ["data.clients=12", "participation={ policy = \"fraction\", r = 0.4 }", "algorithm.rounds=30"];
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        sines(&pool.install(|| outcome(&scenario(&changes), 2)))
+    };
+    let one = partial(1);
+    assert_eq!(
+        one.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+        partial(3).iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+    );
+    assert!(one[30] < 0.2, "{}", one[30]);
+}
+
+#[test]
+fn what_an_adapter_cannot_be_is_refused() {
+    let refused = |changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        Scenario::parse("rolora", Scenario::built_in("rolora").unwrap(), &changes).unwrap_err().to_string()
+    };
+    let cases: [(&[&str], &[&str]); 10] = [
+        (&["algorithm.name=fedrep"], &["algorithm.name", "\"rolora\", \"ffa-lora\""]),
+        (&["algorithm.name=lora"], &["algorithm.name", "\"rolora\", \"ffa-lora\""]),
+        (&["model.kind=linear", "model.k=1"], &["unknown key", "rank"]),
+        (&["model.k=1"], &["model.k", "unknown key"]),
+        (&["model.rank=21"], &["model.rank", "1 to 20"]),
+        (&["data.rank=21"], &["data.rank", "1 to 20"]),
+        (&["data.outputs=3", "data.rank=4"], &["data.rank", "1 to 3"]),
+        (&["stop.change=0.01"], &["stop.change", "one factor moves"]),
+        (&["participation={ policy = \"doubling\", n0 = 2 }"], &["schedule", "adaptive", "adapters"]),
+        (&["algorithm.numeric=i16"], &["algorithm.numeric", "\"f32\" only"]),
+    ];
+    for (changes, said) in cases {
+        let message = refused(changes);
+        for part in said {
+            assert!(message.contains(part), "{changes:?}: {message}");
+        }
+    }
+    let subspace = refused(&["aggregation.rule=projector-mean"]);
+    assert!(subspace.contains("\"rolora\" uploads factors of a product"), "{subspace}");
+    let large = refused(&["data.clients=1000000", "data.samples=1000000"]);
+    assert!(large.contains("values, allowed: at most"), "{large}");
+}
+
+#[test]
+fn the_command_shows_angles_beside_bounds() {
+    let here = directory("theory-rolora");
+    let output =
+        program(&here, &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"]);
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let parts = figures["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 2);
+    for part in parts {
+        assert_eq!(part["start"], 0.9);
+        for row in part["rows"].as_array().unwrap() {
+            let (median, bound) =
+                (row["simulated"]["median"].as_f64().unwrap(), row["lemma_5_3"].as_f64().unwrap());
+            assert!(median < bound, "{row}");
+        }
+    }
+    let output = program(&here, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
+    let shown = text(&output);
+    assert!(shown.contains("eta L^2 = 1:") && shown.contains("Lemma 5.3"), "{shown}");
+    for (arguments, said) in [
+        (&["--scenario", "linear"][..], "its data are not \"low-rank-regression\""),
+        (&["--set", "algorithm.name=ffa-lora"], "its algorithm is not \"rolora\""),
+        (&["--set", "model.init=random"], "does not start at"),
+        (&["--steps", "1.5"], "a number above 0, to 1"),
+        (&["--set", "stop.distance=0.5", "--seeds", "2"], "a run ended before"),
+    ] {
+        let output = program(&here, &[&["theory", "rolora"][..], arguments].concat());
+        assert_eq!(code(&output), 2, "{arguments:?}");
+        assert!(errors(&output).contains(said), "{arguments:?}: {}", errors(&output));
+    }
+}
+
+/// The table of the page is what the command prints.
+#[test]
+fn the_page_has_what_the_command_prints() {
+    let here = directory("theory-rolora-page");
+    let shown = text(&program(&here, &["theory", "rolora"]));
+    let page = include_str!("../../ADAPTERS.md");
+    let rows = shown.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    let rows: Vec<&str> = rows.collect();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert!(page.contains(&cells.join(" | ")), "{row}");
+    }
+}
+
+#[test]
+fn the_scenario_says_what_its_data_are() {
+    let DataSection::LowRank(data) = scenario(&[]).data else { panic!("other data") };
+    assert_eq!(data, DATA);
+}
