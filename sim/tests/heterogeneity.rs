@@ -176,7 +176,7 @@ fn speed_goes_with_the_data_where_it_is_asked_to() {
     let (by_task, dataset) = times(digits, &["fleet.speed=uniform", "fleet.correlation=task"], 3);
     let classes = |client: usize| match &dataset.clients[client].train.y {
         Labels::Classes(classes) => classes.iter().map(|c| f64::from(*c)).sum::<f64>() / classes.len() as f64,
-        Labels::Values(_) | Labels::Absent(_) => panic!("digits are classes"),
+        Labels::Values { .. } | Labels::Absent(_) => panic!("digits are classes"),
     };
     let mut pairs: Vec<(f64, f64)> =
         (0..dataset.clients.len()).map(|client| (classes(client), by_task.time(client, 1, &ONE))).collect();

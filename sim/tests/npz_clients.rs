@@ -20,7 +20,7 @@ fn read(here: &std::path::Path, more: &str) -> Dataset {
 /// Sums of rows, which tell them apart, and targets.
 fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
     let y: Vec<f32> = match &set.y {
-        Labels::Values(y) | Labels::Absent(y) => y.clone(),
+        Labels::Values { values: y, .. } | Labels::Absent(y) => y.clone(),
         Labels::Classes(y) => y.iter().map(|&class| f32::from(class)).collect(),
     };
     set.x.chunks(d).map(|row| row.iter().sum()).zip(y).collect()

@@ -104,11 +104,11 @@ fn devices_and_server_follow_algorithm_2() {
             // Where the run starts is the file's business.
             let start = fedspan_sim::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
             let (mut a, mut worst) = (start, 0.0f64);
-            for round in 1..found.len() {
+            for (round, &found) in found.iter().enumerate().skip(1) {
                 if round % 2 == 0 {
                     a = down(&clients, &a, &up(&clients, &a), eta);
                 }
-                worst = worst.max((found[round] - sine(&a, &truth)).abs());
+                worst = worst.max((found - sine(&a, &truth)).abs());
                 if round % 2 == 1 {
                     // The shared model's, half the paper's.
                     let loss = outcome.rounds[round].scores.unwrap().loss.unwrap();
