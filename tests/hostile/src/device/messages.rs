@@ -15,7 +15,7 @@ use crate::Random;
 use crate::honest::payload;
 
 /// Rounds that [`round`] knows.
-pub const ROUNDS: usize = 32;
+pub const ROUNDS: usize = 48;
 
 /// Every message, the welcome first.
 pub fn all() -> &'static [Vec<u8>] {
@@ -60,7 +60,7 @@ fn small() -> Vec<Vec<u8>> {
     all.iter().map(|message| payload(message, &[])).collect()
 }
 
-/// Rounds 1 and 2, and round 1 a second time with other numbers; every task; inline and in chunks.
+/// Rounds 1 and 2, and round 1 a second time with other numbers; every task of a linear model; inline and in chunks.
 fn opening(index: usize) -> Vec<Vec<u8>> {
     let encoding = [Encoding::F32, Encoding::I8][index / 4 % 2];
     let (exact, gradient) =
@@ -71,8 +71,10 @@ fn opening(index: usize) -> Vec<Vec<u8>> {
         1 if index.is_multiple_of(2) => fed_rep(gradient, Upload::Representation),
         1 => Task::FitHead { head: exact },
         2 => Task::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 2, encoding },
-        _ if index.is_multiple_of(2) => Task::PowerStart,
-        _ => Task::MomentRows { first: 1, count: 2 },
+        3 if index.is_multiple_of(2) => Task::PowerStart,
+        3 => Task::MomentRows { first: 1, count: 2 },
+        4 => Task::AdapterUp { head: exact, encoding },
+        _ => Task::AdapterDown { step_size: 0.1, encoding },
     };
     let (round, seed) = [(1, 1), (2, 2), (1, 3), (2, 2)][index % 4];
     let mut representation: Vec<f32> = {
@@ -83,10 +85,16 @@ fn opening(index: usize) -> Vec<Vec<u8>> {
     let matrix =
         |role| (TensorDescriptor::inline(role, encoding, D as u16, K as u16), representation.clone());
     let head = (TensorDescriptor::inline(Role::SharedHead, encoding, K as u16, 1), vec![0.5; K]);
+    let up = (TensorDescriptor::inline(Role::AdapterUp, encoding, K as u16, 1), vec![0.25; K]);
     let tensors = match task {
         Task::FedAvg { .. } => vec![matrix(Role::Representation), head],
         Task::PowerStart => vec![matrix(Role::Subspace)],
         Task::MomentRows { .. } => vec![],
+        // Some come without what a device may have from the round before.
+        Task::AdapterUp { .. } if index % 4 == 1 => vec![],
+        Task::AdapterUp { .. } => vec![matrix(Role::AdapterDown)],
+        Task::AdapterDown { .. } if index % 4 == 1 => vec![up],
+        Task::AdapterDown { .. } => vec![matrix(Role::AdapterDown), up],
         _ => vec![matrix(Role::Representation)],
     };
     messages(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
