@@ -11,7 +11,7 @@
 //! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
 //! | `iteration`, `power` | the same of one FedPower iteration, without noise and with it (feature `power`) |
-//! | `descent`, `network` | the same of training a network (feature `network`) |
+//! | `descent`, `network` | the same of training networks (feature `network` and others) |
 //! | `sealing` | what encryption costs: instructions, stack |
 //! | [`lengths`] | that products of integers are right at any length |
 //! | [`once`] | static memory that is handed out once |

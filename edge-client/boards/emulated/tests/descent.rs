@@ -1,24 +1,42 @@
-//! The measured rounds of a network on the host: they learn, and are the same whenever they run.
-#![cfg(feature = "network")]
+//! The measured rounds of networks on the host: they learn, and are the same whenever they run.
+#![cfg(all(feature = "adapter", feature = "convolution", feature = "recurrent"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::Network;
-use fedspan_emulated::descent::{D, H, M, Workspace, rounds, samples};
+use fedspan_client::memory::NetworkMemory;
+use fedspan_emulated::descent::{Adapter, Cells, D, Dense, Filters, M, Model, open, rounds, samples};
 use fedspan_emulated::problem::Problem;
 
-#[test]
-fn rounds_learn_and_repeat() {
+fn learns_and_repeats<T: Model>() {
     let problem = Problem::<D, M>::well_conditioned();
     let run = || {
-        let mut memory = Workspace::new();
+        let mut memory = T::memory();
         let mut client = Network::new(&mut memory, 5);
-        let outcome = rounds(&mut client, &mut samples(&problem)).unwrap();
+        let outcome = rounds::<T>(&mut client, &mut samples(&problem)).unwrap();
         (outcome, client.parameters().to_vec())
     };
     let (outcome, parameters) = run();
-    println!("\"d\":{D},\"k\":{H},\"m\":{M},{outcome}");
+    println!("\"d\":{D},\"m\":{M},{outcome}");
     assert_eq!(run(), (outcome, parameters.clone()));
-    let (body, head) = parameters.split_at((D + 1) * H);
-    assert!(body.iter().chain(head).all(|w| w.is_finite()));
-    assert!(head.iter().any(|w| w.abs() > 0.01));
+    assert!(parameters.iter().all(|w| w.is_finite()), "{}", T::NAME);
+    // Another than what came with the last round, in every layer that it trains.
+    let mut memory = T::memory();
+    let mut fresh = Network::new(&mut memory, 5);
+    T::prepare(&mut fresh);
+    open::<T>(&mut fresh, T::rounds()[1]).unwrap();
+    let shape = T::memory().shape();
+    let learnt = if shape.is_adapted() { 1 } else { shape.layers() };
+    for layer in 0..learnt {
+        let range = shape.range(layer..layer + 1);
+        let (before, after) = (&fresh.parameters()[range.clone()], &parameters[range]);
+        assert!(before.iter().zip(after).any(|(a, b)| (a - b).abs() > 1e-4), "{}: layer {layer}", T::NAME);
+    }
+}
+
+#[test]
+fn rounds_learn_and_repeat() {
+    learns_and_repeats::<Dense>();
+    learns_and_repeats::<Adapter>();
+    learns_and_repeats::<Filters>();
+    learns_and_repeats::<Cells>();
 }

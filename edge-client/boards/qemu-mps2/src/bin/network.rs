@@ -4,9 +4,9 @@
 #![no_main]
 
 use cortex_m_rt::entry;
-use fedspan_emulated::descent::Workspace;
 use fedspan_emulated::once::Once;
-use fedspan_emulated::{fault, measure, network};
+use fedspan_emulated::network::{self, Workspace};
+use fedspan_emulated::{fault, measure};
 use qemu_mps2::Mps2;
 
 static MEMORY: Once<Workspace> = Once::new(Workspace::new());

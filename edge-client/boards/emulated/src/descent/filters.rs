@@ -1,0 +1,28 @@
+//! A signal of 16 steps of 4 channels: 8 filters along 5 steps, pooled by 2, then dense layers of 16 and 7.
+
+use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
+use fedspan_protocol::message::{Filters as Layer, Image};
+
+use super::{C, Model, N};
+
+const SIGNAL: Image = Image { height: 1, width: 16, channels: 4 };
+const ALONG: Layer = Layer { count: 8, side: 5, pool: 2 };
+
+/// Filters before dense layers.
+#[derive(Clone, Debug)]
+pub struct Filters;
+
+impl NetworkSizes for Filters {
+    const SHAPE: NetworkShape = NetworkShape::convolutional(SIGNAL, &[ALONG], &[16], C, N);
+}
+
+const P: usize = Filters::SHAPE.parameters();
+
+impl Model for Filters {
+    const NAME: &'static str = "16x4, 8 filters, 16-7";
+    type Memory = NetworkWorkspace<Self, P, { Self::SHAPE.scratch() }, { Self::SHAPE.bytes() }, P>;
+
+    fn memory() -> Self::Memory {
+        NetworkWorkspace::new()
+    }
+}
