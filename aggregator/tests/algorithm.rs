@@ -6,8 +6,8 @@ mod common;
 use common::{bits, distance, gaussian, random, tensors};
 use fedspan_aggregator::aggregate::{Rule, Share};
 use fedspan_aggregator::algorithm::{
-    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, Moments, PowerStart, Tensor, Weighting,
-    random_start,
+    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, LinearAdapter, LinearAdapterParameters,
+    Moments, PowerStart, Tensor, Weighting, random_start,
 };
 use fedspan_aggregator::linalg::{
     Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32,
@@ -181,6 +181,69 @@ proptest! {
         prop_assert!(principal_angle_distance(&orthonormal(&b).unwrap(), &orthonormal(&sent).unwrap()) < 1e-4);
     }
 
+    /// Rounds of B and of A in turn: the mean of either, then A's Q, and the product stays what it was.
+    #[test]
+    fn rolora_averages_one_factor_a_round((d, k, n, seed) in shape()) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let mut server = adapter(start.clone(), Some(ETA), Encoding::F32);
+        let mean_of = |server: &mut LinearAdapter, random: &mut _| {
+            let request = server.request();
+            let [expected] = request.expects[..] else { panic!("one factor") };
+            let (rows, cols) = (expected.rows.into(), expected.cols.into());
+            let (mut sum, mut weight) = (Matrix::zeros(rows, cols), 0.0);
+            for samples in 1..=n as u32 {
+                let sent = tensors(&request.expects, random, 1.0);
+                sum += from_f32(rows, cols, &sent[0].values) * f64::from(samples);
+                weight += f64::from(samples);
+                server.absorb(samples.into(), Share::of(samples), &sent);
+            }
+            (expected.role, sum / weight)
+        };
+        for _ in 0..3 {
+            prop_assert_eq!(server.request().tensors.len(), 1);
+            let (role, up) = mean_of(&mut server, random);
+            let down = server.representation().clone();
+            server.finish().unwrap();
+            prop_assert_eq!(role, Role::AdapterUp);
+            prop_assert!(distance(server.shared_head().unwrap(), &up) < 1e-10);
+            prop_assert_eq!(bits(server.representation()), bits(&down));
+            prop_assert_eq!(server.unchanged(), &[Role::AdapterDown]);
+
+            prop_assert_eq!(server.request().tensors.len(), 2);
+            let (role, down) = mean_of(&mut server, random);
+            let held = server.state();
+            prop_assert_eq!(role, Role::AdapterDown);
+            if server.finish().is_err() {
+                prop_assert_eq!(server.state(), held, "nothing came of it, and nothing changed");
+                return Ok(());
+            }
+            let basis = server.representation();
+            prop_assert!((basis.transpose() * basis - Matrix::identity(k, k)).amax() < 1e-10);
+            let product = basis * server.shared_head().unwrap();
+            prop_assert!((product - &down * &up).amax() < 1e-9 * (1.0 + down.norm() * up.norm()));
+            prop_assert_eq!((server.unchanged(), server.interference()), (&[][..], Some(0.0)));
+        }
+    }
+
+    /// FFA-LoRA: A as it began, and not sent to whom it has come.
+    #[test]
+    fn ffa_lora_asks_for_b_alone((d, k, n, seed) in shape()) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let mut server = adapter(start.clone(), None, Encoding::F32);
+        for _ in 0..3 {
+            let request = server.request();
+            prop_assert_eq!(request.task.bit(), Task::AdapterUp { head: HEAD, encoding: Encoding::F32 }.bit());
+            prop_assert_eq!(server.unchanged(), &[Role::AdapterDown]);
+            for device in 0..n as u64 {
+                server.absorb(device, Share::of(1), &tensors(&request.expects, random, 1.0));
+            }
+            server.finish().unwrap();
+            prop_assert_eq!(bits(server.representation()), bits(&start));
+        }
+    }
+
     /// Under a robust rule steps are from what devices hold, not from what was encoded: beside honest ones that hardly
     /// move, whoever is far off does not move the model further than they do.
     #[test]
@@ -258,7 +321,7 @@ proptest! {
 
     /// A restart at any point: the copy goes on exactly as the original does.
     #[test]
-    fn state_and_restore_go_round((d, k, n, seed) in shape(), kind in 0usize..4, before in 0usize..4) {
+    fn state_and_restore_go_round((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
         let stream = &mut random(seed);
         let mut original = build(kind, d, k, seed);
         let step = |algorithm: &mut Box<dyn Algorithm>, stream: &mut _| {
@@ -289,12 +352,23 @@ proptest! {
     }
 
     #[test]
-    fn a_round_without_updates_changes_nothing((d, k, _, seed) in shape(), kind in 0usize..4) {
+    fn a_round_without_updates_changes_nothing((d, k, _, seed) in shape(), kind in 0usize..6) {
         let mut algorithm = build(kind, d, k, seed);
         let before = algorithm.state();
         prop_assert!(algorithm.finish().is_ok());
         prop_assert_eq!(algorithm.state(), before);
     }
+}
+
+fn adapter(down: Matrix, step_size: Option<f32>, download_encoding: Encoding) -> LinearAdapter {
+    let up = Matrix::zeros(down.ncols(), 3);
+    let (head, upload_encoding) = (HEAD, Encoding::F32);
+    let (weighting, rule) = (Weighting::Samples, Rule::Mean);
+    LinearAdapter::new(
+        down,
+        up,
+        LinearAdapterParameters { step_size, head, download_encoding, upload_encoding, weighting, rule },
+    )
 }
 
 fn fedavg(representation: Matrix, outputs: usize) -> FedAvg {
@@ -319,6 +393,8 @@ fn build(kind: usize, d: usize, k: usize, seed: u64) -> Box<dyn Algorithm> {
         0 => Box::new(FedRep::new(basis, parameters())),
         1 => Box::new(fedavg(basis, 2)),
         2 => Box::new(PowerStart::new(basis, 5, Weighting::Samples, Rule::Mean)),
+        3 => Box::new(adapter(basis, Some(ETA), Encoding::F32)),
+        4 => Box::new(adapter(basis, None, Encoding::F32)),
         _ => Box::new(Moments::new(d, k, Weighting::Samples, Rule::Mean)),
     }
 }
