@@ -138,6 +138,11 @@ fn rules_must_fit_what_is_uploaded() {
         assert!(adapted(name, "geometric-median").is_ok(), "{name}");
     }
     assert!(adapted("flexlora", "mean").is_ok());
+    let simulated = BASE
+        .replace("fedrep", "lora")
+        .replace("k = 3", "kind = \"lora-mlp\"\nrank = 2\nwidth = 4\nbase = \"d\"");
+    let said = Fleet::parse("fleet.toml", &simulated).unwrap_err().to_string();
+    assert!(said.contains("model.base: which simulated devices read"), "{said}");
     let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
     assert!(
         said.contains("found \"trimmed-mean\", \"flexlora\" is a mean of products; allowed: \"mean\""),

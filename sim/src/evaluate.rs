@@ -2,7 +2,7 @@
 
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
-use fedspan_client::memory::{NetworkShape, Shape};
+use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
 use fedspan_client::{Linear, Mechanism, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Numeric};
@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
-use crate::network;
+use crate::network::{self, SimNetwork};
 
 /// The figures of one model on one data set. What does not apply is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -118,15 +118,16 @@ pub fn score<P: Mechanism>(
 pub fn on_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
     match task {
         SimTask::Linear(model) => score(model, client, shape),
-        SimTask::Network(network) => with_network(network.shape(), network.own(), client),
+        SimTask::Network(network) => with_network(network, network.own(), client),
     }
 }
 
-/// Scores the network with these parameters on a client.
+/// Scores a device's network with these parameters on a client.
 #[must_use]
-pub fn with_network(shape: NetworkShape, parameters: &[f32], client: &Client) -> ClientScore {
-    let train = network::errors(shape, parameters, &client.train);
-    let test = network::errors(shape, parameters, &client.test);
+pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
+    let (shape, frozen) = (own.shape(), own.frozen());
+    let train = network::errors(shape, frozen, parameters, &client.train);
+    let test = network::errors(shape, frozen, parameters, &client.test);
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
     let head = shape.range(shape.layers() - 1..shape.layers());
@@ -155,7 +156,7 @@ pub fn with_networks(
                 Some((head, round)) => network.tuned(scored, &client.train, head, round),
                 None => scored,
             };
-            with_network(network.shape(), &scored, client)
+            with_network(network, &scored, client)
         }
         SimTask::Linear(_) => ClientScore::default(),
     };
@@ -166,7 +167,7 @@ pub fn with_networks(
 #[must_use]
 pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
     let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
-        SimTask::Network(network) => with_network(network.shape(), network.own(), client),
+        SimTask::Network(network) => with_network(network, network.own(), client),
         SimTask::Linear(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()

@@ -22,7 +22,7 @@ pub use task::SimTask;
 
 use crate::data::{Client, ClientSource, Dataset};
 use crate::evaluate;
-use crate::network::{Joins, NetworkBuild, SimNetwork};
+use crate::network::{Base, Joins, NetworkBuild, SimNetwork};
 use crate::noise::{self, Hiding, Seeds, SimNoise};
 use crate::scenario::Scenario;
 
@@ -113,7 +113,7 @@ pub fn foreseeable(seed: u64, device: u64) -> ChaCha8Rng {
 }
 
 /// What the devices of a scenario are built for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Build {
     /// Sizes of the model.
     pub shape: Shape,
@@ -156,8 +156,17 @@ impl Build {
             fleet,
             seed,
         );
+        let network = match network.map(NetworkBuild::of).transpose().map_err(BuildError)? {
+            Some(network) => {
+                let read = |path: &String| Base::read(&scenario.locate(path), network.parameters.shape);
+                let base = scenario.model.base.as_ref().map(read).transpose();
+                let base = base.map_err(|error| BuildError(error.to_string()))?;
+                Some(network.with_base(base).map_err(BuildError)?)
+            }
+            None => None,
+        };
         Ok(Self {
-            network: network.map(NetworkBuild::of).transpose().map_err(BuildError)?,
+            network,
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
             second: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),

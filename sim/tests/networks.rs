@@ -213,7 +213,7 @@ fn adapters_and_other_methods_are_not_for_each_other() {
         (vec!["model={ kind = \"lora-mlp\", width = 4 }", "algorithm.name=\"lora\""], "rank"),
         (
             vec!["model={ kind = \"lora-mlp\", rank = 1, width = 4, frozen = 5 }", "algorithm.name=\"lora\""],
-            "simulated devices have no such layer",
+            "simulated devices have 0x00000000",
         ),
     ] {
         let said = outcome_of(&changes).unwrap_err();
@@ -365,4 +365,71 @@ fn a_file_asks_for_what_there_is() {
     let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
     let refused = run(&wide, 1, &mut Unwatched).unwrap_err();
     assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
+}
+
+/// An adapter is put into what another run has learnt: it begins as good as that was, goes on from there, and changes nothing of it.
+#[test]
+fn an_adapter_begins_where_its_base_ended() {
+    let place = directory("networks-base");
+    let shared = ["--set", "data.partition.clients=6", "--set", "data.partition.classes=10"];
+    let base = [
+        "run",
+        "digits-network",
+        "--set",
+        "algorithm.name=fedavg",
+        "--set",
+        "algorithm.rounds=5",
+        "--set",
+        "model.hidden=[12]",
+    ];
+    let ran = program(&place, &[&base[..], &shared, &["--out", "first"]].concat());
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let adapter = |base: &str, more: &[&str], out: &str| {
+        let model = format!("model={{ kind = \"lora-mlp\", rank = 3, width = 12, base = \"{base}\" }}");
+        let arguments = [
+            "run",
+            "digits-network",
+            "--set",
+            &model,
+            "--set",
+            "algorithm.name=rolora",
+            "--set",
+            "algorithm.rounds=20",
+        ];
+        program(
+            &place,
+            &[&arguments[..], &shared, &["--set", "algorithm.step_size=0.3"], more, &["--out", out]].concat(),
+        )
+    };
+    let ran = adapter("first/model", &[], "second");
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let rows = |out: &str| -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let loss = |row: &serde_json::Value| row["loss"].as_f64().unwrap();
+    let (ended, after) = (loss(rows("first").last().unwrap()), rows("second"));
+    // B is not zero at first, and nearly so.
+    assert!((loss(&after[0]) - ended).abs() < 0.01 * ended, "{} {ended}", loss(&after[0]));
+    assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
+
+    let refused = |ran: std::process::Output, said: &[&str]| {
+        let message = errors(&ran);
+        assert_eq!(code(&ran), 2, "{message}");
+        for part in said {
+            assert!(message.contains(part), "{message}");
+        }
+    };
+    refused(adapter("nowhere", &[], "third"), &["nowhere/layer-0.npy"]);
+    refused(
+        adapter("first/model", &["--set", "model.width=13"], "third"),
+        &["layer-0.npy", "12 columns", "has 13"],
+    );
+    refused(adapter("first/model", &["--set", "model.hidden=[12]"], "third"), &["layer-1.npy"]);
+    refused(
+        adapter("first/model", &["--set", "model.frozen=5"], "third"),
+        &["model.frozen is 0x00000005", "model.base"],
+    );
+    std::fs::write(place.join("first/model/layer-0.npy"), b"\x93NUMPY").unwrap();
+    refused(adapter("first/model", &[], "third"), &["layer-0.npy"]);
 }

@@ -182,6 +182,11 @@ impl Fleet {
         else {
             return Ok(());
         };
+        if self.model.base.is_some() {
+            let message =
+                "which simulated devices read; a real device has its own: give its checksum as \"frozen\"";
+            return Err(root.section("model")?.problem("base", message));
+        }
         shape.check().map_err(|message| match root.section("model") {
             Ok(section) => section.problem("kind", message),
             Err(problem) => problem,

@@ -23,6 +23,8 @@ pub struct ModelSection {
     pub network: Option<NetworkModel>,
     /// A linear model's head is everyone's: both factors of an adapter of rank k.
     pub adapter: bool,
+    /// Of a network with an adapter: where simulated devices read what it is put into.
+    pub base: Option<String>,
 }
 
 impl ModelSection {
@@ -119,10 +121,14 @@ pub struct AlgorithmSection {
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
     let adapter = match read_model_kind(section)? {
         ModelKind::Network(network) => {
+            let base = match network.is_adapted() {
+                true => section.optional_string("base", "a directory with layer-0.npy and so on")?,
+                false => None,
+            };
             section.finish()?;
             let k = network.hidden.iter().rev().find(|width| **width > 0).copied().unwrap_or(1).into();
             let (init, network) = (Init::Random, Some(network));
-            return Ok(ModelSection { k, init, target: k, network, adapter: false });
+            return Ok(ModelSection { k, init, target: k, network, adapter: false, base });
         }
         ModelKind::LinearAdapter => true,
         ModelKind::Linear => false,
@@ -148,7 +154,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
     };
     let target = section.size("target", Some(k), 1..=k)?;
     section.finish()?;
-    Ok(ModelSection { k, init, target, network: None, adapter })
+    Ok(ModelSection { k, init, target, network: None, adapter, base: None })
 }
 
 /// Reads `[algorithm]` for a model.

@@ -1,7 +1,11 @@
 //! A network's memory on the heap.
 
+use std::sync::Arc;
+
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
+
+use super::Base;
 
 /// A network's memory whose sizes are known at run time only: the simulator's counterpart of the device's
 /// `NetworkWorkspace`, with room to keep what the body makes of all samples.
@@ -14,12 +18,13 @@ pub struct HeapNetwork {
     kept: Vec<f32>,
     classes: Vec<u8>,
     places: Vec<u8>,
+    base: Option<Arc<Base>>,
 }
 
 impl HeapNetwork {
-    /// All zero, for a device with so many samples.
+    /// All zero, for a device with so many samples; an adapter's base is everyone's.
     #[must_use]
-    pub fn new(shape: NetworkShape, momentum: bool, samples: usize) -> Self {
+    pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<Base>>) -> Self {
         let parameters = shape.parameters();
         Self {
             shape,
@@ -29,6 +34,7 @@ impl HeapNetwork {
             kept: vec![0.0; shape.kept(samples)],
             classes: vec![0; shape.batch],
             places: vec![0; shape.bytes() - shape.batch],
+            base,
         }
     }
 }
@@ -36,13 +42,13 @@ impl HeapNetwork {
 impl HeapNetwork {
     /// Working memory alone: no parameters, no velocity.
     pub(super) fn scratch(shape: NetworkShape) -> Self {
-        Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0) }
+        Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0, None) }
     }
 }
 
 impl NetworkMemory for HeapNetwork {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { shape, parameters, velocity, scratch, kept, classes, places } = self;
+        let Self { shape, parameters, velocity, scratch, kept, classes, places, base } = self;
         NetworkParts {
             shape: *shape,
             parameters,
@@ -51,7 +57,7 @@ impl NetworkMemory for HeapNetwork {
             classes,
             places,
             kept,
-            frozen: Frozen::Nothing,
+            frozen: layer(base),
         }
     }
 
@@ -62,4 +68,13 @@ impl NetworkMemory for HeapNetwork {
     fn parameters(&self) -> &[f32] {
         &self.parameters
     }
+
+    fn frozen(&self) -> Frozen<'_> {
+        layer(&self.base)
+    }
+}
+
+/// The layer that stays.
+fn layer(base: &Option<Arc<Base>>) -> Frozen<'_> {
+    base.as_ref().map_or(Frozen::Nothing, |base| Frozen::F32(&base.frozen))
 }

@@ -1,15 +1,18 @@
 //! Networks in the simulator: the client's own network on heap memory, and what only simulated devices do with one.
 
+mod base;
 mod baselines;
 mod memory;
 mod score;
 mod tune;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::algorithm::network::{Front, NetworkParameters, plan, sequence};
 use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::kernel::recurrent::Lstm;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::{Recording, SampleSource, Targets};
@@ -21,16 +24,19 @@ use fedspan_protocol::tensor::Role;
 use crate::data::{Labels, Set};
 use baselines::Rounds;
 
+pub use base::Base;
 pub use memory::HeapNetwork;
 pub use score::{Errors, errors};
 
 /// What the networks of a scenario's devices are built for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NetworkBuild {
     /// Sizes.
     pub shape: NetworkShape,
     /// As the server was told.
     pub parameters: NetworkParameters,
+    /// What an adapter is put into, if anything.
+    pub base: Option<Arc<Base>>,
 }
 
 impl NetworkBuild {
@@ -50,11 +56,6 @@ impl NetworkBuild {
                 let [steps, channels] = sequence(image);
                 NetworkShape::recurrent(Lstm { steps, channels, cells: cells.into() }, hidden, outputs, batch)
             }
-            Front::Adapter { frozen, .. } if frozen != 0 => {
-                return Err(format!(
-                    "frozen = {frozen:#010x}, but simulated devices have no such layer; allowed: 0"
-                ));
-            }
             Front::Adapter { rank, width, .. } => NetworkShape::adapted(
                 sizes.features.into(),
                 rank.into(),
@@ -68,7 +69,24 @@ impl NetworkBuild {
                 NetworkShape::convolutional(image, filters, hidden, outputs, batch)
             }
         };
-        Ok(Self { shape, parameters })
+        Ok(Self { shape, parameters, base: None })
+    }
+
+    /// The same, its adapter put into a base.
+    ///
+    /// # Errors
+    /// A sentence with both checksums, where the file has another base in mind.
+    pub fn with_base(mut self, base: Option<Base>) -> Result<Self, String> {
+        let Front::Adapter { frozen, .. } = &mut self.parameters.shape.front else { return Ok(self) };
+        let has = base.as_ref().map_or(0, Base::checksum);
+        if *frozen != 0 && *frozen != has {
+            return Err(format!(
+                "model.frozen is {frozen:#010x}, simulated devices have {has:#010x} (model.base); allowed: that, or 0"
+            ));
+        }
+        *frozen = has;
+        self.base = base.map(Arc::new);
+        Ok(self)
     }
 }
 
@@ -107,11 +125,17 @@ impl SimNetwork {
     #[must_use]
     pub fn new(build: &NetworkBuild, device: u64, samples: usize, joins: Joins) -> Self {
         let NetworkParameters { shape, method, descent, seed, .. } = build.parameters;
-        let memory = HeapNetwork::new(build.shape, descent.momentum > 0.0, samples);
+        let memory = HeapNetwork::new(build.shape, descent.momentum > 0.0, samples, build.base.clone());
         let order = stream(seed, Purpose::Network, device.saturating_add(1)).bits();
         let mut network = Network::new(memory, order);
         #[allow(clippy::cast_possible_truncation, reason = "drawn as f32")]
-        let start: Vec<f32> = shape.start(seed, !method.has_own_head()).iter().map(|v| *v as f32).collect();
+        let mut start: Vec<f32> =
+            shape.start(seed, !method.has_own_head()).iter().map(|v| *v as f32).collect();
+        if let Some(base) = &build.base {
+            // Behind both factors.
+            start.truncate(build.shape.start(2));
+            start.extend(&base.behind);
+        }
         // As long as the memory.
         let _ = network.set_parameters(&start);
         let baseline = Rounds::new(&build.parameters, build.shape, order);
@@ -152,6 +176,12 @@ impl SimNetwork {
             rest = after;
         }
         parameters
+    }
+
+    /// What the adapter stands beside.
+    #[must_use]
+    pub fn frozen(&self) -> Frozen<'_> {
+        self.network.frozen()
     }
 
     /// The network as it is on the device.

@@ -1,7 +1,8 @@
 //! What a network answers on a set of samples.
 
 use fedspan_client::kernel::dense;
-use fedspan_client::kernel::layer::Room;
+use fedspan_client::kernel::frozen::Frozen;
+use fedspan_client::kernel::layer::{Layer, Room};
 use fedspan_client::memory::NetworkShape;
 
 use crate::data::{Labels, Set};
@@ -24,9 +25,9 @@ pub struct Errors {
     pub loss: f64,
 }
 
-/// Scores the network with these parameters on a set of classes.
+/// Scores the network with these parameters, and what stays beside an adapter, on a set of classes.
 #[must_use]
-pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
+pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: &Set) -> Errors {
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
     let (mut below, mut above) = (Vec::<f32>::new(), Vec::new());
@@ -45,6 +46,9 @@ pub fn errors(shape: NetworkShape, parameters: &[f32], set: &Set) -> Errors {
             places.resize(places.len().max(classes.len() * this.places()), 0);
             working.resize(working.len().max(this.working()), 0.0);
             let inputs = if layer == 0 { x } else { &below };
+            if matches!(this, Layer::Up { .. }) {
+                frozen.forward(x, this.outputs(), &mut above);
+            }
             let room = Room { notes: &mut notes, places: &mut places, working: &mut working };
             this.forward(inputs, weights, &mut above, room);
             if layer + 1 < shape.layers() && this.is_rectified() {

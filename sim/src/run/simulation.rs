@@ -85,6 +85,7 @@ impl<'a> Simulation<'a> {
         let attackers = scenario.attack.map(|attack| Attackers::of(attack, dataset.clients.len(), seed));
         let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
         let gate = gate(scenario, &build, &engine);
+        let arrivals = Arrivals::new(scenario, dataset, seed, build.frame_limit(), times);
         Ok(Self {
             scenario,
             dataset,
@@ -93,7 +94,7 @@ impl<'a> Simulation<'a> {
             shape,
             engine,
             devices: Devices::new(build, seed, gate),
-            arrivals: Arrivals::new(scenario, dataset, seed, build.frame_limit(), times),
+            arrivals,
             attackers: attackers.map(|attackers| {
                 let honest = attackers.honest(dataset);
                 (attackers, honest)

@@ -17,6 +17,8 @@ use rand_core::Rng;
 use super::{Task, Usage};
 use crate::error::{NotReady, ShapeMismatch};
 use crate::kernel::all_within;
+#[cfg(feature = "adapter")]
+use crate::kernel::frozen::Frozen;
 use crate::memory::{NetworkMemory, NetworkShape};
 use batch::{Scratch, activations_of};
 
@@ -80,6 +82,12 @@ impl<M: NetworkMemory> Network<M> {
     /// All layers, one after the other.
     pub fn parameters(&self) -> &[f32] {
         self.memory.parameters()
+    }
+
+    /// The layer that stays as it is beside an adapter.
+    #[cfg(feature = "adapter")]
+    pub fn frozen(&self) -> Frozen<'_> {
+        self.memory.frozen()
     }
 
     /// What the last round used and what it had to skip.
