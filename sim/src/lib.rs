@@ -18,6 +18,8 @@ pub mod data;
 pub mod demo;
 pub mod device;
 pub mod emulate;
+#[cfg(feature = "encoder")]
+pub mod encoder;
 pub mod evaluate;
 pub mod fleet;
 pub mod live;

@@ -4,6 +4,8 @@
 mod byzantine;
 mod compare;
 mod emulate;
+#[cfg(feature = "encoder")]
+mod encoder;
 mod execute;
 mod figures;
 mod interrupt;
@@ -155,6 +157,15 @@ On the scenario byzantine. aggregator/POISON.md says what is measured.")]
 
 On a scenario of FedPower, of which Gram matrices alone are kept. sim/PRIVATE.md says what is measured.")]
     Power(power::PowerOptions),
+    /// Fine-tune a transformer encoder with low-rank adapters, federated: LoRA, FFA-LoRA, RoLoRA
+    #[cfg(feature = "encoder")]
+    #[command(after_help = "Examples:
+  fedspan-sim encoder --weights MiniLM --sentences reviews.txt editorials.txt --clients 20 --method rolora --rounds 30
+  fedspan-sim encoder --weights MiniLM --sentences reviews.txt --held validation --step-size 0.002
+  fedspan-sim encoder --weights MiniLM --measure 9
+
+sim/ENCODER.md says where weights and sentences come from, and what is measured.")]
+    Encoder(encoder::EncoderOptions),
     /// Compute what the literature promises, to compare with what is simulated
     #[command(subcommand)]
     Theory(theory::Theory),
@@ -239,6 +250,8 @@ pub fn main() -> ExitCode {
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
         Some(Command::Choose { threads }) => choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
+        #[cfg(feature = "encoder")]
+        Some(Command::Encoder(options)) => encoder::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),
         Some(Command::Byzantine(options)) => byzantine::command(&options),
         Some(Command::Power(options)) => power::command(&options),

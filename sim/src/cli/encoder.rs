@@ -1,0 +1,253 @@
+//! `encoder`: a transformer encoder fine-tuned by a fleet, from files of weights and sentences.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+
+use super::figures::number;
+use super::{Format, Stop, check_out, interrupt, make_out, output, use_threads};
+use crate::encoder::{
+    About, Campaign, Clients, Corpus, EncoderError, Held, Local, Method, Model, Reading, Report, Row,
+    Tokenizer, measure,
+};
+use crate::report::files::json;
+use crate::report::table::Table;
+
+/// Options of `encoder`.
+#[derive(Debug, Args)]
+pub struct EncoderOptions {
+    /// Directory with config.json, model.safetensors and vocab.txt of a BERT encoder
+    #[arg(long, value_name = "DIR")]
+    weights: PathBuf,
+    /// Rated sentences, each line: id TAB mean rating TAB text; ids like REVIEW_SENTENCE make groups that stay together
+    #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present = "measure")]
+    sentences: Vec<PathBuf>,
+    /// What is trained: up and down factors by turns, both in every round, or up factors alone
+    #[arg(long, value_enum, default_value_t = Method::RoLora)]
+    method: Method,
+    /// Rank of the factors; alpha is twice that
+    #[arg(long, value_name = "R", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    rank: u16,
+    /// How many clients share the groups; each has groups of one file
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=10_000))]
+    clients: u16,
+    /// Clients in a round, drawn anew each time [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    participants: Option<u16>,
+    /// How many rounds
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// Steps of AdamW of a client in a round; its moments begin at zero in each
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    steps: u16,
+    /// Sentences in a step
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: u16,
+    /// Step size of AdamW
+    #[arg(long, value_name = "X", default_value_t = 0.001, value_parser = positive)]
+    step_size: f64,
+    /// Weight decay of AdamW
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = decay)]
+    decay: f64,
+    /// Most tokens of a sentence; the rest of it is cut off
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(3..=4096))]
+    tokens: u16,
+    /// Sentences with a rating nearer to zero are left out
+    #[arg(long, value_name = "X", default_value_t = 0.25, value_parser = margin)]
+    margin: f64,
+    /// What is scored: the test, the same for every seed, or what settings are chosen by
+    #[arg(long, value_enum, default_value_t = Part::Test)]
+    held: Part,
+    /// Score after so many rounds, and at the end
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    evaluate_every: u32,
+    /// Seed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: u64,
+    /// Threads; results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Write summary.json, rounds.jsonl, predictions.csv and adapter/ into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What standard output gets: a table, or the text of summary.json
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+    /// Time so many steps of 8 x 64 tokens on one thread instead
+    #[arg(long, value_name = "STEPS", conflicts_with_all = ["sentences", "out"], value_parser = clap::value_parser!(u16).range(1..))]
+    measure: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Test,
+    Validation,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |value| (1e-9..=10.0).contains(&value), "a number from 0.000000001 to 10")
+}
+
+fn decay(text: &str) -> Result<f64, String> {
+    number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+fn margin(text: &str) -> Result<f64, String> {
+    number(text, |value| (0.0..=4.0).contains(&value), "a number from 0 to 4")
+}
+
+/// `fedspan-sim encoder`.
+pub fn command(options: &EncoderOptions) -> Result<(), Stop> {
+    if let Some(out) = &options.out {
+        check_out(out)?;
+    }
+    let model = Model::read(&options.weights).map_err(stop)?;
+    if let Some(steps) = options.measure {
+        return speed(options, &model, steps);
+    }
+    let tokenizer = Tokenizer::read(&options.weights, model.shape.vocabulary).map_err(stop)?;
+    let tokens = usize::from(options.tokens);
+    if tokens > model.shape.positions {
+        let positions = model.shape.positions;
+        return Err(Stop::Usage(format!("--tokens: found {tokens}, the model has {positions} positions")));
+    }
+    let reading = Reading { tokenizer: &tokenizer, tokens, margin: options.margin };
+    let corpus = Corpus::read(&options.sentences, reading).map_err(stop)?;
+    let part = match options.held {
+        Part::Test => Held::Test,
+        Part::Validation => Held::Validation,
+    };
+    let clients = Clients::deal(&corpus, options.clients.into(), part, options.seed).map_err(stop)?;
+    if let Some(found) = options.participants.filter(|count| *count > options.clients) {
+        let clients = options.clients;
+        return Err(Stop::Usage(format!(
+            "--participants: found {found}, allowed: 1 to {clients}, the clients"
+        )));
+    }
+    if let Some(out) = &options.out {
+        make_out(out)?;
+    }
+    use_threads(options.threads)?;
+    train(options, &model, &corpus, &clients)
+}
+
+fn train(options: &EncoderOptions, model: &Model, corpus: &Corpus, clients: &Clients) -> Result<(), Stop> {
+    #[allow(clippy::cast_possible_truncation, reason = "rounded")]
+    let single = |value: f64| value as f32;
+    let campaign = Campaign {
+        method: options.method,
+        rank: options.rank.into(),
+        rounds: options.rounds,
+        participants: options.participants.unwrap_or(options.clients).into(),
+        local: Local {
+            steps: options.steps.into(),
+            batch: options.batch.into(),
+            step_size: single(options.step_size),
+            decay: single(options.decay),
+        },
+        evaluate_every: options.evaluate_every,
+        seed: options.seed,
+    };
+    let stopped = interrupt::watch();
+    let began = Instant::now();
+    let mut watch = |row: &Row| {
+        if row.score.is_some() {
+            output::say(&format!("{}: {}", options.method.name(), said(row, options.rounds)));
+        }
+        !stopped.load(Ordering::Relaxed)
+    };
+    let trained = campaign.run(model, clients, &mut watch).map_err(stop)?;
+    let about = About {
+        files: options.sentences.iter().map(|path| path.display().to_string()).collect(),
+        tokens: options.tokens.into(),
+        held: match options.held {
+            Part::Test => "test",
+            Part::Validation => "validation",
+        },
+        left_out: corpus.left_out,
+        wall_s: began.elapsed().as_secs_f64(),
+    };
+    let report = Report::of(&campaign, clients, &trained, about);
+    if let Some(out) = &options.out {
+        report.write(out, model, clients, &trained).map_err(stop)?;
+    }
+    match options.format {
+        Format::Json => output::print(&json(&report).map_err(|error| Stop::Failed(error.to_string()))?)?,
+        Format::Human => output::print(&table(&report, &trained.rows).text())?,
+    }
+    match trained.interrupted {
+        true => Err(Stop::Failed(format!("interrupted after round {}", report.rounds))),
+        false => Ok(()),
+    }
+}
+
+fn said(row: &Row, of: u32) -> String {
+    let mut line = format!("round {}/{of}", row.round);
+    for (name, value) in [
+        ("loss", row.loss),
+        ("accuracy", row.score.map(|score| score.accuracy)),
+        ("interference", row.interference),
+    ] {
+        if let Some(value) = value {
+            line.push_str(&format!(", {name} {value:.4}"));
+        }
+    }
+    line
+}
+
+fn table(report: &Report, rows: &[Row]) -> Table {
+    let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
+    let scored = rows.iter().filter(|row| row.score.is_some());
+    let Report { sentences, end, .. } = report;
+    Table {
+        title: format!(
+            "{}, rank {}, {} clients, seed {}",
+            report.method, report.rank, report.clients, report.seed
+        ),
+        columns: ["round", "loss", "accuracy", "held loss", "interference"].map(str::to_owned).to_vec(),
+        rows: scored
+            .map(|row| {
+                let (accuracy, held) = row.score.map(|score| (score.accuracy, score.held_loss)).unzip();
+                vec![
+                    row.round.to_string(),
+                    cell(row.loss),
+                    cell(accuracy),
+                    cell(held),
+                    cell(row.interference),
+                ]
+            })
+            .collect(),
+        notes: vec![format!(
+            "{} sentences of clients ({} to {} each), {} of the {} scored, of which always saying the same gets {:.4}; {} left out; {:.1} s.",
+            sentences.train,
+            sentences.least,
+            sentences.most,
+            sentences.held,
+            report.held,
+            end.majority,
+            sentences.left_out,
+            report.timing.wall_s
+        )],
+    }
+}
+
+fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), Stop> {
+    let speed = measure(model, options.rank.into(), steps.into());
+    match options.format {
+        Format::Json => output::print(&json(&speed).map_err(|error| Stop::Failed(error.to_string()))?),
+        Format::Human => output::print(&format!(
+            "8 x 64 tokens, rank {}, one thread, median of {steps}: forward {:.3} s, step (forward and backward) {:.3} s, \
+             the quickest {:.3} s\n",
+            options.rank, speed.forward_s, speed.step_s, speed.least_step_s
+        )),
+    }
+}
+
+fn stop(error: EncoderError) -> Stop {
+    match error.is_wrong_input() {
+        true => Stop::Usage(error.to_string()),
+        false => Stop::Failed(error.to_string()),
+    }
+}

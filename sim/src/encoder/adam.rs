@@ -1,0 +1,44 @@
+//! AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), as torch has it.
+
+/// What those who fine-tune with PEFT leave as it is.
+const MOMENTS: [f64; 2] = [0.9, 0.999];
+const EPSILON: f32 = 1e-8;
+
+/// Moments of a client's gradients within a round.
+#[derive(Clone, Debug)]
+pub struct Adam {
+    step_size: f32,
+    decay: f32,
+    /// Mean, and mean square.
+    moments: [Vec<f32>; 2],
+    /// What both are short of after so many steps: powers of [`MOMENTS`].
+    powers: [f64; 2],
+}
+
+impl Adam {
+    /// For so many values. Weights shrink by `step_size decay` a step.
+    #[must_use]
+    pub fn new(length: usize, step_size: f32, decay: f32) -> Self {
+        Self { step_size, decay, moments: [vec![0.0; length], vec![0.0; length]], powers: [1.0; 2] }
+    }
+
+    /// One step against the gradient, of the values that are trained.
+    #[allow(clippy::cast_possible_truncation, reason = "rounded")]
+    pub fn step(&mut self, values: &mut [f32], gradient: &[f32], trained: &[std::ops::Range<usize>]) {
+        for (power, moment) in self.powers.iter_mut().zip(MOMENTS) {
+            *power *= moment;
+        }
+        let [first, second] = MOMENTS.map(|moment| moment as f32);
+        let step = (f64::from(self.step_size) / (1.0 - self.powers[0])) as f32;
+        let root = (1.0 - self.powers[1]).sqrt() as f32;
+        let shrink = 1.0 - self.step_size * self.decay;
+        let [means, squares] = &mut self.moments;
+        for index in trained.iter().cloned().flatten() {
+            let g = gradient[index];
+            let (mean, square) = (&mut means[index], &mut squares[index]);
+            *mean = first * *mean + (1.0 - first) * g;
+            *square = second * *square + (1.0 - second) * g * g;
+            values[index] = values[index] * shrink - step * *mean / (square.sqrt() / root + EPSILON);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Attention within each sentence, forward and back (Vaswani et al. 2017).
+//!
+//! Sentences of a batch lie one after the other without padding, so there is no mask: a sentence never sees what is not its own.
+
+use fedspan_client::kernel::dense;
+
+use super::pointwise::{softmax, softmax_errors};
+
+/// How a batch is laid out: n tokens of sentences, and d features of heads.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Tokens of each sentence.
+    pub lengths: &'a [usize],
+    /// d.
+    pub hidden: usize,
+    /// Features of one head.
+    pub head: usize,
+}
+
+impl Rows<'_> {
+    /// First token and number of tokens of each sentence.
+    fn sentences(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.lengths.iter().scan(0, |next, length| {
+            let first = *next;
+            *next += length;
+            Some((first, *length))
+        })
+    }
+
+    fn heads(&self) -> impl Iterator<Item = usize> + use<'_> {
+        (0..self.hidden).step_by(self.head)
+    }
+
+    /// Features of one head, of one sentence's tokens: t x head.
+    fn take(&self, from: &[f32], (first, count): (usize, usize), head: usize, into: &mut Vec<f32>) {
+        into.clear();
+        for row in from.chunks_exact(self.hidden).skip(first).take(count) {
+            into.extend_from_slice(&row[head..head + self.head]);
+        }
+    }
+
+    /// The other way.
+    fn put(&self, from: &[f32], (first, count): (usize, usize), head: usize, into: &mut [f32]) {
+        let rows = into.chunks_exact_mut(self.hidden).skip(first).take(count);
+        for (row, from) in rows.zip(from.chunks_exact(self.head)) {
+            row[head..head + self.head].copy_from_slice(from);
+        }
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.head as f32).sqrt()
+    }
+}
+
+/// What every token gets of the values (all n x d), and the weights that it gave them: by sentence and head, t x t.
+pub fn attend(rows: Rows<'_>, query: &[f32], key: &[f32], value: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let mut out = vec![0.0; query.len()];
+    let mut weights = Vec::new();
+    let [mut q, mut k, mut v, mut mixed] = [const { Vec::new() }; 4];
+    for sentence in rows.sentences() {
+        let t = sentence.1;
+        for head in rows.heads() {
+            rows.take(query, sentence, head, &mut q);
+            rows.take(key, sentence, head, &mut k);
+            rows.take(value, sentence, head, &mut v);
+            q.iter_mut().for_each(|value| *value *= rows.scale());
+            let begin = weights.len();
+            weights.resize(begin + t * t, 0.0);
+            let scores = &mut weights[begin..];
+            dense::backward_product(&q, &k, rows.head, scores);
+            softmax(scores, t);
+            mixed.clear();
+            mixed.resize(t * rows.head, 0.0);
+            dense::add_product(scores, &v, rows.head, &mut mixed);
+            rows.put(&mixed, sentence, head, &mut out);
+        }
+    }
+    (out, weights)
+}
+
+/// Errors of query, key and value (n x d), from those of what [`attend`] returned.
+pub fn attend_errors(
+    rows: Rows<'_>,
+    [query, key, value]: [&[f32]; 3],
+    weights: &[f32],
+    errors: &[f32],
+) -> [Vec<f32>; 3] {
+    let mut out = [const { Vec::new() }; 3].map(|_: Vec<f32>| vec![0.0; errors.len()]);
+    let [mut q, mut k, mut v, mut e, mut scores, mut turned] = [const { Vec::new() }; 6];
+    let mut begin = 0;
+    let zeroed = |values: &mut Vec<f32>, length: usize| {
+        values.clear();
+        values.resize(length, 0.0);
+    };
+    for sentence in rows.sentences() {
+        let t = sentence.1;
+        for head in rows.heads() {
+            rows.take(query, sentence, head, &mut q);
+            rows.take(key, sentence, head, &mut k);
+            rows.take(value, sentence, head, &mut v);
+            rows.take(errors, sentence, head, &mut e);
+            let weights = &weights[begin..begin + t * t];
+            begin += t * t;
+            zeroed(&mut scores, t * t);
+            dense::backward_product(&e, &v, rows.head, &mut scores);
+            softmax_errors(&mut scores, weights, t);
+            scores.iter_mut().for_each(|error| *error *= rows.scale());
+            zeroed(&mut turned, t * rows.head);
+            dense::add_product(&scores, &k, rows.head, &mut turned);
+            rows.put(&turned, sentence, head, &mut out[0]);
+            zeroed(&mut turned, t * rows.head);
+            dense::add_product_gradient(&scores, &q, rows.head, &mut turned);
+            rows.put(&turned, sentence, head, &mut out[1]);
+            zeroed(&mut turned, t * rows.head);
+            dense::add_product_gradient(weights, &e, rows.head, &mut turned);
+            rows.put(&turned, sentence, head, &mut out[2]);
+        }
+    }
+    out
+}

@@ -1,0 +1,51 @@
+//! A low-rank adapter beside a frozen layer: `out += scale (x A^T) B^T`, and the way back (Hu et al. 2021).
+
+use fedspan_client::kernel::dense;
+
+/// The two factors of one module as files have them, and their scale.
+#[derive(Clone, Copy, Debug)]
+pub struct Factors<'a> {
+    /// A, r x d.
+    pub down: &'a [f32],
+    /// B, d x r.
+    pub up: &'a [f32],
+    /// r.
+    pub rank: usize,
+    /// d.
+    pub hidden: usize,
+    /// alpha / r.
+    pub scale: f32,
+}
+
+impl Factors<'_> {
+    /// Adds what the adapter makes of `x` to `out` (both n x d). Returns `scale x A^T`, n x r.
+    pub fn add(&self, x: &[f32], out: &mut [f32]) -> Vec<f32> {
+        let mut low = vec![0.0; x.len() / self.hidden * self.rank];
+        dense::backward_product(x, self.down, self.hidden, &mut low);
+        low.iter_mut().for_each(|value| *value *= self.scale);
+        let mut wide = vec![0.0; out.len()];
+        dense::backward_product(&low, self.up, self.rank, &mut wide);
+        out.iter_mut().zip(&wide).for_each(|(out, wide)| *out += wide);
+        low
+    }
+
+    /// From the errors of `out` (n x d): adds the gradients of both factors to `down` and `up`, and the errors of `x` to `below`
+    /// if they are asked for. `low` is what [`Self::add`] returned.
+    pub fn back(
+        &self,
+        x: &[f32],
+        low: &[f32],
+        errors: &[f32],
+        [down, up]: [&mut [f32]; 2],
+        below: Option<&mut [f32]>,
+    ) {
+        dense::add_product_gradient(errors, low, self.rank, up);
+        let mut low_errors = vec![0.0; low.len()];
+        dense::add_product(errors, self.up, self.rank, &mut low_errors);
+        low_errors.iter_mut().for_each(|error| *error *= self.scale);
+        dense::add_product_gradient(&low_errors, x, self.hidden, down);
+        if let Some(below) = below {
+            dense::add_product(&low_errors, self.down, self.hidden, below);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The whole network: embeddings, layers, the mean over a sentence's tokens, a linear head; logits, and the gradient of the loss.
+
+use fedspan_client::kernel::dense;
+
+use super::adapter::{Adapter, CLASSES};
+use super::attention::Rows;
+use super::layer::{Adapted, Kept};
+use super::model::Model;
+use super::pointwise::normalize;
+
+/// Sentences as tokens, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Of all sentences; each below the size of the vocabulary.
+    pub tokens: Vec<u32>,
+    /// How many each sentence has, 1 to the positions of the model.
+    pub lengths: Vec<usize>,
+    /// The class of each sentence.
+    pub labels: Vec<u8>,
+}
+
+impl Batch {
+    /// Of sentences and their classes.
+    pub fn of<'a>(sentences: impl IntoIterator<Item = (&'a [u32], u8)>) -> Self {
+        let mut batch = Self::default();
+        for (tokens, label) in sentences {
+            batch.tokens.extend_from_slice(tokens);
+            batch.lengths.push(tokens.len());
+            batch.labels.push(label);
+        }
+        batch
+    }
+}
+
+impl Model {
+    /// Logits of each sentence, n x 2.
+    #[must_use]
+    pub fn logits(&self, adapter: &Adapter, batch: &Batch) -> Vec<f32> {
+        let mut x = self.embedded(batch);
+        for number in 0..self.layers.len() {
+            x = self.adapted(adapter, batch, number).forward(x, false).0;
+        }
+        head(adapter, &pooled(&x, batch, self.shape.hidden))
+    }
+
+    /// The mean cross-entropy of a batch, in nats. Its gradient is written to `gradient`, which is as long as the adapter.
+    /// Not finite where training has left the numbers.
+    pub fn gradient(&self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> f64 {
+        let d = self.shape.hidden;
+        let mut x = self.embedded(batch);
+        let mut all: Vec<Kept> = Vec::with_capacity(self.layers.len());
+        for number in 0..self.layers.len() {
+            let (out, kept) = self.adapted(adapter, batch, number).forward(x, true);
+            x = out;
+            all.push(kept);
+        }
+        let pooled = pooled(&x, batch, d);
+        let mut logits = head(adapter, &pooled);
+        let loss = loss(&logits, &batch.labels);
+        let scale = 1.0 / batch.labels.len().max(1) as f32;
+        if !dense::softmax_errors(&mut logits, &batch.labels, scale) {
+            return f64::NAN;
+        }
+        gradient.fill(0.0);
+        let [weight, bias] = adapter.head();
+        dense::add_product_gradient(&logits, &pooled, d, &mut gradient[weight.clone()]);
+        for row in logits.chunks_exact(CLASSES) {
+            gradient[bias.clone()].iter_mut().zip(row).for_each(|(sum, error)| *sum += error);
+        }
+        let mut means = vec![0.0; pooled.len()];
+        dense::add_product(&logits, &adapter.values[weight], d, &mut means);
+        let mut errors = Vec::with_capacity(x.len());
+        for (mean, length) in means.chunks_exact(d).zip(&batch.lengths) {
+            let share = 1.0 / *length as f32;
+            for _ in 0..*length {
+                errors.extend(mean.iter().map(|error| error * share));
+            }
+        }
+        for (number, kept) in all.iter().enumerate().rev() {
+            errors = self.adapted(adapter, batch, number).back(errors, kept, gradient);
+        }
+        loss
+    }
+
+    fn adapted<'a>(&'a self, adapter: &'a Adapter, batch: &'a Batch, number: usize) -> Adapted<'a> {
+        let rows = Rows { lengths: &batch.lengths, hidden: self.shape.hidden, head: self.shape.head() };
+        Adapted { layer: &self.layers[number], adapter, number, rows, epsilon: self.shape.epsilon }
+    }
+
+    /// Word and position of each token, n x d.
+    fn embedded(&self, batch: &Batch) -> Vec<f32> {
+        let d = self.shape.hidden;
+        let mut x = Vec::with_capacity(batch.tokens.len() * d);
+        let mut tokens = batch.tokens.iter();
+        for length in &batch.lengths {
+            for (token, position) in tokens.by_ref().take(*length).zip(self.positions.chunks_exact(d)) {
+                let word = &self.words[*token as usize * d..][..d];
+                x.extend(word.iter().zip(position).map(|(word, position)| word + position));
+            }
+        }
+        normalize(&mut x, &self.norm, self.shape.epsilon);
+        x
+    }
+}
+
+/// The mean of each sentence's tokens.
+fn pooled(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
+    let mut rows = x.chunks_exact(d);
+    let mut means = vec![0.0; batch.lengths.len() * d];
+    for (mean, length) in means.chunks_exact_mut(d).zip(&batch.lengths) {
+        for row in rows.by_ref().take(*length) {
+            mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        }
+        mean.iter_mut().for_each(|sum| *sum /= *length as f32);
+    }
+    means
+}
+
+fn head(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
+    let [weight, bias] = adapter.head();
+    let mut logits = vec![0.0; pooled.len() / adapter.hidden * CLASSES];
+    dense::backward_product(pooled, &adapter.values[weight], adapter.hidden, &mut logits);
+    for row in logits.chunks_exact_mut(CLASSES) {
+        row.iter_mut().zip(&adapter.values[bias.clone()]).for_each(|(logit, bias)| *logit += bias);
+    }
+    logits
+}
+
+/// The mean cross-entropy of logits (n x 2), in nats.
+#[must_use]
+pub fn loss(logits: &[f32], labels: &[u8]) -> f64 {
+    let rows = logits.chunks_exact(CLASSES).zip(labels);
+    let sum: f64 = rows.map(|(logits, label)| dense::cross_entropy(logits, usize::from(*label))).sum();
+    sum / labels.len().max(1) as f64
+}

@@ -1,0 +1,94 @@
+//! What is done feature by feature: normalisation, GELU, softmax; and the way back through them. Sums run in a fixed order.
+
+use super::model::Norm;
+
+/// What the way back through a normalisation needs.
+#[derive(Clone, Debug, Default)]
+pub struct Normal {
+    /// n x d, mean 0 and variance 1 in each row.
+    pub scaled: Vec<f32>,
+    /// What each row was multiplied with.
+    pub inverse: Vec<f32>,
+}
+
+/// Eight sums side by side, then their sum.
+fn sum(values: impl Fn(usize) -> f32, count: usize) -> f32 {
+    let mut sums = [0.0_f32; 8];
+    let whole = count - count % 8;
+    for first in (0..whole).step_by(8) {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            *sum += values(first + lane);
+        }
+    }
+    let [s0, s1, s2, s3, s4, s5, s6, s7] = sums;
+    let all = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
+    (whole..count).fold(all, |sum, index| sum + values(index))
+}
+
+/// Each row (n x d) gets mean 0 and variance 1, then the norm's weight and bias (Ba et al. 2016).
+pub fn normalize(values: &mut [f32], norm: &Norm, epsilon: f32) -> Normal {
+    let d = norm.weight.len();
+    let mut kept = Normal { scaled: Vec::with_capacity(values.len()), inverse: Vec::new() };
+    for row in values.chunks_exact_mut(d) {
+        let mean = sum(|i| row[i], d) / d as f32;
+        let variance = sum(|i| (row[i] - mean) * (row[i] - mean), d) / d as f32;
+        let inverse = 1.0 / (variance + epsilon).sqrt();
+        for ((value, weight), bias) in row.iter_mut().zip(&norm.weight).zip(&norm.bias) {
+            let scaled = (*value - mean) * inverse;
+            kept.scaled.push(scaled);
+            *value = scaled * weight + bias;
+        }
+        kept.inverse.push(inverse);
+    }
+    kept
+}
+
+/// Errors (n x d) of what came out of [`normalize`] become those of what went in.
+pub fn normalize_errors(errors: &mut [f32], kept: &Normal, norm: &Norm) {
+    let d = norm.weight.len();
+    let rows = errors.chunks_exact_mut(d).zip(kept.scaled.chunks_exact(d)).zip(&kept.inverse);
+    for ((row, scaled), inverse) in rows {
+        row.iter_mut().zip(&norm.weight).for_each(|(error, weight)| *error *= weight);
+        let mean = sum(|i| row[i], d) / d as f32;
+        let along = sum(|i| row[i] * scaled[i], d) / d as f32;
+        for (error, scaled) in row.iter_mut().zip(scaled) {
+            *error = (*error - mean - scaled * along) * inverse;
+        }
+    }
+}
+
+/// Values become `x P(x)`, where P is the normal distribution (GELU; Hendrycks and Gimpel 2016). Returns the derivatives, if
+/// they are asked for.
+pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
+    const DENSITY: f32 = 0.398_942_3;
+    let mut slopes = Vec::with_capacity(if derive { values.len() } else { 0 });
+    for value in values {
+        let x = *value;
+        let below = 0.5 * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2));
+        *value = x * below;
+        if derive {
+            slopes.push(below + x * DENSITY * libm::expf(-0.5 * x * x));
+        }
+    }
+    slopes
+}
+
+/// Each row of so many columns becomes its softmax.
+pub fn softmax(values: &mut [f32], columns: usize) {
+    for row in values.chunks_exact_mut(columns) {
+        let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        row.iter_mut().for_each(|value| *value = libm::expf(*value - most));
+        let all = sum(|i| row[i], columns);
+        row.iter_mut().for_each(|value| *value /= all);
+    }
+}
+
+/// Errors of what came out of [`softmax`] become those of what went in.
+pub fn softmax_errors(errors: &mut [f32], probabilities: &[f32], columns: usize) {
+    for (row, part) in errors.chunks_exact_mut(columns).zip(probabilities.chunks_exact(columns)) {
+        let along = sum(|i| row[i] * part[i], columns);
+        for (error, part) in row.iter_mut().zip(part) {
+            *error = part * (*error - along);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! How large an encoder is, as its `config.json` says.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::EncoderError;
+use super::error::read;
+
+/// Its name in a directory of weights.
+const CONFIG: &str = "config.json";
+
+/// Longest that is read.
+const CONFIG_MAX: u64 = 1 << 20;
+
+/// Largest of any size: products of three of them fit.
+const SIZE_MAX: usize = 1 << 20;
+
+/// Sizes of a BERT encoder (Devlin et al. 2019).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Tokens that have a vector.
+    pub vocabulary: usize,
+    /// d, width of every layer.
+    pub hidden: usize,
+    /// How many layers.
+    pub layers: usize,
+    /// Heads of attention; they divide the width.
+    pub heads: usize,
+    /// Width inside the feed-forward part.
+    pub intermediate: usize,
+    /// Longest sentence in tokens.
+    pub positions: usize,
+    /// Kinds of tokens, of which the first is used.
+    pub types: usize,
+    /// Added to a variance.
+    pub epsilon: f32,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    model_type: String,
+    vocab_size: usize,
+    hidden_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    intermediate_size: usize,
+    max_position_embeddings: usize,
+    type_vocab_size: usize,
+    layer_norm_eps: f32,
+    hidden_act: String,
+    #[serde(default = "absolute")]
+    position_embedding_type: String,
+}
+
+fn absolute() -> String {
+    "absolute".to_owned()
+}
+
+impl Shape {
+    /// Of a directory of weights.
+    ///
+    /// # Errors
+    /// What is wrong in its `config.json`, or another kind of model.
+    pub fn read(directory: &Path) -> Result<Self, EncoderError> {
+        let path = directory.join(CONFIG);
+        let wrong = |fault: String| EncoderError::file(&path, fault);
+        let bytes = read(&path, CONFIG_MAX)?;
+        let config: Config = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+        for (field, found, allowed) in [
+            ("model_type", &config.model_type, "bert"),
+            ("hidden_act", &config.hidden_act, "gelu"),
+            ("position_embedding_type", &config.position_embedding_type, "absolute"),
+        ] {
+            if found != allowed {
+                return Err(wrong(format!("{field} is {found:?}, allowed: {allowed:?}")));
+            }
+        }
+        for (field, size) in [
+            ("vocab_size", config.vocab_size),
+            ("hidden_size", config.hidden_size),
+            ("num_hidden_layers", config.num_hidden_layers),
+            ("num_attention_heads", config.num_attention_heads),
+            ("intermediate_size", config.intermediate_size),
+            ("max_position_embeddings", config.max_position_embeddings),
+            ("type_vocab_size", config.type_vocab_size),
+        ] {
+            if !(1..=SIZE_MAX).contains(&size) {
+                return Err(wrong(format!("{field} is {size}, allowed: 1 to {SIZE_MAX}")));
+            }
+        }
+        let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
+        if !hidden.is_multiple_of(heads) {
+            return Err(wrong(format!("hidden_size {hidden} is no multiple of num_attention_heads {heads}")));
+        }
+        let epsilon = config.layer_norm_eps;
+        if !(epsilon > 0.0 && epsilon < 1.0) {
+            return Err(wrong(format!("layer_norm_eps is {epsilon}, allowed: above 0, below 1")));
+        }
+        Ok(Self {
+            vocabulary: config.vocab_size,
+            hidden,
+            layers: config.num_hidden_layers,
+            heads,
+            intermediate: config.intermediate_size,
+            positions: config.max_position_embeddings,
+            types: config.type_vocab_size,
+            epsilon,
+        })
+    }
+
+    /// Features of one head of attention.
+    #[must_use]
+    pub fn head(&self) -> usize {
+        self.hidden / self.heads
+    }
+}

@@ -1,0 +1,176 @@
+//! From text to tokens, as BERT does it: cleaned, split at white space and punctuation, and words into the longest pieces that
+//! the vocabulary has (WordPiece; Schuster and Nakajima 2012, Devlin et al. 2019).
+//!
+//! Text like `[MASK]` is text: no word of a sentence becomes a special token.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use unicode_normalization::UnicodeNormalization;
+use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCategory};
+
+use super::EncoderError;
+use super::error::{read, read_text};
+
+/// Its name in a directory of weights: a token a line.
+const VOCABULARY: &str = "vocab.txt";
+
+/// What may say that case matters.
+const CONFIG: &str = "tokenizer_config.json";
+
+/// Longest files that are read.
+const FILE_MAX: u64 = 1 << 25;
+
+/// Characters of the longest word that is taken apart.
+const WORD_MAX: usize = 100;
+
+/// A vocabulary, and how text is brought to it.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    pieces: HashMap<String, u32>,
+    unknown: u32,
+    first: u32,
+    last: u32,
+    lower_case: bool,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(default = "yes")]
+    do_lower_case: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Tokenizer {
+    /// Reads `vocab.txt` of a directory, and `tokenizer_config.json` if it is there, for `do_lower_case`.
+    ///
+    /// # Errors
+    /// A vocabulary without the special tokens, or with another number of tokens than the model has.
+    pub fn read(directory: &Path, vocabulary: usize) -> Result<Self, EncoderError> {
+        let path = directory.join(VOCABULARY);
+        let text = read_text(&path, FILE_MAX)?;
+        let wrong = |fault: String| EncoderError::file(&path, fault);
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() != vocabulary {
+            return Err(wrong(format!("{} tokens, and the model has {vocabulary}", lines.len())));
+        }
+        let mut pieces = HashMap::with_capacity(lines.len());
+        for (number, line) in (0..).zip(&lines) {
+            if pieces.insert((*line).to_owned(), number).is_some() {
+                return Err(wrong(format!("line {}: {line:?} is there twice", number + 1)));
+            }
+        }
+        let special =
+            |token: &str| pieces.get(token).copied().ok_or_else(|| wrong(format!("there is no {token}")));
+        let (unknown, first, last) = (special("[UNK]")?, special("[CLS]")?, special("[SEP]")?);
+        let config = directory.join(CONFIG);
+        let lower_case = match config.exists() {
+            true => {
+                serde_json::from_slice::<Config>(&read(&config, FILE_MAX)?)
+                    .map_err(|error| EncoderError::file(&config, error))?
+                    .do_lower_case
+            }
+            false => true,
+        };
+        Ok(Self { pieces, unknown, first, last, lower_case })
+    }
+
+    /// The tokens of a text: the first, those of its words, the last; at most `most` (2 or more).
+    #[must_use]
+    pub fn tokens(&self, text: &str, most: usize) -> Vec<u32> {
+        let mut tokens = vec![self.first];
+        for word in words(&self.normal(text)) {
+            self.split(word, &mut tokens);
+            if tokens.len() >= most {
+                break;
+            }
+        }
+        tokens.truncate(most.saturating_sub(1).max(1));
+        tokens.push(self.last);
+        tokens
+    }
+
+    /// Without control characters; other white space as spaces, and spaces around ideographs; where case does not matter, lower
+    /// case without accents.
+    fn normal(&self, text: &str) -> String {
+        let mut clean = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '\t' | '\n' | '\r' => clean.push(' '),
+                '\0' | '\u{fffd}' => {}
+                c if c.general_category_group() == GeneralCategoryGroup::Other => {}
+                c if c.is_whitespace() => clean.push(' '),
+                c if is_ideograph(c) => clean.extend([' ', c, ' ']),
+                c => clean.push(c),
+            }
+        }
+        if !self.lower_case {
+            return clean;
+        }
+        let bare = clean.nfd().filter(|c| c.general_category() != GeneralCategory::NonspacingMark);
+        bare.flat_map(char::to_lowercase).collect()
+    }
+
+    /// The longest piece that the word begins with, then of the rest; unknown as a whole if there is none.
+    fn split(&self, word: &str, tokens: &mut Vec<u32>) {
+        let (begin, mut rest) = (tokens.len(), word);
+        if word.chars().count() > WORD_MAX {
+            tokens.push(self.unknown);
+            return;
+        }
+        while !rest.is_empty() {
+            let ends = rest.char_indices().map(|(at, c)| at + c.len_utf8()).rev();
+            let found = ends.map(|end| rest.split_at(end)).find_map(|(head, tail)| {
+                let piece = match tokens.len() == begin {
+                    true => self.pieces.get(head),
+                    false => self.pieces.get(&format!("##{head}")),
+                };
+                piece.map(|piece| (*piece, tail))
+            });
+            let Some((piece, tail)) = found else {
+                tokens.truncate(begin);
+                tokens.push(self.unknown);
+                return;
+            };
+            tokens.push(piece);
+            rest = tail;
+        }
+    }
+}
+
+/// What stands between spaces, every mark of punctuation by itself.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(char::is_whitespace)
+        .flat_map(|word| {
+            word.split_inclusive(is_punctuation).flat_map(|part| {
+                let mark = part.char_indices().next_back().filter(|(_, c)| is_punctuation(*c));
+                let (word, mark) = part.split_at(mark.map_or(part.len(), |(at, _)| at));
+                [word, mark]
+            })
+        })
+        .filter(|word| !word.is_empty())
+}
+
+/// All of ASCII that is neither letter nor digit, too.
+fn is_punctuation(c: char) -> bool {
+    c.is_ascii_punctuation() || c.general_category_group() == GeneralCategoryGroup::Punctuation
+}
+
+/// The blocks that BERT splits into single characters.
+fn is_ideograph(c: char) -> bool {
+    matches!(
+        u32::from(c),
+        0x4e00..=0x9fff
+            | 0x3400..=0x4dbf
+            | 0x20000..=0x2a6df
+            | 0x2a700..=0x2b73f
+            | 0x2b740..=0x2b81f
+            | 0x2b920..=0x2ceaf
+            | 0xf900..=0xfaff
+            | 0x2f800..=0x2fa1f
+    )
+}

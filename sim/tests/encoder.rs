@@ -1,0 +1,77 @@
+//! The encoder beside torch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and federated on a tiny model.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::path::{Path, PathBuf};
+
+use fedspan_sim::encoder::{Adam, Adapter, Batch, Model, Shape, Tensors, Tokenizer};
+use serde_json::Value;
+
+fn tiny() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoder/tiny")
+}
+
+fn expected() -> Value {
+    serde_json::from_slice(&std::fs::read(tiny().join("expected.json")).unwrap()).unwrap()
+}
+
+fn tokenizer() -> Tokenizer {
+    let shape = Shape::read(&tiny()).unwrap();
+    Tokenizer::read(&tiny(), shape.vocabulary).unwrap()
+}
+
+fn adapter(shape: &Shape) -> Adapter {
+    Adapter::read(&tiny().join("adapter/adapter_model.safetensors"), shape, 4).unwrap()
+}
+
+fn batch() -> Batch {
+    let (expected, tokenizer) = (expected(), tokenizer());
+    let texts = expected["texts"].as_array().unwrap().iter();
+    let tokens: Vec<Vec<u32>> = texts.map(|text| tokenizer.tokens(text.as_str().unwrap(), 24)).collect();
+    let labels = expected["labels"].as_array().unwrap().iter().map(|label| label.as_u64().unwrap() as u8);
+    Batch::of(tokens.iter().map(Vec::as_slice).zip(labels))
+}
+
+#[test]
+fn tokens_are_those_of_the_established_tokenizer() {
+    let tokenizer = tokenizer();
+    for pair in expected()["tokens"].as_array().unwrap() {
+        let text = pair[0].as_str().unwrap();
+        let wanted: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
+        assert_eq!(tokenizer.tokens(text, 24), wanted, "{text:?}");
+    }
+}
+
+#[test]
+fn logits_loss_and_gradients_are_those_of_torch() {
+    let model = Model::read(&tiny()).unwrap();
+    let (adapter, batch, expected) = (adapter(&model.shape), batch(), expected());
+    let wanted: Vec<Vec<f64>> = serde_json::from_value(expected["logits"].clone()).unwrap();
+    for (found, wanted) in model.logits(&adapter, &batch).iter().zip(wanted.iter().flatten()) {
+        assert!((f64::from(*found) - wanted).abs() < 2e-6, "{found} {wanted}");
+    }
+    let mut gradient = vec![0.0; adapter.values.len()];
+    let loss = model.gradient(&adapter, &batch, &mut gradient);
+    assert!((loss - expected["losses"][0].as_f64().unwrap()).abs() < 1e-6, "{loss}");
+    let torch = Tensors::read(&tiny().join("gradients.safetensors")).unwrap();
+    assert_eq!(torch.names().len(), adapter.parts.len());
+    for part in &adapter.parts {
+        let wanted = torch.get(&part.name, &part.shape).unwrap();
+        let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        let found = &gradient[part.range.clone()];
+        let apart: Vec<f32> = found.iter().zip(&wanted).map(|(found, wanted)| found - wanted).collect();
+        assert!(norm(&apart) < 1e-5 * norm(&wanted), "{}: {} of {}", part.name, norm(&apart), norm(&wanted));
+    }
+}
+
+#[test]
+fn four_steps_of_adamw_are_those_of_torch() {
+    let model = Model::read(&tiny()).unwrap();
+    let (mut adapter, batch) = (adapter(&model.shape), batch());
+    let mut gradient = vec![0.0; adapter.values.len()];
+    let mut adam = Adam::new(gradient.len(), 1e-2, 0.01);
+    for wanted in expected()["losses"].as_array().unwrap() {
+        let loss = model.gradient(&adapter, &batch, &mut gradient);
+        assert!((loss - wanted.as_f64().unwrap()).abs() < 2e-5, "{loss} {wanted}");
+        adam.step(&mut adapter.values, &gradient, &[0..gradient.len()]);
+    }
+}
