@@ -1,6 +1,10 @@
 //! The encoder beside torch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and federated on a tiny model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+#[path = "../common/mod.rs"]
+mod common;
+mod federated;
+
 use std::path::{Path, PathBuf};
 
 use fedspan_sim::encoder::{Adam, Adapter, Batch, Model, Shape, Tensors, Tokenizer};
@@ -72,6 +76,6 @@ fn four_steps_of_adamw_are_those_of_torch() {
     for wanted in expected()["losses"].as_array().unwrap() {
         let loss = model.gradient(&adapter, &batch, &mut gradient);
         assert!((loss - wanted.as_f64().unwrap()).abs() < 2e-5, "{loss} {wanted}");
-        adam.step(&mut adapter.values, &gradient, &[0..gradient.len()]);
+        adam.step(&mut adapter.values, &gradient, std::slice::from_ref(&(0..gradient.len())));
     }
 }

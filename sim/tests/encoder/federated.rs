@@ -1,0 +1,163 @@
+//! Fleets that fine-tune the tiny encoder, as the command runs them: what they learn and send, and what is refused.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::common::{code, directory, errors, program};
+use crate::tiny;
+
+/// Twelve groups of six sentences, which say good or bad in the words of the tiny vocabulary.
+fn sentences(place: &Path) {
+    let about = ["the food was", "people were", "film of the day", "rain and", "a cafe was", "the smile was"];
+    let (good, bad) = (["good", "kind", "goodness"], ["bad", "not good", "badly"]);
+    let mut text = String::new();
+    for group in 0..12 {
+        for (sentence, about) in about.iter().enumerate() {
+            let word = (group + sentence) % 3;
+            let (rating, word) =
+                if (group * 5 + sentence * 7) % 2 == 0 { (1.5, good[word]) } else { (-1.5, bad[word]) };
+            text.push_str(&format!("{group}_{sentence}\t{rating}\t{about} {word}\n"));
+        }
+    }
+    std::fs::write(place.join("rated.txt"), text).unwrap();
+}
+
+/// The tiny model, to be spoilt.
+fn weights(place: &Path) -> PathBuf {
+    let own = place.join("weights");
+    std::fs::create_dir_all(&own).unwrap();
+    for file in ["config.json", "model.safetensors", "vocab.txt"] {
+        std::fs::copy(tiny().join(file), own.join(file)).unwrap();
+    }
+    own
+}
+
+/// The command with these options in place of, or beside, a few usual ones.
+fn run(place: &Path, more: &[&str]) -> Output {
+    let usual = [
+        ["--clients", "3"],
+        ["--rounds", "6"],
+        ["--steps", "6"],
+        ["--batch", "6"],
+        ["--step-size", "0.03"],
+        ["--evaluate-every", "3"],
+        ["--tokens", "24"],
+    ];
+    let usual: Vec<&str> = usual.into_iter().filter(|[key, _]| !more.contains(key)).flatten().collect();
+    let files = ["encoder", "--weights", "weights", "--sentences", "rated.txt"];
+    program(place, &[&files[..], &usual, more].concat())
+}
+
+fn rows(place: &Path, out: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_method_learns_and_sends_what_it_trains() {
+    let place = directory("encoder-methods");
+    sentences(&place);
+    weights(&place);
+    for method in ["rolora", "lora", "ffa-lora"] {
+        let ran = run(&place, &["--method", method, "--rank", "2", "--out", method]);
+        assert_eq!(code(&ran), 0, "{method}: {}", errors(&ran));
+        let rows = rows(&place, method);
+        assert_eq!(rows.len(), 7);
+        let loss = |row: &Value| row["loss"].as_f64().unwrap();
+        assert!(loss(&rows[6]) < 0.75 * loss(&rows[1]), "{method}: {} to {}", loss(&rows[1]), loss(&rows[6]));
+        // Two layers, query and value, 32 x 2 each; and a head of 32 x 2 + 2, which is averaged in every round.
+        let (factor, head) = (2 * 2 * 32 * 2, 32 * 2 + 2);
+        for row in &rows[1..] {
+            let numbers = if method == "lora" { 2 * factor + head } else { factor + head };
+            assert_eq!(row["bytes_up"], 3 * 4 * numbers, "{method}");
+            let interference = row["interference"].as_f64().unwrap();
+            assert_eq!(interference > 0.0, method == "lora", "{method}: {interference}");
+        }
+        let trained: Vec<&str> = rows[1..].iter().map(|row| row["trained"].as_str().unwrap()).collect();
+        let wanted = match method {
+            "rolora" => ["up", "down", "up", "down", "up", "down"],
+            "lora" => ["plain"; 6],
+            _ => ["up"; 6],
+        };
+        assert_eq!(trained, wanted);
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_threads() {
+    let place = directory("encoder-threads");
+    sentences(&place);
+    weights(&place);
+    for threads in ["1", "3"] {
+        let ran =
+            run(&place, &["--method", "lora", "--participants", "2", "--threads", threads, "--out", threads]);
+        assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    }
+    for file in ["rounds.jsonl", "predictions.csv", "adapter/adapter_model.safetensors"] {
+        let read = |threads: &str| std::fs::read(place.join(threads).join(file)).unwrap();
+        assert!(read("1") == read("3") && !read("1").is_empty(), "{file}");
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_one_line_that_says_why() {
+    let place = directory("encoder-refused");
+    sentences(&place);
+    let refused = |more: &[&str], said: &[&str]| {
+        let ran = run(&place, &[more, &["--out", "out"]].concat());
+        let message = errors(&ran);
+        assert_eq!(code(&ran), 2, "{message}");
+        for part in said {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+        assert!(!place.join("out").exists(), "{message}");
+    };
+    let own = weights(&place);
+    refused(&["--participants", "4"], &["--participants: found 4, allowed: 1 to 3"]);
+    refused(&["--clients", "40"], &["--clients: 40 of them would share"]);
+    refused(&["--step-size", "11"], &["--step-size", "allowed: a number from 0.000000001 to 10"]);
+    refused(&["--tokens", "41"], &["--tokens: found 41", "40 positions"]);
+    for (text, said) in [
+        ("a\tgood\n", "line 1: not of the form"),
+        ("a\t5\tgood\n", "line 1: the rating is no number from -4 to 4"),
+        ("a_1\t1\tgood\na_1\t1\tbad\n", "line 2: \"a_1\" is there twice"),
+        ("a\t1\t \n", "line 1: there is no text"),
+        ("a\t0.1\tgood\n", "no sentence with a rating far enough from zero"),
+        ("", "no sentence"),
+    ] {
+        std::fs::write(place.join("rated.txt"), text).unwrap();
+        refused(&[], &["rated.txt", said]);
+    }
+    std::fs::write(place.join("rated.txt"), [0x61, 0xff]).unwrap();
+    refused(&[], &["rated.txt: byte 1 is not UTF-8"]);
+    sentences(&place);
+
+    let spoilt = |file: &str, bytes: &[u8], said: &[&str]| {
+        let whole = std::fs::read(own.join(file)).unwrap();
+        std::fs::write(own.join(file), bytes).unwrap();
+        refused(&[], said);
+        std::fs::write(own.join(file), whole).unwrap();
+    };
+    let read = |file: &str| std::fs::read(own.join(file)).unwrap();
+    let model = read("model.safetensors");
+    spoilt("model.safetensors", &model[..model.len() - 1], &["model.safetensors"]);
+    spoilt("model.safetensors", &model[..7], &["model.safetensors"]);
+    let mut unsound = model.clone();
+    let last = unsound.len() - 4;
+    unsound[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    spoilt("model.safetensors", &unsound, &["model.safetensors: tensor", "not a finite number"]);
+    spoilt("model.safetensors", &[0xff; 64], &["model.safetensors"]);
+    let vocabulary = String::from_utf8(read("vocab.txt")).unwrap();
+    spoilt("vocab.txt", vocabulary.replace("[UNK]", "[unk]").as_bytes(), &["vocab.txt", "[UNK]"]);
+    let config = String::from_utf8(read("config.json")).unwrap();
+    spoilt(
+        "config.json",
+        config.replace("32", "64").as_bytes(),
+        &["model.safetensors: tensor", "shape [40, 32], needed: [40, 64]"],
+    );
+    spoilt("config.json", b"{", &["config.json"]);
+    std::fs::remove_file(own.join("vocab.txt")).unwrap();
+    refused(&[], &["vocab.txt"]);
+}
