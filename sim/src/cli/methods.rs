@@ -6,6 +6,7 @@ use super::execute::{Entry, Executed};
 use super::{Stop, load};
 use crate::report::summary::Summary;
 use crate::report::table::Table;
+use crate::scenario::Targeted;
 
 /// A scenario of the command line, with the changes that are its own.
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ fn names(name: &str, own: &[String], common: &[String], algorithms: &[String]) -
     }
     let changes: Vec<String> = common.iter().chain(own).cloned().collect();
     let scenario = load::scenario(name, &changes)?;
-    let targets = scenario.data.targeted() != crate::scenario::Targeted::Nothing;
+    let targets = scenario.data.targeted() != Targeted::Nothing;
     let network = scenario.model.network.is_some();
     let words = AlgorithmName::of_model(&scenario.model)
         .filter(|(_, name)| network || targets && *name != AlgorithmName::FedPower)
@@ -98,6 +99,9 @@ const TRAINED: Shown = Shown {
     tuned: Some(("accuracy_tuned", "accuracy_tuned_worst_decile")),
 };
 
+/// Who trained, on values: there is no accuracy.
+const REGRESSION: Shown = Shown { title: "loss", main: "loss", otherwise: "loss", worst: "", tuned: None };
+
 /// Who came after training.
 const NEWCOMERS: Shown = Shown {
     title: "accuracy of clients that came after training",
@@ -112,7 +116,9 @@ const NEWCOMERS: Shown = Shown {
 /// epochs on the heads of one network for all there is a row `+ft`. Then the same of clients that came after training, where
 /// there are any. Nothing where no algorithm was asked for.
 pub fn tables(words: &[Word], entries: &[Entry], executed: &Executed) -> Vec<Table> {
-    let Some(trained) = table(words, entries, executed, TRAINED) else { return Vec::new() };
+    let values = |entry: &Entry| entry.scenario.data.targeted() == Targeted::Values;
+    let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
+    let Some(trained) = table(words, entries, executed, shown) else { return Vec::new() };
     let came = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
     let any = executed.runs.iter().flat_map(|runs| &runs.summaries).any(came);
     let newcomers = any.then(|| table(words, entries, executed, NEWCOMERS)).flatten();

@@ -344,6 +344,20 @@ fn the_command_shows_angles_beside_bounds() {
     }
 }
 
+/// Of values there is no accuracy: methods are compared by their loss.
+#[test]
+fn methods_on_values_are_compared_by_loss() {
+    let here = directory("compare-rolora");
+    let short = ["--algorithms", "all", "--seeds", "2"];
+    let output = program(&here, &[&["compare", "rolora"][..], &short].concat());
+    let shown = text(&output);
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    assert!(shown.contains("loss, 2 seeds: mean +- standard deviation\n"), "{shown}");
+    let row = |name: &str| shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
+    assert!(row("rolora ").contains("0.0000 +- 0.0000"), "{shown}");
+    assert!(row("ffa-lora ").contains("0.3") || row("ffa-lora ").contains("0.4"), "{shown}");
+}
+
 /// The table of the page is what the command prints.
 #[test]
 fn the_page_has_what_the_command_prints() {
