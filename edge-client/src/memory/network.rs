@@ -339,6 +339,9 @@ pub trait NetworkSizes {
 #[cfg_attr(not(feature = "recurrent"), doc = "`Lstm::memory`")]
 /// more for the sequences of a batch.
 ///
+/// An adapter of rank r beside a layer of d x o counts as two widths, r and o, and its factors as `r (d + o)` parameters; the layer
+/// itself is in flash ([`NetworkSizes`]), `4 (d + 1) o` bytes as f32 and `d o + 8 o` as i8.
+///
 /// ```
 /// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 ///
