@@ -25,6 +25,7 @@ pub mod algorithm;
 pub mod config;
 pub mod connection;
 pub mod engine;
+pub mod exchange;
 pub mod journal;
 pub mod keys;
 pub mod linalg;

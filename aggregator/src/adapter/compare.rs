@@ -1,4 +1,4 @@
-//! Whether a client's file has the tensors of the base, no more and no less.
+//! Whether a client's file has the tensors of the base, no more and no less; or no less but those it may leave out.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,14 +16,33 @@ pub(super) fn places(
     header: &Header,
     base: &Path,
 ) -> Result<Vec<u64>, (Option<String>, Fault)> {
+    let places = present(layout, header, base, |_| false)?;
+    Ok(places.into_iter().flatten().collect())
+}
+
+/// The same of a file that may leave tensors of some roles out.
+///
+/// # Errors
+/// As [`places`].
+pub(super) fn present(
+    layout: &Layout,
+    header: &Header,
+    base: &Path,
+    may_lack: impl Fn(Role) -> bool,
+) -> Result<Vec<Option<u64>>, (Option<String>, Fault)> {
     let mut theirs: HashMap<&str, _> =
         header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut places = Vec::with_capacity(layout.slots.len());
     for Slot { tensor, role } in &layout.slots {
         let base = || base.to_owned();
         let wrong = |fault| (Some(tensor.name.clone()), fault);
-        let found =
-            theirs.remove(tensor.name.as_str()).ok_or_else(|| wrong(Fault::Missing { base: base() }))?;
+        let Some(found) = theirs.remove(tensor.name.as_str()) else {
+            if may_lack(*role) {
+                places.push(None);
+                continue;
+            }
+            return Err(wrong(Fault::Missing { base: base() }));
+        };
         if found.kind != tensor.kind {
             let (found, expected) = (found.kind, tensor.kind);
             return Err(wrong(Fault::OtherKind { found, expected, base: base() }));
@@ -39,7 +58,7 @@ pub(super) fn places(
                 }
             }));
         }
-        places.push(found.begin);
+        places.push(Some(found.begin));
     }
     let Some(extra) = theirs.into_keys().min() else { return Ok(places) };
     let fault = match named(extra) {

@@ -28,6 +28,7 @@ mod layout;
 mod name;
 mod number;
 mod output;
+mod part;
 mod source;
 mod sum;
 
@@ -41,6 +42,7 @@ pub use layout::{Layout, Pair, Slot};
 pub use name::{NAME_MAX, Role, named};
 pub use number::Kind;
 pub use output::Output;
+pub use part::{adopt, examine, extract};
 pub use sum::{Exact, mean};
 
 /// What was trained, and is averaged; saved modules always are.

@@ -3,7 +3,7 @@
 use zeroize::Zeroizing;
 
 /// The digits of 32 bytes, lower case.
-pub(super) fn encode(bytes: &[u8; 32], text: &mut String) {
+pub(crate) fn encode(bytes: &[u8; 32], text: &mut String) {
     for byte in bytes {
         for nibble in [byte >> 4, byte & 15] {
             text.push(char::from_digit(nibble.into(), 16).unwrap_or('0'));
@@ -12,7 +12,7 @@ pub(super) fn encode(bytes: &[u8; 32], text: &mut String) {
 }
 
 /// 32 bytes from exactly 64 digits of either case.
-pub(super) fn decode(text: &str) -> Option<Zeroizing<[u8; 32]>> {
+pub(crate) fn decode(text: &str) -> Option<Zeroizing<[u8; 32]>> {
     let mut bytes = Zeroizing::new([0; 32]);
     let digits = text.as_bytes();
     if digits.len() != 64 {

@@ -93,7 +93,7 @@ pub(super) fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>
 
 /// Reads a passphrase or a key: from a file, or from a pipe. What a pipe says must be its owner's alone, too; root may read
 /// another user's, as in `pass show fleet | sudo ...`.
-pub(super) fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
+pub(crate) fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let mut file = File::open(path).map_err(|error| io(path, error))?;
     let about = file.metadata().map_err(|error| io(path, error))?;
     match about.file_type().is_fifo() {
