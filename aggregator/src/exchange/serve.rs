@@ -1,0 +1,224 @@
+//! Listens, serves, closes rounds, ends.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::desk::Desk;
+use super::error::io;
+use super::service::serve;
+use super::shelf::{MODEL, Shelf, updates};
+use super::{Course, ExchangeError, Record, Settings};
+use crate::adapter::{HEADER_MAX, examine};
+
+/// A head of a request is no longer than this, and a block of a body neither.
+const BUFFER: usize = 1 << 16;
+
+/// By how much a client's file may be longer than ours: it has a header of its own.
+const LONGER: u64 = 1 << 16;
+
+/// How long connections have to end at an interruption.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// After a failure to accept, as when descriptors are wanting.
+const RECOVER: Duration = Duration::from_millis(100);
+
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
+
+/// Where it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Rounds that are committed.
+    pub committed: u32,
+    /// Of how many.
+    pub rounds: u32,
+}
+
+/// A server that listens.
+pub struct Exchange {
+    desk: Arc<Desk>,
+    listener: TcpListener,
+}
+
+impl Exchange {
+    /// Opens the state directory, and listens.
+    ///
+    /// # Errors
+    /// A base that cannot be used; a state directory of another exchange; an address that cannot be had.
+    pub async fn open(settings: Settings) -> Result<Self, ExchangeError> {
+        let (shelf, record) = Shelf::open(&settings.state, &settings.base, settings.rules.method)?;
+        let names = settings.roster.names();
+        let (_, length) = examine(&shelf.round(record.round).join(MODEL))?;
+        let last = updates(&record, names);
+        let mut course = Course::new(settings.rules, settings.policy(), names.len(), record.round, last);
+        let (kept, strangers) = shelf.kept(record.round, names)?;
+        if record.round > 0 || !kept.is_empty() {
+            tracing::info!("resumed after round {}, {} updates of the next one kept", record.round, kept.len());
+        }
+        if strangers > 0 {
+            tracing::warn!("{strangers} updates removed: their clients are not known any more");
+        }
+        course.open(0, kept);
+        let address = PathBuf::from(settings.listen.to_string());
+        let listener = TcpListener::bind(settings.listen).await.map_err(io(&address))?;
+        let most = length.saturating_add(LONGER).min(length.saturating_add(HEADER_MAX));
+        Ok(Self { desk: Arc::new(Desk::new(settings, shelf, most, course)), listener })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop`, or, when that is asked for, until every client has fetched the final adapter.
+    ///
+    /// # Errors
+    /// A mean that cannot be made or kept. Updates that count are safe.
+    pub async fn run(
+        self,
+        stop: impl Future<Output = ()>,
+        exit_when_finished: bool,
+        threads: usize,
+    ) -> Result<Ended, ExchangeError> {
+        let Self { desk, listener } = self;
+        let mut connections = JoinSet::new();
+        let result = tokio::select! {
+            error = close_rounds(&desk, threads) => Err(error),
+            () = accept(&desk, &listener, &mut connections) => Ok(()),
+            () = stop => Ok(()),
+            () = finished(&desk), if exit_when_finished => Ok(()),
+        };
+        drop(listener);
+        desk.end();
+        let leave = if desk.is_finished() && exit_when_finished { desk.settings.limits.transfer } else { LEAVE };
+        let left = async { while connections.join_next().await.is_some() {} };
+        drop(tokio::time::timeout(leave, left).await);
+        connections.shutdown().await;
+        let course = desk.course();
+        result.map(|()| Ended { committed: course.done(), rounds: course.rules().rounds })
+    }
+}
+
+/// Waits until every client has asked for the final adapter.
+async fn finished(desk: &Desk) {
+    let mut moved = desk.watch();
+    loop {
+        moved.borrow_and_update();
+        if desk.all_served() || moved.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn accept(desk: &Arc<Desk>, listener: &TcpListener, connections: &mut JoinSet<()>) {
+    let places = Arc::new(Semaphore::new(desk.settings.limits.connections));
+    loop {
+        // Those that have ended are forgotten.
+        while connections.try_join_next().is_some() {}
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("a connection could not be accepted: {error}");
+                tokio::time::sleep(RECOVER).await;
+                continue;
+            }
+        };
+        match Arc::clone(&places).try_acquire_owned() {
+            Ok(place) => {
+                let desk = Arc::clone(desk);
+                connections.spawn(async move {
+                    connection(&desk, stream).await;
+                    drop(place);
+                });
+            }
+            Err(_) => {
+                desk.tally.add("connections-refused");
+                // Who does not get it all gets a closed connection.
+                drop(stream.try_write(FULL));
+            }
+        }
+    }
+}
+
+async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
+    let limits = desk.settings.limits;
+    let service = service_fn(|request| serve(Arc::clone(desk), request));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(BUFFER);
+    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut moved = desk.watch();
+    // Somebody who reads a byte a minute holds a place no longer than that.
+    let mut ends = pin!(tokio::time::sleep(limits.transfer.saturating_mul(2).saturating_add(limits.head)));
+    let mut leaving = false;
+    loop {
+        tokio::select! {
+            served = serving.as_mut() => {
+                if served.is_err() {
+                    desk.tally.add("connections-broken");
+                }
+                return;
+            }
+            () = ends.as_mut() => return desk.tally.add("connections-slow"),
+            changed = moved.changed(), if !leaving => {
+                if changed.is_err() || desk.has_ended() {
+                    leaving = true;
+                    serving.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// Closes rounds when it is time. Ends with an error only.
+async fn close_rounds(desk: &Arc<Desk>, threads: usize) -> ExchangeError {
+    let mut moved = desk.watch();
+    loop {
+        moved.borrow_and_update();
+        let (open, wake) = {
+            let (now, mut course) = (desk.now(), desk.course());
+            (course.close(now), course.wake())
+        };
+        if let Some(open) = open {
+            let own = Arc::clone(desk);
+            let work = tokio::task::spawn_blocking(move || own.commit(&open, threads));
+            match work.await {
+                Ok(Ok(record)) => tell(&record),
+                Ok(Err(error)) => return error,
+                Err(error) => return io(desk.shelf.round(0).as_path())(error.into()),
+            }
+            continue;
+        }
+        let late = async {
+            match wake {
+                Some(wake) => {
+                    tokio::time::sleep(Duration::from_millis(wake.saturating_sub(desk.now()).max(1))).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = moved.changed() => {}
+            () = late => {}
+        }
+    }
+}
+
+fn tell(record: &Record) {
+    let Record { round, trained, clients, interference, .. } = record;
+    let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
+    let lost = interference.map_or_else(|| "not computed".to_owned(), |lost| format!("{lost:.3e}"));
+    tracing::info!("round {round} ({trained}): {} updates, {samples} samples, interference {lost}", clients.len());
+}
