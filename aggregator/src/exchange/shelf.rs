@@ -255,15 +255,12 @@ impl Shelf {
             ("the method", &record.method, self.method.name()),
             ("the base of SHA-256", &record.base, self.base.as_str()),
         ];
-        match settings.into_iter().find(|(_, found, expected)| found != expected) {
-            None => Ok(record),
-            Some((what, found, expected)) => Err(ExchangeError::Other {
-                path: self.directory.clone(),
-                what,
-                found: found.clone(),
-                expected: expected.to_owned(),
-            }),
+        let other = settings.into_iter().find(|(_, found, expected)| found != expected);
+        if let Some((what, found, expected)) = other {
+            let (found, expected) = (found.clone(), expected.to_owned());
+            return Err(ExchangeError::Other { path: self.directory.clone(), what, found, expected });
         }
+        Ok(record)
     }
 
     /// The number of the newest committed round.
@@ -281,7 +278,7 @@ impl Shelf {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(io(&self.directory))? {
             let file = entry.map_err(io(&self.directory))?.file_name();
-            let number = file.to_str().and_then(|file| file.strip_prefix(prefix)?.parse().ok());
+            let number: Option<u32> = file.to_str().and_then(|file| file.strip_prefix(prefix)?.parse().ok());
             numbers.extend(number);
         }
         Ok(numbers)
