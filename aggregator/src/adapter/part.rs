@@ -50,7 +50,8 @@ pub fn adopt(base: &Path, client: &Path, round: Round, to: &Path) -> Result<(), 
             if place.is_some() && frozen {
                 original.resize(length, 0);
                 base.read(&mut original, own + begin)?;
-                if let Some(index) = bytes.iter().zip(&original).position(|(found, expected)| found != expected)
+                if let Some(index) =
+                    bytes.iter().zip(&original).position(|(found, expected)| found != expected)
                 {
                     let index = (begin + index as u64) / slot.tensor.kind.size() as u64;
                     let fault = Fault::Frozen { role: slot.role, index, base: base.path.clone() };

@@ -34,13 +34,26 @@ struct Cli {
 enum Command {
     #[command(flatten)]
     Fleet(FleetCommand),
-    /// Average files of low-rank adapters (LoRA), or compare them.
+    /// Average files of low-rank adapters (LoRA), compare them, or serve rounds of them.
     ///
-    /// Without a server: clients train elsewhere, such as with PEFT. See aggregator/ADAPTERS.md.
+    /// Clients train elsewhere, such as with PEFT. See aggregator/ADAPTERS.md and aggregator/EXCHANGE.md.
     #[command(
+        subcommand,
         after_help = "Exit codes: 0 done, 1 it failed or was interrupted, 2 the command line or a file is wrong."
     )]
-    Adapter(cli::adapter::AdapterOptions),
+    Adapter(AdapterCommand),
+}
+
+/// With files of adapters.
+#[derive(Subcommand)]
+enum AdapterCommand {
+    #[command(flatten)]
+    Files(cli::adapter::FilesCommand),
+    /// Serve rounds of adapters over HTTP until Ctrl-C or SIGTERM.
+    #[command(
+        after_help = "Example: fedspan-aggregator adapter serve --config aggregator/examples/exchange.toml"
+    )]
+    Serve(cli::exchange::ServeOptions),
 }
 
 /// With a fleet's configuration.
@@ -92,7 +105,8 @@ fn main() -> ExitCode {
         .init();
     match cli.command {
         Command::Fleet(command) => with_fleet(command),
-        Command::Adapter(options) => adapter(&options),
+        Command::Adapter(AdapterCommand::Files(command)) => adapter(&command),
+        Command::Adapter(AdapterCommand::Serve(options)) => exchange(&options),
     }
 }
 
@@ -110,11 +124,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
         Ok(fleet) => fleet,
         Err(message) => return complain(WRONG, &message),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return complain(FAILED, &error.to_string()),
-    };
-    runtime.block_on(async {
+    with_runtime(async {
         match command {
             FleetCommand::Serve { passphrase_file, exit_when_finished, .. } => {
                 serve(fleet, passphrase_file, exit_when_finished).await
@@ -129,6 +139,13 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             },
         }
     })
+}
+
+fn with_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => complain(FAILED, &error.to_string()),
+    }
 }
 
 fn load(path: &Path) -> Result<Fleet, String> {
@@ -219,7 +236,7 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 /// Works on files alone; Ctrl-C ends it, and what was there before stays.
-fn adapter(options: &cli::adapter::AdapterOptions) -> ExitCode {
+fn adapter(command: &cli::adapter::FilesCommand) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
@@ -234,10 +251,26 @@ fn adapter(options: &cli::adapter::AdapterOptions) -> ExitCode {
         waiting.await;
         ended.store(true, Ordering::Relaxed);
     });
-    match cli::adapter::command(options, &stop) {
+    match cli::adapter::command(command, &stop) {
         Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
         Err(error) => complain(if error.is_wrong_input() { WRONG } else { FAILED }, &error.to_string()),
     }
+}
+
+/// Serves rounds of files.
+fn exchange(options: &cli::exchange::ServeOptions) -> ExitCode {
+    with_runtime(async {
+        // First: who sees the server listening may stop it.
+        let interrupted = match interrupted() {
+            Ok(interrupted) => interrupted,
+            Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+        };
+        match cli::exchange::serve(options, interrupted, |line| drop(print(line))).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(cli::exchange::Stop::Failed(message)) => complain(FAILED, &message),
+            Err(cli::exchange::Stop::Wrong(message)) => complain(WRONG, &message),
+        }
+    })
 }
 
 async fn status(state: &Path) -> ExitCode {

@@ -114,7 +114,13 @@ pub struct Course {
 impl Course {
     /// After `done` rounds, the last of which counted `last`; [`Self::open`] it.
     #[must_use]
-    pub fn new(rules: Rules, policy: Box<dyn Participation>, clients: usize, done: u32, last: Updates) -> Self {
+    pub fn new(
+        rules: Rules,
+        policy: Box<dyn Participation>,
+        clients: usize,
+        done: u32,
+        last: Updates,
+    ) -> Self {
         Self { rules, policy, clients, done, last, open: None }
     }
 

@@ -42,20 +42,25 @@ impl Roster {
     /// The first line that is wrong.
     pub fn parse(text: &str) -> Result<Self, RosterError> {
         let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
-        let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(line, text)| {
-            let wrong = |what| RosterError { line, what };
-            let (name, token) = text.split_once(char::is_whitespace).ok_or_else(|| wrong("a name without a token"))?;
-            let token = token.trim();
-            let digest = match token.strip_prefix("sha256:") {
-                Some(digits) => *hex::decode(digits).ok_or_else(|| wrong("sha256: is followed by 64 hexadecimal digits"))?,
-                None if token.len() < TOKEN_MIN => return Err(wrong("a token has at least 16 characters")),
-                None if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-                    return Err(wrong("a token is printable ASCII without spaces"));
-                }
-                None => digest(token),
-            };
-            Ok((line, name.to_owned(), digest))
-        });
+        let entries =
+            lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(line, text)| {
+                let wrong = |what| RosterError { line, what };
+                let (name, token) =
+                    text.split_once(char::is_whitespace).ok_or_else(|| wrong("a name without a token"))?;
+                let token = token.trim();
+                let digest = match token.strip_prefix("sha256:") {
+                    Some(digits) => *hex::decode(digits)
+                        .ok_or_else(|| wrong("sha256: is followed by 64 hexadecimal digits"))?,
+                    None if token.len() < TOKEN_MIN => {
+                        return Err(wrong("a token has at least 16 characters"));
+                    }
+                    None if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                        return Err(wrong("a token is printable ASCII without spaces"));
+                    }
+                    None => digest(token),
+                };
+                Ok((line, name.to_owned(), digest))
+            });
         Self::of(entries.collect::<Result<_, _>>()?)
     }
 
@@ -64,7 +69,9 @@ impl Roster {
     /// # Errors
     /// The first name that is wrong.
     pub fn named(names: &[String]) -> Result<Self, RosterError> {
-        Self::of(names.iter().enumerate().map(|(index, name)| (index + 1, name.clone(), digest(name))).collect())
+        Self::of(
+            names.iter().enumerate().map(|(index, name)| (index + 1, name.clone(), digest(name))).collect(),
+        )
     }
 
     fn of(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RosterError> {
@@ -96,7 +103,8 @@ impl Roster {
         let presented = digest(token);
         let mut found = None;
         for (index, known) in self.digests.iter().enumerate() {
-            let differs = known.iter().zip(presented).fold(0, |differs, (known, byte)| differs | (known ^ byte));
+            let differs =
+                known.iter().zip(presented).fold(0, |differs, (known, byte)| differs | (known ^ byte));
             if differs == 0 {
                 found = Some(index);
             }

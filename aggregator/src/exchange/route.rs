@@ -52,7 +52,9 @@ impl Route {
                 (Method::GET, Self::Round { after: number("after")?, wait })
             }
             ["adapter", "adapter_config.json"] => (Method::GET, Self::Config),
-            ["adapter", "adapter_model.safetensors"] => (Method::GET, Self::Model { since: number("since")? }),
+            ["adapter", "adapter_model.safetensors"] => {
+                (Method::GET, Self::Model { since: number("since")? })
+            }
             ["status"] => (Method::GET, Self::Status),
             ["round", round, "adapter_model.safetensors"] if method != Method::PUT => {
                 let _ = round;
@@ -62,8 +64,13 @@ impl Route {
                 let digits = !round.is_empty() && round.bytes().all(|byte| byte.is_ascii_digit());
                 let round = digits.then(|| round.parse().ok()).flatten().ok_or_else(not_found)?;
                 let samples = number("samples")?.filter(|samples| (1..=SAMPLES_MAX).contains(samples));
-                let text = || format!("?samples= is missing: the number of samples it was trained with, from 1 to {SAMPLES_MAX}");
-                let samples = samples.ok_or_else(|| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text()))?;
+                let text = || {
+                    format!(
+                        "?samples= is missing: the number of samples it was trained with, from 1 to {SAMPLES_MAX}"
+                    )
+                };
+                let samples =
+                    samples.ok_or_else(|| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text()))?;
                 (Method::PUT, Self::Update { round, samples })
             }
             _ => return Err(not_found()),
@@ -110,7 +117,10 @@ mod tests {
         assert_eq!(get("/round", None), Route::Round { after: None, wait: none });
         let wait = Duration::from_secs(60);
         assert_eq!(get("/round", Some("wait=4000&after=3&x=y")), Route::Round { after: Some(3), wait });
-        assert_eq!(get("/adapter/adapter_model.safetensors", Some("since=2")), Route::Model { since: Some(2) });
+        assert_eq!(
+            get("/adapter/adapter_model.safetensors", Some("since=2")),
+            Route::Model { since: Some(2) }
+        );
         let update = Route::read(&Method::PUT, "/round/7/adapter_model.safetensors", Some("samples=12"));
         assert_eq!(update.unwrap(), Route::Update { round: 7, samples: 12 });
     }

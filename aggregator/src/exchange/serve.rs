@@ -33,7 +33,8 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// After a failure to accept, as when descriptors are wanting.
 const RECOVER: Duration = Duration::from_millis(100);
 
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
 
 /// Where it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,11 @@ impl Exchange {
         let mut course = Course::new(settings.rules, settings.policy(), names.len(), record.round, last);
         let (kept, strangers) = shelf.kept(record.round, names)?;
         if record.round > 0 || !kept.is_empty() {
-            tracing::info!("resumed after round {}, {} updates of the next one kept", record.round, kept.len());
+            tracing::info!(
+                "resumed after round {}, {} updates of the next one kept",
+                record.round,
+                kept.len()
+            );
         }
         if strangers > 0 {
             tracing::warn!("{strangers} updates removed: their clients are not known any more");
@@ -103,7 +108,8 @@ impl Exchange {
         };
         drop(listener);
         desk.end();
-        let leave = if desk.is_finished() && exit_when_finished { desk.settings.limits.transfer } else { LEAVE };
+        let leave =
+            if desk.is_finished() && exit_when_finished { desk.settings.limits.transfer } else { LEAVE };
         let left = async { while connections.join_next().await.is_some() {} };
         drop(tokio::time::timeout(leave, left).await);
         connections.shutdown().await;
@@ -220,5 +226,8 @@ fn tell(record: &Record) {
     let Record { round, trained, clients, interference, .. } = record;
     let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
     let lost = interference.map_or_else(|| "not computed".to_owned(), |lost| format!("{lost:.3e}"));
-    tracing::info!("round {round} ({trained}): {} updates, {samples} samples, interference {lost}", clients.len());
+    tracing::info!(
+        "round {round} ({trained}): {} updates, {samples} samples, interference {lost}",
+        clients.len()
+    );
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
-use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::header::{AUTHORIZATION, EXPECT, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -48,7 +48,8 @@ pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Respon
         Ok(answer) => answer,
         Err(wrong) => {
             desk.tally.add(wrong.kind);
-            if !body.is_end_stream() {
+            // Who waits to be told to go on has sent nothing yet, and need not.
+            if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
                 drain(&mut body, desk.most, desk.settings.limits.transfer).await;
             }
             wrong.answer()
@@ -63,7 +64,9 @@ async fn answer(
     body: &mut Incoming,
 ) -> Result<Response<Payload>, Wrong> {
     match route {
-        Route::Round { after, wait } => Ok(answer::json(StatusCode::OK, &round(desk, client, after, wait).await)),
+        Route::Round { after, wait } => {
+            Ok(answer::json(StatusCode::OK, &round(desk, client, after, wait).await))
+        }
         Route::Status => Ok(answer::json(StatusCode::OK, &status(desk))),
         Route::Config => {
             let path = desk.shelf.round(0).join(CONFIG);

@@ -60,9 +60,9 @@ impl Settings {
         let source = Source::parse(name, text, changes)?;
         let root = source.root();
         let listen = root.string("listen", Some("127.0.0.1:4480"), "an address and a port")?;
-        let listen: SocketAddr = listen
-            .parse()
-            .map_err(|_| root.problem("listen", format!("found {listen:?}, allowed: an IP address and a port")))?;
+        let listen: SocketAddr = listen.parse().map_err(|_| {
+            root.problem("listen", format!("found {listen:?}, allowed: an IP address and a port"))
+        })?;
         let roster = read_roster(&root, listen)?;
         let state = root.string("state", Some("exchange-state"), "a directory")?.into();
         let base = root.string("base", None, "an adapter's directory or file")?.into();
@@ -99,15 +99,20 @@ fn read_roster(root: &Section<'_>, listen: SocketAddr) -> Result<Roster, Problem
     let tokens = root.optional_string("tokens", "a file of lines CLIENT TOKEN")?;
     let names = root.list("clients", "a list of names", |value| value.as_str().map(str::to_owned))?;
     match (tokens, names) {
-        (Some(_), Some(_)) => Err(root.problem("clients", "beside tokens: the file of tokens names all clients")),
-        (None, None) => Err(root.problem("tokens", "neither tokens nor clients: who takes part?")),
-        (None, Some(_)) if !listen.ip().is_loopback() => {
-            Err(root.problem("listen", format!("{listen} can be reached by others, and clients have no tokens: set tokens")))
+        (Some(_), Some(_)) => {
+            Err(root.problem("clients", "beside tokens: the file of tokens names all clients"))
         }
+        (None, None) => Err(root.problem("tokens", "neither tokens nor clients: who takes part?")),
+        (None, Some(_)) if !listen.ip().is_loopback() => Err(root.problem(
+            "listen",
+            format!("{listen} can be reached by others, and clients have no tokens: set tokens"),
+        )),
         (None, Some(names)) => Roster::named(&names).map_err(|error| root.problem("clients", error.what)),
         (Some(path), None) => {
-            let bytes = read_secret(path.as_ref(), TOKENS_MAX).map_err(|error| root.problem("tokens", error))?;
-            let text = std::str::from_utf8(&bytes).map_err(|_| root.problem("tokens", format!("{path}: not UTF-8")))?;
+            let bytes =
+                read_secret(path.as_ref(), TOKENS_MAX).map_err(|error| root.problem("tokens", error))?;
+            let text = std::str::from_utf8(&bytes)
+                .map_err(|_| root.problem("tokens", format!("{path}: not UTF-8")))?;
             Roster::parse(text).map_err(|error| root.problem("tokens", format!("{path}: {error}")))
         }
     }
@@ -136,7 +141,8 @@ fn read_who(section: &Section<'_>, clients: usize) -> Result<ParticipationSectio
 }
 
 fn read_limits(section: &Section<'_>) -> Result<Limits, Problem> {
-    let seconds = |key, default| section.number(key, Some(default), 0.001..=86_400.0).map(Duration::from_secs_f64);
+    let seconds =
+        |key, default| section.number(key, Some(default), 0.001..=86_400.0).map(Duration::from_secs_f64);
     let limits = Limits {
         connections: section.size("connections", Some(64), 1..=10_000)?,
         head: seconds("head", 10.0)?,

@@ -79,7 +79,8 @@ impl Shelf {
     pub fn open(directory: &Path, base: &Path, method: Method) -> Result<(Self, Record), ExchangeError> {
         make(directory)?;
         let path = directory.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(ExchangeError::Locked { path }),
@@ -133,7 +134,13 @@ impl Shelf {
     ///
     /// # Errors
     /// What the system says; it does not count then.
-    pub fn count(&self, round: u32, client: &str, update: &Counted, whole: &Path) -> Result<(), ExchangeError> {
+    pub fn count(
+        &self,
+        round: u32,
+        client: &str,
+        update: &Counted,
+        whole: &Path,
+    ) -> Result<(), ExchangeError> {
         let place = self.updates(round).join(name(client, update));
         std::fs::rename(whole, &place).map_err(io(&place))?;
         sync(&self.updates(round)).inspect_err(|_| drop(std::fs::remove_file(&place)))
@@ -165,7 +172,12 @@ impl Shelf {
     ///
     /// # Errors
     /// What the system says; nothing is committed then. An interruption.
-    pub fn commit(&self, open: &Open, making: Making<'_>, go_on: &(dyn Fn() -> bool + Sync)) -> Result<Record, ExchangeError> {
+    pub fn commit(
+        &self,
+        open: &Open,
+        making: Making<'_>,
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Record, ExchangeError> {
         let names = |client: &usize| making.names.get(*client).map_or("", String::as_str);
         let files: Vec<PathBuf> = open
             .updates

@@ -1,4 +1,4 @@
-//! `adapter`: files of low-rank adapters, averaged and compared. No server and no configuration of a fleet.
+//! `adapter average` and `adapter check`: files of low-rank adapters, averaged and compared. No server, no configuration.
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
@@ -19,15 +19,9 @@ const BETWEEN: Duration = Duration::from_secs(10);
 /// More threads would wait for the disk.
 const THREADS_MAX: usize = 8;
 
-/// Options of `adapter`.
-#[derive(Args)]
-pub struct AdapterOptions {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// What is done with files that are there.
 #[derive(Subcommand)]
-enum Command {
+pub enum FilesCommand {
     /// Average clients' adapters: the factors that the round trained, and saved modules.
     #[command(after_help = "Examples:\n  \
         fedspan-aggregator adapter average --round up --base round-4 round-5/client-* -o round-5/next\n  \
@@ -61,7 +55,7 @@ enum Command {
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct What {
+pub struct What {
     /// The factors that were trained; the others must be the base's.
     #[arg(long, value_enum)]
     round: Option<Trained>,
@@ -71,23 +65,25 @@ struct What {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Trained {
+pub enum Trained {
     /// `lora_A`, r x d_in.
     Down,
     /// `lora_B`, d_out x r.
     Up,
 }
 
+/// How `check` prints.
 #[derive(Clone, Copy, ValueEnum)]
-enum Format {
+pub enum Format {
     /// For people.
     Human,
     /// For programs.
     Json,
 }
 
+/// Base and clients.
 #[derive(Args)]
-struct Files {
+pub struct Files {
     /// What clients were given: a safetensors file, or a directory that PEFT has written.
     #[arg(long, value_name = "PREVIOUS")]
     base: PathBuf,
@@ -105,13 +101,13 @@ impl Files {
     }
 }
 
-/// Runs `adapter`, and says what was done, or why not.
+/// Runs a command, and says what was done, or why not.
 ///
 /// # Errors
 /// What stood in the way.
-pub fn command(options: &AdapterOptions, interrupted: &Arc<AtomicBool>) -> Result<String, AdapterError> {
-    match &options.command {
-        Command::Average { what, files, output } => {
+pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<String, AdapterError> {
+    match command {
+        FilesCommand::Average { what, files, output } => {
             let round = match what.round {
                 Some(Trained::Down) => Round::Down,
                 Some(Trained::Up) => Round::Up,
@@ -126,7 +122,7 @@ pub fn command(options: &AdapterOptions, interrupted: &Arc<AtomicBool>) -> Resul
             progress.clear();
             Ok(averaged(&name, round, &done?))
         }
-        Command::Check { files, tensors, format } => {
+        FilesCommand::Check { files, tensors, format } => {
             let progress = Progress::new("checking", interrupted);
             let inputs = files.open()?;
             let done = check(&inputs, &|read, of| progress.show(read, of));
@@ -140,7 +136,8 @@ pub fn command(options: &AdapterOptions, interrupted: &Arc<AtomicBool>) -> Resul
     }
 }
 
-fn threads() -> usize {
+/// How many threads average.
+pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
 }
 

@@ -1,6 +1,7 @@
 //! Commands that are longer than a few lines.
 
 pub mod adapter;
+pub mod exchange;
 pub mod keys;
 pub mod noise;
 pub mod unlock;
