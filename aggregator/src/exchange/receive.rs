@@ -48,18 +48,19 @@ pub async fn receive(body: &mut Incoming, to: &Path, most: u64, within: Duration
     }
 }
 
-/// Reads what is left of a body that nobody wants: who is still sending would not read the answer otherwise.
-pub async fn drain(body: &mut Incoming, most: u64, within: Duration) {
-    let mut left = most;
-    let reading = async {
-        while let Some(Ok(block)) = next(body).await {
+/// Reads what is left of a body that nobody wants, beside the answer: who is still sending would not read that otherwise.
+pub fn drain(mut body: Incoming, most: u64, within: Duration) {
+    let reading = async move {
+        let mut left = most;
+        while let Some(Ok(block)) = next(&mut body).await {
             match left.checked_sub(block.len() as u64) {
                 Some(rest) => left = rest,
                 None => break,
             }
         }
     };
-    drop(tokio::time::timeout(within, reading).await);
+    // It ends with the connection at the latest.
+    drop(tokio::spawn(tokio::time::timeout(within, reading)));
 }
 
 async fn take(body: &mut Incoming, sender: mpsc::Sender<Bytes>, most: u64) -> Result<(), Wrong> {

@@ -90,13 +90,13 @@ fn not_allowed(method: &Method) -> Wrong {
     Wrong::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
 }
 
-/// A number of the query; `None` if it is not there.
+/// A number of the query; `None` if it is not there. Twice is once too often.
 fn number(query: &str, name: &str) -> Result<Option<u32>, Wrong> {
     let mut values = query.split('&').filter_map(|pair| pair.split_once('=')).filter(|(key, _)| *key == name);
     let Some((_, value)) = values.next() else { return Ok(None) };
-    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit()) && values.next().is_none();
     let number = digits.then(|| value.parse().ok()).flatten();
-    let text = || format!("{name} is a number up to {}", u32::MAX);
+    let text = || format!("{name} is one number up to {}", u32::MAX);
     number.map(Some).ok_or_else(|| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text()))
 }
 

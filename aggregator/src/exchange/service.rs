@@ -33,7 +33,7 @@ pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Respon
     let token = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = token.and_then(|value| value.strip_prefix("Bearer "));
     let Some(client) = token.and_then(|token| desk.settings.roster.identify(token.trim())) else {
-        drain(&mut body, STRANGERS_MAX, desk.settings.limits.head).await;
+        drain(body, STRANGERS_MAX, desk.settings.limits.head);
         let text = "Authorization: Bearer TOKEN, with the token of a client";
         let wrong = Wrong::new(StatusCode::UNAUTHORIZED, "unauthorized", text);
         desk.tally.add(wrong.kind);
@@ -50,7 +50,7 @@ pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Respon
             desk.tally.add(wrong.kind);
             // Who waits to be told to go on has sent nothing yet, and need not.
             if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
-                drain(&mut body, desk.most, desk.settings.limits.transfer).await;
+                drain(body, desk.most, desk.settings.limits.transfer);
             }
             wrong.answer()
         }
@@ -86,6 +86,9 @@ async fn answer(
 /// What a client has to know of the round that is open, once it is another one than it knows.
 async fn round(desk: &Desk, client: Client, after: Option<u32>, wait: Duration) -> Value {
     let mut moved = desk.watch();
+    if !wait.is_zero() {
+        desk.tally.add("waiting");
+    }
     let known = async {
         loop {
             moved.borrow_and_update();

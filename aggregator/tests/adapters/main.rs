@@ -1,4 +1,4 @@
-//! Files of adapters: laws of the mean, what is refused, what the command says.
+//! Files of adapters: laws of the mean, what is refused, what the command says; rounds of them over HTTP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod bad;
@@ -6,3 +6,4 @@ mod command;
 mod files;
 mod headers;
 mod laws;
+mod live;
