@@ -134,8 +134,8 @@ impl Desk {
     ) -> Result<Verdict, ExchangeError> {
         let mut course = self.course();
         let verdict = course.judge(client, round, Some(&update));
-        if let (Verdict::Welcome(_), Some(name)) = (verdict, self.settings.roster.names().get(client)) {
-            self.shelf.count(round, name, &update, whole)?;
+        if let Verdict::Welcome(_) = verdict {
+            self.shelf.count(round, self.settings.roster.name(client), &update, whole)?;
             course.count(client, update);
             drop(course);
             self.moves();
@@ -147,13 +147,25 @@ impl Desk {
     ///
     /// # Errors
     /// As [`Shelf::commit`].
-    pub(super) fn commit(&self, open: &super::Open, threads: usize) -> Result<Record, ExchangeError> {
+    pub(super) fn commit(&self, open: &super::Open, threads: usize) -> Result<(), ExchangeError> {
         let (names, by_samples) = (self.settings.roster.names(), self.settings.by_samples);
         let record = self.shelf.commit(open, Making { names, by_samples, threads }, &|| !self.has_ended())?;
+        // Before anybody can see it: who ends the server then has the line.
+        tell(&record);
         self.course().commit(self.now());
         self.moves();
-        Ok(record)
+        Ok(())
     }
+}
+
+fn tell(record: &Record) {
+    let Record { round, trained, clients, interference, .. } = record;
+    let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
+    let lost = interference.map_or_else(|| "not computed".to_owned(), |lost| format!("{lost:.3e}"));
+    tracing::info!(
+        "round {round} ({trained}): {} updates, {samples} samples, interference {lost}",
+        clients.len()
+    );
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -112,6 +112,12 @@ impl Roster {
         found
     }
 
+    /// What a client is called.
+    #[must_use]
+    pub fn name(&self, client: usize) -> &str {
+        self.names.get(client).map_or("", String::as_str)
+    }
+
     /// Names of clients, ascending.
     #[must_use]
     pub fn names(&self) -> &[String] {

@@ -18,7 +18,7 @@ use super::desk::Desk;
 use super::error::io;
 use super::service::serve;
 use super::shelf::{MODEL, Shelf, updates};
-use super::{Course, ExchangeError, Record, Settings};
+use super::{Course, ExchangeError, Settings};
 use crate::adapter::{HEADER_MAX, examine};
 
 /// A head of a request is no longer than this, and a block of a body neither.
@@ -201,7 +201,7 @@ async fn close_rounds(desk: &Arc<Desk>, threads: usize) -> ExchangeError {
             let own = Arc::clone(desk);
             let work = tokio::task::spawn_blocking(move || own.commit(&open, threads));
             match work.await {
-                Ok(Ok(record)) => tell(&record),
+                Ok(Ok(())) => {}
                 Ok(Err(error)) => return error,
                 Err(error) => return io(desk.shelf.round(0).as_path())(error.into()),
             }
@@ -220,14 +220,4 @@ async fn close_rounds(desk: &Arc<Desk>, threads: usize) -> ExchangeError {
             () = late => {}
         }
     }
-}
-
-fn tell(record: &Record) {
-    let Record { round, trained, clients, interference, .. } = record;
-    let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
-    let lost = interference.map_or_else(|| "not computed".to_owned(), |lost| format!("{lost:.3e}"));
-    tracing::info!(
-        "round {round} ({trained}): {} updates, {samples} samples, interference {lost}",
-        clients.len()
-    );
 }

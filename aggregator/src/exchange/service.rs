@@ -40,6 +40,7 @@ pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Respon
         return Ok(wrong.answer());
     };
     let route = Route::read(&head.method, head.uri.path(), head.uri.query());
+    let name = desk.settings.roster.name(client).to_owned();
     let result = match route {
         Ok(route) => answer(&desk, client, route, &mut body).await,
         Err(wrong) => Err(wrong),
@@ -48,6 +49,13 @@ pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Respon
         Ok(answer) => answer,
         Err(wrong) => {
             desk.tally.add(wrong.kind);
+            tracing::info!(
+                "{name}: {} {}: {} {}",
+                head.method,
+                head.uri.path(),
+                wrong.status.as_u16(),
+                wrong.text
+            );
             // Who waits to be told to go on has sent nothing yet, and need not.
             if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
                 drain(body, desk.most, desk.settings.limits.transfer);
@@ -69,7 +77,7 @@ async fn answer(
         }
         Route::Status => Ok(answer::json(StatusCode::OK, &status(desk))),
         Route::Config => {
-            let path = desk.shelf.round(0).join(CONFIG);
+            let path = desk.shelf.round(desk.course().done()).join(CONFIG);
             answer::file(&path, "application/json").map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => {
                     let text = "the base has no adapter_config.json";
@@ -106,7 +114,7 @@ async fn round(desk: &Desk, client: Client, after: Option<u32>, wait: Duration) 
     let rules = course.rules();
     let about = json!({
         "method": rules.method.name(), "rounds": rules.rounds, "adapter": course.done(),
-        "client": desk.settings.roster.names().get(client),
+        "client": desk.settings.roster.name(client),
     });
     let open = course.current().map(|open| {
         #[allow(clippy::cast_precision_loss, reason = "seconds for people")]
@@ -196,6 +204,8 @@ async fn update(
         Verdict::Welcome(_) => (StatusCode::CREATED, "counted"),
     };
     desk.tally.add(kind);
+    let name = desk.settings.roster.name(client);
+    tracing::info!("{name}: update of round {round} with {samples} samples {kind}");
     Ok(answer::json(status, &json!({ "round": round, "samples": samples, "update": kind })))
 }
 

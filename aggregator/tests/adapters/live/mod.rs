@@ -1,5 +1,6 @@
 //! The live exchange: real sockets, real files.
 
+mod course;
 mod hostile;
 mod http;
 mod refusals;
@@ -68,10 +69,12 @@ impl Place {
     }
 }
 
+type End = Result<Ended, ExchangeError>;
+
 /// A server in this process.
 pub struct Live {
     pub address: SocketAddr,
-    running: Option<(oneshot::Sender<()>, JoinHandle<Result<Ended, ExchangeError>>)>,
+    running: Option<(oneshot::Sender<()>, JoinHandle<End>)>,
 }
 
 impl Live {
@@ -99,7 +102,7 @@ impl Live {
         status["counts"][what].as_u64().unwrap_or(0)
     }
 
-    pub fn stop(mut self) -> Result<Ended, ExchangeError> {
+    pub fn stop(mut self) -> End {
         let (stop, thread) = self.running.take().unwrap();
         drop(stop);
         thread.join().unwrap()
