@@ -24,6 +24,7 @@ pub mod aggregate;
 pub mod algorithm;
 pub mod config;
 pub mod connection;
+pub mod coordinator;
 pub mod engine;
 pub mod exchange;
 pub mod journal;

@@ -302,10 +302,8 @@ fn a_round_that_is_repeated_sends_what_was_trained_in_it() {
 fn a_state_is_restored_in_the_middle() {
     let mut world = World::new(Averaging::RoLora, 2);
     world.round(2);
-    let (mut server, state) = (network::build(parameters(Averaging::RoLora)), {
-        let (_, _, state) = world.engine.snapshot();
-        state
-    });
+    let (mut server, state) =
+        (network::build(parameters(Averaging::RoLora)), world.engine.checkpoint().state);
     assert!(server.restore(&state));
     assert_eq!(server.request().expects[0].role, Role::AdapterDown);
     assert!(!server.restore(&state[1..]) && !server.restore(&[]));

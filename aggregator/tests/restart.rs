@@ -1,76 +1,203 @@
-//! Restarts: a campaign goes on after any commit as if nothing had happened.
+//! Restarts: whatever was acknowledged counts once, and a campaign goes on in the middle of a round as if nothing had
+//! happened.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use common::campaign::{D, K, Kept, Setup, live, result, setup};
+use common::campaign::{D, K, Setup, honest, live, result, setup};
+use common::storage::{Disk, Faults};
 use fedspan_aggregator::aggregate::Rule;
-use fedspan_aggregator::engine::{Event, Phase};
-use fedspan_protocol::message::RoundId;
+use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::engine::{Action, Checkpoint, Event, Phase, RoundRecord};
+use fedspan_aggregator::store::Store;
+use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
-/// A round that had updates when the server went down is asked again, and no rule has kept any of them.
 fn rules() -> impl Strategy<Value = Rule> {
     prop::sample::select(vec![Rule::Mean, Rule::GeometricMedian, Rule::TrimmedMean { trim: 0.2 }])
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+/// Devices and a server that is switched off now and then, with what was not synced.
+struct World {
+    setup: Setup,
+    devices: u64,
+    disk: Disk,
+    coordinator: Coordinator,
+    /// What devices have sent, and the server has not seen.
+    sent: VecDeque<Event>,
+    acknowledged: BTreeSet<(u64, RoundId)>,
+    commits: Vec<RoundRecord>,
+    opened: BTreeMap<u32, RoundId>,
+}
 
+impl World {
+    fn new(setup: Setup, devices: u64, seed: u64) -> Self {
+        let disk = Disk::new(seed);
+        let coordinator = Self::server(&setup, &disk);
+        let mut world = Self {
+            setup,
+            devices,
+            disk,
+            coordinator,
+            sent: VecDeque::new(),
+            acknowledged: BTreeSet::new(),
+            commits: Vec::new(),
+            opened: BTreeMap::new(),
+        };
+        world.join();
+        world
+    }
+
+    fn server(setup: &Setup, disk: &Disk) -> Coordinator {
+        let campaign =
+            Campaign { configuration: "a = 1".to_owned(), number: 7, expected: setup.fleet_size, journal: Some(0) };
+        Coordinator::new(setup.engine(), Store::over(disk.storage()).unwrap(), &campaign).unwrap().0
+    }
+
+    fn join(&mut self) {
+        self.sent = (0..self.devices).map(Event::Joined).collect();
+    }
+
+    /// The server takes so many of the messages, and then sees to the disk.
+    fn step(&mut self, batch: usize) {
+        for _ in 0..batch {
+            let Some(event) = self.sent.pop_front() else { break };
+            self.coordinator.handle(0, event);
+        }
+        let settled = self.coordinator.settle().unwrap();
+        for action in settled.actions {
+            match action {
+                Action::Open(device, opening) => {
+                    let id = opening.id;
+                    assert_eq!(*self.opened.entry(id.round).or_insert(id), id, "a number means one round");
+                    self.sent.push_back(Event::Update(device, honest(device, &opening)));
+                }
+                Action::Acknowledge(device, ack) => {
+                    // A device that has an acknowledgement hears nothing else of that round, but that it has.
+                    match ack.outcome {
+                        AckOutcome::Counted => {
+                            assert!(self.acknowledged.insert((device, ack.id)), "counted twice: {device} {ack:?}");
+                        }
+                        // The acknowledgement was lost with the server that had counted it.
+                        AckOutcome::Duplicate => drop(self.acknowledged.insert((device, ack.id))),
+                        _ => {}
+                    }
+                }
+                Action::Commit(record) => self.commits.push(*record),
+                Action::Failed(failure) => panic!("{failure}"),
+                Action::Close(..) | Action::Finished => {}
+            }
+        }
+    }
+
+    /// The power is cut: what the server has not synced is lost, or not, or half of it.
+    fn cut(&mut self) {
+        self.disk.cut();
+        self.coordinator = Self::server(&self.setup, &self.disk);
+        self.join();
+    }
+
+    fn finish(&mut self) {
+        while self.coordinator.engine().phase() != Phase::Finished {
+            assert!(!self.sent.is_empty(), "nobody has anything to say in {:?}", self.coordinator.engine().phase());
+            self.step(3);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Between any two messages, as often as it likes, with whatever the disk had not been told to keep.
     #[test]
-    fn a_restart_after_any_commit_leads_to_the_same_result(setup in setup(), after in 0usize..6, again in any::<bool>(), rule in rules()) {
+    fn power_cuts_change_nothing(
+        setup in setup(), rule in rules(), seed in any::<u64>(),
+        lives in prop::collection::vec((0usize..12, 1usize..4), 0..8),
+    ) {
         let setup = Setup { deadline: None, rule, ..setup };
         let devices = setup.fleet_size as u64;
         let whole = live(setup.engine(), devices, usize::MAX);
         prop_assert_eq!(whole.engine.phase(), Phase::Finished);
-
-        // What is durable: what a server begins with, the commit, and then what it is resumed as.
-        let (id, phase, state) = setup.engine().snapshot();
-        let mut first = live(setup.engine(), devices, after.min(whole.kept.len()).max(1));
-        if after == 0 {
-            // Down before the first commit: the first exchange was open.
-            let record = first.kept[0].record.clone();
-            first.kept = vec![Kept { id, phase, state, record }];
-            first.opened = BTreeSet::from([1]);
-        }
-        let last = first.kept.last().unwrap().clone();
-        let committed = if after == 0 { 0 } else { first.kept.len() };
-        let mut seen = first.opened;
-        let mut engine = setup.engine();
-        prop_assert!(engine.resume(last.id, last.phase, &last.state), "after {:?}", last.phase);
-        let (id, phase, state) = engine.snapshot();
-        if again {
-            // It opens a round, devices answer, and it goes down before it commits.
-            let mut actions = Vec::new();
-            for device in 0..devices {
-                engine.handle(0, Event::Joined(device), &mut actions);
+        let mut world = World::new(setup, devices, seed);
+        for (steps, batch) in lives {
+            for _ in 0..steps {
+                world.step(batch);
             }
-            let number = engine.open_round().unwrap().opening.id.round;
-            prop_assert!(seen.insert(number), "a number that no device has seen");
-            engine = setup.engine();
-            prop_assert!(engine.resume(id, phase, &state));
+            world.cut();
         }
-        let rest = live(engine, devices, usize::MAX);
-        prop_assert_eq!(rest.engine.phase(), Phase::Finished);
-        prop_assert_eq!(committed + rest.kept.len(), whole.kept.len());
-        prop_assert!(seen.iter().next_back() < rest.opened.iter().next(), "{:?} {:?}", seen, rest.opened);
-        prop_assert_eq!(result(&rest.engine), result(&whole.engine));
+        world.finish();
+        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+        // One commit a round, in their order, of those who count in a life without cuts. The last line of a life may be lost.
+        let mut rounds = BTreeMap::new();
+        for record in &world.commits {
+            prop_assert!(rounds.insert(record.id.round, record.participants.len()).is_none(), "committed twice");
+        }
+        let numbers: Vec<u32> = world.commits.iter().map(|record| record.id.round).collect();
+        prop_assert!(numbers.is_sorted());
+        for kept in &whole.kept {
+            if let Some(participants) = rounds.get(&kept.record.id.round) {
+                prop_assert_eq!(*participants, kept.record.participants.len());
+            }
+        }
+        // Everything that was acknowledged in a round that is over counted there: the journal says so.
+        let lines = world.coordinator.store().journal(0).unwrap();
+        let counted: Vec<(u64, u64)> = lines
+            .iter()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .filter(|line| line["event"] == "answered" && line["outcome"] == "counted")
+            .map(|line| (line["device"].as_u64().unwrap(), line["round"].as_u64().unwrap()))
+            .collect();
+        let distinct: BTreeSet<(u64, u64)> = counted.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), counted.len(), "counted twice");
+        for (device, id) in &world.acknowledged {
+            prop_assert!(distinct.contains(&(*device, id.round.into())), "{} was told that it counts in {:?}", device, id);
+        }
     }
 
-    /// A state of another size is refused, and the campaign is as if it had never been offered.
+    /// A full disk, or one that fails: nothing is acknowledged meanwhile, and it goes on when there is room again.
     #[test]
-    fn a_state_of_another_size_changes_nothing(setup in setup(), len in 0usize..30, number in 1u32..4) {
-        let mut engine = setup.engine();
-        let before = engine.snapshot();
-        let phase = Phase::Train(number);
+    fn a_disk_that_fails_delays(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6)) {
+        let setup = Setup { deadline: None, ..setup };
+        let devices = setup.fleet_size as u64;
+        let whole = live(setup.engine(), devices, usize::MAX);
+        let mut world = World::new(setup, devices, seed);
+        for after in fails {
+            world.disk.fail(Faults::After(after));
+            let mut steps = 0;
+            // Until it does.
+            while steps < 60 && !world.sent.is_empty() {
+                let event = world.sent.pop_front().unwrap();
+                world.coordinator.handle(0, event);
+                match world.coordinator.settle() {
+                    Ok(settled) => {
+                        for action in settled.actions {
+                            if let Action::Open(device, opening) = action {
+                                world.sent.push_back(Event::Update(device, honest(device, &opening)));
+                            }
+                        }
+                    }
+                    Err(_) => break,
+                }
+                steps += 1;
+            }
+            world.disk.fail(Faults::None);
+            world.cut();
+        }
+        world.finish();
+        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+    }
+
+    /// A state of another size is refused.
+    #[test]
+    fn a_state_of_another_size_is_refused(setup in setup(), len in 0usize..30, number in 1u32..4) {
         let fits = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
         prop_assume!(len != fits);
         let id = RoundId { round: 9, stage: 0 };
-        let fits = engine.resume(id, phase, &vec![0.5; len]);
-        prop_assert!(!fits);
-        prop_assert_eq!(engine.snapshot(), before);
-        prop_assert_eq!(setup.power, setup.engine().resume(id, Phase::Start(1), &[0.5; D * K]));
+        let rounds = setup.engine().checkpoint().rounds;
+        let of = |done, len| Checkpoint { id, done, rounds, state: vec![0.5; len], open: None };
+        prop_assert!(!setup.engine().resume(0, &of(Phase::Train(number), len)));
+        prop_assert_eq!(setup.power, setup.engine().resume(0, &of(Phase::Start(1), D * K)));
     }
 }

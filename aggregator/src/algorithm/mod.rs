@@ -10,6 +10,7 @@ mod start;
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use serde::{Deserialize, Serialize};
 
 pub use fedavg::{FedAvg, FedAvgParameters};
 pub use fedpower::{FedPower, FedPowerParameters, synchronisations};
@@ -22,7 +23,7 @@ use crate::engine::DeviceId;
 use crate::linalg::{Matrix, RankDeficient};
 
 /// A tensor on the host.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tensor {
     /// What it is.
     pub role: Role,

@@ -14,7 +14,7 @@ use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_aggregator::engine::Phase;
 use fedspan_aggregator::keys::KeyStore;
 use fedspan_aggregator::server::{Protection, Server, Status, query};
-use fedspan_aggregator::store::{self, Committed};
+use fedspan_aggregator::store::{self, Stored};
 use getrandom::SysRng;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -279,8 +279,8 @@ async fn status(state: &Path) -> ExitCode {
             return Ok(ExitCode::SUCCESS);
         }
         Ok(match store::read(state) {
-            Ok(Some(committed)) => {
-                print(&offline(&committed))?;
+            Ok(Some(stored)) => {
+                print(&offline(&stored))?;
                 ExitCode::SUCCESS
             }
             Ok(None) => complain(
@@ -294,21 +294,23 @@ async fn status(state: &Path) -> ExitCode {
 }
 
 /// What the files know, in the words of a running server's status.
-fn offline(committed: &Committed) -> String {
-    let round = match committed.phase() {
-        Phase::Train(number) => number,
-        _ => 0,
+fn offline(stored: &Stored) -> String {
+    let Some(checkpoint) = &stored.checkpoint else {
+        return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
     };
-    let start = match committed.phase() {
-        Phase::Start(number) => number,
-        _ => 0,
+    let (start, round) = match checkpoint.done {
+        Phase::Start(number) => (number, 0),
+        Phase::Train(number) => (0, number),
+        _ => (0, 0),
     };
     serde_json::json!({
         "phase": "not running",
         "round": round,
         "start_rounds": start,
-        "training_ended": committed.ends_training(),
-        "exchange": committed.round().round,
+        "training_ended": checkpoint.ends_training(),
+        "exchange": checkpoint.id.round,
+        "is_open": checkpoint.open.is_some(),
+        "answers": stored.updates.len(),
     })
     .to_string()
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
+use serde::{Deserialize, Serialize};
 
 use super::Millis;
 use super::participation::DeviceId;
@@ -144,7 +145,7 @@ impl std::fmt::Display for NotCounted {
 }
 
 /// What part of the campaign a round belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Devices are still joining.
     Waiting,

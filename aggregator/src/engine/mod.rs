@@ -14,10 +14,11 @@
 //! algorithm, commit, open the next.
 //!
 //! The rules stand in `opening` (which round comes next, and who is asked), `answers` (what an answer leads
-//! to, and what is done where answers are wanting) and `closing`.
+//! to, and what is done where answers are wanting) and `closing`; what a restart goes on from in `checkpoint`.
 
 mod answers;
 mod campaign;
+mod checkpoint;
 mod closing;
 mod opening;
 pub mod participation;
@@ -30,13 +31,14 @@ use fedspan_protocol::message::{Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
+pub use checkpoint::{Checkpoint, Underway};
 pub use participation::{Cohort, DeviceId, Participation};
 pub use round::{OpenRound, Opening, Update};
 
 use crate::aggregate::MAGNITUDE_MAX;
 use crate::algorithm::{Algorithm, Request, Tensor};
 use crate::linalg::Matrix;
-use crate::privacy::Ledger;
+use crate::privacy::{Account, Ledger};
 
 /// Milliseconds on the caller's clock.
 pub type Millis = u64;
@@ -171,6 +173,11 @@ impl Engine {
         &self.ledger
     }
 
+    /// Puts a device's account back that was kept over a restart: before what was counted since.
+    pub fn restore_account(&mut self, device: DeviceId, account: Account) {
+        self.ledger.restore(device, account);
+    }
+
     /// The round that is open.
     #[must_use]
     pub fn open_round(&self) -> Option<&OpenRound> {
@@ -194,54 +201,6 @@ impl Engine {
             Presence::Gone(since) => now.saturating_sub(since) < self.settings.absence,
         };
         self.fleet.iter().filter(|(_, presence)| here(presence)).map(|(device, _)| *device).collect()
-    }
-
-    /// The last exchange that was opened, the phase it belongs to, and the state of the algorithm (or of the
-    /// start). The state is that after the last commit; what [`Self::resume`] continues after is the
-    /// committed round's identity and phase, as its [`RoundRecord`] has them.
-    #[must_use]
-    pub fn snapshot(&self) -> (RoundId, Phase, Vec<f64>) {
-        let mut state = self.current().state();
-        // Policies have no say in a start.
-        if self.start.is_none() {
-            state.extend(self.participation.state());
-        }
-        (self.last_id, self.phase, state)
-    }
-
-    /// Continues after the last committed round ([`Phase::Waiting`]: after none). False, with nothing
-    /// changed, if the state does not fit.
-    ///
-    /// The exchange that was open when the server stopped may have been acknowledged to some devices: it is
-    /// repeated under a number that no device has seen. For that to hold after a second restart, too, make
-    /// [`Self::snapshot`] durable right after this.
-    pub fn resume(&mut self, id: RoundId, phase: Phase, state: &[f64]) -> bool {
-        let start_goes_on = match (phase, &self.start) {
-            (Phase::Start(_), None) => return false,
-            (Phase::Start(done), Some(start)) => done < start.rounds_needed(),
-            (Phase::Waiting, start) => start.is_some(),
-            _ => false,
-        };
-        let target = match &mut self.start {
-            Some(start) if start_goes_on => start,
-            _ => &mut self.algorithm,
-        };
-        let Some((own, policy)) = state.split_at_checked(target.state().len()) else { return false };
-        let policy = if start_goes_on { policy.is_empty() } else { self.participation.restore(policy) };
-        let Some(next) = id.round.checked_add(1) else { return false };
-        if !(policy && target.restore(own)) {
-            return false;
-        }
-        if !start_goes_on {
-            self.start = None;
-        }
-        self.absence.set(None);
-        self.last_id = RoundId { round: next, ..id };
-        self.phase = match phase {
-            Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
-            other => other,
-        };
-        true
     }
 
     /// One request of each kind of round that this campaign may open: what devices must be able to do.

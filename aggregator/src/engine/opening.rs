@@ -87,7 +87,11 @@ impl Engine {
 
     /// Opens whatever comes after the last finished round.
     pub(super) fn next_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let fleet = self.present(now);
+        self.open_among(now, self.present(now), actions);
+    }
+
+    /// The same among these devices, ascending.
+    pub(super) fn open_among(&mut self, now: Millis, fleet: Vec<DeviceId>, actions: &mut Vec<Action>) {
         if fleet.is_empty() {
             // The next device to join opens the round.
             return;
@@ -109,11 +113,11 @@ impl Engine {
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
-                let cohort = Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::of(fleet) };
+                let cohort = Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::of(fleet.clone()) };
                 (cohort, self.algorithm.fit_request(self.settings.final_head))
             }
             // A start is computed once, by everyone, whatever the policy.
-            Phase::Start(_) => (Cohort::of(fleet), self.current().request()),
+            Phase::Start(_) => (Cohort::of(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
                 let mut cohort = self.participation.cohort(number, &fleet);
                 // Where all who count are known by now.
@@ -137,7 +141,7 @@ impl Engine {
         let trained = std::mem::replace(&mut self.trained, expected_roles(&opening));
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
         let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();
-        let open = OpenRound::new(opening, cohort, now, &self.settings).without(&unchanged, before);
+        let open = OpenRound::new(opening, fleet, cohort, now, &self.settings).without(&unchanged, before);
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
             actions.push(Action::Open(*device, open.opening_for(self.answered.get(device).copied())));
         }

@@ -7,6 +7,7 @@ use fedspan_protocol::Error;
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
 use fedspan_protocol::tensor::{Role, TensorDescriptor};
+use serde::{Deserialize, Serialize};
 
 use super::participation::{Cohort, DeviceId, Enough};
 use super::{Millis, Settings};
@@ -67,7 +68,7 @@ struct Rest {
 }
 
 /// A device's answer, reassembled and decoded.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Update {
     /// Which round it answers.
     pub id: RoundId,
@@ -96,6 +97,8 @@ pub struct OpenRound {
     rest: Option<Rest>,
     /// When it opened.
     pub opened_at: Millis,
+    /// Devices that were there then, ascending.
+    pub fleet: Vec<DeviceId>,
     /// When it closes whatever has come, if there are deadlines.
     pub deadline: Option<Millis>,
     /// Who was asked.
@@ -128,11 +131,18 @@ pub struct OpenRound {
 impl OpenRound {
     /// A round that nobody has answered.
     #[must_use]
-    pub fn new(opening: Arc<Opening>, cohort: Cohort, now: Millis, settings: &Settings) -> Self {
+    pub fn new(
+        opening: Arc<Opening>,
+        fleet: Vec<DeviceId>,
+        cohort: Cohort,
+        now: Millis,
+        settings: &Settings,
+    ) -> Self {
         Self {
             opening,
             rest: None,
             opened_at: now,
+            fleet,
             deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
             draws: cohort.draws,

@@ -22,6 +22,8 @@ pub struct Journal {
     path: PathBuf,
     file: Option<File>,
     pending: Vec<u8>,
+    /// Lines in the file and in `pending`.
+    lines: u64,
     /// Lines in `pending`.
     waiting: u64,
     lost: u64,
@@ -39,22 +41,41 @@ impl Journal {
         let opened = file.and_then(|mut file| {
             let end = last_line_end(&mut file)?;
             file.set_len(end)?;
+            let lines = count_lines(&mut file)?;
             file.seek(SeekFrom::Start(end))?;
-            Ok(file)
+            Ok((file, lines))
         });
         match opened {
-            Ok(file) => Ok(Self::over(path, file)),
+            Ok((file, lines)) => Ok(Self::over(path, file, lines)),
             Err(error) => Err(StoreError::Io { path, error }),
         }
     }
 
-    fn over(path: PathBuf, file: File) -> Self {
-        Self { path, file: Some(file), pending: Vec::new(), waiting: 0, lost: 0 }
+    fn over(path: PathBuf, file: File, lines: u64) -> Self {
+        Self { path, file: Some(file), pending: Vec::new(), lines, waiting: 0, lost: 0 }
+    }
+
+    /// How many lines there are.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Appends lines that were made durable elsewhere before a crash.
+    pub fn catch_up(&mut self, lines: &[String]) {
+        for line in lines {
+            self.pending.extend_from_slice(line.as_bytes());
+            self.pending.push(b'\n');
+            self.lines += 1;
+            self.waiting += 1;
+        }
+        self.flush();
     }
 
     /// Appends lines.
     pub fn append(&mut self, lines: &[Line]) {
         for line in lines {
+            self.lines += 1;
             self.waiting += 1;
             // Nothing in a line has no JSON; a line that is lost all the same is counted with the failed ones.
             match serde_json::to_writer(&mut self.pending, line) {
@@ -102,6 +123,19 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         self.flush();
+    }
+}
+
+fn count_lines(file: &mut File) -> std::io::Result<u64> {
+    let (mut lines, mut block) = (0, vec![0; 1 << 16]);
+    file.seek(SeekFrom::Start(0))?;
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(lines),
+            read => {
+                lines += block.iter().take(read).filter(|byte| **byte == b'\n').map(|_| 1).sum::<u64>();
+            }
+        }
     }
 }
 
@@ -157,7 +191,7 @@ mod tests {
         let path = directory.path().join(FILE);
         std::fs::write(&path, "").unwrap();
         // Open for reading only: every write fails.
-        let mut journal = Journal::over(path.clone(), File::open(&path).unwrap());
+        let mut journal = Journal::over(path.clone(), File::open(&path).unwrap(), 0);
         journal.append(&[line(1), line(2)]);
         assert_eq!(journal.lost(), 0);
         journal.flush();

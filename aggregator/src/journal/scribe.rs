@@ -1,7 +1,7 @@
 //! Watches an engine at work: what it does with an event, in the journal's words.
 
 use fedspan_protocol::frame::crc32c;
-use fedspan_protocol::message::AckOutcome;
+use fedspan_protocol::message::{AckOutcome, RoundId};
 
 use super::{Answered, Committed, Line, Opened, Outcome, Part};
 use crate::engine::{Action, Engine, Event, Millis};
@@ -15,6 +15,12 @@ pub struct Scribe {
 }
 
 impl Scribe {
+    /// For an engine that was restarted with this round open: its opening has been told.
+    #[must_use]
+    pub fn after(open: Option<RoundId>) -> Self {
+        Self { opened: open.map_or(0, |id| id.round) }
+    }
+
     /// Gives the engine one event, like [`Engine::handle`], and appends what there is to tell of it.
     pub fn handle(
         &mut self,

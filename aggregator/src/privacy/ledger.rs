@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 
 use fedspan_protocol::message::{Privacy, Task};
+use serde::{Deserialize, Serialize};
 
 use super::units::epsilon_of;
 use super::{Delta, Epsilon};
 use crate::engine::DeviceId;
 
 /// A device's account, in the units of [`units`](super::units).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// What one noisy release costs.
     pub release: u32,
@@ -47,6 +48,11 @@ impl Ledger {
             let cost = u64::from(account.release).saturating_mul(releases.into());
             account.spent = account.spent.saturating_add(cost);
         }
+    }
+
+    /// Puts an account back that was kept over a restart.
+    pub fn restore(&mut self, device: DeviceId, account: Account) {
+        self.accounts.insert(device, account);
     }
 
     /// The accounts, in order of devices.

@@ -20,10 +20,10 @@ use super::privacy::PrivacyStatus;
 use super::status::{ConnectionCounters, Status};
 use crate::connection::Gate;
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
-use crate::journal::{Journal, Scribe};
+use crate::coordinator::{Coordinator, Settled};
+use crate::journal::Journal;
 use crate::keys::{KeyDesk, KeyStoreError};
 use crate::privacy::Delta;
-use crate::store::{Committed, Store};
 
 struct Peer {
     device: DeviceId,
@@ -33,15 +33,11 @@ struct Peer {
 
 /// The engine with its surroundings.
 pub(super) struct Host {
-    engine: Engine,
-    store: Store,
-    /// What the engine decides, in the journal's words, and where that is written.
-    scribe: Scribe,
+    coordinator: Coordinator,
+    /// Where what was decided is written for other programs.
     journal: Option<Journal>,
     gate: Arc<Gate>,
     desk: Option<KeyDesk>,
-    fingerprint: String,
-    campaign: u64,
     rounds: u32,
     done: u32,
     peers: BTreeMap<u64, Peer>,
@@ -62,6 +58,8 @@ pub(super) struct Host {
     delta: Delta,
     privacy: Option<Arc<PrivacyStatus>>,
     began: Instant,
+    /// What the campaign's clock said then.
+    clock: Millis,
     status: watch::Sender<Status>,
     round_lines: broadcast::Sender<String>,
     failure: Option<Failure>,
@@ -77,12 +75,12 @@ pub(super) async fn sleep_until(at: Option<Instant>) {
 
 impl Host {
     fn now(&self) -> Millis {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.clock.saturating_add(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     pub(super) fn wake(&self) -> Option<Instant> {
-        let wake = self.engine.wake().into_iter().chain(self.log.due()).min();
-        wake.map(|at| self.began + std::time::Duration::from_millis(at))
+        let wake = self.engine().wake().into_iter().chain(self.log.due()).min();
+        wake.map(|at| self.began + std::time::Duration::from_millis(at.saturating_sub(self.clock)))
     }
 
     /// What connections need to know.
@@ -90,8 +88,12 @@ impl Host {
         Arc::clone(&self.gate)
     }
 
+    fn engine(&self) -> &Engine {
+        self.coordinator.engine()
+    }
+
     pub(super) fn is_finished(&self) -> bool {
-        self.engine.phase() == Phase::Finished
+        self.engine().phase() == Phase::Finished
     }
 
     pub(super) fn status_feed(&self) -> watch::Receiver<Status> {
@@ -137,15 +139,18 @@ impl Host {
 
     pub(super) fn tick(&mut self) -> Result<(), ServeError> {
         self.say_left_out(self.now());
-        self.event(Event::Tick)
+        self.event(Event::Tick);
+        self.settle()
     }
 
-    pub(super) fn take(&mut self, message: Message) -> Result<(), ServeError> {
+    /// What comes of it waits for [`Self::settle`].
+    pub(super) fn take(&mut self, message: Message) {
         let Message { peer, from, key, what, traffic } = message;
         self.connections.passed(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
         if what.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
-            return self.revoked(peer);
+            self.revoked(peer);
+            return;
         }
         match (what, device) {
             (What::Hello(device, privacy, commands), None) => {
@@ -164,16 +169,12 @@ impl Host {
                 if self.logs(Kind::Refused) {
                     tracing::warn!(device, %from, "refused: {refusal}");
                 }
-                self.publish();
-                Ok(())
             }
             (What::TurnedAway, _) => {
                 if self.logs(Kind::TurnedAway) {
                     tracing::warn!(%from, "turned away: there is no place for one more device");
                 }
                 self.connections.turned_away += 1;
-                self.publish();
-                Ok(())
             }
             (What::HelloAgain(privacy), Some(device)) => self.greeted_again(peer, device, privacy),
             (What::Update(_) | What::Unread(_), Some(device)) if self.is_over_quota(device) => {
@@ -182,7 +183,6 @@ impl Host {
                 }
                 self.connections.over_quota += 1;
                 self.cut_off(device);
-                self.let_go()
             }
             (What::Update(update), Some(device)) => self.event(Event::Update(device, *update)),
             (What::Unread(id), Some(device)) => self.event(Event::Unread(device, id)),
@@ -192,29 +192,21 @@ impl Host {
                 }
                 self.event(Event::Declined(device, decline))
             }
-            (What::Noise, _) => {
-                self.publish();
-                Ok(())
-            }
+            (What::Noise, _) => {}
             (What::Gone(gone), device) => {
                 self.connections.ended(gone);
                 self.peers.remove(&peer);
-                match device {
-                    Some(device) if self.current.get(&device) == Some(&peer) => {
-                        self.current.remove(&device);
-                        self.say_left(device, &from, gone);
-                        self.event(Event::Left(device))
-                    }
-                    _ => {
-                        self.publish();
-                        Ok(())
-                    }
+                if let Some(device) = device
+                    && self.current.get(&device) == Some(&peer)
+                {
+                    self.current.remove(&device);
+                    self.say_left(device, &from, gone);
+                    self.event(Event::Left(device));
                 }
             }
             // A message from a connection that has been replaced or cut off.
             _ => {
                 self.connections.stale += 1;
-                Ok(())
             }
         }
     }
@@ -227,7 +219,7 @@ impl Host {
 
     /// Something came under a key that is not accepted any more: it was waiting here when that was decided. It does not
     /// count, and its connection ends.
-    fn revoked(&mut self, peer: u64) -> Result<(), ServeError> {
+    fn revoked(&mut self, peer: u64) {
         self.connections.revoked_messages += 1;
         match self.peers.remove(&peer) {
             Some(known) if self.current.get(&known.device) == Some(&peer) => {
@@ -236,81 +228,86 @@ impl Host {
             }
             _ => {}
         }
-        self.let_go()
     }
 
     /// A device that is known has restarted, or has missed its welcome.
-    fn greeted_again(&mut self, peer: u64, device: DeviceId, privacy: Privacy) -> Result<(), ServeError> {
+    fn greeted_again(&mut self, peer: u64, device: DeviceId, privacy: Privacy) {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
-            return Ok(());
+            return;
         }
         self.connections.welcomed_again += 1;
-        self.joined(device, privacy)
+        self.joined(device, privacy);
     }
 
-    fn joined(&mut self, device: DeviceId, privacy: Privacy) -> Result<(), ServeError> {
-        self.engine.heard_privacy(device, privacy);
+    fn joined(&mut self, device: DeviceId, privacy: Privacy) {
+        self.coordinator.heard_privacy(device, privacy);
         if self.is_fitting() {
             // Whoever comes back fits its head again, and no other round is opened.
             self.updates.remove(&device);
         }
-        self.event(Event::Joined(device))
+        self.event(Event::Joined(device));
     }
 
-    fn event(&mut self, event: Event) -> Result<(), ServeError> {
-        self.handle(event)?;
-        self.let_go()
+    /// What comes of it waits for [`Self::settle`].
+    fn event(&mut self, event: Event) {
+        let (now, ruined) = (self.now(), self.engine().counters().ruined);
+        self.coordinator.handle(now, event);
+        if self.engine().counters().ruined > ruined {
+            tracing::warn!("the updates of a round left no representation of full width; it is asked again");
+        }
+        self.follow_rounds();
     }
 
-    /// The engine hears who was cut off; what follows may cut off others.
-    fn let_go(&mut self) -> Result<(), ServeError> {
-        while let Some(device) = self.cut_off.pop() {
-            self.handle(Event::Left(device))?;
+    /// Makes durable what has happened, and does what follows from it.
+    pub(super) fn settle(&mut self) -> Result<(), ServeError> {
+        loop {
+            let Settled { actions, lines } = self.coordinator.settle()?;
+            if let Some(journal) = &mut self.journal {
+                journal.append(&lines);
+            }
+            for action in actions {
+                self.act(action)?;
+            }
+            // The engine hears who was cut off; what follows may cut off others.
+            if self.cut_off.is_empty() {
+                break;
+            }
+            while let Some(device) = self.cut_off.pop() {
+                self.event(Event::Left(device));
+            }
         }
         self.publish();
         Ok(())
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), ServeError> {
-        let (mut actions, mut lines) = (Vec::new(), Vec::new());
-        let (now, ruined) = (self.now(), self.engine.counters().ruined);
-        self.scribe.handle(&mut self.engine, now, event, &mut actions, &mut lines);
-        if self.engine.counters().ruined > ruined {
-            tracing::warn!("the updates of a round left no representation of full width; it is asked again");
-        }
-        if let Some(journal) = &mut self.journal {
-            journal.append(&lines);
-        }
-        for action in actions {
-            match action {
-                Action::Open(device, opening) => self.command(device, Command::Open(opening)),
-                Action::Acknowledge(device, ack) => {
-                    self.say_rejected(device, &ack);
-                    self.command(device, Command::Acknowledge(ack));
+    fn act(&mut self, action: Action) -> Result<(), ServeError> {
+        match action {
+            Action::Open(device, opening) => self.command(device, Command::Open(opening)),
+            Action::Acknowledge(device, ack) => {
+                self.say_rejected(device, &ack);
+                self.command(device, Command::Acknowledge(ack));
+            }
+            Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
+            Action::Commit(record) => self.committed(&record),
+            Action::Finished => {
+                if let Some(journal) = &mut self.journal {
+                    journal.flush();
                 }
-                Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
-                Action::Commit(record) => self.commit(&record)?,
-                Action::Finished => {
-                    if let Some(journal) = &mut self.journal {
-                        journal.flush();
-                    }
-                    tracing::info!("finished; new devices may still fit their heads");
-                }
-                Action::Failed(failure) => {
-                    self.failure = Some(failure);
-                    self.publish();
-                    return Err(failure.into());
-                }
+                tracing::info!("finished; new devices may still fit their heads");
+            }
+            Action::Failed(failure) => {
+                self.failure = Some(failure);
+                self.publish();
+                return Err(failure.into());
             }
         }
-        self.follow_rounds();
         Ok(())
     }
 
     /// A round that is opened, again or not, has a quota of its own. Where heads are fitted none closes any more.
     fn follow_rounds(&mut self) {
-        let open = self.engine.open_round().map(|round| round.opening.id);
+        let open = self.engine().open_round().map(|round| round.opening.id);
         if open.is_some() && open != self.counted_in {
             self.counted_in = open;
             self.updates.clear();
@@ -336,20 +333,14 @@ impl Host {
 
     /// Training is over: every device that comes fits its head, and uploads nothing.
     fn is_fitting(&self) -> bool {
-        matches!(self.engine.phase(), Phase::FitHead | Phase::Finished)
+        matches!(self.engine().phase(), Phase::FitHead | Phase::Finished)
     }
 
-    /// Durable before anything that follows is done.
-    fn commit(&mut self, record: &RoundRecord) -> Result<(), ServeError> {
-        // First: a server that is resumed says after which round, so that a line too many is seen to be one, and a line
-        // too few would be missed.
+    /// A round is durable.
+    fn committed(&mut self, record: &RoundRecord) {
         if let Some(journal) = &mut self.journal {
             journal.flush();
         }
-        let (_, _, state) = self.engine.snapshot();
-        let configuration = self.fingerprint.clone();
-        let committed = Committed::new(configuration, self.campaign, record.id, record.phase, state);
-        self.store.commit(&committed.ending_training(record.ends_training))?;
         self.replaced(KeyDesk::round_closed);
         let (label, number) = match record.phase {
             Phase::Start(number) => ("start", number),
@@ -385,12 +376,11 @@ impl Host {
         }
         // Nobody may be watching.
         let _ = self.round_lines.send(line.to_string());
-        Ok(())
     }
 
     /// Brings what is said of privacy up to date: not with every message, since each device is looked at.
     fn account(&mut self) {
-        self.privacy = PrivacyStatus::of(self.engine.ledger(), self.delta).map(Arc::new);
+        self.privacy = PrivacyStatus::of(self.engine().ledger(), self.delta).map(Arc::new);
     }
 
     /// The newest connection of a device.
@@ -441,7 +431,8 @@ impl Host {
     }
 
     fn publish(&mut self) {
-        let phase = match self.engine.phase() {
+        let engine = self.coordinator.engine();
+        let phase = match engine.phase() {
             Phase::Waiting => "waiting",
             Phase::Start(_) => "start",
             Phase::Train(_) => "training",
@@ -449,9 +440,8 @@ impl Host {
             Phase::Finished => "finished",
             Phase::Failed => "failed",
         };
-        let (devices, connected) = self.engine.fleet();
-        let (answers, target) = self
-            .engine
+        let (devices, connected) = engine.fleet();
+        let (answers, target) = engine
             .open_round()
             .map_or((0, 0), |round| (round.participants.len(), round.target.min(round.cohort.len())));
         self.status.send_replace(Status {
@@ -462,7 +452,7 @@ impl Host {
             connected,
             answers,
             target,
-            updates: self.engine.counters(),
+            updates: engine.counters(),
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
             privacy: self.privacy.clone(),

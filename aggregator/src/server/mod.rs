@@ -33,6 +33,7 @@ use tokio::time::Instant;
 use self::peer::Surroundings;
 use self::places::Places;
 use crate::config::Fleet;
+use crate::coordinator::ResumeError;
 use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 
@@ -61,12 +62,9 @@ pub enum ServeError {
     /// The state directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The state belongs to another configuration.
-    #[error("the committed campaign was made under another configuration:\n{difference}")]
-    Changed {
-        /// Lines that differ.
-        difference: String,
-    },
+    /// The stored campaign cannot be taken up.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
     /// The campaign cannot go on.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] crate::engine::Failure),
@@ -188,7 +186,13 @@ impl Server {
                 }
                 message = messages.recv() => {
                     let Some(message) = message else { break Ok(()) };
-                    if let Err(error) = host.take(message) {
+                    host.take(message);
+                    // What has come meanwhile shares the wait for the disk.
+                    for _ in 1..INBOX {
+                        let Ok(message) = messages.try_recv() else { break };
+                        host.take(message);
+                    }
+                    if let Err(error) = host.settle() {
                         break Err(error);
                     }
                     if until_finished && host.is_finished() {

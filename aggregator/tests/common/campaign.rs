@@ -8,11 +8,11 @@ use fedspan_aggregator::algorithm::{
     random_start,
 };
 use fedspan_aggregator::engine::participation::{By, Doubling, Fraction, Full, Schedule};
-use fedspan_aggregator::engine::{
+use fedspan_aggregator::engine::{Checkpoint, 
     Action, DeviceId, Engine, Event, Opening, Participation, Phase, RoundRecord, Settings, Update,
 };
 use fedspan_aggregator::linalg::{Matrix, from_f32, to_f32};
-use fedspan_protocol::message::{HeadSolve, RoundId, Task, Upload};
+use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
@@ -198,9 +198,8 @@ pub fn plain() -> Setup {
 /// A commit as a server keeps it, and the exchanges that were opened so far.
 #[derive(Clone)]
 pub struct Kept {
-    pub id: RoundId,
     pub phase: Phase,
-    pub state: Vec<f64>,
+    pub checkpoint: Checkpoint,
     pub record: RoundRecord,
 }
 
@@ -225,8 +224,8 @@ pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
                 }
                 Action::Commit(record) => {
                     // As the server does: the state once the event is handled.
-                    let state = engine.snapshot().2;
-                    kept.push(Kept { id: record.id, phase: record.phase, state, record: *record });
+                    let checkpoint = engine.checkpoint();
+                    kept.push(Kept { phase: record.phase, checkpoint, record: *record });
                 }
                 Action::Failed(failure) => panic!("{failure}"),
                 _ => {}

@@ -3,6 +3,7 @@
 
 pub mod campaign;
 pub mod model;
+pub mod storage;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -9,16 +9,17 @@ use tokio::time::Instant;
 
 use super::Host;
 use crate::admission::Requirements;
-use crate::config::{Fleet, difference};
+use crate::config::Fleet;
 use crate::connection::Gate;
 use crate::engine::Phase;
-use crate::journal::{self, Journal, Line, Scribe};
+use crate::coordinator::{Campaign, Coordinator};
+use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk};
 use crate::privacy::{Delta, Minimum};
 use crate::server::ServeError;
 use crate::server::log::Throttle;
 use crate::server::status::{ConnectionCounters, Status};
-use crate::store::{Committed, Store};
+use crate::store::Store;
 
 impl Host {
     pub(in crate::server) fn new(
@@ -27,57 +28,37 @@ impl Host {
         entropy: u64,
         keys: Option<(KeyDesk, Box<dyn Entropy>)>,
     ) -> Result<Self, ServeError> {
-        let mut engine = fleet.engine();
-        let fingerprint = fleet.fingerprint();
+        let engine = fleet.engine();
         let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
             .with_privacy(fleet.privacy.map(Minimum::budget));
-        let mut campaign = entropy;
-        let mut done = 0;
-        let mut trained = false;
-        let mut resumed = None;
-        // Where no round was finished there is nothing that another configuration could spoil.
-        let begun =
-            |stored: &Committed| stored.configuration == fingerprint || stored.phase() != Phase::Waiting;
-        if let Some(committed) = store.load()?.filter(begun) {
-            if committed.configuration != fingerprint {
-                let difference = difference(&committed.configuration, &fingerprint);
-                return Err(ServeError::Changed { difference });
-            }
-            if !engine.resume(committed.round(), committed.phase(), &committed.state) {
-                let difference = "the stored state has another size\n".to_owned();
-                return Err(ServeError::Changed { difference });
-            }
-            campaign = committed.campaign;
-            resumed = Some(committed.id.0);
-            trained = committed.ends_training();
-            if trained {
-                // Nobody is connected: there is nothing to do yet.
-                engine.finish_training(0, &mut Vec::new());
-            }
-            if let Phase::Train(number) = committed.phase() {
-                done = number.min(fleet.algorithm.rounds);
-            }
-            if committed.phase() != Phase::Waiting {
-                tracing::info!(round = done, "resuming after the last committed round");
-            }
-        }
-        // Before any device sees a number: the next start must not use it again, even if nothing is
-        // committed until then.
-        let (id, phase, state) = engine.snapshot();
-        let begun = Committed::new(fingerprint.clone(), campaign, id, phase, state);
-        store.commit(&begun.ending_training(trained))?;
-        let mut journal = match fleet.journal {
-            true => Some(Journal::open(store.directory())?),
-            false => None,
+        let directory = store.directory().to_owned();
+        let mut journal = if fleet.journal { Some(Journal::open(&directory)?) } else { None };
+        let about = Campaign {
+            configuration: fleet.fingerprint(),
+            number: entropy,
+            expected: fleet.expected,
+            journal: journal.as_ref().map(Journal::lines),
         };
+        let (coordinator, clock) = Coordinator::new(engine, store, &about)?;
+        let campaign = coordinator.campaign();
         if let Some(journal) = &mut journal {
-            let after = resumed.unwrap_or(0);
-            let server =
-                journal::Server { after, expected: fleet.expected, configuration: fingerprint.clone() };
-            journal.append(&[if resumed.is_some() { Line::Resumed(server) } else { Line::Began(server) }]);
-            journal.flush();
+            // What is durable and had not come to the file.
+            journal.catch_up(&coordinator.store().journal(journal.lines())?);
         }
+        let checkpoint = coordinator.engine().checkpoint();
+        let done = match checkpoint.done {
+            Phase::Train(number) => number,
+            _ => 0,
+        };
+        if checkpoint.done != Phase::Waiting {
+            tracing::info!(round = done, "resuming after the last committed round");
+        }
+        let counted = coordinator.engine().open_round().map_or(0, |round| round.participants.len());
+        if counted > 0 {
+            tracing::info!(counted, "resuming in the middle of a round");
+        }
+        let trained = checkpoint.ends_training();
         let (status, _) = watch::channel(Status::default());
         let (round_lines, _) = broadcast::channel(64);
         let idle_milliseconds = u32::try_from(fleet.limits.idle.as_millis()).unwrap_or(u32::MAX);
@@ -93,14 +74,10 @@ impl Host {
             Some((desk, nonces)) => Gate::encrypted(requirements, welcome, desk.keys(), nonces),
         };
         let mut host = Self {
-            engine,
-            store,
-            scribe: Scribe::default(),
+            coordinator,
             journal,
             gate: Arc::new(gate),
             desk,
-            fingerprint,
-            campaign,
             rounds: fleet.algorithm.rounds,
             done,
             peers: BTreeMap::new(),
@@ -115,6 +92,7 @@ impl Host {
             delta: fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta),
             privacy: None,
             began: Instant::now(),
+            clock,
             status,
             round_lines,
             failure: None,
@@ -122,7 +100,8 @@ impl Host {
         if trained {
             host.rounds_are_over();
         }
-        host.publish();
+        // The journal's first line, and a round that only waited for its end to be told.
+        host.settle()?;
         Ok(host)
     }
 }

@@ -1,0 +1,244 @@
+//! The engine and what must not be forgotten of it. What the engine wants done waits until everything is durable on which it
+//! rests: acknowledgements, openings, everything, in its order.
+//!
+//! No clock, no sockets, no threads: the server drives it with real time and a database in a file, simulated disasters with
+//! virtual time and a database that loses what was not synced.
+//!
+//! ```text
+//!  event -> Engine -> actions ---------------------- wait ----------------> caller
+//!             |                                        ^
+//!             +--> records: checkpoint, counted, out --+-- Store::apply
+//! ```
+
+use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
+
+use crate::config::difference;
+use crate::engine::{Action, DeviceId, Engine, Event, Millis, Phase};
+use crate::journal::{Line, Scribe, Server};
+use crate::privacy::Account;
+use crate::store::{Counted, Record, Store, StoreError};
+
+/// A campaign cannot be taken up.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The state belongs to another configuration.
+    #[error("the campaign was begun under another configuration:\n{difference}")]
+    Changed {
+        /// Lines that differ.
+        difference: String,
+    },
+    /// What is stored contradicts itself, or was made by an engine that decides otherwise.
+    #[error("the stored campaign cannot be taken up: {what}")]
+    Contradiction {
+        /// What does not fit.
+        what: String,
+    },
+}
+
+/// What a campaign is called, and how it is watched.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// Its settings, a line each: another campaign's state is refused.
+    pub configuration: String,
+    /// The campaign's number, if it is a new one.
+    pub number: u64,
+    /// How many devices the first round waits for.
+    pub expected: usize,
+    /// Lines that the journal has already, in a file from before the store; none: no journal is kept.
+    pub journal: Option<u64>,
+}
+
+/// What may be done now.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// What the engine wants done, in its order.
+    pub actions: Vec<Action>,
+    /// What has happened, in the journal's words.
+    pub lines: Vec<Line>,
+}
+
+/// An engine whose decisions are durable before they are anybody's.
+pub struct Coordinator {
+    engine: Engine,
+    store: Store,
+    scribe: Scribe,
+    campaign: u64,
+    /// The number of the journal's next line, if one is kept.
+    next_line: Option<u64>,
+    /// The open round, as far as records tell.
+    known: Option<RoundId>,
+    records: Vec<Record>,
+    waiting: Settled,
+}
+
+impl Coordinator {
+    /// Begins a campaign, or goes on with the one in the store; and the time at which its clock is to go on.
+    ///
+    /// # Errors
+    /// [`ResumeError`].
+    pub fn new(
+        mut engine: Engine,
+        store: Store,
+        campaign: &Campaign,
+    ) -> Result<(Self, Millis), ResumeError> {
+        let Campaign { configuration, number, expected, journal } = campaign;
+        let stored = store.load()?;
+        // Where no round was opened there is nothing that another configuration could spoil.
+        let stored = stored.filter(|stored| stored.configuration == *configuration || stored.checkpoint.is_some());
+        let (mut number, mut clock, mut lines, mut after) = (*number, 0, 0, None);
+        if let Some(stored) = &stored {
+            if stored.configuration != *configuration {
+                let difference = difference(&stored.configuration, configuration);
+                return Err(ResumeError::Changed { difference });
+            }
+            (number, clock, lines) = (stored.campaign, stored.clock(), stored.lines);
+            for (device, account) in &stored.accounts {
+                engine.restore_account(*device, *account);
+            }
+            if let Some(checkpoint) = &stored.checkpoint {
+                let contradiction = |what: String| ResumeError::Contradiction { what };
+                if !engine.resume(clock, checkpoint) {
+                    let what = format!("round {} would not be what it was", checkpoint.id.round);
+                    return Err(contradiction(what));
+                }
+                for device in &stored.out {
+                    engine.leave_out(*device);
+                }
+                for (device, counted) in &stored.updates {
+                    if !engine.recount(counted.at, *device, &counted.update) {
+                        let what = format!("the update of device {device} in round {}", checkpoint.id.round);
+                        return Err(contradiction(what));
+                    }
+                }
+                after = Some(checkpoint.id.round);
+            }
+        } else {
+            store.begin(number, configuration)?;
+        }
+        let mut coordinator = Self {
+            known: engine.open_round().map(|round| round.opening.id),
+            engine,
+            store,
+            scribe: Scribe::default(),
+            campaign: number,
+            next_line: journal.map(|known| known.max(lines)),
+            records: Vec::new(),
+            waiting: Settled::default(),
+        };
+        coordinator.scribe = Scribe::after(coordinator.known);
+        let server =
+            Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
+        coordinator.tell([if after.is_some() { Line::Resumed(server) } else { Line::Began(server) }]);
+        Ok((coordinator, clock))
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The campaign's number.
+    #[must_use]
+    pub fn campaign(&self) -> u64 {
+        self.campaign
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Notes what a device says of its noise, before it joins.
+    pub fn heard_privacy(&mut self, device: DeviceId, said: Privacy) {
+        let before = self.account(device);
+        self.engine.heard_privacy(device, said);
+        self.charged(device, before);
+    }
+
+    /// Gives the engine one event; what comes of it waits for [`Self::settle`].
+    pub fn handle(&mut self, now: Millis, event: Event) {
+        let open = |engine: &Engine| engine.open_round().map(|round| round.opening.id);
+        let is_out = |engine: &Engine, device: DeviceId| {
+            engine.open_round().is_some_and(|round| round.out.contains(&device))
+        };
+        let device = match event {
+            Event::Update(device, _) | Event::Unread(device, _) | Event::Declined(device, _) => Some(device),
+            Event::Joined(_) | Event::Left(_) | Event::Tick => None,
+        };
+        let update = match &event {
+            Event::Update(_, update) if open(&self.engine) == Some(update.id) => Some(update.clone()),
+            _ => None,
+        };
+        let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
+        let first = self.waiting.actions.len();
+        let mut lines = Vec::new();
+        self.scribe.handle(&mut self.engine, now, event, &mut self.waiting.actions, &mut lines);
+        let actions = self.waiting.actions.get(first..).unwrap_or_default();
+        let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
+        let counts = matches!(
+            actions.first(),
+            Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. }))
+        );
+        let known = open(&self.engine);
+        if self.engine.phase() == Phase::Failed {
+            // The next server may try again from where the campaign was.
+        } else if commits || known != self.known {
+            self.records.push(Record::Checkpoint(self.engine.checkpoint()));
+            self.known = known;
+        } else if let (true, Some(update), Some((device, ..)), Some(round)) =
+            (counts, update, before, self.engine.open_round())
+        {
+            let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
+            self.records.push(Record::Counted(device, Counted { order, at: now, update }));
+        } else if let Some((device, _, false)) = before
+            && is_out(&self.engine, device)
+        {
+            self.records.push(Record::Out(device));
+        }
+        if let Some((device, account, _)) = before {
+            self.charged(device, account);
+        }
+        self.tell(lines);
+    }
+
+    /// Makes durable what has happened, and says what may be done now.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nothing may be done, and this can be tried again.
+    pub fn settle(&mut self) -> Result<Settled, StoreError> {
+        if !self.records.is_empty() {
+            self.store.apply(&self.records)?;
+            self.records.clear();
+        }
+        Ok(std::mem::take(&mut self.waiting))
+    }
+
+    fn account(&self, device: DeviceId) -> Option<Account> {
+        self.engine.ledger().accounts().get(&device).copied()
+    }
+
+    fn charged(&mut self, device: DeviceId, before: Option<Account>) {
+        if let Some(account) = self.account(device)
+            && before != Some(account)
+        {
+            self.records.push(Record::Account(device, account));
+        }
+    }
+
+    fn tell(&mut self, lines: impl IntoIterator<Item = Line>) {
+        let Some(next) = &mut self.next_line else { return };
+        for line in lines {
+            // Nothing in a line has no JSON.
+            if let Ok(text) = serde_json::to_string(&line) {
+                self.records.push(Record::Line(*next, text));
+                *next += 1;
+                self.waiting.lines.push(line);
+            }
+        }
+    }
+}

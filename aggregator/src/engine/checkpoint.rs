@@ -1,0 +1,122 @@
+//! What a restart goes on from. Everything that a campaign is at the moment at which a round has been opened is a
+//! [`Checkpoint`]; with the updates that were counted since, in their order, it is everything that was acknowledged.
+//!
+//! What a restart may forget, because it comes again or was nobody's: who is connected, who has been gone for how long, what
+//! counters say.
+
+use fedspan_protocol::message::{AckOutcome, RoundId};
+use serde::{Deserialize, Serialize};
+
+use super::participation::DeviceId;
+use super::{Action, Engine, Millis, Phase, Presence, Update};
+
+/// A campaign at a moment at which no update of the open round has counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The exchange that was opened last.
+    pub id: RoundId,
+    /// What is done: the round of the start or of training that is finished.
+    pub done: Phase,
+    /// Training rounds of the campaign; fewer than its settings say where it ended earlier.
+    pub rounds: u32,
+    /// The state of the algorithm (or of the start), and behind it that of the participation policy.
+    pub state: Vec<f64>,
+    /// The exchange that is open: the one that was opened last.
+    pub open: Option<Underway>,
+}
+
+/// When a round was opened, and among whom.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Underway {
+    /// When.
+    pub at: Millis,
+    /// Devices that were there, ascending.
+    pub fleet: Vec<DeviceId>,
+}
+
+impl Checkpoint {
+    /// Whether training has ended.
+    #[must_use]
+    pub fn ends_training(&self) -> bool {
+        matches!(self.done, Phase::Train(done) if done >= self.rounds)
+    }
+}
+
+impl Engine {
+    /// What a restart goes on from. It is to be taken, and made durable, when a round has been opened or committed, before
+    /// anything that was asked for then is done.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        let mut state = self.current().state();
+        // Policies have no say in a start.
+        if self.start.is_none() {
+            state.extend(self.participation.state());
+        }
+        let open = self.open.as_ref().map(|round| Underway { at: round.opened_at, fleet: round.fleet.clone() });
+        let done = match self.phase {
+            Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
+            Phase::Train(number) if open.is_some() => Phase::Train(number - 1),
+            Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
+            other => other,
+        };
+        Checkpoint { id: self.last_id, done, rounds: self.settings.rounds, state, open }
+    }
+
+    /// Goes on from a checkpoint: with the same round open, under the same number, as it was when nobody had answered it.
+    /// [`Self::recount`] then brings what was counted. Nobody is connected; all who were there are expected back. False if the
+    /// checkpoint is none of this campaign; the engine is of no use then.
+    pub fn resume(&mut self, now: Millis, checkpoint: &Checkpoint) -> bool {
+        let Checkpoint { id, done, rounds, state, open } = checkpoint;
+        let start_goes_on = match (done, &self.start) {
+            (Phase::Start(_), None) => return false,
+            (Phase::Start(done), Some(start)) => *done < start.rounds_needed(),
+            (Phase::Waiting, start) => start.is_some(),
+            _ => false,
+        };
+        let target = match &mut self.start {
+            Some(start) if start_goes_on => start,
+            _ => &mut self.algorithm,
+        };
+        let Some((own, policy)) = state.split_at_checked(target.state().len()) else { return false };
+        let policy = if start_goes_on { policy.is_empty() } else { self.participation.restore(policy) };
+        if *rounds > self.settings.rounds || !(policy && target.restore(own)) {
+            return false;
+        }
+        if !start_goes_on {
+            self.start = None;
+        }
+        self.absence.set(None);
+        self.settings.rounds = *rounds;
+        self.phase = *done;
+        self.last_id = *id;
+        let Some(open) = open else { return true };
+        let Some(before) = id.round.checked_sub(1) else { return false };
+        self.last_id.round = before;
+        self.fleet = open.fleet.iter().map(|device| (*device, Presence::Gone(now))).collect();
+        // Nobody is there to be told.
+        self.open_among(open.at, open.fleet.clone(), &mut Vec::new());
+        self.open.as_ref().is_some_and(|round| round.opening.id == *id)
+    }
+
+    /// A device that will not answer the open round had said so before a restart, or its update was rejected.
+    pub fn leave_out(&mut self, device: DeviceId) {
+        if let Some(round) = self.open.as_mut().filter(|round| round.awaits(device)) {
+            round.out.insert(device);
+        }
+        self.absence.set(None);
+    }
+
+    /// Counts an update again that was counted before a restart, at the same time on the same clock: in the order in which
+    /// they were. False if it is none that counts in the open round, or if the round would not be open any more.
+    pub fn recount(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
+        let Some(round) = &mut self.open else { return false };
+        // It may have been asked later than the others.
+        round.cohort.insert(device);
+        self.fleet.entry(device).or_insert(Presence::Gone(at));
+        let (id, mut actions) = (round.opening.id, Vec::new());
+        self.update(at, device, update, &mut actions);
+        self.absence.set(None);
+        let counts = matches!(actions.first(), Some(Action::Acknowledge(_, ack)) if ack.outcome == AckOutcome::Counted);
+        counts && self.open.as_ref().is_some_and(|round| round.opening.id == id)
+    }
+}

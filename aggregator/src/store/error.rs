@@ -1,0 +1,82 @@
+//! Why a store cannot be used.
+
+use std::path::{Path, PathBuf};
+
+/// The state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A file operation failed.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Another server runs on this directory.
+    #[error("{}: another server is running on this state directory", path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// Another version wrote it.
+    #[error("{}: it has format {found}, and this version reads format {expected}; finish the campaign with the version that began it, or move \
+             it away to start a new one", path.display())]
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// What this version writes.
+        expected: u32,
+    },
+    /// The file is not what this version writes.
+    #[error("{}: {what}; restore it from a backup, or move it away to start a new campaign", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl StoreError {
+    pub(super) fn of(path: &Path, error: redb::Error) -> Self {
+        Fault::from(error).at(path)
+    }
+}
+
+/// The same, of a database that does not know its file.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Database(redb::Error),
+    Version(u32, u32),
+    Damaged(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for Fault {
+    fn from(error: E) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl Fault {
+    pub(super) fn at(self, path: &Path) -> StoreError {
+        let path = path.to_owned();
+        match self {
+            Self::Version(found, expected) => StoreError::Version { path, found, expected },
+            Self::Damaged(what) => StoreError::Damaged { path, what },
+            Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::Locked { path },
+            Self::Database(redb::Error::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                StoreError::Damaged { path, what: format!("not a database of this version ({error})") }
+            }
+            Self::Database(redb::Error::Io(error)) => StoreError::Io { path, error },
+            Self::Database(redb::Error::PreviousIo) => {
+                let error = std::io::Error::other("an earlier write has failed");
+                StoreError::Io { path, error }
+            }
+            Self::Database(error) => StoreError::Damaged { path, what: error.to_string() },
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The tables, and what a transaction does with them.
+
+use fedspan_protocol::message::RoundId;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::Fault;
+use super::record::{Counted, Record, Stored};
+use crate::engine::Checkpoint;
+use crate::privacy::Account;
+
+/// What this version writes. 1 was a file of its own.
+pub(super) const FORMAT: u32 = 2;
+
+type Bytes = &'static [u8];
+
+const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
+const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
+const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
+const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
+const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
+const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
+
+/// Refuses a database of another version; one that is empty is of this one.
+pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Fault> {
+    let read = database.begin_read()?;
+    let about = match read.open_table(ABOUT) {
+        Ok(about) => about,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let found = about.get("format")?.map_or(0, |bytes| number(bytes.value()));
+    if found == u64::from(FORMAT) {
+        Ok(())
+    } else {
+        Err(Fault::Version(u32::try_from(found).unwrap_or(u32::MAX), FORMAT))
+    }
+}
+
+pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<(), Fault> {
+    let write = database.begin_write()?;
+    {
+        let mut about = write.open_table(ABOUT)?;
+        about.insert("format", u64::from(FORMAT).to_le_bytes().as_slice())?;
+        about.insert("campaign", campaign.to_le_bytes().as_slice())?;
+        about.insert("configuration", configuration.as_bytes())?;
+        write.open_table(CHECKPOINT)?.retain(|(), _| false)?;
+        write.open_table(UPDATES)?.retain(|_, _| false)?;
+        write.open_table(OUT)?.retain(|_, ()| false)?;
+        // What devices have spent they have spent, and what has happened has happened.
+        write.open_table(ACCOUNTS)?;
+        write.open_table(JOURNAL)?;
+    }
+    Ok(write.commit()?)
+}
+
+pub(super) fn apply(database: &Database, records: &[Record]) -> Result<(), Fault> {
+    let write = database.begin_write()?;
+    {
+        let mut updates = write.open_table(UPDATES)?;
+        let mut out = write.open_table(OUT)?;
+        let mut journal = write.open_table(JOURNAL)?;
+        let mut accounts = write.open_table(ACCOUNTS)?;
+        let mut checkpoints = write.open_table(CHECKPOINT)?;
+        for record in records {
+            match record {
+                Record::Checkpoint(checkpoint) => {
+                    checkpoints.insert((), encode(checkpoint)?.as_slice())?;
+                    updates.retain(|_, _| false)?;
+                    out.retain(|_, ()| false)?;
+                }
+                Record::Counted(device, counted) => {
+                    let RoundId { round, stage } = counted.update.id;
+                    updates.insert((round, stage, *device), encode(counted)?.as_slice())?;
+                    out.remove(device)?;
+                }
+                Record::Out(device) => drop(out.insert(device, ())?),
+                Record::Account(device, account) => {
+                    accounts.insert(device, encode(account)?.as_slice())?;
+                }
+                Record::Line(number, line) => drop(journal.insert(number, line.as_str())?),
+            }
+        }
+    }
+    Ok(write.commit()?)
+}
+
+pub(super) fn load(database: &impl ReadableDatabase) -> Result<Option<Stored>, Fault> {
+    check_format(database)?;
+    let read = database.begin_read()?;
+    let about = match read.open_table(ABOUT) {
+        Ok(about) => about,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let missing = |what: &str| Fault::Damaged(format!("{what} is missing"));
+    let campaign = about.get("campaign")?.ok_or_else(|| missing("the campaign"))?;
+    let configuration = about.get("configuration")?.ok_or_else(|| missing("the configuration"))?;
+    let configuration = String::from_utf8(configuration.value().to_vec())
+        .map_err(|_| Fault::Damaged("the configuration is no text".to_owned()))?;
+    let checkpoint = read.open_table(CHECKPOINT)?.get(())?;
+    let checkpoint: Option<Checkpoint> =
+        checkpoint.map(|bytes| decode("the checkpoint", bytes.value())).transpose()?;
+    if checkpoint.iter().flat_map(|checkpoint| &checkpoint.state).any(|value| !value.is_finite()) {
+        return Err(Fault::Damaged("the checkpoint holds values that are not finite".to_owned()));
+    }
+    let mut updates = Vec::new();
+    for entry in read.open_table(UPDATES)?.iter()? {
+        let (key, bytes) = entry?;
+        let (round, stage, device) = key.value();
+        let counted: Counted = decode("an update", bytes.value())?;
+        let open = checkpoint.as_ref().filter(|checkpoint| checkpoint.open.is_some());
+        if counted.update.id != (RoundId { round, stage }) || open.is_none_or(|open| open.id != counted.update.id) {
+            return Err(Fault::Damaged(format!("an update of device {device} is of another round")));
+        }
+        updates.push((device, counted));
+    }
+    updates.sort_by_key(|(_, counted)| counted.order);
+    if updates.iter().zip(0..).any(|((_, counted), order)| counted.order != order) {
+        return Err(Fault::Damaged("an update is missing".to_owned()));
+    }
+    let mut out = Vec::new();
+    for entry in read.open_table(OUT)?.iter()? {
+        out.push(entry?.0.value());
+    }
+    let mut accounts = Vec::new();
+    for entry in read.open_table(ACCOUNTS)?.iter()? {
+        let (device, bytes) = entry?;
+        let account: Account = decode("an account", bytes.value())?;
+        accounts.push((device.value(), account));
+    }
+    let lines = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
+    let campaign = number(campaign.value());
+    Ok(Some(Stored { campaign, configuration, checkpoint, updates, out, accounts, lines }))
+}
+
+pub(super) fn journal(database: &impl ReadableDatabase, first: u64) -> Result<Vec<String>, Fault> {
+    let read = database.begin_read()?;
+    let lines = match read.open_table(JOURNAL) {
+        Ok(lines) => lines,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut found = Vec::new();
+    for entry in lines.range(first..)? {
+        found.push(entry?.1.value().to_owned());
+    }
+    Ok(found)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(u64::MAX, u64::from_le_bytes)
+}
+
+fn encode(value: &impl Serialize) -> Result<Vec<u8>, Fault> {
+    postcard::to_stdvec(value).map_err(|error| Fault::Damaged(format!("cannot be encoded: {error}")))
+}
+
+fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, Fault> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) => Err(Fault::Damaged(format!("{what} has bytes behind its end"))),
+        Err(error) => Err(Fault::Damaged(format!("{what} cannot be decoded: {error}"))),
+    }
+}

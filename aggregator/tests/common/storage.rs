@@ -1,0 +1,157 @@
+//! A disk for tests: what was not synced when the power is cut is lost, or not, or torn, as a seed says; and it fails when it
+//! is told to.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+use redb::StorageBackend;
+
+/// Bytes that a disk writes as one.
+const SECTOR: usize = 512;
+
+/// When it fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Faults {
+    /// Never.
+    #[default]
+    None,
+    /// Every write and sync after so many.
+    After(u32),
+}
+
+#[derive(Debug)]
+enum Write {
+    Bytes(u64, Vec<u8>),
+    Length(u64),
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// What the server sees.
+    seen: Vec<u8>,
+    /// What is there after a cut, at least.
+    durable: Vec<u8>,
+    /// What was written since the last sync.
+    pending: Vec<Write>,
+    faults: Faults,
+    random: ChaCha8Rng,
+    /// Counts cuts: a server that was switched off writes nothing any more.
+    life: u32,
+}
+
+/// Shared with the storage that was made of it.
+#[derive(Clone, Debug)]
+pub struct Disk(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+pub struct Storage {
+    disk: Disk,
+    life: u32,
+}
+
+impl Disk {
+    pub fn new(seed: u64) -> Self {
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        Self(Arc::new(Mutex::new(Inner {
+            seen: Vec::new(),
+            durable: Vec::new(),
+            pending: Vec::new(),
+            faults: Faults::None,
+            random,
+            life: 0,
+        })))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    pub fn storage(&self) -> Storage {
+        Storage { disk: self.clone(), life: self.inner().life }
+    }
+
+    pub fn fail(&self, faults: Faults) {
+        self.inner().faults = faults;
+    }
+
+    /// Each write since the last sync has come to the disk, or has not, or some of its sectors have: in any order.
+    pub fn cut(&self) {
+        let mut inner = self.inner();
+        inner.life += 1;
+        let Inner { seen, durable, pending, random, .. } = &mut *inner;
+        for write in pending.drain(..) {
+            match (write, random.next_u32() % 3) {
+                (_, 0) => {}
+                (Write::Length(length), _) => durable.resize(length as usize, 0),
+                (Write::Bytes(offset, bytes), kind) => {
+                    for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
+                        if kind == 1 || random.next_u32() % 2 == 0 {
+                            let from = offset as usize + sector * SECTOR;
+                            if durable.len() < from + bytes.len() {
+                                durable.resize(from + bytes.len(), 0);
+                            }
+                            durable[from..from + bytes.len()].copy_from_slice(bytes);
+                        }
+                    }
+                }
+            }
+        }
+        seen.clone_from(durable);
+    }
+}
+
+impl Storage {
+    fn inner(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
+        let inner = self.disk.inner();
+        if inner.life == self.life { Ok(inner) } else { Err(std::io::Error::other("switched off")) }
+    }
+
+    fn changing(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
+        let mut inner = self.inner()?;
+        match &mut inner.faults {
+            Faults::None => {}
+            Faults::After(0) => return Err(std::io::ErrorKind::StorageFull.into()),
+            Faults::After(left) => *left -= 1,
+        }
+        Ok(inner)
+    }
+}
+
+impl StorageBackend for Storage {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(self.inner()?.seen.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        let inner = self.inner()?;
+        let bytes = inner.seen.get(offset as usize..offset as usize + out.len());
+        out.copy_from_slice(bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        let mut inner = self.changing()?;
+        inner.seen.resize(len as usize, 0);
+        inner.pending.push(Write::Length(len));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        let mut inner = self.changing()?;
+        inner.durable = inner.seen.clone();
+        inner.pending.clear();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        let mut inner = self.changing()?;
+        let end = offset as usize + data.len();
+        if inner.seen.len() < end {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        inner.seen[offset as usize..end].copy_from_slice(data);
+        inner.pending.push(Write::Bytes(offset, data.to_vec()));
+        Ok(())
+    }
+}
