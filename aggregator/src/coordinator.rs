@@ -79,15 +79,12 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`ResumeError`].
-    pub fn new(
-        mut engine: Engine,
-        store: Store,
-        campaign: &Campaign,
-    ) -> Result<(Self, Millis), ResumeError> {
+    pub fn new(mut engine: Engine, store: Store, campaign: &Campaign) -> Result<(Self, Millis), ResumeError> {
         let Campaign { configuration, number, expected, journal } = campaign;
         let stored = store.load()?;
         // Where no round was opened there is nothing that another configuration could spoil.
-        let stored = stored.filter(|stored| stored.configuration == *configuration || stored.checkpoint.is_some());
+        let stored =
+            stored.filter(|stored| stored.configuration == *configuration || stored.checkpoint.is_some());
         let (mut number, mut clock, mut lines, mut after) = (*number, 0, 0, None);
         if let Some(stored) = &stored {
             if stored.configuration != *configuration {
@@ -180,10 +177,8 @@ impl Coordinator {
         self.scribe.handle(&mut self.engine, now, event, &mut self.waiting.actions, &mut lines);
         let actions = self.waiting.actions.get(first..).unwrap_or_default();
         let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
-        let counts = matches!(
-            actions.first(),
-            Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. }))
-        );
+        let counts =
+            matches!(actions.first(), Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. })));
         let known = open(&self.engine);
         if self.engine.phase() == Phase::Failed {
             // The next server may try again from where the campaign was.

@@ -429,8 +429,9 @@ fn training_ends_when_the_representation_moves_little() {
         let setup = Setup { fleet_size: 3, rounds: 12, power: true, fedavg, ..plain() };
         let starts = ITERATIONS as usize;
         let whole = live(setup.engine(), 3, usize::MAX);
-        let basis =
-            |kept: &Kept| orthonormal(&Matrix::from_column_slice(D, K, &kept.checkpoint.state[..D * K])).unwrap();
+        let basis = |kept: &Kept| {
+            orthonormal(&Matrix::from_column_slice(D, K, &kept.checkpoint.state[..D * K])).unwrap()
+        };
         let bases: Vec<Matrix> = whole.kept[starts - 1..].iter().map(basis).collect();
         let moved: Vec<f64> =
             bases.windows(2).map(|two| principal_angle_distance(&two[0], &two[1])).collect();
@@ -448,7 +449,10 @@ fn training_ends_when_the_representation_moves_little() {
             let expected = number.checked_sub(starts + 1).map(|index| moved[index]);
             assert_eq!(record.change.map(f64::to_bits), expected.map(f64::to_bits), "not in the start");
         }
-        assert_eq!(ended.kept.last().unwrap().checkpoint.state, whole.kept[starts + last - 1].checkpoint.state);
+        assert_eq!(
+            ended.kept.last().unwrap().checkpoint.state,
+            whole.kept[starts + last - 1].checkpoint.state
+        );
 
         // Restarted before the round that ends it: the committed state is the one before.
         let before = &ended.kept[starts + last - 2];

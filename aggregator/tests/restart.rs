@@ -51,8 +51,12 @@ impl World {
     }
 
     fn server(setup: &Setup, disk: &Disk) -> Coordinator {
-        let campaign =
-            Campaign { configuration: "a = 1".to_owned(), number: 7, expected: setup.fleet_size, journal: Some(0) };
+        let campaign = Campaign {
+            configuration: "a = 1".to_owned(),
+            number: 7,
+            expected: setup.fleet_size,
+            journal: Some(0),
+        };
         Coordinator::new(setup.engine(), Store::over(disk.storage()).unwrap(), &campaign).unwrap().0
     }
 
@@ -78,7 +82,10 @@ impl World {
                     // A device that has an acknowledgement hears nothing else of that round, but that it has.
                     match ack.outcome {
                         AckOutcome::Counted => {
-                            assert!(self.acknowledged.insert((device, ack.id)), "counted twice: {device} {ack:?}");
+                            assert!(
+                                self.acknowledged.insert((device, ack.id)),
+                                "counted twice: {device} {ack:?}"
+                            );
                         }
                         // The acknowledgement was lost with the server that had counted it.
                         AckOutcome::Duplicate => drop(self.acknowledged.insert((device, ack.id))),
@@ -101,7 +108,11 @@ impl World {
 
     fn finish(&mut self) {
         while self.coordinator.engine().phase() != Phase::Finished {
-            assert!(!self.sent.is_empty(), "nobody has anything to say in {:?}", self.coordinator.engine().phase());
+            assert!(
+                !self.sent.is_empty(),
+                "nobody has anything to say in {:?}",
+                self.coordinator.engine().phase()
+            );
             self.step(3);
         }
     }

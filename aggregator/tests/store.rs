@@ -1,100 +1,135 @@
-//! What is committed comes back; anything else in its place is a typed error, never a panic, never "nothing".
+//! What is written comes back; anything else in its place is a typed error, never a panic, never "nothing".
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
+use std::path::Path;
+
 use common::Scratch;
-use fedspan_aggregator::engine::Phase;
-use fedspan_aggregator::store::{Committed, Store, StoreError, read};
+use common::storage::{Disk, Faults};
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update};
+use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};
 use fedspan_protocol::message::RoundId;
+use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
-fn committed(round: u32, state: Vec<f64>) -> Committed {
-    let id = RoundId { round, stage: 3 };
-    Committed::new("seed = 1\nk = 2\n".to_owned(), 0xdead_beef, id, Phase::Train(round), state)
+fn checkpoint(round: u32, state: Vec<f64>) -> Record {
+    let open = Some(Underway { at: 17, fleet: vec![1, 5, 9] });
+    Record::Checkpoint(Checkpoint {
+        id: RoundId { round, stage: 3 },
+        done: Phase::Train(round - 1),
+        rounds: 50,
+        state,
+        open,
+    })
 }
 
-fn any_phase() -> impl Strategy<Value = Phase> {
-    prop_oneof![
-        Just(Phase::Waiting),
-        any::<u32>().prop_map(Phase::Start),
-        any::<u32>().prop_map(Phase::Train)
-    ]
+fn counted(round: u32, order: u32, device: DeviceId) -> Record {
+    let values = vec![order as f32, -0.0, f32::MIN_POSITIVE];
+    let update = Update {
+        id: RoundId { round, stage: 3 },
+        samples: order + 1,
+        skipped: 0,
+        descriptors: Vec::new(),
+        tensors: vec![Tensor { role: Role::Gradient, rows: 3, cols: 1, values }],
+    };
+    Record::Counted(device, Counted { order, at: u64::from(order) + 20, update })
+}
+
+fn filled(directory: &Path) -> Stored {
+    let store = Store::open(directory).unwrap();
+    assert_eq!(store.load().unwrap(), None);
+    store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
+    store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::Line(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(7, 0, 9), Record::Out(5)]).unwrap();
+    store.apply(&[counted(7, 1, 1), Record::Line(1, "[]".to_owned())]).unwrap();
+    store.load().unwrap().unwrap()
+}
+
+#[test]
+fn what_is_written_comes_back() {
+    let directory = Scratch::new();
+    let stored = filled(directory.path());
+    assert_eq!((stored.campaign, stored.configuration.as_str()), (0xdead_beef, "seed = 1\nk = 2\n"));
+    let Record::Checkpoint(expected) = checkpoint(7, vec![0.5, -2.0, 1e300]) else { unreachable!() };
+    assert_eq!(stored.checkpoint.as_ref(), Some(&expected));
+    let of = |record| match record {
+        Record::Counted(device, counted) => (device, counted),
+        _ => unreachable!(),
+    };
+    assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
+    assert_eq!((stored.out.as_slice(), stored.lines, stored.clock()), (&[5][..], 2, 21));
+    assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
+    // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
+    let store = Store::open(directory.path()).unwrap();
+    store.apply(&[counted(7, 2, 5)]).unwrap();
+    assert!(store.load().unwrap().unwrap().out.is_empty());
+    store.apply(&[checkpoint(8, vec![1.0])]).unwrap();
+    let now = store.load().unwrap().unwrap();
+    assert_eq!((now.updates, now.out, now.lines), (Vec::new(), Vec::new(), 2));
+    assert_eq!(store.journal(1).unwrap(), ["[]"]);
+    // Another campaign: what happened has happened.
+    store.begin(1, "seed = 2\n").unwrap();
+    let now = store.load().unwrap().unwrap();
+    assert_eq!((now.campaign, now.checkpoint, now.lines), (1, None, 2));
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
+    /// Torn, flipped, overwritten: the error says so, or it was a place that nothing was in.
     #[test]
-    fn what_is_committed_comes_back(
-        configuration in ".{0,80}", campaign in any::<u64>(), round in any::<u32>(), stage in any::<u16>(),
-        phase in any_phase(),
-        state in proptest::collection::vec(proptest::num::f64::NORMAL | proptest::num::f64::ZERO, 0..200)
+    fn damage_is_an_error_or_nothing(
+        at in any::<prop::sample::Index>(), bit in 0u8..8, how in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
     ) {
         let directory = Scratch::new();
-        let store = Store::open(directory.path()).unwrap();
-        prop_assert_eq!(store.load().unwrap(), None);
-        let id = RoundId { round, stage };
-        let given = Committed::new(configuration, campaign, id, phase, state);
-        store.commit(&committed(1, vec![9.0])).unwrap();
-        store.commit(&given).unwrap();
-        let found = store.load().unwrap().unwrap();
-        prop_assert_eq!((found.round(), found.phase()), (id, phase));
-        prop_assert_eq!(&found, &given);
-        prop_assert_eq!(read(directory.path()).unwrap().unwrap(), given);
-    }
-
-    /// Training may end before its last round, and what was committed says so.
-    #[test]
-    fn the_end_of_training_comes_back(phase in any_phase(), ends in any::<bool>()) {
-        let directory = Scratch::new();
-        let store = Store::open(directory.path()).unwrap();
-        let plain = Committed::new(String::new(), 1, RoundId::default(), phase, Vec::new());
-        store.commit(&plain.ending_training(ends)).unwrap();
-        let found = store.load().unwrap().unwrap();
-        prop_assert_eq!(found.phase(), phase);
-        prop_assert_eq!(found.ends_training(), ends && matches!(phase, Phase::Train(_)));
-    }
-
-    /// Torn, flipped, overwritten: any single damage is an error.
-    #[test]
-    fn damage_is_an_error(
-        at in any::<prop::sample::Index>(), bit in 0u8..8, how in 0..4, noise in proptest::collection::vec(any::<u8>(), 0..300)
-    ) {
-        let directory = Scratch::new();
-        let store = Store::open(directory.path()).unwrap();
-        store.commit(&committed(7, vec![0.5, -2.0, 1e300])).unwrap();
-        let path = directory.path().join("campaign.bin");
+        let stored = filled(directory.path());
+        let path = directory.path().join(FILE);
         let whole = std::fs::read(&path).unwrap();
         let mut bytes = whole.clone();
+        // Most of the file is empty.
+        let used: Vec<usize> = (0..whole.len()).filter(|place| whole[*place] != 0).collect();
         match how {
             0 => bytes.truncate(at.index(whole.len())),
             1 => bytes[at.index(whole.len())] ^= 1 << bit,
-            2 => bytes.splice(at.index(whole.len() + 1).., [0xa5, bit]).for_each(drop),
+            2 | 3 => bytes[used[at.index(used.len())]] ^= 1 << bit,
             _ => bytes = noise,
         }
         prop_assume!(bytes != whole);
         std::fs::write(&path, &bytes).unwrap();
-        for found in [store.load(), read(directory.path())] {
-            prop_assert!(matches!(found, Err(StoreError::Damaged { .. })), "{:?}", found);
+        match read(directory.path()) {
+            Ok(found) => prop_assert_eq!(found, Some(stored)),
+            Err(StoreError::Damaged { path: named, .. } | StoreError::Io { path: named, .. } | StoreError::Version { path: named, .. }) => {
+                prop_assert_eq!(named, path);
+            }
+            Err(error) => prop_assert!(false, "{}", error),
         }
-        // It can be replaced.
-        store.commit(&committed(8, vec![1.0])).unwrap();
-        prop_assert_eq!(store.load().unwrap().unwrap().round().round, 8);
     }
-}
 
-#[test]
-fn a_partial_file_that_a_crash_left_is_ignored() {
-    let directory = Scratch::new();
-    let store = Store::open(directory.path()).unwrap();
-    std::fs::write(directory.path().join("campaign.partial"), b"FEDSPAN1 half").unwrap();
-    assert_eq!(store.load().unwrap(), None);
-    store.commit(&committed(3, vec![1.0])).unwrap();
-    std::fs::write(directory.path().join("campaign.partial"), b"half of round 4").unwrap();
-    assert_eq!(store.load().unwrap().unwrap().round().round, 3);
-    store.commit(&committed(4, vec![1.0])).unwrap();
-    assert_eq!(store.load().unwrap().unwrap().round().round, 4);
+    /// Cuts and faults at any write: afterwards it is what was applied, and at most the one that was in the air.
+    #[test]
+    fn an_application_is_whole_or_not_at_all(seed in any::<u64>(), faults in prop::collection::vec(0u32..60, 1..12)) {
+        let disk = Disk::new(seed);
+        Store::over(disk.storage()).unwrap().begin(1, "").unwrap();
+        let mut sure = 0;
+        for after in faults {
+            let store = Store::over(disk.storage()).unwrap();
+            let lines = store.load().unwrap().unwrap().lines;
+            prop_assert!(lines == sure || lines == sure + 2, "{} {}", lines, sure);
+            sure = lines;
+            disk.fail(Faults::After(after));
+            for _ in 0..4 {
+                let line = |number| Record::Line(number, "x".repeat(900));
+                if store.apply(&[line(sure), line(sure + 1)]).is_err() {
+                    break;
+                }
+                sure += 2;
+            }
+            disk.fail(Faults::None);
+            disk.cut();
+        }
+    }
 }
 
 #[test]
@@ -102,54 +137,40 @@ fn one_server_at_a_time() {
     let directory = Scratch::new();
     let first = Store::open(directory.path()).unwrap();
     assert!(matches!(Store::open(directory.path()), Err(StoreError::Locked { .. })));
-    // Reading needs no lock.
-    assert_eq!(read(directory.path()).unwrap(), None);
+    assert!(matches!(read(directory.path()), Err(StoreError::Locked { .. })));
     drop(first);
     Store::open(directory.path()).unwrap();
 }
 
 #[test]
-fn values_that_are_not_finite_are_damage() {
-    let directory = Scratch::new();
-    let store = Store::open(directory.path()).unwrap();
-    store.commit(&committed(1, vec![1.0, f64::NAN])).unwrap();
-    assert!(matches!(store.load(), Err(StoreError::Damaged { .. })));
+fn what_contradicts_itself_is_damage() {
+    let cases: [&[Record]; 4] = [
+        &[checkpoint(7, vec![1.0, f64::NAN])],
+        // Of a round that is not open; the first is missing; two are the same.
+        &[checkpoint(7, vec![1.0]), counted(6, 0, 1)],
+        &[checkpoint(7, vec![1.0]), counted(7, 1, 1)],
+        &[checkpoint(7, vec![1.0]), counted(7, 0, 1), counted(7, 0, 2)],
+    ];
+    for records in cases {
+        let store = Store::over(Disk::new(1).storage()).unwrap();
+        store.begin(1, "").unwrap();
+        store.apply(records).unwrap();
+        let error = store.load().unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
 }
 
 #[test]
-fn what_is_no_directory_or_no_file_is_said_with_its_path() {
+fn what_is_no_directory_or_of_another_version_is_said_with_its_path() {
     let directory = Scratch::new();
     let file = directory.path().join("file");
     std::fs::write(&file, b"x").unwrap();
     let error = Store::open(&file).unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }));
     assert!(error.to_string().contains(&file.display().to_string()), "{error}");
-    std::fs::create_dir(directory.path().join("campaign.bin")).unwrap();
-    assert!(matches!(read(directory.path()), Err(StoreError::Io { .. })));
-    // A commit that cannot be made is an error, too.
-    let store = Store::open(directory.path()).unwrap();
-    assert!(matches!(store.commit(&committed(1, Vec::new())), Err(StoreError::Io { .. })));
-}
-
-/// A reader without the lock (`status`) sees the old commit or the new one, never a half.
-#[test]
-fn a_commit_is_seen_whole_or_not_at_all() {
-    let directory = Scratch::new();
-    let store = Store::open(directory.path()).unwrap();
-    store.commit(&committed(1, vec![0.5; 20_000])).unwrap();
-    let (done, path) = (std::sync::atomic::AtomicBool::new(false), directory.path());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for round in 2..100 {
-                store.commit(&committed(round, vec![f64::from(round); 20_000])).unwrap();
-            }
-            done.store(true, std::sync::atomic::Ordering::Release);
-        });
-        let mut last = 0;
-        while !done.load(std::sync::atomic::Ordering::Acquire) {
-            let found = read(path).unwrap().unwrap().round().round;
-            assert!(found >= last);
-            last = found;
-        }
-    });
+    std::fs::write(directory.path().join("campaign.bin"), b"FEDSPAN1").unwrap();
+    for error in [Store::open(directory.path()).unwrap_err(), read(directory.path()).unwrap_err()] {
+        assert!(matches!(error, StoreError::Version { found: 1, .. }), "{error}");
+        assert!(error.to_string().contains("campaign.bin: it has format 1"), "{error}");
+    }
 }

@@ -135,7 +135,8 @@ impl World {
             store::read(&self.scratch.path().join("state")).expect("readable").expect("committed");
         let shape = self.core.firmware.shape();
         let (d, k) = (shape.features, shape.width);
-        let columns = Matrix::from_column_slice(d, k, &committed.state[..d * k]);
+        let columns =
+            Matrix::from_column_slice(d, k, &committed.checkpoint.expect("a checkpoint").state[..d * k]);
         to_f32(&orthonormal(&columns).expect("full rank"))
     }
 }

@@ -95,7 +95,7 @@ async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Sce
     assert_eq!(status.phase, "finished");
     assert_eq!(status.updates, simulated.counters_without_newcomers(dataset.newcomers.len()));
     let committed = store::read(state.path()).expect("readable").expect("committed");
-    (status, committed.state, simulated, scenario)
+    (status, committed.checkpoint.expect("a checkpoint").state, simulated, scenario)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -89,7 +89,8 @@ impl World {
     fn agrees(&self) {
         let simulated = run(&self.scenario, self.scenario.seed, &mut Unwatched).expect("simulation");
         let committed = store::read(self.state.path()).expect("readable").expect("committed");
-        let served = Matrix::from_column_slice(20, 2, &committed.state[..40]);
+        let served =
+            Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
         let bits = |matrix: &Matrix| matrix.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         let served = orthonormal(&served).expect("full rank");
         assert_eq!(bits(&served), bits(simulated.representation.as_ref().expect("there is one")));

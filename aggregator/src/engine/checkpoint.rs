@@ -52,7 +52,8 @@ impl Engine {
         if self.start.is_none() {
             state.extend(self.participation.state());
         }
-        let open = self.open.as_ref().map(|round| Underway { at: round.opened_at, fleet: round.fleet.clone() });
+        let open =
+            self.open.as_ref().map(|round| Underway { at: round.opened_at, fleet: round.fleet.clone() });
         let done = match self.phase {
             Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
             Phase::Train(number) if open.is_some() => Phase::Train(number - 1),

@@ -113,7 +113,8 @@ impl Engine {
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
-                let cohort = Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::of(fleet.clone()) };
+                let cohort =
+                    Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::of(fleet.clone()) };
                 (cohort, self.algorithm.fit_request(self.settings.final_head))
             }
             // A start is computed once, by everyone, whatever the policy.

@@ -17,13 +17,16 @@ mod tables;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadOnlyDatabase, StorageBackend};
+use redb::{Database, StorageBackend};
 
 pub use error::StoreError;
 pub use record::{Counted, Record, Stored};
 
 /// The database's file in the state directory.
 pub const FILE: &str = "campaign.redb";
+
+/// Its name while it is being made.
+const PARTIAL: &str = "campaign.partial";
 
 /// What versions before the first database wrote.
 const OLD: &str = "campaign.bin";
@@ -52,7 +55,8 @@ impl Store {
         };
         std::fs::create_dir_all(directory).map_err(io(directory))?;
         let path = directory.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(std::fs::TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
@@ -63,16 +67,28 @@ impl Store {
             return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
         }
         let path = directory.join(FILE);
-        let is_new = !path.exists();
-        let database = redb::Builder::new().set_cache_size(CACHE).create(&path);
-        let database = database.map_err(|error| StoreError::of(&path, error.into()))?;
-        if is_new {
-            // The name must survive, too.
-            File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))?;
-        }
-        let store = Self { database, path, _lock: Some(lock) };
-        store.check_format()?;
-        Ok(store)
+        let database = match std::fs::metadata(&path) {
+            Ok(about) if about.len() == 0 => {
+                return Err(StoreError::Damaged { path, what: "it is empty".to_owned() });
+            }
+            Ok(_) => open(&path)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                // Under another name until it is one: a crash leaves no half of a database.
+                let partial = directory.join(PARTIAL);
+                match std::fs::remove_file(&partial) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(io(&partial)(error));
+                    }
+                    _ => {}
+                }
+                let database = open(&partial)?;
+                std::fs::rename(&partial, &path).map_err(io(&path))?;
+                File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))?;
+                database
+            }
+            Err(error) => return Err(io(&path)(error)),
+        };
+        Self { database, path, _lock: Some(lock) }.checked()
     }
 
     /// The same over any storage: a test's, which fails when it is told to.
@@ -83,9 +99,7 @@ impl Store {
         let path = PathBuf::from("storage");
         let database = redb::Builder::new().set_cache_size(CACHE).create_with_backend(storage);
         let database = database.map_err(|error| StoreError::of(&path, error.into()))?;
-        let store = Self { database, path, _lock: None };
-        store.check_format()?;
-        Ok(store)
+        Self { database, path, _lock: None }.checked()
     }
 
     /// The state directory.
@@ -94,8 +108,17 @@ impl Store {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    fn check_format(&self) -> Result<(), StoreError> {
-        tables::check_format(&self.database).map_err(|error| error.at(&self.path))
+    /// Every page is looked at: what was changed behind our back is not taken for a crash, after which the last commits might
+    /// be rolled back.
+    fn checked(mut self) -> Result<Self, StoreError> {
+        let damaged = |what: &str| StoreError::Damaged { path: self.path.clone(), what: what.to_owned() };
+        match self.database.check_integrity() {
+            Ok(true) => {}
+            Ok(false) => return Err(damaged("its checksums do not match")),
+            Err(error) => return Err(StoreError::of(&self.path, error.into())),
+        }
+        tables::check_format(&self.database).map_err(|error| error.at(&self.path))?;
+        Ok(self)
     }
 
     /// Begins a campaign: whatever was there is gone.
@@ -131,15 +154,19 @@ impl Store {
     }
 }
 
+fn open(path: &Path) -> Result<Database, StoreError> {
+    let database = redb::Builder::new().set_cache_size(CACHE).create(path);
+    database.map_err(|error| StoreError::of(path, error.into()))
+}
+
 /// Reads the campaign of a state directory on which no server runs.
 ///
 /// # Errors
-/// As [`Store::load`]; [`StoreError::Locked`] where a server runs.
+/// As [`Store::open`] and [`Store::load`]; [`StoreError::Locked`] where a server runs.
 pub fn read(directory: &Path) -> Result<Option<Stored>, StoreError> {
-    let path = directory.join(FILE);
-    if !path.exists() {
-        return Ok(None);
+    if [FILE, OLD].into_iter().any(|file| directory.join(file).exists()) {
+        Store::open(directory)?.load()
+    } else {
+        Ok(None)
     }
-    let database = ReadOnlyDatabase::open(&path).map_err(|error| StoreError::of(&path, error.into()))?;
-    tables::load(&database).map_err(|error| error.at(&path))
 }

@@ -111,7 +111,9 @@ pub(super) fn load(database: &impl ReadableDatabase) -> Result<Option<Stored>, F
         let (round, stage, device) = key.value();
         let counted: Counted = decode("an update", bytes.value())?;
         let open = checkpoint.as_ref().filter(|checkpoint| checkpoint.open.is_some());
-        if counted.update.id != (RoundId { round, stage }) || open.is_none_or(|open| open.id != counted.update.id) {
+        if counted.update.id != (RoundId { round, stage })
+            || open.is_none_or(|open| open.id != counted.update.id)
+        {
             return Err(Fault::Damaged(format!("an update of device {device} is of another round")));
         }
         updates.push((device, counted));

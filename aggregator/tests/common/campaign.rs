@@ -8,8 +8,8 @@ use fedspan_aggregator::algorithm::{
     random_start,
 };
 use fedspan_aggregator::engine::participation::{By, Doubling, Fraction, Full, Schedule};
-use fedspan_aggregator::engine::{Checkpoint, 
-    Action, DeviceId, Engine, Event, Opening, Participation, Phase, RoundRecord, Settings, Update,
+use fedspan_aggregator::engine::{
+    Action, Checkpoint, DeviceId, Engine, Event, Opening, Participation, Phase, RoundRecord, Settings, Update,
 };
 use fedspan_aggregator::linalg::{Matrix, from_f32, to_f32};
 use fedspan_protocol::message::{HeadSolve, Task, Upload};

@@ -6,7 +6,6 @@ use std::fmt;
 
 use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Millis};
 use fedspan_aggregator::journal::{Committed, Line, Opened, Outcome, Part, Scribe, Server};
-use fedspan_protocol::message::RoundId;
 
 /// A journal that cannot be run again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +73,7 @@ impl fmt::Display for Shown<'_> {
 #[derive(Clone, Debug)]
 pub struct Replay {
     server: Server,
-    /// Openings and commits of start and training, without what was lost at restarts.
+    /// Openings and commits of start and training.
     decisions: Vec<Line>,
     /// Answers that a device gave in an exchange, in order: when, and the place in the journal.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
@@ -82,8 +81,6 @@ pub struct Replay {
     late: BTreeSet<(u32, DeviceId)>,
     /// When the first round opened.
     begins_at: Millis,
-    /// Restarts after an exchange was committed (0: before the first): how many, and when the next round opened.
-    restarts: BTreeMap<u32, (u32, Millis)>,
     /// Decisions that have been compared and are equal.
     equal: usize,
     simulator: Option<Line>,
@@ -106,12 +103,11 @@ impl Replay {
                 }
                 (_, None) => return Err(ReplayError::NoBeginning { line: index + 1 }),
                 (Line::Resumed(resumed), _) => {
-                    lose(&mut kept, resumed.after);
+                    // It goes on in the middle of a round: nothing but a gap could show.
                     let known = last_exchange(&kept);
                     if known != resumed.after {
                         return Err(ReplayError::Gap { line: index + 1, after: resumed.after, known });
                     }
-                    kept.push((index, line));
                 }
                 _ => kept.push((index, line)),
             }
@@ -122,7 +118,6 @@ impl Replay {
             answers: BTreeMap::new(),
             late: BTreeSet::new(),
             begins_at: 0,
-            restarts: BTreeMap::new(),
             equal: 0,
             simulator: None,
             ended: false,
@@ -135,19 +130,14 @@ impl Replay {
 
     fn enter(&mut self, index: usize, line: &Line) {
         match line {
-            Line::Began(_) => {}
-            Line::Resumed(_) => self.restarts.entry(self.last_commit()).or_default().0 += 1,
+            Line::Began(_) | Line::Resumed(_) => {}
             Line::Opened(opened) => {
                 if opened.phase == Part::Heads {
                     return;
                 }
-                // The first of a server's life says when the devices were there.
-                let last = self.last_commit();
-                let first = !matches!(self.decisions.last(), Some(Line::Opened(_)));
-                match self.restarts.get_mut(&last) {
-                    Some(restart) if first => restart.1 = opened.at,
-                    None if self.decisions.is_empty() => self.begins_at = opened.at,
-                    _ => {}
+                // The first says when the devices were there.
+                if self.decisions.is_empty() {
+                    self.begins_at = opened.at;
                 }
                 self.decisions.push(line.clone());
             }
@@ -166,11 +156,6 @@ impl Replay {
             }
             Line::Committed(_) => self.decisions.push(line.clone()),
         }
-    }
-
-    fn last_commit(&self) -> u32 {
-        let commits = self.decisions.iter().rev().filter(|line| matches!(line, Line::Committed(_)));
-        commits.filter_map(Line::round).next().unwrap_or(0)
     }
 
     /// Who wrote the journal, and under which settings.
@@ -220,7 +205,7 @@ impl Replay {
     /// What the simulator takes its times from.
     pub(super) fn recording(&mut self) -> Recording<'_> {
         (self.equal, self.simulator, self.ended) = (0, None, self.decisions.is_empty());
-        Recording { begins_at: self.begins_at, replay: self, scribe: Scribe::default() }
+        Recording { replay: self, scribe: Scribe::default() }
     }
 
     /// Compares the next decision.
@@ -244,27 +229,10 @@ impl Replay {
     }
 }
 
-/// Takes back what was lost when a server stopped that had made everything durable up to exchange `after`.
-fn lose(kept: &mut Vec<(usize, &Line)>, after: u32) {
-    while let Some((_, line)) = kept.last() {
-        match line {
-            Line::Resumed(_) => return,
-            Line::Committed(committed) if committed.round <= after => return,
-            _ => kept.pop(),
-        };
-    }
-}
-
-/// The exchange after which a server would go on: every restart takes a number.
+/// The last exchange that was opened.
 fn last_exchange(kept: &[(usize, &Line)]) -> u32 {
-    let mut restarts = 0;
-    for (_, line) in kept.iter().rev() {
-        match line {
-            Line::Resumed(_) => restarts += 1,
-            line => return line.round().unwrap_or(0).saturating_add(restarts),
-        }
-    }
-    restarts
+    let opened = kept.iter().rev().find(|(_, line)| matches!(line, Line::Opened(_)));
+    opened.and_then(|(_, line)| line.round()).unwrap_or(0)
 }
 
 /// Equal but for the time.
@@ -282,7 +250,6 @@ fn same(decided: &Line, line: &Line) -> bool {
 pub struct Recording<'a> {
     replay: &'a mut Replay,
     scribe: Scribe,
-    begins_at: Millis,
 }
 
 impl Recording<'_> {
@@ -293,10 +260,6 @@ impl Recording<'_> {
         for line in lines {
             if !matches!(line, Line::Answered(_)) {
                 self.replay.compare(&line);
-            }
-            // What a server opens before it stops is lost with it.
-            if matches!(&line, Line::Committed(line) if self.replay.restarts.contains_key(&line.round)) {
-                return;
             }
         }
     }
@@ -314,14 +277,7 @@ impl Recording<'_> {
 
     /// When the next round opens for those who join.
     pub fn begins_at(&self) -> Millis {
-        self.begins_at
-    }
-
-    /// If the server was restarted after exchange `last`: after which one it said that it goes on.
-    pub fn restarted(&mut self, last: RoundId) -> Option<RoundId> {
-        let (times, begins_at) = *self.replay.restarts.get(&last.round)?;
-        self.begins_at = begins_at;
-        Some(RoundId { round: last.round.saturating_add(times.saturating_sub(1)), ..last })
+        self.replay.begins_at
     }
 
     /// Everything has been compared, or something was different.

@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{
-    Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase, RoundRecord,
-};
+use fedspan_aggregator::engine::{Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_client::memory::Shape;
 use fedspan_protocol::message::{Decline, DeclineReason};
@@ -42,8 +40,6 @@ const BARREN_MAX: u32 = 3;
 pub struct Simulation<'a> {
     scenario: &'a Scenario,
     dataset: &'a Dataset,
-    seed: u64,
-    given: Option<Matrix>,
     shape: Shape,
     engine: Engine,
     devices: Devices,
@@ -81,7 +77,7 @@ impl<'a> Simulation<'a> {
         times: Times,
     ) -> Result<Self, RunError> {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
-        let engine = engine(scenario, dataset, seed, given.clone());
+        let engine = engine(scenario, dataset, seed, given);
         let attackers = scenario.attack.map(|attack| Attackers::of(attack, dataset.clients.len(), seed));
         let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
         let gate = gate(scenario, &build, &engine);
@@ -89,8 +85,6 @@ impl<'a> Simulation<'a> {
         Ok(Self {
             scenario,
             dataset,
-            seed,
-            given,
             shape,
             engine,
             devices: Devices::new(build, seed, gate),
@@ -133,9 +127,7 @@ impl<'a> Simulation<'a> {
         let began = Instant::now();
         self.devices.connect(&self.dataset.clients, Joins::First)?;
         let mut actions = Vec::new();
-        if !self.restarted(None, &mut actions) {
-            self.join(&mut actions);
-        }
+        self.join(&mut actions);
         self.seconds += began.elapsed().as_secs_f64();
         let mut queue = VecDeque::from(actions);
         if !matches!(self.engine.phase(), Phase::Start(_)) {
@@ -171,23 +163,6 @@ impl<'a> Simulation<'a> {
             self.engine.heard_privacy(id, self.devices.privacy(id));
             self.handle(Event::Joined(id), actions);
         }
-    }
-
-    /// If the server of the journal was restarted after this round (`None`: before the first): goes on from what the
-    /// round left, as a server does. What had been opened since never was.
-    fn restarted(&mut self, after: Option<&RoundRecord>, actions: &mut Vec<Action>) -> bool {
-        let Some(recording) = &mut self.recording else { return false };
-        let (last, _, state) = self.engine.snapshot();
-        let (id, phase) = after.map_or((last, Phase::Waiting), |record| (record.id, record.phase));
-        let Some(id) = recording.restarted(id) else { return false };
-        self.engine = engine(self.scenario, self.dataset, self.seed, self.given.clone());
-        self.engine.resume(id, phase, &state);
-        self.arrivals.forget_all();
-        for device in self.devices.iter_mut() {
-            device.miss();
-        }
-        self.join(actions);
-        true
     }
 
     /// Drives rounds until the engine says that it is finished.
@@ -272,7 +247,7 @@ impl<'a> Simulation<'a> {
         if let Some((device, reason)) = self.refused.take() {
             self.barren += 1;
             if self.barren >= BARREN_MAX {
-                let round = self.engine.snapshot().0.round;
+                let round = self.engine.checkpoint().id.round;
                 return Err(Failure::NoUpdates { round, device, reason }.into());
             }
         }

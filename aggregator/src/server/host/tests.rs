@@ -15,6 +15,7 @@ use crate::engine::{Opening, Update};
 use crate::journal;
 use crate::keys::{AcceptedKey, Cost, Entropy, KeyStore, KeyTable, Unlock};
 use crate::server::mailbox::{Receiver, mailbox};
+use crate::store::Store;
 
 fn host(state: &std::path::Path) -> Host {
     host_with(state, None)
@@ -52,7 +53,8 @@ fn take(host: &mut Host, peer: u64, what: What) {
 
 fn take_under(host: &mut Host, peer: u64, key: Option<&Arc<AcceptedKey>>, what: What) {
     let from = Origin::Address(([192, 0, 2, 7], 4410).into());
-    host.take(Message { peer, from, key: key.cloned(), what, traffic: Default::default() }).unwrap();
+    host.take(Message { peer, from, key: key.cloned(), what, traffic: Default::default() });
+    host.settle().unwrap();
 }
 
 /// An update of zeros.
@@ -96,7 +98,7 @@ fn a_device_that_declines_again_and_again_is_journalled_once() {
     for (device, commands) in (0..).zip(senders) {
         take(&mut host, device, What::Hello(device, Privacy::None, commands));
     }
-    let id = host.engine.open_round().unwrap().opening.id;
+    let id = host.engine().open_round().unwrap().opening.id;
     for round in [id.round, 0, 77] {
         for _ in 0..50 {
             let id = RoundId { round, ..id };
@@ -205,7 +207,7 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
         for (device, commands) in (0..).zip(senders) {
             take(&mut host, device, What::Hello(device, Privacy::None, commands));
         }
-        let id = host.engine.open_round().unwrap().opening.id;
+        let id = host.engine().open_round().unwrap().opening.id;
         for peer in 10..10 + hellos {
             take(&mut host, peer, What::Refused(Refusal::UnknownDevice));
             take(&mut host, peer, What::Gone(Gone::Refused));

@@ -80,7 +80,6 @@ impl Simulation<'_> {
             if matches!(self.engine.phase(), Phase::Train(_)) {
                 self.record_initial(queue, watcher)?;
             }
-            self.restart(record, queue);
             return Ok(());
         };
         let last = record.ends_training;
@@ -110,18 +109,8 @@ impl Simulation<'_> {
             if self.interrupted || self.diverged.is_some() || self.reached(scores.as_ref()) {
                 self.end_training(queue)?;
             }
-            self.restart(record, queue);
         }
         Ok(())
-    }
-
-    /// [`Self::restarted`]: the round that had just opened never reaches a device.
-    fn restart(&mut self, after: &RoundRecord, queue: &mut VecDeque<Action>) {
-        let mut more = Vec::new();
-        if self.restarted(Some(after), &mut more) {
-            queue.clear();
-            queue.extend(more);
-        }
     }
 
     /// Goes on to the final heads. The round that had just opened never reaches a device.
