@@ -6,6 +6,7 @@ pub mod cycles;
 pub mod epochs;
 pub mod exponential;
 pub mod keys;
+pub mod kills;
 pub mod lists;
 pub mod load;
 pub mod replay;
