@@ -31,7 +31,7 @@ def ask(args, path, body=None):
                 return answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             print(f"{error.code}: {error.read().decode().strip()}", file=sys.stderr)
-            if error.code < 500:
+            if error.code < 500 and error.code not in (408, 429):
                 return (None, error.headers) if error.code in (403, 409) else sys.exit(1)
         except OSError as error:
             print(f"{args.server}: {error}", file=sys.stderr)
@@ -73,9 +73,7 @@ def take_part(args):
             have = int(head["fedspan-round"])
         if told["finished"]:
             return
-        if told["finished"]:
-            return
-        if told["asked"] and told["round"] > done and told["round"] == have + 1:
+        if told["asked"] and not told["counted"] and told["round"] > done and told["round"] == have + 1:
             frozen = {"up": "lora_A", "down": "lora_B"}.get(told["trains"], "-")
             loss = train(args, model, frozen, data)
             body = save({name: weight for name, weight in get_peft_model_state_dict(model).items() if frozen not in name})

@@ -143,13 +143,13 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 
 /// The configurations that were seen: the first is that of all.
 #[derive(Default)]
-struct Configs {
+pub(super) struct Configs {
     first: Option<(PathBuf, Config)>,
 }
 
 impl Configs {
     /// Looks at the configuration beside a file, if there is one, and returns its bytes.
-    fn check(&mut self, file: &Path, layout: &Layout) -> Result<Option<Vec<u8>>, AdapterError> {
+    pub(super) fn check(&mut self, file: &Path, layout: &Layout) -> Result<Option<Vec<u8>>, AdapterError> {
         let Some((path, bytes, config)) = config::beside(file)? else { return Ok(None) };
         match &self.first {
             Some((first, other)) => {

@@ -6,8 +6,9 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::inputs::Configs;
 use super::source::Source;
-use super::{AdapterError, Fault, Layout, Round, Slot, compare, config};
+use super::{AdapterError, Fault, Layout, Round, Slot, compare};
 
 /// Bytes that are read at a time; whole numbers.
 const BLOCK: usize = 1 << 18;
@@ -19,7 +20,7 @@ const BLOCK: usize = 1 << 18;
 pub fn examine(path: &Path) -> Result<(Layout, u64), AdapterError> {
     let (source, header) = Source::open(path, true)?;
     let layout = Layout::of(&header).map_err(|found| AdapterError::found(&source.path, found))?;
-    config::beside(&source.path)?;
+    Configs::default().check(&source.path, &layout)?;
     let length = header.bytes.len() as u64 + layout.bytes();
     Ok((layout, length))
 }

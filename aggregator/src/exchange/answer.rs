@@ -25,12 +25,14 @@ pub struct Wrong {
     pub kind: &'static str,
     /// Why, for people.
     pub text: String,
+    /// It has been counted in the status.
+    pub is_told: bool,
 }
 
 impl Wrong {
     /// A refusal.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
-        Self { status, kind, text: text.into() }
+        Self { status, kind, text: text.into(), is_told: false }
     }
 
     /// It is not the client's fault, and what it is stands in the log.

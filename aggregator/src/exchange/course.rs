@@ -200,11 +200,18 @@ impl Course {
         open.updates.len() >= open.target
     }
 
+    /// Whether it is time to close the round.
+    #[must_use]
+    pub fn is_due(&self, now: Millis) -> bool {
+        self.open.as_ref().filter(|open| !open.closing).is_some_and(|open| {
+            let late = open.deadline.is_some_and(|deadline| now >= deadline);
+            self.is_complete(open) || late && open.updates.len() >= self.rules.minimum.max(1)
+        })
+    }
+
     /// Closes the round if it is time: its updates are what the mean is made of.
     pub fn close(&mut self, now: Millis) -> Option<Open> {
-        let open = self.open.as_ref().filter(|open| !open.closing)?;
-        let late = open.deadline.is_some_and(|deadline| now >= deadline);
-        if !(self.is_complete(open) || late && open.updates.len() >= self.rules.minimum.max(1)) {
+        if !self.is_due(now) {
             return None;
         }
         let open = self.open.as_mut()?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::watch;
@@ -24,6 +24,8 @@ pub struct Desk {
     pub(super) most: u64,
     pub(super) tally: Tally,
     course: Mutex<Course>,
+    /// Held while an update is being counted and while a round is closed, where the disk may be waited for.
+    counting: Mutex<()>,
     start: Instant,
     /// Counts up whenever a round moves.
     moved: watch::Sender<u64>,
@@ -36,9 +38,9 @@ pub struct Desk {
 }
 
 /// As long as it lives, a client is sending.
-pub struct Sending<'a>(&'a Desk, Client);
+pub struct Sending(Arc<Desk>, Client);
 
-impl Drop for Sending<'_> {
+impl Drop for Sending {
     fn drop(&mut self) {
         let mut sending = locked(&self.0.sending);
         if let Some(count) = sending.get_mut(&self.1) {
@@ -55,6 +57,7 @@ impl Desk {
             most,
             tally: Tally::default(),
             course: Mutex::new(course),
+            counting: Mutex::new(()),
             start: Instant::now(),
             moved: watch::Sender::new(0),
             ended: AtomicBool::new(false),
@@ -93,12 +96,12 @@ impl Desk {
     }
 
     /// A client begins to send, unless it does so too often at a time.
-    pub(super) fn sending(&self, client: Client) -> Option<Sending<'_>> {
+    pub(super) fn sending(self: &Arc<Self>, client: Client) -> Option<Sending> {
         let mut sending = locked(&self.sending);
         let count = sending.entry(client).or_insert(0);
         (*count < UPLOADS_MAX).then(|| {
             *count += 1;
-            Sending(self, client)
+            Sending(Arc::clone(self), client)
         })
     }
 
@@ -132,15 +135,22 @@ impl Desk {
         update: Counted,
         whole: &std::path::Path,
     ) -> Result<Verdict, ExchangeError> {
-        let mut course = self.course();
-        let verdict = course.judge(client, round, Some(&update));
+        // No round is closed meanwhile; everybody else goes on.
+        let _counting = locked(&self.counting);
+        let verdict = self.course().judge(client, round, Some(&update));
         if let Verdict::Welcome(_) = verdict {
             self.shelf.count(round, self.settings.roster.name(client), &update, whole)?;
-            course.count(client, update);
-            drop(course);
+            self.course().count(client, update);
             self.moves();
         }
         Ok(verdict)
+    }
+
+    /// Closes the round if it is time; the same again where its mean could not be made. Waits for the disk.
+    pub(super) fn close(&self) -> Option<super::Open> {
+        let _counting = locked(&self.counting);
+        let now = self.now();
+        self.course().close(now)
     }
 
     /// Makes the mean of a closed round. Waits for the disk.

@@ -37,6 +37,13 @@ pub enum ExchangeError {
         /// In the configuration.
         expected: String,
     },
+    /// An update that was counted is nobody's.
+    #[error("{}: it was counted, and the configuration has no such client, or it has two of one; bring the client back, or move the file away",
+            path.display())]
+    Stranger {
+        /// The update.
+        path: PathBuf,
+    },
     /// A record that this version has not written.
     #[error("{}: {error}", path.display())]
     Damaged {
@@ -53,7 +60,7 @@ impl ExchangeError {
     pub fn is_wrong_input(&self) -> bool {
         match self {
             Self::Adapter(error) => error.is_wrong_input(),
-            Self::Other { .. } => true,
+            Self::Other { .. } | Self::Stranger { .. } => true,
             Self::Io { .. } | Self::Locked { .. } | Self::Damaged { .. } => false,
         }
     }

@@ -11,14 +11,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::desk::Desk;
 use super::error::io;
 use super::service::serve;
 use super::shelf::{MODEL, Shelf, updates};
-use super::{Course, ExchangeError, Settings};
+use super::{Course, ExchangeError, Open, Settings};
 use crate::adapter::{HEADER_MAX, examine};
 
 /// A head of a request is no longer than this, and a block of a body neither.
@@ -32,6 +33,9 @@ const LEAVE: Duration = Duration::from_secs(5);
 
 /// After a failure to accept, as when descriptors are wanting.
 const RECOVER: Duration = Duration::from_millis(100);
+
+/// After a mean that could not be made.
+const AGAIN: Duration = Duration::from_secs(5);
 
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
@@ -62,16 +66,13 @@ impl Exchange {
         let (_, length) = examine(&shelf.round(record.round).join(MODEL))?;
         let last = updates(&record, names);
         let mut course = Course::new(settings.rules, settings.policy(), names.len(), record.round, last);
-        let (kept, strangers) = shelf.kept(record.round, names)?;
+        let kept = shelf.kept(record.round, names)?;
         if record.round > 0 || !kept.is_empty() {
             tracing::info!(
                 "resumed after round {}, {} updates of the next one kept",
                 record.round,
                 kept.len()
             );
-        }
-        if strangers > 0 {
-            tracing::warn!("{strangers} updates removed: their clients are not known any more");
         }
         course.open(0, kept);
         let address = PathBuf::from(settings.listen.to_string());
@@ -100,18 +101,22 @@ impl Exchange {
     ) -> Result<Ended, ExchangeError> {
         let Self { desk, listener } = self;
         let mut connections = JoinSet::new();
+        let mut stop = pin!(stop);
         let result = tokio::select! {
             error = close_rounds(&desk, threads) => Err(error),
             () = accept(&desk, &listener, &mut connections) => Ok(()),
-            () = stop => Ok(()),
+            () = &mut stop => Ok(()),
             () = finished(&desk), if exit_when_finished => Ok(()),
         };
         drop(listener);
         desk.end();
-        let leave =
-            if desk.is_finished() && exit_when_finished { desk.settings.limits.transfer } else { LEAVE };
+        let last = desk.is_finished() && exit_when_finished;
+        let leave = if last { desk.settings.limits.transfer } else { LEAVE };
         let left = async { while connections.join_next().await.is_some() {} };
-        drop(tokio::time::timeout(leave, left).await);
+        tokio::select! {
+            _ = tokio::time::timeout(leave, left) => {}
+            () = stop, if last => {}
+        }
         connections.shutdown().await;
         let course = desk.course();
         result.map(|()| Ended { committed: course.done(), rounds: course.rules().rounds })
@@ -161,15 +166,33 @@ async fn accept(desk: &Arc<Desk>, listener: &TcpListener, connections: &mut Join
 
 async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
     let limits = desk.settings.limits;
-    let service = service_fn(|request| serve(Arc::clone(desk), request));
+    // A request is bounded by what it does; its answer, and the silence until the next one, by this. Somebody who reads a byte
+    // a minute holds a place no longer.
+    let patience = limits.transfer.saturating_add(limits.head);
+    let (ends, mut ending) = watch::channel(Some(Instant::now() + patience));
+    let service = service_fn(|request| {
+        ends.send_replace(None);
+        let answer = serve(Arc::clone(desk), request);
+        let ends = &ends;
+        async move {
+            let answer = answer.await;
+            ends.send_replace(Some(Instant::now() + patience));
+            answer
+        }
+    });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(BUFFER);
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut moved = desk.watch();
-    // Somebody who reads a byte a minute holds a place no longer than that.
-    let mut ends = pin!(tokio::time::sleep(limits.transfer.saturating_mul(2).saturating_add(limits.head)));
     let mut leaving = false;
     loop {
+        let at = *ending.borrow_and_update();
+        let end = async {
+            match at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             served = serving.as_mut() => {
                 if served.is_err() {
@@ -177,7 +200,8 @@ async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
                 }
                 return;
             }
-            () = ends.as_mut() => return desk.tally.add("connections-slow"),
+            () = end => return desk.tally.add("connections-slow"),
+            _ = ending.changed() => {}
             changed = moved.changed(), if !leaving => {
                 if changed.is_err() || desk.has_ended() {
                     leaving = true;
@@ -188,22 +212,40 @@ async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
     }
 }
 
+/// Makes a round's mean, as often as it takes: what is wanting may be space.
+async fn make(desk: &Arc<Desk>, open: &Open, threads: usize) -> Result<(), ExchangeError> {
+    loop {
+        let (own, closed) = (Arc::clone(desk), open.clone());
+        let work = tokio::task::spawn_blocking(move || own.commit(&closed, threads));
+        match work.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) if error.is_wrong_input() || desk.has_ended() => return Err(error),
+            Ok(Err(error)) => {
+                tracing::error!("round {}: {error}; trying again", open.number);
+                desk.tally.add("means-failed");
+            }
+            Err(error) => return Err(io(desk.shelf.round(0).as_path())(error.into())),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 /// Closes rounds when it is time. Ends with an error only.
 async fn close_rounds(desk: &Arc<Desk>, threads: usize) -> ExchangeError {
     let mut moved = desk.watch();
     loop {
         moved.borrow_and_update();
-        let (open, wake) = {
-            let (now, mut course) = (desk.now(), desk.course());
-            (course.close(now), course.wake())
+        let (due, wake) = {
+            let (now, course) = (desk.now(), desk.course());
+            (course.is_due(now), course.wake())
         };
-        if let Some(open) = open {
+        if due {
             let own = Arc::clone(desk);
-            let work = tokio::task::spawn_blocking(move || own.commit(&open, threads));
-            match work.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return error,
-                Err(error) => return io(desk.shelf.round(0).as_path())(error.into()),
+            let closed = tokio::task::spawn_blocking(move || own.close()).await.unwrap_or_default();
+            if let Some(open) = closed
+                && let Err(error) = make(desk, &open, threads).await
+            {
+                return error;
             }
             continue;
         }

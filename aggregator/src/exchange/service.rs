@@ -15,7 +15,7 @@ use super::desk::Desk;
 use super::receive::{Scrap, drain, receive, too_long};
 use super::route::Route;
 use super::shelf::{CHANGED, CONFIG, MODEL};
-use crate::adapter::AdapterError;
+use crate::adapter::{AdapterError, Round};
 
 /// After how many rounds the adapter is what it is, and whether it is all of it.
 const AFTER: &str = "fedspan-round";
@@ -31,7 +31,10 @@ const STRANGERS_MAX: u64 = 1 << 16;
 pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Response<Payload>, Infallible> {
     let (head, mut body) = request.into_parts();
     let token = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = token.and_then(|value| value.strip_prefix("Bearer "));
+    let token = token.and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token)
+    });
     let Some(client) = token.and_then(|token| desk.settings.roster.identify(token.trim())) else {
         drain(body, STRANGERS_MAX, desk.settings.limits.head);
         let text = "Authorization: Bearer TOKEN, with the token of a client";
@@ -48,7 +51,9 @@ pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Respon
     Ok(match result {
         Ok(answer) => answer,
         Err(wrong) => {
-            desk.tally.add(wrong.kind);
+            if !wrong.is_told {
+                desk.tally.add(wrong.kind);
+            }
             tracing::info!(
                 "{name}: {} {}: {} {}",
                 head.method,
@@ -175,7 +180,7 @@ async fn update(
     if body.size_hint().lower() > desk.most {
         return Err(too_long(desk.most));
     }
-    let Some(_sending) = desk.sending(client) else {
+    let Some(sending) = desk.sending(client) else {
         let text = "two updates of this client are being received already";
         return Err(Wrong::new(StatusCode::TOO_MANY_REQUESTS, "busy", text));
     };
@@ -186,27 +191,50 @@ async fn update(
     let verdict = match known {
         Verdict::Welcome(trains) => {
             let desk = Arc::clone(desk);
-            // It goes on to its end, whatever becomes of the connection.
+            // It goes on to its end, whatever becomes of the connection; until then the client is sending.
             let work = tokio::task::spawn_blocking(move || {
-                let [sent, whole] = &scrap.0;
-                desk.shelf
-                    .adopt(round.saturating_sub(1), sent, trains, whole)
-                    .map_err(|error| unsound(&desk, round, sent, &error))?;
-                desk.count(client, round, update, whole).map_err(|error| failed(&error))
+                let _sending = sending;
+                let verdict = adopt(&desk, client, round, update, trains, &scrap);
+                match &verdict {
+                    Ok(Verdict::Welcome(_)) => {
+                        desk.tally.add("counted");
+                        let name = desk.settings.roster.name(client);
+                        tracing::info!("{name}: update of round {round} with {samples} samples counted");
+                    }
+                    Err(wrong) => desk.tally.add(wrong.kind),
+                    Ok(_) => {}
+                }
+                verdict
             });
-            work.await.map_err(|error| failed(&error))??
+            work.await.map_err(|error| failed(&error))?.map_err(|wrong| Wrong { is_told: true, ..wrong })?
         }
         other => other,
     };
     let (status, kind) = match verdict {
         Verdict::Refused(refusal) => return Err(refused(refusal)),
-        Verdict::Repeat | Verdict::Compare => (StatusCode::OK, "repeated"),
+        Verdict::Repeat | Verdict::Compare => {
+            desk.tally.add("repeated");
+            (StatusCode::OK, "repeated")
+        }
         Verdict::Welcome(_) => (StatusCode::CREATED, "counted"),
     };
-    desk.tally.add(kind);
-    let name = desk.settings.roster.name(client);
-    tracing::info!("{name}: update of round {round} with {samples} samples {kind}");
     Ok(answer::json(status, &json!({ "round": round, "samples": samples, "update": kind })))
+}
+
+/// Makes a whole adapter of what was sent, and counts it. Waits for the disk.
+fn adopt(
+    desk: &Desk,
+    client: Client,
+    round: u32,
+    update: Counted,
+    trains: Round,
+    scrap: &Scrap,
+) -> Result<Verdict, Wrong> {
+    let [sent, whole] = &scrap.0;
+    desk.shelf
+        .adopt(round.saturating_sub(1), sent, trains, whole)
+        .map_err(|error| unsound(desk, round, sent, &error))?;
+    desk.count(client, round, update, whole).map_err(|error| failed(&error))
 }
 
 fn refused(refusal: Refusal) -> Wrong {

@@ -14,6 +14,9 @@ use crate::keys::read_secret;
 /// Longest file of tokens.
 const TOKENS_MAX: usize = 16 << 20;
 
+/// Most connections: one may keep a thread waiting for the disk, and there are 512 of these.
+const CONNECTIONS_MAX: usize = 400;
+
 /// A year, in seconds.
 const LONGEST: f64 = 31_536_000.0;
 
@@ -75,7 +78,7 @@ impl Settings {
         let deadline = root.optional_number("deadline", 0.001..=LONGEST)?.map(millis);
         let minimum = root.size("minimum", Some(1), 1..=clients)?;
         let participation = read_who(&root.section("participation")?, clients)?;
-        let limits = read_limits(&root.section("limits")?)?;
+        let limits = read_limits(&root.section("limits")?, clients)?;
         root.finish()?;
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
         let rules = Rules { method, rounds, deadline, minimum };
@@ -140,11 +143,13 @@ fn read_who(section: &Section<'_>, clients: usize) -> Result<ParticipationSectio
     Ok(participation)
 }
 
-fn read_limits(section: &Section<'_>) -> Result<Limits, Problem> {
+fn read_limits(section: &Section<'_>, clients: usize) -> Result<Limits, Problem> {
     let seconds =
         |key, default| section.number(key, Some(default), 0.001..=86_400.0).map(Duration::from_secs_f64);
+    let usual = clients.saturating_mul(2).saturating_add(16).clamp(64, CONNECTIONS_MAX);
     let limits = Limits {
-        connections: section.size("connections", Some(64), 1..=10_000)?,
+        // Everybody may wait for a round and send, and a few more.
+        connections: section.size("connections", Some(usual), 1..=CONNECTIONS_MAX)?,
         head: seconds("head", 10.0)?,
         transfer: seconds("transfer", 600.0)?,
     };

@@ -32,6 +32,9 @@ pub const CONFIG: &str = "adapter_config.json";
 pub const CHANGED: &str = "changed.safetensors";
 const RECORD: &str = "round.json";
 
+/// Most bytes in memory for the interference of a plain round: a tensor of every client.
+const CHECKED_MAX: u64 = 64 << 20;
+
 /// What a committed round was made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -97,6 +100,8 @@ impl Shelf {
             Some(number) => shelf.resume(number)?,
             None => shelf.begin(&model)?,
         };
+        // A rename that is seen may not be durable yet, and what it stands for is about to go.
+        sync(&shelf.directory)?;
         shelf.sweep(record.round)?;
         make(&shelf.updates(record.round + 1))?;
         Ok((shelf, record))
@@ -146,26 +151,24 @@ impl Shelf {
         sync(&self.updates(round)).inspect_err(|_| drop(std::fs::remove_file(&place)))
     }
 
-    /// Updates of the round after `done` that were counted before a restart. Those of clients that are not among `names` any
-    /// more are removed.
+    /// Updates of the round after `done` that were counted before a restart.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn kept(&self, done: u32, names: &[String]) -> Result<(Updates, usize), ExchangeError> {
+    /// One of a client that is not among `names`: it was told that it counts. Two of one client. What the system says.
+    pub fn kept(&self, done: u32, names: &[String]) -> Result<Updates, ExchangeError> {
         let directory = self.updates(done + 1);
-        let (mut updates, mut strangers) = (Updates::new(), 0);
+        sync(&directory)?;
+        let mut updates = Updates::new();
         for entry in std::fs::read_dir(&directory).map_err(io(&directory))? {
             let path = entry.map_err(io(&directory))?.path();
             let known = path.file_name().and_then(|file| file.to_str()).and_then(unnamed);
-            match known.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update))) {
-                Some((client, update)) => drop(updates.insert(client, update)),
-                None => {
-                    std::fs::remove_file(&path).map_err(io(&path))?;
-                    strangers += 1;
-                }
+            let known = known.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update)));
+            match known.map(|(client, update)| updates.insert(client, update)) {
+                Some(None) => {}
+                _ => return Err(ExchangeError::Stranger { path }),
             }
         }
-        Ok((updates, strangers))
+        Ok(updates)
     }
 
     /// Makes the mean of a closed round, and commits it.
@@ -199,13 +202,15 @@ impl Shelf {
                 .collect(),
             interference,
         };
+        let heaviest = examine(&base)?.0.longest().saturating_mul(files.len() as u64 + 1);
         let record = self.put(open.number, |partial| {
             let job = Job { round: open.trains, output: Output::named(partial), threads: making.threads };
             average(&inputs, job, &|_, _| go_on())?;
             extract(&partial.join(MODEL), open.trains, &partial.join(CHANGED))?;
             // Where a factor is everybody's nothing is lost, and nothing has to be read again for it.
             let interference = match open.trains {
-                Round::Plain => check(&inputs, &|_, _| go_on())?.interference,
+                Round::Plain if heaviest <= CHECKED_MAX => check(&inputs, &|_, _| go_on())?.interference,
+                Round::Plain => None,
                 Round::Down | Round::Up => Some(0.0),
             };
             Ok(record(interference))
@@ -225,7 +230,7 @@ impl Shelf {
         let partial = place.with_extension("partial");
         remove(&partial)?;
         make(&partial)?;
-        let record = fill(&partial)?;
+        let record = fill(&partial).inspect_err(|_| drop(remove(&partial)))?;
         let path = partial.join(RECORD);
         let text = serde_json::json!(record).to_string() + "\n";
         File::create(&path)
@@ -291,7 +296,9 @@ impl Shelf {
         for entry in std::fs::read_dir(&self.directory).map_err(io(&self.directory))? {
             let file = entry.map_err(io(&self.directory))?.file_name();
             let number: Option<u32> = file.to_str().and_then(|file| file.strip_prefix(prefix)?.parse().ok());
-            numbers.extend(number);
+            // Nothing but what has a name that we give.
+            let is_ours = |number: &u32| file.to_str() == Some(&format!("{prefix}{number:04}"));
+            numbers.extend(number.filter(is_ours));
         }
         Ok(numbers)
     }
@@ -334,8 +341,15 @@ fn file_digest(path: &Path) -> Result<String, ExchangeError> {
     }
 }
 
+/// Makes a directory, and those above it; durable when this returns.
 fn make(directory: &Path) -> Result<(), ExchangeError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io(directory))
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make(parent)?;
+    DirBuilder::new().mode(0o700).create(directory).map_err(io(directory))?;
+    sync(parent)
 }
 
 fn remove(directory: &Path) -> Result<(), ExchangeError> {

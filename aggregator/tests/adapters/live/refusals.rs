@@ -4,7 +4,7 @@ use fedspan_aggregator::adapter::Round;
 use fedspan_aggregator::exchange::Settings;
 
 use super::super::files::{Adapter, DOWN, SAVED, UP};
-use super::http::ask;
+use super::http::{ask, raw};
 use super::{CLIENTS, Live, Place, files, part};
 
 /// After whatever was refused the round is as it was.
@@ -79,6 +79,8 @@ fn requests_out_of_place() {
             assert_eq!(answer.refusal(401).0, "unauthorized", "{token:?}");
         }
     }
+    let lower = format!("GET /status HTTP/1.1\r\nHost: x\r\nauthorization: bearer {}\r\n\r\n", CLIENTS[0]);
+    assert_eq!(raw(live.address, &[lower.as_bytes()]).unwrap().status, 200);
     for (round, kind) in [(0, "not-open"), (2, "not-open"), (4, "not-open"), (u32::MAX, "not-open")] {
         assert_eq!(live.put(CLIENTS[0], round, 3, &body).refusal(409).0, kind);
     }
@@ -126,7 +128,10 @@ fn configurations_that_make_no_sense() {
         (&["clients=[\"a\"]", "minimum=2"], "minimum"),
         (&["clients=[\"a\"]", "deadline=-1.0"], "deadline"),
         (&["clients=[\"a\"]", "participation.policy=\"doubling\"", "participation.n0=1"], "not for files"),
-        (&["clients=[\"a\"]", "participation.policy=\"first-arrivals\"", "participation.n=2"], "n"),
+        (
+            &["clients=[\"a\"]", "participation.policy=\"first-arrivals\"", "participation.n=2"],
+            "participation.n",
+        ),
         (&["clients=[\"a\"]", "limits.connections=0"], "connections"),
         (&["clients=[\"a\"]", "colour=\"blue\""], "colour"),
     ] {

@@ -139,6 +139,17 @@ fn a_state_directory_belongs_to_one_exchange() {
     let (code, text) = fails(&place, &[]);
     assert!(code == 2 && text.contains("the base of SHA-256"), "{text}");
     place.base.write(&place.at("base.safetensors"));
+    // What only looks like a round is none.
+    std::fs::create_dir(place.at("state/round-7")).unwrap();
+    let program = start(&place, &[]);
+    program.live.put(CLIENTS[1], 1, 1, &place.base.trained(Round::Up, 1).bytes()).ok(201);
+    program.kill();
+    // Who was told that it counts is not forgotten because of a slip in a list of names.
+    let (code, text) = fails(&place, &["--set", "clients=[\"anton\", \"bete\", \"carla\"]"]);
+    assert!(code == 2 && text.contains("beate.1.") && text.contains("no such client"), "{code} {text}");
+    let program = start(&place, &[]);
+    assert_eq!(program.live.get(CLIENTS[1], "/round").json(200)["counted"], true);
+    program.kill();
     std::fs::write(place.at("state/round-0000/round.json"), "{").unwrap();
     let (code, text) = fails(&place, &[]);
     assert!(code == 1 && text.contains("round.json: EOF"), "{code} {text}");
@@ -147,6 +158,18 @@ fn a_state_directory_belongs_to_one_exchange() {
     let (code, text) = fails(&place, &["--set", "bass=3"]);
     assert!(code == 2 && text.contains("bass"), "{code} {text}");
     assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+/// What a mean would be refused for is refused before anybody has trained.
+#[test]
+fn a_configuration_that_does_not_fit_the_base_is_found_at_the_start() {
+    let place = Place::new();
+    std::fs::create_dir(place.at("base")).unwrap();
+    place.base.write(&place.at("base/adapter_model.safetensors"));
+    let config = r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj", "out"]}"#;
+    std::fs::write(place.at("base/adapter_config.json"), config).unwrap();
+    let (code, text) = fails(&place, &["--set", &format!("base={:?}", place.at("base"))]);
+    assert!(code == 2 && text.contains("rank 4") && text.contains('8'), "{code} {text}");
 }
 
 /// An adapter of 50 MB goes both ways through a few of memory.
