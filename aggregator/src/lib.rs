@@ -10,7 +10,7 @@
 //!
 //! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
 //! cannot matter, [`linalg`] holds the factorisations, [`privacy`] the account of noise; [`connection`] is one device's side of the protocol
-//! without a socket; [`config`] reads files; [`store`] keeps what was committed, [`journal`] what was decided, [`keys`] who may
+//! without a socket; [`config`] reads files; [`store`] keeps what must not be forgotten, [`coordinator`] lets nothing be done before it does, [`journal`] what was decided, [`keys`] who may
 //! speak as which device; [`server`] adds tokio.
 //! The simulator uses everything but [`server`]: what is simulated is what is served.
 //!
