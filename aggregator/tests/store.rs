@@ -38,7 +38,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
 }
 
 fn filled(directory: &Path) -> Stored {
-    let store = Store::open(directory).unwrap();
+    let mut store = Store::open(directory).unwrap();
     assert_eq!(store.load().unwrap(), None);
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::Line(0, "{}".to_owned())]).unwrap();
@@ -62,7 +62,7 @@ fn what_is_written_comes_back() {
     assert_eq!((stored.out.as_slice(), stored.lines, stored.clock()), (&[5][..], 2, 21));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
-    let store = Store::open(directory.path()).unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
     store.apply(&[counted(7, 2, 5)]).unwrap();
     assert!(store.load().unwrap().unwrap().out.is_empty());
     store.apply(&[checkpoint(8, vec![1.0])]).unwrap();
@@ -109,19 +109,25 @@ proptest! {
 
     /// Cuts and faults at any write: afterwards it is what was applied, and at most the one that was in the air.
     #[test]
-    fn an_application_is_whole_or_not_at_all(seed in any::<u64>(), faults in prop::collection::vec(0u32..60, 1..12)) {
+    fn an_application_is_whole_or_not_at_all(seed in any::<u64>(), faults in prop::collection::vec(0u32..60, 1..12), waits in any::<bool>()) {
         let disk = Disk::new(seed);
-        Store::over(disk.storage()).unwrap().begin(1, "").unwrap();
+        Store::over(disk.again()).unwrap().begin(1, "").unwrap();
         let mut sure = 0;
         for after in faults {
-            let store = Store::over(disk.storage()).unwrap();
+            let mut store = Store::over(disk.again()).unwrap();
             let lines = store.load().unwrap().unwrap().lines;
             prop_assert!(lines == sure || lines == sure + 2, "{} {}", lines, sure);
             sure = lines;
             disk.fail(Faults::After(after));
             for _ in 0..4 {
                 let line = |number| Record::Line(number, "x".repeat(900));
-                if store.apply(&[line(sure), line(sure + 1)]).is_err() {
+                let two = [line(sure), line(sure + 1)];
+                if store.apply(&two).is_err() {
+                    if waits {
+                        disk.fail(Faults::None);
+                        store.apply(&two).unwrap();
+                        sure += 2;
+                    }
                     break;
                 }
                 sure += 2;
@@ -152,7 +158,7 @@ fn what_contradicts_itself_is_damage() {
         &[checkpoint(7, vec![1.0]), counted(7, 0, 1), counted(7, 0, 2)],
     ];
     for records in cases {
-        let store = Store::over(Disk::new(1).storage()).unwrap();
+        let mut store = Store::over(Disk::new(1).again()).unwrap();
         store.begin(1, "").unwrap();
         store.apply(records).unwrap();
         let error = store.load().unwrap_err();

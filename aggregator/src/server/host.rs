@@ -19,11 +19,12 @@ use super::messages::{Command, Gone, Message, Origin, What};
 use super::privacy::PrivacyStatus;
 use super::status::{ConnectionCounters, Status};
 use crate::connection::Gate;
-use crate::coordinator::{Coordinator, Settled};
+use crate::coordinator::{Coordinator, ResumeError, Settled};
 use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
 use crate::journal::Journal;
 use crate::keys::{KeyDesk, KeyStoreError};
 use crate::privacy::Delta;
+use crate::store::StoreError;
 
 struct Peer {
     device: DeviceId,
@@ -63,7 +64,13 @@ pub(super) struct Host {
     status: watch::Sender<Status>,
     round_lines: broadcast::Sender<String>,
     failure: Option<Failure>,
+    /// When what cannot be written is tried again, and how often that has begun.
+    stalled_until: Option<Instant>,
+    stalls: u64,
 }
+
+/// How long until what could not be written is tried again.
+const WRITE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Waits for an instant; for ever if there is none.
 pub(super) async fn sleep_until(at: Option<Instant>) {
@@ -79,6 +86,9 @@ impl Host {
     }
 
     pub(super) fn wake(&self) -> Option<Instant> {
+        if self.is_stalled() {
+            return self.stalled_until;
+        }
         let wake = self.engine().wake().into_iter().chain(self.log.due()).min();
         wake.map(|at| self.began + std::time::Duration::from_millis(at.saturating_sub(self.clock)))
     }
@@ -93,7 +103,7 @@ impl Host {
     }
 
     pub(super) fn is_finished(&self) -> bool {
-        self.engine().phase() == Phase::Finished
+        self.engine().phase() == Phase::Finished && !self.is_stalled()
     }
 
     pub(super) fn status_feed(&self) -> watch::Receiver<Status> {
@@ -139,7 +149,9 @@ impl Host {
 
     pub(super) fn tick(&mut self) -> Result<(), ServeError> {
         self.say_left_out(self.now());
-        self.event(Event::Tick);
+        if !self.is_stalled() {
+            self.event(Event::Tick);
+        }
         self.settle()
     }
 
@@ -262,7 +274,17 @@ impl Host {
     /// Makes durable what has happened, and does what follows from it.
     pub(super) fn settle(&mut self) -> Result<(), ServeError> {
         loop {
-            let Settled { actions, lines } = self.coordinator.settle()?;
+            let Settled { actions, lines } = match self.coordinator.settle() {
+                Ok(settled) => settled,
+                Err(error) if error.may_pass() => {
+                    self.stall(&error);
+                    return Ok(());
+                }
+                Err(error) => return Err(ResumeError::from(error).into()),
+            };
+            if self.stalled_until.take().is_some() {
+                tracing::info!("the store can be written again");
+            }
             if let Some(journal) = &mut self.journal {
                 journal.append(&lines);
             }
@@ -279,6 +301,20 @@ impl Host {
         }
         self.publish();
         Ok(())
+    }
+
+    /// Nothing is acknowledged, and nobody is listened to, until what has happened can be written.
+    fn stall(&mut self, error: &StoreError) {
+        if self.stalled_until.replace(Instant::now() + WRITE_AGAIN).is_none() {
+            tracing::error!(%error, "nothing is acknowledged until this can be written; trying every second");
+            self.stalls += 1;
+        }
+        self.publish();
+    }
+
+    /// What has happened cannot be written just now.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled_until.is_some()
     }
 
     fn act(&mut self, action: Action) -> Result<(), ServeError> {
@@ -453,6 +489,8 @@ impl Host {
             answers,
             target,
             updates: engine.counters(),
+            stalled: self.is_stalled(),
+            stalls: self.stalls,
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
             privacy: self.privacy.clone(),

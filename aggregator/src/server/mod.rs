@@ -184,7 +184,7 @@ impl Server {
                         break Ok(());
                     }
                 }
-                message = messages.recv() => {
+                message = messages.recv(), if !host.is_stalled() => {
                     let Some(message) = message else { break Ok(()) };
                     host.take(message);
                     // What has come meanwhile shares the wait for the disk.

@@ -28,6 +28,10 @@ pub struct Status {
     pub target: usize,
     /// Everything counted.
     pub updates: Counters,
+    /// What has happened cannot be written just now, as when the disk is full: nothing is acknowledged meanwhile.
+    pub stalled: bool,
+    /// How often that has begun.
+    pub stalls: u64,
     /// Lines of the journal that could not be written.
     pub journal_lost: u64,
     /// Everything that happened to connections.

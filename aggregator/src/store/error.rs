@@ -42,8 +42,10 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(super) fn of(path: &Path, error: redb::Error) -> Self {
-        Fault::from(error).at(path)
+    /// Whether it may pass by itself, as when a disk is full.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Io { .. })
     }
 }
 

@@ -11,6 +11,7 @@
 //! ```
 
 mod error;
+mod quiet;
 mod record;
 mod tables;
 
@@ -18,6 +19,9 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use redb::{Database, StorageBackend};
+
+use self::error::Fault;
+use self::quiet::quietly;
 
 pub use error::StoreError;
 pub use record::{Counted, Record, Stored};
@@ -37,10 +41,21 @@ const CACHE: usize = 8 << 20;
 /// A campaign's database, locked for one server.
 #[derive(Debug)]
 pub struct Store {
-    database: Database,
+    /// None after a write that failed: what the database believes of the disk may not be so.
+    database: Option<Database>,
+    source: Source,
     path: PathBuf,
     /// Held as long as the store lives; none where the database is not a file.
     _lock: Option<File>,
+}
+
+/// Where a database comes from, as often as it is opened.
+struct Source(Box<dyn Fn() -> Result<Database, redb::Error> + Send>);
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Source")
+    }
 }
 
 impl Store {
@@ -49,10 +64,6 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if it cannot be made, another server holds it, or what is there is none.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        let io = |path: &Path| {
-            let path = path.to_owned();
-            move |error| StoreError::Io { path, error }
-        };
         std::fs::create_dir_all(directory).map_err(io(directory))?;
         let path = directory.join("lock");
         let lock =
@@ -67,39 +78,30 @@ impl Store {
             return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
         }
         let path = directory.join(FILE);
-        let database = match std::fs::metadata(&path) {
+        match std::fs::metadata(&path) {
             Ok(about) if about.len() == 0 => {
                 return Err(StoreError::Damaged { path, what: "it is empty".to_owned() });
             }
-            Ok(_) => open(&path)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // Under another name until it is one: a crash leaves no half of a database.
-                let partial = directory.join(PARTIAL);
-                match std::fs::remove_file(&partial) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(io(&partial)(error));
-                    }
-                    _ => {}
-                }
-                let database = open(&partial)?;
-                std::fs::rename(&partial, &path).map_err(io(&path))?;
-                File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))?;
-                database
-            }
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => make(directory, &path)?,
             Err(error) => return Err(io(&path)(error)),
-        };
-        Self { database, path, _lock: Some(lock) }.checked()
+        }
+        let own = path.clone();
+        let source = Source(Box::new(move || Ok(builder().create(&own)?)));
+        let mut store = Self { database: None, source, path, _lock: Some(lock) };
+        store.database = Some(store.opened()?);
+        Ok(store)
     }
 
-    /// The same over any storage: a test's, which fails when it is told to.
+    /// The same over any storage: a test's, which fails when it is told to. It is opened anew after every failure.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn over(storage: impl StorageBackend) -> Result<Self, StoreError> {
-        let path = PathBuf::from("storage");
-        let database = redb::Builder::new().set_cache_size(CACHE).create_with_backend(storage);
-        let database = database.map_err(|error| StoreError::of(&path, error.into()))?;
-        Self { database, path, _lock: None }.checked()
+    pub fn over<S: StorageBackend>(storage: impl Fn() -> S + Send + 'static) -> Result<Self, StoreError> {
+        let source = Source(Box::new(move || Ok(builder().create_with_backend(storage())?)));
+        let mut store = Self { database: None, source, path: PathBuf::from("storage"), _lock: None };
+        store.database = Some(store.opened()?);
+        Ok(store)
     }
 
     /// The state directory.
@@ -108,33 +110,45 @@ impl Store {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Every page is looked at: what was changed behind our back is not taken for a crash, after which the last commits might
-    /// be rolled back.
-    fn checked(mut self) -> Result<Self, StoreError> {
-        let damaged = |what: &str| StoreError::Damaged { path: self.path.clone(), what: what.to_owned() };
-        match self.database.check_integrity() {
-            Ok(true) => {}
-            Ok(false) => return Err(damaged("its checksums do not match")),
-            Err(error) => return Err(StoreError::of(&self.path, error.into())),
-        }
-        tables::check_format(&self.database).map_err(|error| error.at(&self.path))?;
-        Ok(self)
+    /// Opens the database, and looks at every page: what was changed behind our back is not taken for a crash, after which the
+    /// last commits might be rolled back.
+    fn opened(&self) -> Result<Database, StoreError> {
+        let opened = quietly(|| {
+            let mut database = (self.source.0)()?;
+            if !database.check_integrity()? {
+                return Err(Fault::Damaged("its checksums do not match".to_owned()));
+            }
+            tables::check_format(&database)?;
+            Ok(database)
+        });
+        opened.map_err(|error| error.at(&self.path))
     }
 
-    /// Begins a campaign: whatever was there is gone.
+    fn database(&self) -> Result<&Database, StoreError> {
+        let failed = || io(&self.path)(std::io::Error::other("an earlier write has failed"));
+        self.database.as_ref().ok_or_else(failed)
+    }
+
+    /// Begins a campaign: whatever was there is gone, but for the journal and what devices have spent.
     ///
     /// # Errors
     /// [`StoreError`]; what was there is still there then.
     pub fn begin(&self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
-        tables::begin(&self.database, campaign, configuration).map_err(|error| error.at(&self.path))
+        tables::begin(self.database()?, campaign, configuration).map_err(|error| error.at(&self.path))
     }
 
     /// Writes records, in their order, all of them or none; durable when this returns.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing of it counts then, and it may be tried again.
-    pub fn apply(&self, records: &[Record]) -> Result<(), StoreError> {
-        tables::apply(&self.database, records).map_err(|error| error.at(&self.path))
+    /// [`StoreError`]; nothing of it counts then, and the same may be tried again: the database is opened anew for that.
+    pub fn apply(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => self.opened()?,
+        };
+        tables::apply(&database, records).map_err(|error| error.at(&self.path))?;
+        self.database = Some(database);
+        Ok(())
     }
 
     /// Everything that a restart goes on from, if there is a campaign.
@@ -142,7 +156,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if it cannot be read, or not be made sense of.
     pub fn load(&self) -> Result<Option<Stored>, StoreError> {
-        tables::load(&self.database).map_err(|error| error.at(&self.path))
+        let database = self.database()?;
+        quietly(|| tables::load(database)).map_err(|error| error.at(&self.path))
     }
 
     /// Lines of the journal from `first` on.
@@ -150,13 +165,31 @@ impl Store {
     /// # Errors
     /// As [`Self::load`].
     pub fn journal(&self, first: u64) -> Result<Vec<String>, StoreError> {
-        tables::journal(&self.database, first).map_err(|error| error.at(&self.path))
+        let database = self.database()?;
+        quietly(|| tables::journal(database, first)).map_err(|error| error.at(&self.path))
     }
 }
 
-fn open(path: &Path) -> Result<Database, StoreError> {
-    let database = redb::Builder::new().set_cache_size(CACHE).create(path);
-    database.map_err(|error| StoreError::of(path, error.into()))
+/// Makes an empty database, under another name until it is one: a crash leaves no half of it.
+fn make(directory: &Path, path: &Path) -> Result<(), StoreError> {
+    let partial = directory.join(PARTIAL);
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial)(error)),
+        _ => {}
+    }
+    drop(builder().create(&partial).map_err(|error| Fault::from(error).at(&partial))?);
+    std::fs::rename(&partial, path).map_err(io(path))?;
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))
+}
+
+fn builder() -> redb::Builder {
+    let mut builder = redb::Builder::new();
+    builder.set_cache_size(CACHE);
+    builder
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
+    move |error| StoreError::Io { path: path.to_owned(), error }
 }
 
 /// Reads the campaign of a state directory on which no server runs.

@@ -71,6 +71,12 @@ impl Disk {
         Storage { disk: self.clone(), life: self.inner().life }
     }
 
+    /// The same, as often as it is asked for.
+    pub fn again(&self) -> impl Fn() -> Storage + Send + 'static {
+        let disk = self.clone();
+        move || disk.storage()
+    }
+
     pub fn fail(&self, faults: Faults) {
         self.inner().faults = faults;
     }

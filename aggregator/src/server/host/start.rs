@@ -96,6 +96,8 @@ impl Host {
             status,
             round_lines,
             failure: None,
+            stalled_until: None,
+            stalls: 0,
         };
         if trained {
             host.rounds_are_over();

@@ -1,12 +1,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fedspan_protocol::message::{Decline, DeclineReason, Privacy, Refusal, RoundId};
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::Role;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
+use redb::StorageBackend;
+use redb::backends::InMemoryBackend;
 
 use super::*;
 use crate::algorithm::Tensor;
@@ -22,13 +25,84 @@ fn host(state: &std::path::Path) -> Host {
 }
 
 fn host_with(state: &std::path::Path, keys: Option<(KeyDesk, Box<dyn Entropy>)>) -> Host {
-    let text = format!(
+    let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
+    Host::new(&fleet, Store::open(state).unwrap(), 1, keys).unwrap()
+}
+
+fn text(state: &std::path::Path) -> String {
+    format!(
         "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
          name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
         state.display().to_string()
-    );
+    )
+}
+
+/// A disk that is full when it is told to be.
+#[derive(Clone, Debug, Default)]
+struct Disk(Arc<(InMemoryBackend, AtomicBool)>);
+
+impl Disk {
+    fn fills(&self, is_full: bool) {
+        self.0.1.store(is_full, Ordering::Relaxed);
+    }
+
+    fn room(&self) -> std::io::Result<&InMemoryBackend> {
+        let is_full = self.0.1.load(Ordering::Relaxed);
+        if is_full { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(&self.0.0) }
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.room()?.set_len(len)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.room()?.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.room()?.write(offset, data)
+    }
+}
+
+/// While the disk is full nothing is acknowledged, and it is said; when there is room what waited is done, once.
+#[test]
+fn a_full_disk_delays_acknowledgements() {
+    let state = tempfile::tempdir().unwrap();
+    let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-    Host::new(&fleet, Store::open(state).unwrap(), 1, keys).unwrap()
+    let own = disk.clone();
+    let mut host = Host::new(&fleet, Store::over(move || own.clone()).unwrap(), 1, None).unwrap();
+    let (sender, mut commands) = mailbox(64);
+    let (other, mut others) = mailbox(64);
+    take(&mut host, 0, What::Hello(0, Privacy::None, sender));
+    take(&mut host, 1, What::Hello(1, Privacy::None, other));
+    let round = opened(&mut commands).pop().expect("a round");
+    disk.fills(true);
+    take(&mut host, 0, update(&round));
+    assert!(host.is_stalled() && host.status().stalled && !host.is_finished());
+    host.tick().unwrap();
+    assert!(commands.try_recv().is_none(), "nothing is acknowledged that is not written");
+    assert_eq!((host.status().stalls, host.wake()), (1, host.stalled_until));
+    disk.fills(false);
+    host.tick().unwrap();
+    assert!(!host.status().stalled);
+    let acknowledged =
+        |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
+    assert!(acknowledged(commands.try_recv()) && commands.try_recv().is_none());
+    // And the round goes on.
+    take(&mut host, 1, update(&round));
+    assert_eq!(opened(&mut others).len(), 2);
+    assert_eq!(host.status().updates.counted, 2);
 }
 
 /// Two devices have joined, and training is over.
