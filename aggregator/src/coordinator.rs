@@ -129,6 +129,7 @@ impl Coordinator {
         let server =
             Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
         coordinator.tell([if after.is_some() { Line::Resumed(server) } else { Line::Began(server) }]);
+        coordinator.handle(clock, Event::Resumed);
         Ok((coordinator, clock))
     }
 
@@ -165,7 +166,7 @@ impl Coordinator {
         };
         let device = match event {
             Event::Update(device, _) | Event::Unread(device, _) | Event::Declined(device, _) => Some(device),
-            Event::Joined(_) | Event::Left(_) | Event::Tick => None,
+            Event::Joined(_) | Event::Left(_) | Event::Tick | Event::Resumed => None,
         };
         let update = match &event {
             Event::Update(_, update) if open(&self.engine) == Some(update.id) => Some(update.clone()),

@@ -20,6 +20,17 @@ impl Engine {
         update: &Update,
         actions: &mut Vec<Action>,
     ) {
+        let outcome = self.take(now, device, update);
+        actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
+        let why = match outcome {
+            AckOutcome::Rejected(rejection) => rejection,
+            _ => Rejection::WrongRound,
+        };
+        self.settle(now, device, NotCounted::Rejected(why), actions);
+    }
+
+    /// Counts an update, if it counts; what that leads to is not seen to.
+    pub(super) fn take(&mut self, now: Millis, device: DeviceId, update: &Update) -> AckOutcome {
         let outcome = match &mut self.open {
             Some(round) if update.id == round.opening.id => {
                 let algorithm = match (&self.start, self.phase) {
@@ -34,7 +45,6 @@ impl Engine {
         self.charge(device, update.id);
         self.answered.insert(device, update.id.round);
         self.counters.count(outcome);
-        actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
         match outcome {
             AckOutcome::Counted => {
                 self.barren = 0;
@@ -66,11 +76,7 @@ impl Engine {
             AckOutcome::Rejected(_) => self.rejected_in_round += 1,
             _ => {}
         }
-        let why = match outcome {
-            AckOutcome::Rejected(rejection) => rejection,
-            _ => Rejection::WrongRound,
-        };
-        self.settle(now, device, NotCounted::Rejected(why), actions);
+        outcome
     }
 
     /// Whatever becomes of an update, its noise is spent: of the open round and of the one before it.
@@ -123,7 +129,13 @@ impl Engine {
     }
 
     /// Closes what has ended, and sees to a round that nobody else can answer.
-    fn settle(&mut self, now: Millis, device: DeviceId, why: NotCounted, actions: &mut Vec<Action>) {
+    pub(super) fn settle(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        why: NotCounted,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(round) = &self.open else { return };
         let unanswerable = round.outstanding() == 0;
         match self.phase {

@@ -56,6 +56,8 @@ pub enum Event {
     Declined(DeviceId, Decline),
     /// The wake-up time has come.
     Tick,
+    /// After a restart everything is counted again.
+    Resumed,
 }
 
 /// What to do.

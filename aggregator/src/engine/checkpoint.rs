@@ -8,7 +8,7 @@ use fedspan_protocol::message::{AckOutcome, RoundId};
 use serde::{Deserialize, Serialize};
 
 use super::participation::DeviceId;
-use super::{Action, Engine, Millis, Phase, Presence, Update};
+use super::{Action, Engine, Millis, NotCounted, Phase, Presence, Update};
 
 /// A campaign at a moment at which no update of the open round has counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,16 +108,23 @@ impl Engine {
     }
 
     /// Counts an update again that was counted before a restart, at the same time on the same clock: in the order in which
-    /// they were. False if it is none that counts in the open round, or if the round would not be open any more.
+    /// they were. What that leads to waits for [`super::Event::Resumed`]. False if it does not count in the open round.
     pub fn recount(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
         let Some(round) = &mut self.open else { return false };
         // It may have been asked later than the others.
         round.cohort.insert(device);
         self.fleet.entry(device).or_insert(Presence::Gone(at));
-        let (id, mut actions) = (round.opening.id, Vec::new());
-        self.update(at, device, update, &mut actions);
         self.absence.set(None);
-        let counts = matches!(actions.first(), Some(Action::Acknowledge(_, ack)) if ack.outcome == AckOutcome::Counted);
-        counts && self.open.as_ref().is_some_and(|round| round.opening.id == id)
+        self.take(at, device, update) == AckOutcome::Counted
+    }
+
+    /// Everything is counted again: who was asked later than the others, and has not answered, is not asked any more, so that
+    /// the round may be complete now, or out of devices.
+    pub(super) fn resumed(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let last =
+            self.open.as_ref().and_then(|round| round.participants.iter().chain(&round.out).last().copied());
+        if let Some(device) = last {
+            self.settle(now, device, NotCounted::Absent, actions);
+        }
     }
 }

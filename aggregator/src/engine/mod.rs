@@ -235,6 +235,7 @@ impl Engine {
             Event::Unread(device, id) => self.unread(device, id, actions),
             Event::Declined(device, decline) => self.declined(now, device, decline, actions),
             Event::Tick => self.tick(now, actions),
+            Event::Resumed => self.resumed(now, actions),
         }
         if before != Some(self.waited()) {
             self.absence.set(None);

@@ -78,7 +78,8 @@ impl StorageBackend for Disk {
 #[test]
 fn a_full_disk_delays_acknowledgements() {
     let state = tempfile::tempdir().unwrap();
-    let (disk, text) = (Disk::default(), text(state.path()));
+    // A journal has a file, and this store has no directory.
+    let (disk, text) = (Disk::default(), format!("journal = false\n{}", text(state.path())));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let own = disk.clone();
     let mut host = Host::new(&fleet, Store::over(move || own.clone()).unwrap(), 1, None).unwrap();
