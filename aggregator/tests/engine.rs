@@ -573,3 +573,33 @@ fn a_round_that_leaves_no_representation_is_asked_again() {
     let (_, _, actions) = ruin(None);
     assert!(matches!(actions[..], [_, Action::Failed(_)]), "{actions:?}");
 }
+
+/// Who was asked later than the others may have made the round wait: after a restart, which does not know of those that have
+/// not answered, it closes with what was counted.
+#[test]
+fn a_round_that_was_widened_is_taken_up_again() {
+    let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
+    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
+    let (checkpoint, opening) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().opening));
+    engine.handle(1, Event::Update(0, honest(0, &opening)), &mut actions);
+    for device in [1, 2] {
+        let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
+        engine.handle(1, Event::Declined(device, decline), &mut actions);
+    }
+    [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(device), &mut actions));
+    engine.handle(3, Event::Update(7, honest(7, &opening)), &mut actions);
+    let round = engine.open_round().unwrap();
+    assert_eq!((round.opening.id, round.participants.as_slice()), (opening.id, &[0, 7][..]));
+
+    let mut again = setup.engine();
+    assert!(again.resume(3, &checkpoint));
+    [1, 2].into_iter().for_each(|device| again.leave_out(device));
+    for (at, device) in [(1, 0), (3, 7)] {
+        assert!(again.recount(at, device, &honest(device, &opening)), "{device}");
+    }
+    let mut actions = Vec::new();
+    again.handle(3, Event::Resumed, &mut actions);
+    let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
+    assert_eq!((record.id, record.participants.as_slice()), (opening.id, &[0, 7][..]));
+}
