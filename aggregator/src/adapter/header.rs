@@ -92,7 +92,9 @@ struct Entry {
 }
 
 fn entries(text: &[u8]) -> Result<Vec<(String, Entry)>, Found> {
-    let mut json = serde_json::Deserializer::from_slice(text);
+    // From a text: what the reader skips is checked as well.
+    let text = std::str::from_utf8(text).map_err(|error| (None, serde_json::Error::custom(error).into()))?;
+    let mut json = serde_json::Deserializer::from_str(text);
     let (mut found, mut current) = (Vec::new(), None);
     let read = Entries { found: &mut found, current: &mut current }.deserialize(&mut json);
     // What comes after the last tensor is not in it.
