@@ -79,7 +79,11 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`ResumeError`].
-    pub fn new(mut engine: Engine, store: Store, campaign: &Campaign) -> Result<(Self, Millis), ResumeError> {
+    pub fn new(
+        mut engine: Engine,
+        mut store: Store,
+        campaign: &Campaign,
+    ) -> Result<(Self, Millis), ResumeError> {
         let Campaign { configuration, number, expected, journal } = campaign;
         let stored = store.load()?;
         // Where no round was opened there is nothing that another configuration could spoil.
@@ -92,6 +96,9 @@ impl Coordinator {
                 return Err(ResumeError::Changed { difference });
             }
             (number, clock, lines) = (stored.campaign, stored.clock(), stored.lines);
+            if stored.updates.is_empty() {
+                store.erase_key()?;
+            }
             for (device, account) in &stored.accounts {
                 engine.restore_account(*device, *account);
             }

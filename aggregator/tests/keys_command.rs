@@ -11,6 +11,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::keys::{Cost, KeyStore, Keys, Unlock, parse_keys, read_keys};
 use fedspan_aggregator::server::{Protection, Server, query};
 use fedspan_protocol::secure::{Key, Provision};
+use getrandom::SysRng;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use tempfile::TempDir;
@@ -281,7 +282,7 @@ async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(Keys) -> T) -> T {
     };
     let keys = store.keys();
     let protection = Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2)));
-    let server = Server::bind(fleet, 1, protection).await.unwrap();
+    let server = Server::bind(fleet, 1, SysRng, protection).await.unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async move { _ = stopped.await }, false));
     // It is bound first, and its owner's alone a moment later.

@@ -12,6 +12,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId, ToDevice, ToServer, Update};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use getrandom::SysRng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
@@ -32,7 +33,7 @@ async fn serve(state: &Path, limits: &str) -> Running {
         state.display().to_string()
     );
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-    let server = Server::bind(fleet, 1, Protection::Plaintext).await.unwrap();
+    let server = Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {

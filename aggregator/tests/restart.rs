@@ -11,7 +11,7 @@ use common::storage::{Disk, Faults};
 use fedspan_aggregator::aggregate::Rule;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
 use fedspan_aggregator::engine::{Action, Checkpoint, Event, Phase, RoundRecord};
-use fedspan_aggregator::store::Store;
+use fedspan_aggregator::store::KeyPlace;
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ impl World {
             expected: setup.fleet_size,
             journal: Some(0),
         };
-        Coordinator::new(setup.engine(), Store::over(disk.again()).unwrap(), &campaign).unwrap().0
+        Coordinator::new(setup.engine(), disk.store(), &campaign).unwrap().0
     }
 
     fn join(&mut self) {
@@ -203,6 +203,16 @@ proptest! {
         }
         world.finish();
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+    }
+
+    /// A crash between the end of a round and the end of its key.
+    #[test]
+    fn a_key_that_was_left_is_erased(setup in setup(), seed in any::<u64>()) {
+        let disk = Disk::new(seed);
+        drop(World::server(&setup, &disk));
+        disk.storage().write(b"the key of a round that is over").unwrap();
+        drop(World::server(&setup, &disk));
+        prop_assert_eq!(disk.keys().0, None);
     }
 
     /// A state of another size is refused.

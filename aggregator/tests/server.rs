@@ -23,6 +23,7 @@ use fedspan_protocol::message::{
     decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use getrandom::SysRng;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
@@ -51,7 +52,7 @@ struct Running {
 
 async fn serve(fleet: &str, until_finished: bool) -> Running {
     let fleet = Fleet::parse("fleet.toml", fleet).unwrap();
-    let server = Server::bind(fleet, 1, Protection::Plaintext).await.unwrap();
+    let server = Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
@@ -527,7 +528,8 @@ async fn another_configuration_is_refused_with_the_lines_that_differ() {
 
     // A damaged state is an error, not a new campaign.
     std::fs::write(state.path().join("campaign.redb"), b"FEDSPAN and nothing else").unwrap();
-    let error = Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, Protection::Plaintext).await.unwrap_err();
+    let error =
+        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, SysRng, Protection::Plaintext).await.unwrap_err();
     assert!(matches!(error, ServeError::Store(StoreError::Damaged { .. })), "{error}");
 }
 
@@ -537,7 +539,7 @@ async fn one_server_a_state_directory() {
     let fleet = text(state.path(), 1, FEDREP);
     let _server = serve(&fleet, false).await;
     let second =
-        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, Protection::Plaintext).await.unwrap_err();
+        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, SysRng, Protection::Plaintext).await.unwrap_err();
     assert!(second.to_string().contains("another server"), "{second}");
 }
 
@@ -822,12 +824,14 @@ async fn the_listener_and_the_directory_are_named_where_they_fail() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let fleet = text(state.path(), 1, FEDREP).replace("127.0.0.1:0", &address);
-    let error = Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, Protection::Plaintext).await.unwrap_err();
+    let error =
+        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, SysRng, Protection::Plaintext).await.unwrap_err();
     assert!(error.to_string().contains(&address), "{error}");
     let file = state.path().join("file");
     std::fs::write(&file, b"").unwrap();
-    let error = Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap(), 1, Protection::Plaintext)
-        .await
-        .unwrap_err();
+    let error =
+        Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap(), 1, SysRng, Protection::Plaintext)
+            .await
+            .unwrap_err();
     assert!(error.to_string().contains("file"), "{error}");
 }

@@ -12,6 +12,7 @@ use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update};
 use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
+use getrandom::SysRng;
 use proptest::prelude::*;
 
 fn checkpoint(round: u32, state: Vec<f64>) -> Record {
@@ -38,7 +39,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
 }
 
 fn filled(directory: &Path) -> Stored {
-    let mut store = Store::open(directory).unwrap();
+    let mut store = Store::open(directory, SysRng).unwrap();
     assert_eq!(store.load().unwrap(), None);
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::Line(0, "{}".to_owned())]).unwrap();
@@ -62,7 +63,7 @@ fn what_is_written_comes_back() {
     assert_eq!((stored.out.as_slice(), stored.lines, stored.clock()), (&[5][..], 2, 21));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
-    let mut store = Store::open(directory.path()).unwrap();
+    let mut store = Store::open(directory.path(), SysRng).unwrap();
     store.apply(&[counted(7, 2, 5)]).unwrap();
     assert!(store.load().unwrap().unwrap().out.is_empty());
     store.apply(&[checkpoint(8, vec![1.0])]).unwrap();
@@ -111,10 +112,10 @@ proptest! {
     #[test]
     fn an_application_is_whole_or_not_at_all(seed in any::<u64>(), faults in prop::collection::vec(0u32..60, 1..12), waits in any::<bool>()) {
         let disk = Disk::new(seed);
-        Store::over(disk.again()).unwrap().begin(1, "").unwrap();
+        disk.store().begin(1, "").unwrap();
         let mut sure = 0;
         for after in faults {
-            let mut store = Store::over(disk.again()).unwrap();
+            let mut store = disk.store();
             let lines = store.load().unwrap().unwrap().lines;
             prop_assert!(lines == sure || lines == sure + 2, "{} {}", lines, sure);
             sure = lines;
@@ -141,11 +142,11 @@ proptest! {
 #[test]
 fn one_server_at_a_time() {
     let directory = Scratch::new();
-    let first = Store::open(directory.path()).unwrap();
-    assert!(matches!(Store::open(directory.path()), Err(StoreError::Locked { .. })));
+    let first = Store::open(directory.path(), SysRng).unwrap();
+    assert!(matches!(Store::open(directory.path(), SysRng), Err(StoreError::Locked { .. })));
     assert!(matches!(read(directory.path()), Err(StoreError::Locked { .. })));
     drop(first);
-    Store::open(directory.path()).unwrap();
+    Store::open(directory.path(), SysRng).unwrap();
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn what_contradicts_itself_is_damage() {
         &[checkpoint(7, vec![1.0]), counted(7, 0, 1), counted(7, 0, 2)],
     ];
     for records in cases {
-        let mut store = Store::over(Disk::new(1).again()).unwrap();
+        let mut store = Disk::new(1).store();
         store.begin(1, "").unwrap();
         store.apply(records).unwrap();
         let error = store.load().unwrap_err();
@@ -171,11 +172,11 @@ fn what_is_no_directory_or_of_another_version_is_said_with_its_path() {
     let directory = Scratch::new();
     let file = directory.path().join("file");
     std::fs::write(&file, b"x").unwrap();
-    let error = Store::open(&file).unwrap_err();
+    let error = Store::open(&file, SysRng).unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }));
     assert!(error.to_string().contains(&file.display().to_string()), "{error}");
     std::fs::write(directory.path().join("campaign.bin"), b"FEDSPAN1").unwrap();
-    for error in [Store::open(directory.path()).unwrap_err(), read(directory.path()).unwrap_err()] {
+    for error in [Store::open(directory.path(), SysRng).unwrap_err(), read(directory.path()).unwrap_err()] {
         assert!(matches!(error, StoreError::Version { found: 1, .. }), "{error}");
         assert!(error.to_string().contains("campaign.bin: it has format 1"), "{error}");
     }

@@ -21,6 +21,7 @@ use fedspan_sim::data::Dataset;
 use fedspan_sim::device::{Identity, client_session, converse};
 use fedspan_sim::fleet::SimSession;
 use fedspan_sim::scenario::Scenario;
+use getrandom::SysRng;
 use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -56,7 +57,7 @@ pub async fn start_with(
     until_finished: bool,
 ) -> Result<Running, String> {
     let fleet = Fleet::parse("fleet.toml", fleet).map_err(|problem| problem.to_string())?;
-    let mut server = Server::bind(fleet, 1, protection).await.map_err(|error| error.to_string())?;
+    let mut server = Server::bind(fleet, 1, SysRng, protection).await.map_err(|error| error.to_string())?;
     for (index, line) in lines.into_iter().enumerate() {
         server.attach(format!("line {index}"), line);
     }

@@ -14,6 +14,7 @@ use fedspan_sim::live::{self, Again, AgainError, Plan, again, campaign};
 use fedspan_sim::run::recorded::ReplayError;
 use fedspan_sim::scenario::Scenario;
 use fedspan_tests::device;
+use getrandom::SysRng;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -282,8 +283,9 @@ enum End {
 /// Serves with devices that do not sleep.
 async fn serve(scenario: &Scenario, state: &Path, end: End) {
     let dataset = Arc::new(data(scenario));
-    let server =
-        Server::bind(campaign(scenario, &dataset, state).unwrap(), 1, Protection::Plaintext).await.unwrap();
+    let server = Server::bind(campaign(scenario, &dataset, state).unwrap(), 1, SysRng, Protection::Plaintext)
+        .await
+        .unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
@@ -332,9 +334,10 @@ async fn serve(scenario: &Scenario, state: &Path, end: End) {
 
 /// A server that nobody joins before it is stopped.
 async fn serve_nobody(scenario: &Scenario, state: &Path) {
-    let server = Server::bind(campaign(scenario, &data(scenario), state).unwrap(), 1, Protection::Plaintext)
-        .await
-        .unwrap();
+    let server =
+        Server::bind(campaign(scenario, &data(scenario), state).unwrap(), 1, SysRng, Protection::Plaintext)
+            .await
+            .unwrap();
     server.serve(std::future::ready(()), true).await.unwrap();
 }
 
@@ -372,7 +375,7 @@ async fn a_server_without_a_journal_writes_none() {
     let state = tempfile::tempdir().unwrap();
     let mut fleet = campaign(&scenario, &dataset, state.path()).unwrap();
     fleet.journal = false;
-    let server = Server::bind(fleet, 1, Protection::Plaintext).await.unwrap();
+    let server = Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap();
     server.serve(std::future::ready(()), true).await.unwrap();
     assert!(!state.path().join(journal::FILE).exists());
 }

@@ -9,6 +9,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::Server;
 use fedspan_protocol::message::ToDevice;
 use fedspan_tests::load::{Choir, Device, Ground, Hostile, Kind, Pace, Plan};
+use getrandom::SysRng;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
 use tokio::sync::oneshot;
@@ -49,7 +50,7 @@ async fn a_device_too_many_is_told_to_come_back() {
     let plan = Plan { devices: 2, traitors: 1, frame_limit: 256, seed: 1, limits };
     let (fleet, identities) = plan.prepare(directory.path()).unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
-    let server = Server::bind(fleet, 1, plan.protection(directory.path()).unwrap()).await.unwrap();
+    let server = Server::bind(fleet, 1, SysRng, plan.protection(directory.path()).unwrap()).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
@@ -86,7 +87,7 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let mut traitors = identities.split_off(DEVICES);
     let newcomer = traitors.pop().unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
-    let server = Server::bind(fleet, 1, plan.protection(directory.path()).unwrap()).await.unwrap();
+    let server = Server::bind(fleet, 1, SysRng, plan.protection(directory.path()).unwrap()).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));

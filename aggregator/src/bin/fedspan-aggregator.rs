@@ -186,7 +186,7 @@ async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finishe
         Ok(interrupted) => interrupted,
         Err(error) => return complain(FAILED, &format!("no signals: {error}")),
     };
-    let server = match Server::bind(fleet, entropy(), protection).await {
+    let server = match Server::bind(fleet, campaign(), SysRng, protection).await {
         Ok(server) => server,
         Err(error) => return complain(FAILED, &error.to_string()),
     };
@@ -216,8 +216,8 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
     Ok(Protection::Keys(keys, Box::new(SysRng)))
 }
 
-/// Differs from one campaign to the next; nothing secret hangs on it.
-fn entropy() -> u64 {
+/// A number that differs from one campaign to the next; nothing secret hangs on it.
+fn campaign() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = u64::from(since.subsec_nanos());
     since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48

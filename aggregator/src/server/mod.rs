@@ -76,7 +76,7 @@ pub struct Server {
     fleet: Fleet,
     listener: TcpListener,
     store: Store,
-    entropy: u64,
+    campaign: u64,
     protection: Protection,
     lines: Vec<(String, Box<dyn Line>)>,
 }
@@ -102,18 +102,23 @@ pub trait Line: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Line for T {}
 
 impl Server {
-    /// Binds the listener and opens the state directory. `entropy` makes a new campaign distinct from every
+    /// Binds the listener and opens the state directory. `campaign` makes a new campaign distinct from every
     /// earlier one of the same configuration: devices that remember one would decline its round numbers. A
-    /// campaign that is resumed keeps the number it has.
+    /// campaign that is resumed keeps the number it has. `entropy` makes the keys of what is stored.
     ///
     /// # Errors
     /// [`ServeError`] if either fails.
-    pub async fn bind(fleet: Fleet, entropy: u64, protection: Protection) -> Result<Self, ServeError> {
-        let store = Store::open(&fleet.state)?;
+    pub async fn bind(
+        fleet: Fleet,
+        campaign: u64,
+        entropy: impl Entropy + 'static,
+        protection: Protection,
+    ) -> Result<Self, ServeError> {
+        let store = Store::open(&fleet.state, entropy)?;
         let listener = TcpListener::bind(&fleet.tcp)
             .await
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Ok(Self { fleet, listener, store, entropy, protection, lines: Vec::new() })
+        Ok(Self { fleet, listener, store, campaign, protection, lines: Vec::new() })
     }
 
     /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
@@ -141,14 +146,14 @@ impl Server {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, listener, store, entropy, protection, lines: attached } = self;
+        let Self { fleet, listener, store, campaign, protection, lines: attached } = self;
         let limits = fleet.limits;
         let control = control::Control::bind(store.directory());
         let (desk, nonces) = match protection {
             Protection::Plaintext => (None, None),
             Protection::Keys(keys, nonces) => (Some(KeyDesk::new(keys)), Some(nonces)),
         };
-        let mut host = host::Host::new(&fleet, store, entropy, desk.clone().zip(nonces))?;
+        let mut host = host::Host::new(&fleet, store, campaign, desk.clone().zip(nonces))?;
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let places = Places::new(&limits);
         let mut accept_again = None;

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::key_file::KEY_FILE;
+
 /// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -39,13 +41,16 @@ pub enum StoreError {
         /// What is wrong with it.
         what: String,
     },
+    /// The source of randomness failed: no update can be encrypted.
+    #[error("no randomness for the key of the stored updates")]
+    NoEntropy,
 }
 
 impl StoreError {
-    /// Whether it may pass by itself, as when a disk is full.
+    /// Whether it may pass by itself, as when a disk is full, or a source of randomness fails.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Io { .. })
+        matches!(self, Self::Io { .. } | Self::NoEntropy)
     }
 }
 
@@ -55,6 +60,9 @@ pub(super) enum Fault {
     Database(redb::Error),
     Version(u32, u32),
     Damaged(String),
+    /// The file with the key of a round.
+    KeyFile(std::io::Error),
+    NoEntropy,
 }
 
 impl<E: Into<redb::Error>> From<E> for Fault {
@@ -69,6 +77,8 @@ impl Fault {
         match self {
             Self::Version(found, expected) => StoreError::Version { path, found, expected },
             Self::Damaged(what) => StoreError::Damaged { path, what },
+            Self::KeyFile(error) => StoreError::Io { path: path.with_file_name(KEY_FILE), error },
+            Self::NoEntropy => StoreError::NoEntropy,
             Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::Locked { path },
             Self::Database(redb::Error::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
                 StoreError::Damaged { path, what: format!("not a database of this version ({error})") }

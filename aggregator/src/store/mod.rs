@@ -9,10 +9,14 @@
 //!  accounts     device -> what it has spent of its privacy budget
 //!  journal      number -> a line of arrivals.jsonl
 //! ```
+//!
+//! Updates are encrypted with a key that is erased when their round is over: `seal`.
 
 mod error;
+mod key_file;
 mod quiet;
 mod record;
+mod seal;
 mod tables;
 
 use std::fs::{File, OpenOptions};
@@ -21,10 +25,15 @@ use std::path::{Path, PathBuf};
 use redb::{Database, StorageBackend};
 
 use self::error::Fault;
+use self::key_file::KeyFile;
 use self::quiet::quietly;
+use self::seal::Sealer;
+use crate::keys::{Entropy, KeyError};
 
 pub use error::StoreError;
+pub use key_file::KEY_FILE;
 pub use record::{Counted, Record, Stored};
+pub use seal::KeyPlace;
 
 /// The database's file in the state directory.
 pub const FILE: &str = "campaign.redb";
@@ -44,6 +53,7 @@ pub struct Store {
     /// None after a write that failed: what the database believes of the disk may not be so.
     database: Option<Database>,
     source: Source,
+    sealer: Sealer,
     path: PathBuf,
     /// Held as long as the store lives; none where the database is not a file.
     _lock: Option<File>,
@@ -59,11 +69,11 @@ impl std::fmt::Debug for Source {
 }
 
 impl Store {
-    /// Opens (or makes) the database of a state directory.
+    /// Opens (or makes) the database of a state directory. `entropy` makes the keys of rounds.
     ///
     /// # Errors
     /// [`StoreError`] if it cannot be made, another server holds it, or what is there is none.
-    pub fn open(directory: &Path) -> Result<Self, StoreError> {
+    pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
         std::fs::create_dir_all(directory).map_err(io(directory))?;
         let path = directory.join("lock");
         let lock =
@@ -88,20 +98,27 @@ impl Store {
         }
         let own = path.clone();
         let source = Source(Box::new(move || Ok(builder().create(&own)?)));
-        let mut store = Self { database: None, source, path, _lock: Some(lock) };
-        store.database = Some(store.opened()?);
-        Ok(store)
+        let sealer = Sealer::new(Box::new(KeyFile::new(directory)), Box::new(entropy));
+        Self { database: None, source, sealer, path, _lock: Some(lock) }.begun()
     }
 
     /// The same over any storage: a test's, which fails when it is told to. It is opened anew after every failure.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn over<S: StorageBackend>(storage: impl Fn() -> S + Send + 'static) -> Result<Self, StoreError> {
+    pub fn over<S: StorageBackend>(
+        storage: impl Fn() -> S + Send + 'static,
+        place: impl KeyPlace + 'static,
+        entropy: impl Entropy + 'static,
+    ) -> Result<Self, StoreError> {
         let source = Source(Box::new(move || Ok(builder().create_with_backend(storage())?)));
-        let mut store = Self { database: None, source, path: PathBuf::from("storage"), _lock: None };
-        store.database = Some(store.opened()?);
-        Ok(store)
+        let sealer = Sealer::new(Box::new(place), Box::new(entropy));
+        Self { database: None, source, sealer, path: PathBuf::from("storage"), _lock: None }.begun()
+    }
+
+    fn begun(mut self) -> Result<Self, StoreError> {
+        self.database = Some(self.opened()?);
+        Ok(self)
     }
 
     /// The state directory.
@@ -133,22 +150,50 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; what was there is still there then.
-    pub fn begin(&self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
-        tables::begin(self.database()?, campaign, configuration).map_err(|error| error.at(&self.path))
+    pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
+        let begun = tables::begin(self.database()?, campaign, configuration).and_then(|()| self.sealer.end());
+        begun.map_err(|error| error.at(&self.path))
     }
 
-    /// Writes records, in their order, all of them or none; durable when this returns.
+    /// Writes records, in their order; durable when this returns. Where updates of a new round follow its opening, the round before
+    /// and its key are gone before the first of them is written.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing of it counts then, and the same may be tried again: the database is opened anew for that.
+    /// [`StoreError`]: of these records the last ones are not there, and nothing of it counts; the same may be tried again, for
+    /// which the database is opened anew.
     pub fn apply(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        // What was counted in a round that is closed by the same records is nobody's any more.
+        let closed = records.iter().rposition(|record| matches!(record, Record::Checkpoint(_)));
+        let counts = |record: &Record| matches!(record, Record::Counted(..));
+        let (before, after) = records.split_at(closed.map_or(0, |closed| closed + 1));
+        let (first, second) = if after.iter().any(counts) { (before, after) } else { (records, &[][..]) };
+        if !first.is_empty() {
+            self.write(first, closed.unwrap_or(0))?;
+        }
+        if closed.is_some() {
+            self.erase_key()?;
+        }
+        if second.is_empty() { Ok(()) } else { self.write(second, 0) }
+    }
+
+    /// Writes records in one transaction, but for what those before the checkpoint `closed` say of updates.
+    fn write(&mut self, records: &[Record], closed: usize) -> Result<(), StoreError> {
         let database = match self.database.take() {
             Some(database) => database,
             None => self.opened()?,
         };
-        tables::apply(&database, records).map_err(|error| error.at(&self.path))?;
+        let written = tables::apply(&database, &mut self.sealer, records, closed);
+        written.map_err(|error| error.at(&self.path))?;
         self.database = Some(database);
         Ok(())
+    }
+
+    /// Erases the key of a round of which nothing is stored: a crash may have left it.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it can be neither looked for nor erased.
+    pub fn erase_key(&mut self) -> Result<(), StoreError> {
+        self.sealer.end().map_err(|error| error.at(&self.path))
     }
 
     /// Everything that a restart goes on from, if there is a campaign.
@@ -157,7 +202,7 @@ impl Store {
     /// [`StoreError`] if it cannot be read, or not be made sense of.
     pub fn load(&self) -> Result<Option<Stored>, StoreError> {
         let database = self.database()?;
-        quietly(|| tables::load(database)).map_err(|error| error.at(&self.path))
+        quietly(|| tables::load(database, &self.sealer)).map_err(|error| error.at(&self.path))
     }
 
     /// Lines of the journal from `first` on.
@@ -198,8 +243,17 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
 /// As [`Store::open`] and [`Store::load`]; [`StoreError::Locked`] where a server runs.
 pub fn read(directory: &Path) -> Result<Option<Stored>, StoreError> {
     if [FILE, OLD].into_iter().any(|file| directory.join(file).exists()) {
-        Store::open(directory)?.load()
+        Store::open(directory, NoEntropy)?.load()
     } else {
         Ok(None)
+    }
+}
+
+/// Reading needs no keys that are new.
+struct NoEntropy;
+
+impl Entropy for NoEntropy {
+    fn fill(&mut self, _: &mut [u8]) -> Result<(), KeyError> {
+        Err(KeyError::NoEntropy)
     }
 }

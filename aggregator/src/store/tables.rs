@@ -4,14 +4,16 @@ use fedspan_protocol::message::RoundId;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 use super::error::Fault;
 use super::record::{Counted, Record, Stored};
+use super::seal::Sealer;
 use crate::engine::Checkpoint;
 use crate::privacy::Account;
 
-/// What this version writes. 1 was a file of its own.
-pub(super) const FORMAT: u32 = 2;
+/// What this version writes. 1 was a file of its own; in 2 updates were not encrypted.
+pub(super) const FORMAT: u32 = 3;
 
 type Bytes = &'static [u8];
 
@@ -55,7 +57,13 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
     Ok(write.commit()?)
 }
 
-pub(super) fn apply(database: &Database, records: &[Record]) -> Result<(), Fault> {
+/// Records before the checkpoint `closed` say nothing of updates that would still be there after it.
+pub(super) fn apply(
+    database: &Database,
+    sealer: &mut Sealer,
+    records: &[Record],
+    closed: usize,
+) -> Result<(), Fault> {
     let write = database.begin_write()?;
     {
         let mut updates = write.open_table(UPDATES)?;
@@ -63,16 +71,19 @@ pub(super) fn apply(database: &Database, records: &[Record]) -> Result<(), Fault
         let mut journal = write.open_table(JOURNAL)?;
         let mut accounts = write.open_table(ACCOUNTS)?;
         let mut checkpoints = write.open_table(CHECKPOINT)?;
-        for record in records {
+        for (place, record) in records.iter().enumerate() {
             match record {
                 Record::Checkpoint(checkpoint) => {
                     checkpoints.insert((), encode(checkpoint)?.as_slice())?;
                     updates.retain(|_, _| false)?;
                     out.retain(|_, ()| false)?;
                 }
+                Record::Counted(..) | Record::Out(_) if place < closed => {}
                 Record::Counted(device, counted) => {
-                    let RoundId { round, stage } = counted.update.id;
-                    updates.insert((round, stage, *device), encode(counted)?.as_slice())?;
+                    let id @ RoundId { round, stage } = counted.update.id;
+                    sealer.begin(id)?;
+                    let sealed = sealer.seal(id, *device, &Zeroizing::new(encode(counted)?))?;
+                    updates.insert((round, stage, *device), sealed.as_slice())?;
                     out.remove(device)?;
                 }
                 Record::Out(device) => drop(out.insert(device, ())?),
@@ -86,7 +97,7 @@ pub(super) fn apply(database: &Database, records: &[Record]) -> Result<(), Fault
     Ok(write.commit()?)
 }
 
-pub(super) fn load(database: &impl ReadableDatabase) -> Result<Option<Stored>, Fault> {
+pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<Option<Stored>, Fault> {
     check_format(database)?;
     let read = database.begin_read()?;
     let about = match read.open_table(ABOUT) {
@@ -105,16 +116,21 @@ pub(super) fn load(database: &impl ReadableDatabase) -> Result<Option<Stored>, F
     if checkpoint.iter().flat_map(|checkpoint| &checkpoint.state).any(|value| !value.is_finite()) {
         return Err(Fault::Damaged("the checkpoint holds values that are not finite".to_owned()));
     }
+    let open = checkpoint.as_ref().filter(|checkpoint| checkpoint.open.is_some()).map(|open| open.id);
+    let mut opener = None;
     let mut updates = Vec::new();
     for entry in read.open_table(UPDATES)?.iter()? {
-        let (key, bytes) = entry?;
+        let (key, sealed) = entry?;
         let (round, stage, device) = key.value();
-        let counted: Counted = decode("an update", bytes.value())?;
-        let open = checkpoint.as_ref().filter(|checkpoint| checkpoint.open.is_some());
-        if counted.update.id != (RoundId { round, stage })
-            || open.is_none_or(|open| open.id != counted.update.id)
-        {
-            return Err(Fault::Damaged(format!("an update of device {device} is of another round")));
+        let other = || Fault::Damaged(format!("an update of device {device} is of another round"));
+        let id = open.filter(|open| *open == RoundId { round, stage }).ok_or_else(other)?;
+        let opener = match &mut opener {
+            Some(opener) => opener,
+            none => none.insert(sealer.opener(id)?),
+        };
+        let counted: Counted = decode("an update", &opener.open(device, sealed.value())?)?;
+        if counted.update.id != id {
+            return Err(other());
         }
         updates.push((device, counted));
     }

@@ -142,7 +142,8 @@ proptest! {
 /// What nobody reads is text as well: the format's own library refuses such a header (found by fuzzing).
 #[test]
 fn bytes_that_are_no_text_are_refused_where_nobody_reads_them() {
-    let mut bytes = file(r#"{"t": {"dtype": "F32", "unread": "?", "shape": [1], "data_offsets": [0, 4]}}"#, 4);
+    let mut bytes =
+        file(r#"{"t": {"dtype": "F32", "unread": "?", "shape": [1], "data_offsets": [0, 4]}}"#, 4);
     let place = bytes.iter().position(|byte| *byte == b'?').expect("it is there");
     bytes[place] = 0x9e;
     assert!(SafeTensors::deserialize(&bytes).is_err());

@@ -3,9 +3,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use fedspan_aggregator::store::{KeyPlace, Store};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use redb::StorageBackend;
+use zeroize::Zeroizing;
 
 /// Bytes that a disk writes as one.
 const SECTOR: usize = 512;
@@ -34,6 +36,10 @@ struct Inner {
     durable: Vec<u8>,
     /// What was written since the last sync.
     pending: Vec<Write>,
+    /// The file with the key of the open round; what is done to it is durable.
+    key: Option<Vec<u8>>,
+    /// Every key that was ever there.
+    keys: Vec<Vec<u8>>,
     faults: Faults,
     random: ChaCha8Rng,
     /// Counts cuts: a server that was switched off writes nothing any more.
@@ -57,6 +63,8 @@ impl Disk {
             seen: Vec::new(),
             durable: Vec::new(),
             pending: Vec::new(),
+            key: None,
+            keys: Vec::new(),
             faults: Faults::None,
             random,
             life: 0,
@@ -71,10 +79,22 @@ impl Disk {
         Storage { disk: self.clone(), life: self.inner().life }
     }
 
-    /// The same, as often as it is asked for.
-    pub fn again(&self) -> impl Fn() -> Storage + Send + 'static {
+    /// A store on it.
+    pub fn store(&self) -> Store {
+        let entropy = ChaCha8Rng::seed_from_u64(self.inner().random.next_u64());
         let disk = self.clone();
-        move || disk.storage()
+        Store::over(move || disk.storage(), self.storage(), entropy).unwrap()
+    }
+
+    /// The key of the open round, and every key that was ever there.
+    pub fn keys(&self) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
+        let inner = self.inner();
+        (inner.key.clone(), inner.keys.clone())
+    }
+
+    /// What a backup has.
+    pub fn image(&self) -> Vec<u8> {
+        self.inner().seen.clone()
     }
 
     pub fn fail(&self, faults: Faults) {
@@ -159,5 +179,39 @@ impl StorageBackend for Storage {
         inner.seen[offset as usize..end].copy_from_slice(data);
         inner.pending.push(Write::Bytes(offset, data.to_vec()));
         Ok(())
+    }
+}
+
+/// What fails has been done, or has not, or half: a key that is being erased is noise first, and one that is being written is there
+/// or not.
+impl KeyPlace for Storage {
+    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
+        Ok(self.inner()?.key.clone().map(Zeroizing::new))
+    }
+
+    fn write(&self, key: &[u8]) -> std::io::Result<()> {
+        let failed = self.changing().err();
+        let mut inner = self.inner()?;
+        assert_eq!(inner.key, None, "where a key is");
+        if failed.is_none() || inner.random.next_u32() % 2 == 0 {
+            inner.key = Some(key.to_vec());
+            inner.keys.push(key.to_vec());
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn erase(&self) -> std::io::Result<()> {
+        if self.inner()?.key.is_none() {
+            return Ok(());
+        }
+        let failed = self.changing().err();
+        let mut inner = self.inner()?;
+        match inner.random.next_u32() % 3 {
+            _ if failed.is_none() => inner.key = None,
+            0 => inner.key = None,
+            1 => inner.key = Some(vec![0; inner.key.as_ref().map_or(0, Vec::len)]),
+            _ => {}
+        }
+        failed.map_or(Ok(()), Err)
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security, Shape};
 use fedspan_aggregator::server::{Server, Status, query};
+use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -111,7 +112,7 @@ pub async fn run(
     };
     let security = keys::security(plan);
     let protection = keys::protection(&security, plan)?;
-    let mut server = Server::bind(fleet(plan, security), 1, protection).await?;
+    let mut server = Server::bind(fleet(plan, security), 1, SysRng, protection).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
     let mut boards: Vec<Life> = Vec::new();

@@ -12,6 +12,7 @@ use std::time::Duration;
 use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_protocol::message::RoundOpen;
+use getrandom::SysRng;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -144,7 +145,7 @@ pub async fn run(
     mut progress: impl FnMut(&serde_json::Value),
 ) -> Result<Status, LiveError> {
     let Plan { scenario, dataset, unit, state } = plan;
-    let server = Server::bind(campaign(scenario, dataset, state)?, 1, Protection::Plaintext).await?;
+    let server = Server::bind(campaign(scenario, dataset, state)?, 1, SysRng, Protection::Plaintext).await?;
     let address = server.address()?.to_string();
     let mut serving = JoinSet::new();
     serving.spawn(server.serve(std::future::pending(), true));

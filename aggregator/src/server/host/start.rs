@@ -25,7 +25,7 @@ impl Host {
     pub(in crate::server) fn new(
         fleet: &Fleet,
         store: Store,
-        entropy: u64,
+        campaign: u64,
         keys: Option<(KeyDesk, Box<dyn Entropy>)>,
     ) -> Result<Self, ServeError> {
         let engine = fleet.engine();
@@ -36,7 +36,7 @@ impl Host {
         let mut journal = if fleet.journal { Some(Journal::open(&directory)?) } else { None };
         let about = Campaign {
             configuration: fleet.fingerprint(),
-            number: entropy,
+            number: campaign,
             expected: fleet.expected,
             journal: journal.as_ref().map(Journal::lines),
         };

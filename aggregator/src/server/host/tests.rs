@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fedspan_protocol::message::{Decline, DeclineReason, Privacy, Refusal, RoundId};
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::Role;
+use getrandom::SysRng;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
+use zeroize::Zeroizing;
 
 use super::*;
 use crate::algorithm::Tensor;
@@ -18,7 +20,7 @@ use crate::engine::{Opening, Update};
 use crate::journal;
 use crate::keys::{AcceptedKey, Cost, Entropy, KeyStore, KeyTable, Unlock};
 use crate::server::mailbox::{Receiver, mailbox};
-use crate::store::Store;
+use crate::store::{KeyPlace, Store};
 
 fn host(state: &std::path::Path) -> Host {
     host_with(state, None)
@@ -26,7 +28,7 @@ fn host(state: &std::path::Path) -> Host {
 
 fn host_with(state: &std::path::Path, keys: Option<(KeyDesk, Box<dyn Entropy>)>) -> Host {
     let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
-    Host::new(&fleet, Store::open(state).unwrap(), 1, keys).unwrap()
+    Host::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys).unwrap()
 }
 
 fn text(state: &std::path::Path) -> String {
@@ -74,6 +76,26 @@ impl StorageBackend for Disk {
     }
 }
 
+/// Where the key of a round lies while these tests run.
+#[derive(Default)]
+struct Place(Mutex<Option<Vec<u8>>>);
+
+impl KeyPlace for Place {
+    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
+        Ok(self.0.lock().unwrap().clone().map(Zeroizing::new))
+    }
+
+    fn write(&self, key: &[u8]) -> std::io::Result<()> {
+        *self.0.lock().unwrap() = Some(key.to_vec());
+        Ok(())
+    }
+
+    fn erase(&self) -> std::io::Result<()> {
+        *self.0.lock().unwrap() = None;
+        Ok(())
+    }
+}
+
 /// While the disk is full nothing is acknowledged, and it is said; when there is room what waited is done, once.
 #[test]
 fn a_full_disk_delays_acknowledgements() {
@@ -82,7 +104,9 @@ fn a_full_disk_delays_acknowledgements() {
     let (disk, text) = (Disk::default(), format!("journal = false\n{}", text(state.path())));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let own = disk.clone();
-    let mut host = Host::new(&fleet, Store::over(move || own.clone()).unwrap(), 1, None).unwrap();
+    let mut host =
+        Host::new(&fleet, Store::over(move || own.clone(), Place::default(), SysRng).unwrap(), 1, None)
+            .unwrap();
     let (sender, mut commands) = mailbox(64);
     let (other, mut others) = mailbox(64);
     take(&mut host, 0, What::Hello(0, Privacy::None, sender));

@@ -1,0 +1,70 @@
+//! The file in which the key of the open round lies.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use super::seal::KeyPlace;
+use crate::keys::{beside, create_private, sync_directory};
+
+/// Its name in the state directory.
+pub const KEY_FILE: &str = "round.key";
+
+/// Longest file that is looked at.
+const LONGEST: u64 = 4096;
+
+/// A small file, for its owner alone.
+#[derive(Debug)]
+pub(super) struct KeyFile {
+    path: PathBuf,
+}
+
+impl KeyFile {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { path: directory.join(KEY_FILE) }
+    }
+
+    fn partial(&self) -> PathBuf {
+        beside(&self.path, ".partial")
+    }
+}
+
+impl KeyPlace for KeyFile {
+    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
+        match std::fs::metadata(&self.path) {
+            // What is longer is no key.
+            Ok(about) if about.len() > LONGEST => Ok(Some(Zeroizing::default())),
+            Ok(_) => std::fs::read(&self.path).map(|bytes| Some(Zeroizing::new(bytes))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, key: &[u8]) -> std::io::Result<()> {
+        let partial = self.partial();
+        erase(&partial)?;
+        create_private(&partial, key).map_err(std::io::Error::other)?;
+        std::fs::rename(&partial, &self.path)?;
+        sync_directory(&self.path)
+    }
+
+    fn erase(&self) -> std::io::Result<()> {
+        erase(&self.partial())?;
+        erase(&self.path)
+    }
+}
+
+/// What is overwritten need not be gone for good.
+fn erase(path: &Path) -> std::io::Result<()> {
+    let mut file: File = match OpenOptions::new().write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let length = usize::try_from(file.metadata()?.len().min(LONGEST)).unwrap_or_default();
+    file.write_all(&vec![0; length])?;
+    file.sync_data()?;
+    std::fs::remove_file(path)
+}

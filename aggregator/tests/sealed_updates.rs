@@ -1,0 +1,220 @@
+//! Stored updates are noise without the key of their round, and the key is gone when the round is over.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use common::Scratch;
+use common::storage::{Disk, Faults};
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update};
+use fedspan_aggregator::keys::{Entropy, KeyError};
+use fedspan_aggregator::store::{Counted, FILE, KEY_FILE, Record, Store, StoreError, read};
+use fedspan_protocol::message::RoundId;
+use fedspan_protocol::tensor::Role;
+use getrandom::SysRng;
+use proptest::prelude::*;
+
+/// What every update here holds, often.
+const MARK: f32 = 1.234_567_9;
+
+fn opened(round: u32) -> Record {
+    let open = Some(Underway { at: 17, fleet: vec![1, 5, 9] });
+    let id = RoundId { round, stage: 3 };
+    Record::Checkpoint(Checkpoint { id, done: Phase::Train(round - 1), rounds: 50, state: vec![1.0], open })
+}
+
+fn counted(round: u32, order: u32, device: DeviceId) -> Record {
+    let values = vec![MARK; 32];
+    let update = Update {
+        id: RoundId { round, stage: 3 },
+        samples: order + 1,
+        skipped: 0,
+        descriptors: Vec::new(),
+        tensors: vec![Tensor { role: Role::Gradient, rows: 32, cols: 1, values }],
+    };
+    Record::Counted(device, Counted { order, at: 20, update })
+}
+
+fn finds(bytes: &[u8]) -> bool {
+    let mark = [MARK.to_le_bytes(), MARK.to_le_bytes()].concat();
+    bytes.windows(mark.len()).any(|window| window == mark)
+}
+
+/// The devices whose updates are there, in order.
+fn there(store: &Store) -> Result<Vec<DeviceId>, StoreError> {
+    Ok(store.load()?.unwrap().updates.iter().map(|(device, _)| *device).collect())
+}
+
+fn key(directory: &Path) -> Option<Vec<u8>> {
+    std::fs::read(directory.join(KEY_FILE)).ok()
+}
+
+#[test]
+fn a_key_lives_as_long_as_its_round() {
+    let directory = Scratch::new();
+    let path = directory.path();
+    let mut store = Store::open(path, SysRng).unwrap();
+    store.begin(1, "").unwrap();
+    store.apply(&[opened(7)]).unwrap();
+    assert_eq!(key(path), None, "nothing has been counted yet");
+    store.apply(&[counted(7, 0, 9)]).unwrap();
+    let first = key(path).expect("the key of round 7");
+    assert_eq!(std::fs::metadata(path.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(store);
+    // The next server takes it up.
+    let mut store = Store::open(path, SysRng).unwrap();
+    store.apply(&[counted(7, 1, 5)]).unwrap();
+    assert_eq!((there(&store).unwrap(), key(path)), (vec![9, 5], Some(first.clone())));
+    let backup = std::fs::read(path.join(FILE)).unwrap();
+    assert!(!finds(&backup), "an update in the clear");
+    store.apply(&[opened(8)]).unwrap();
+    assert_eq!(key(path), None);
+    store.apply(&[counted(8, 0, 9), Record::Line(0, "{}".to_owned())]).unwrap();
+    let second = key(path).expect("the key of round 8");
+    assert_ne!(first, second);
+    // All of a round in one breath with the opening of the next, and what counts there.
+    store.apply(&[counted(8, 1, 1), opened(9), counted(9, 0, 5), counted(9, 1, 1)]).unwrap();
+    assert_eq!(there(&store).unwrap(), [5, 1]);
+    assert!(key(path).is_some_and(|third| third != second));
+    drop(store);
+    assert!(!finds(&std::fs::read(path.join(FILE)).unwrap()));
+
+    // The backup of round 7 without its key, with another one, and with its own.
+    let old = Scratch::new();
+    std::fs::write(old.path().join(FILE), &backup).unwrap();
+    let error = read(old.path()).unwrap_err().to_string();
+    assert!(error.contains("the key of the stored updates (round.key) is missing"), "{error}");
+    std::fs::write(old.path().join(KEY_FILE), &second).unwrap();
+    let error = read(old.path()).unwrap_err().to_string();
+    assert!(error.contains("is that of round 8, stage 3, and they are of round 7, stage 3"), "{error}");
+    for place in 0..first.len() {
+        let mut flipped = first.clone();
+        flipped[place] ^= 1;
+        std::fs::write(old.path().join(KEY_FILE), &flipped).unwrap();
+        assert!(matches!(read(old.path()), Err(StoreError::Damaged { .. })), "byte {place}");
+    }
+    for length in [0, 1, first.len() - 1, 5000] {
+        std::fs::write(old.path().join(KEY_FILE), vec![7; length]).unwrap();
+        assert!(matches!(read(old.path()), Err(StoreError::Damaged { .. })), "{length} bytes");
+    }
+    std::fs::write(old.path().join(KEY_FILE), &first).unwrap();
+    assert_eq!(read(old.path()).unwrap().unwrap().updates.len(), 2);
+}
+
+/// What lies where a key belongs is of no interest where nothing has been counted, and gone when something is.
+#[test]
+fn leftovers_are_replaced() {
+    let directory = Scratch::new();
+    let path = directory.path();
+    let mut store = Store::open(path, SysRng).unwrap();
+    store.begin(1, "").unwrap();
+    store.apply(&[opened(7)]).unwrap();
+    for name in [KEY_FILE, "round.key.partial"] {
+        std::fs::write(path.join(name), b"half a key").unwrap();
+    }
+    assert!(there(&store).unwrap().is_empty());
+    store.apply(&[counted(7, 0, 9)]).unwrap();
+    assert_eq!(there(&store).unwrap(), [9]);
+    assert!(!path.join("round.key.partial").exists());
+    store.begin(2, "").unwrap();
+    assert_eq!(key(path), None, "another campaign");
+    // A directory is no key, and cannot be erased like one.
+    store.apply(&[opened(7)]).unwrap();
+    std::fs::create_dir(path.join(KEY_FILE)).unwrap();
+    let error = store.apply(&[counted(7, 0, 9)]).unwrap_err();
+    assert!(error.may_pass() && error.to_string().contains(KEY_FILE), "{error}");
+    std::fs::remove_dir(path.join(KEY_FILE)).unwrap();
+    store.apply(&[counted(7, 0, 9)]).unwrap();
+    assert_eq!(there(&store).unwrap(), [9]);
+}
+
+/// Fails now and then.
+struct Dry(u32);
+
+impl Entropy for Dry {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
+        self.0 += 1;
+        if self.0.is_multiple_of(3) { SysRng.fill(bytes) } else { Err(KeyError::NoEntropy) }
+    }
+}
+
+#[test]
+fn without_randomness_nothing_is_written() {
+    let directory = Scratch::new();
+    let mut store = Store::open(directory.path(), Dry(0)).unwrap();
+    store.begin(1, "").unwrap();
+    store.apply(&[opened(7)]).unwrap();
+    let mut failed = 0;
+    while let Err(error) = store.apply(&[counted(7, 0, 9)]) {
+        assert!(matches!(error, StoreError::NoEntropy) && error.may_pass(), "{error}");
+        failed += 1;
+        assert!(failed < 10);
+    }
+    assert!(failed > 0);
+    assert_eq!(there(&store).unwrap(), [9]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// Rounds over a disk that fails and whose power is cut: what was applied is there and can be read, a key is there only as long
+    /// as its round, none is used for two, and nothing is ever in the clear.
+    #[test]
+    fn keys_follow_their_rounds(
+        seed in any::<u64>(),
+        steps in prop::collection::vec((0u8..4, prop::option::weighted(0.3, 0u32..25), any::<bool>()), 1..40),
+    ) {
+        let disk = Disk::new(seed);
+        let mut store = disk.store();
+        store.begin(1, "").unwrap();
+        store.apply(&[opened(1)]).unwrap();
+        let (mut round, mut count) = (1, 0);
+        for (what, fault, waits) in steps {
+            let mut records = Vec::new();
+            let (before, from) = (round, count);
+            for _ in 0..what {
+                records.push(counted(round, count, count.into()));
+                count += 1;
+            }
+            if what % 2 == 0 {
+                round += 1;
+                records.push(opened(round));
+                count = 0;
+                if what == 2 {
+                    records.push(counted(round, 0, 0));
+                    count = 1;
+                }
+            }
+            if let Some(after) = fault {
+                disk.fail(Faults::After(after));
+            }
+            let applied = store.apply(&records);
+            disk.fail(Faults::None);
+            if applied.is_err() && waits {
+                store.apply(&records).unwrap();
+            } else if applied.is_err() {
+                disk.cut();
+                store = disk.store();
+                let stored = store.load().unwrap().unwrap();
+                // All of it, nothing of it, or, of two rounds, the end of the first.
+                let found = (stored.open().unwrap().round, stored.updates.len() as u32);
+                prop_assert!([(before, from), (round, count), (round, 0)].contains(&found), "{found:?}");
+                (round, count) = found;
+            }
+            let (key, _) = disk.keys();
+            if applied.is_ok() || waits {
+                prop_assert_eq!(key.is_some(), count > 0, "round {} with {} updates", round, count);
+            }
+            let devices: Vec<u64> = (0..count.into()).collect();
+            prop_assert_eq!(there(&store).unwrap(), devices);
+            prop_assert!(!finds(&disk.image()));
+        }
+        let (_, keys) = disk.keys();
+        let distinct: BTreeSet<&Vec<u8>> = keys.iter().collect();
+        prop_assert_eq!(distinct.len(), keys.len(), "a key came twice");
+    }
+}
