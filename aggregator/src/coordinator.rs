@@ -146,6 +146,12 @@ impl Coordinator {
         &self.engine
     }
 
+    /// The number of the journal's next line; 0 where none is kept.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.next_line.unwrap_or(0)
+    }
+
     /// The campaign's number.
     #[must_use]
     pub fn campaign(&self) -> u64 {

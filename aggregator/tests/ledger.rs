@@ -166,7 +166,7 @@ fn what_a_server_asks_of_devices_that_hide() {
 }
 
 #[test]
-fn a_ledger_is_never_below_what_a_device_says() {
+fn an_account_is_what_a_device_says_and_what_comes_after_that() {
     let mut ledger = Ledger::default();
     ledger.heard(1, Privacy::None);
     assert!(ledger.accounts().is_empty());
@@ -190,6 +190,65 @@ fn a_ledger_is_never_below_what_a_device_says() {
     assert_eq!(each.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [3, 7]);
     assert_eq!(largest, each[0].1);
     assert_eq!(each[1].1, epsilon_of(700, Delta::USUAL));
+}
+
+/// A device that has computed an update and lost its link says so in its next hello, and sends the update after that: it has paid
+/// once. Found by simulated disasters.
+#[test]
+fn what_was_paid_before_a_hello_is_not_paid_again_after_it() {
+    let said = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
+    let mut ledger = Ledger::default();
+    ledger.heard(7, said(0));
+    // Round 1 was paid for, its link is lost, and it comes after the hello.
+    ledger.heard(7, said(100));
+    ledger.received(7, 1, 1);
+    assert_eq!(ledger.accounts()[&7].spent, 200, "as if it had not been paid for");
+    ledger.received(7, 2, 1);
+    assert_eq!(ledger.accounts()[&7].spent, 300);
+    // The truth, both times.
+    for _ in 0..2 {
+        ledger.heard(7, said(200));
+        assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (200, 0));
+    }
+    // Less than what has certainly been paid.
+    ledger.received(7, 3, 1);
+    ledger.received(7, 4, 1);
+    ledger.heard(7, said(299));
+    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (400, 1));
+}
+
+proptest! {
+    /// Honest devices that lose links, updates and acknowledgements: never below the truth, and the truth after every hello.
+    #[test]
+    fn an_account_is_the_truth_after_every_hello(steps in prop::collection::vec((0u8..4, 1u32..4), 1..60)) {
+        let mut ledger = Ledger::default();
+        // What it has paid, and the update that waits: its round and releases.
+        let (mut paid, mut ready, mut round) = (0u64, None, 0u32);
+        ledger.heard(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
+        for (step, releases) in steps {
+            match step {
+                0 => {
+                    ledger.heard(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
+                    prop_assert_eq!(ledger.accounts()[&7].spent, paid);
+                }
+                // A round is opened; what waited is not sent any more.
+                1 => {
+                    round += 1;
+                    paid += 10 * u64::from(releases);
+                    ready = Some((round, releases));
+                }
+                // It comes, or comes again.
+                _ => {
+                    if let Some((round, releases)) = ready {
+                        ledger.received(7, round, releases);
+                    }
+                }
+            }
+            prop_assert_eq!(ledger.fell_back(), 0);
+        }
+        ledger.heard(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
+        prop_assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (paid, 0));
+    }
 }
 
 #[test]

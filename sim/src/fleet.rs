@@ -10,7 +10,7 @@ use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::session::{Config, Millis, Protection};
-use fedspan_client::store::NoStore;
+use fedspan_client::store::{NoStore, Store};
 use fedspan_client::{Event, Linear, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
@@ -187,8 +187,24 @@ impl Build {
         joins: Joins,
         random: ChaCha8Rng,
     ) -> Result<SimSession, BuildError> {
+        self.session_over(config, protection, client, joins, NoStore, random)
+    }
+
+    /// The same with a storage of its own.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn session_over<P: Store>(
+        &self,
+        config: Config,
+        protection: Protection,
+        client: &Client,
+        joins: Joins,
+        store: P,
+        random: ChaCha8Rng,
+    ) -> Result<Session<SimTask, ClientSource, P, ChaCha8Rng>, BuildError> {
         let task = self.task(config.device, client.train.len(), joins)?;
-        Ok(Session::new(config, protection, task, client.source(), NoStore, random))
+        Ok(Session::new(config, protection, task, client.source(), store, random))
     }
 
     fn task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {

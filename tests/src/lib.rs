@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cycles;
+pub mod disasters;
 pub mod epochs;
 pub mod exponential;
 pub mod keys;

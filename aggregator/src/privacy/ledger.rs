@@ -1,5 +1,7 @@
 //! What the server knows of the devices' privacy budgets. It spends nothing: devices charge themselves, and refuse what
-//! is over their budget. The server's own account is there to be read, and is never below what devices say.
+//! is over their budget. The server's own account is there to be read. It is what a device says in its hello, and what came after
+//! that. The first update that comes after a hello may have been paid for before it and waited for a link: it is added as if it had
+//! not, so that between hellos an account is never below the truth, and the next hello says which it was.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +19,14 @@ pub struct Account {
     pub release: u32,
     /// What all may cost.
     pub budget: u64,
-    /// What they have cost: what was received here, and no less than the device has said.
+    /// What they have cost: what the device has said, and what was received here since.
     pub spent: u64,
     /// The last round of which an update has come.
     round: u32,
+    /// Nothing has come since the device has said that.
+    is_told: bool,
+    /// The part of `spent` that the device may have said as well: what came first since then.
+    doubtful: u64,
 }
 
 /// All accounts.
@@ -36,8 +42,10 @@ impl Ledger {
     pub fn heard(&mut self, device: DeviceId, said: Privacy) {
         let Privacy::Gaussian { release, budget, spent } = said else { return };
         let account = self.accounts.entry(device).or_default();
-        self.fell_back += u64::from(spent < account.spent);
-        *account = Account { release, budget, spent: spent.max(account.spent), ..*account };
+        let fell_back = spent < account.spent.saturating_sub(account.doubtful);
+        self.fell_back += u64::from(fell_back);
+        let spent = if fell_back { account.spent } else { spent };
+        *account = Account { release, budget, spent, is_told: true, doubtful: 0, ..*account };
     }
 
     /// An update of so many noisy releases has come. A device has one for each round: whatever became of it, the same again
@@ -47,6 +55,9 @@ impl Ledger {
             account.round = round;
             let cost = u64::from(account.release).saturating_mul(releases.into());
             account.spent = account.spent.saturating_add(cost);
+            if std::mem::take(&mut account.is_told) {
+                account.doubtful = cost;
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fedspan_aggregator::store::{KeyPlace, Store};
+use fedspan_aggregator::store::{KeyPlace, Store, StoreError};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use redb::StorageBackend;
@@ -81,9 +81,14 @@ impl Disk {
 
     /// A store on it.
     pub fn store(&self) -> Store {
+        self.try_store().unwrap()
+    }
+
+    /// A store on it, unless it fails.
+    pub fn try_store(&self) -> Result<Store, StoreError> {
         let entropy = ChaCha8Rng::seed_from_u64(self.inner().random.next_u64());
         let disk = self.clone();
-        Store::over(move || disk.storage(), self.storage(), entropy).unwrap()
+        Store::over(move || disk.storage(), self.storage(), entropy)
     }
 
     /// The key of the open round, and every key that was ever there.

@@ -1,0 +1,84 @@
+//! What befalls a world, and when.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::Rng;
+
+use super::Millis;
+use super::plan::{percent, within};
+
+/// One disaster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Disaster {
+    /// The server's power goes, for so long; what it had not synced is lost, or not, or torn.
+    ServerCrash(Millis),
+    /// Its disk is full after so many more writes, for so long.
+    DiskFull(u32, Millis),
+    /// Its clock jumps.
+    ServerJump(Millis),
+    /// A device's power goes, for so long.
+    DeviceCrash(usize, Millis),
+    /// The same in the middle of a write to its flash, after so many bytes.
+    FlashCut(usize, usize),
+    /// A device's clock jumps.
+    DeviceJump(usize, Millis),
+    /// A link ends.
+    LinkReset(usize),
+    /// Nothing passes between a device and the server for so long.
+    Partition(usize, Millis),
+    /// Nothing passes between anybody and the server.
+    Blackout(Millis),
+    /// A device's key counts no more.
+    Revocation(usize),
+}
+
+/// How many of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Of all kinds.
+    pub disasters: usize,
+    /// Crashes of the server.
+    pub crashes: usize,
+    /// Devices that lost their power.
+    pub cuts: usize,
+}
+
+/// How long disasters go on.
+pub fn horizon(random: &mut ChaCha8Rng) -> Millis {
+    within(random, 10_000, 90_000)
+}
+
+/// What befalls a world of so many devices until `horizon`, in no order. Some worlds know no disaster of some kinds.
+pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool) -> Vec<(Millis, Disaster)> {
+    let mut all = Vec::new();
+    for kind in 0..10u32 {
+        let most = match kind {
+            0 | 3 | 4 | 6 => 6,
+            9 => 1,
+            _ => 3,
+        };
+        let count = if percent(random, 35) { 0 } else { within(random, 0, most + 1) };
+        for _ in 0..count {
+            let at = within(random, 0, horizon);
+            let device = usize::try_from(random.next_u32()).unwrap_or_default() % devices.max(1);
+            let disaster = match kind {
+                0 => Disaster::ServerCrash(within(random, 20, 15_000)),
+                1 => {
+                    let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
+                    Disaster::DiskFull(writes, within(random, 100, 8_000))
+                }
+                2 => Disaster::ServerJump(within(random, 1, 100_000)),
+                3 => Disaster::DeviceCrash(device, within(random, 20, 20_000)),
+                4 => Disaster::FlashCut(device, usize::try_from(within(random, 1, 700)).unwrap_or(1)),
+                5 => Disaster::DeviceJump(device, within(random, 1, 100_000)),
+                6 => Disaster::LinkReset(device),
+                7 => Disaster::Partition(device, within(random, 100, 50_000)),
+                8 => Disaster::Blackout(within(random, 100, 40_000)),
+                // Enough are left to go on.
+                _ if keys && devices > 3 => Disaster::Revocation(device),
+                _ => continue,
+            };
+            all.push((at, disaster));
+        }
+    }
+    all
+}

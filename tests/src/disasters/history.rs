@@ -1,0 +1,190 @@
+//! What was promised, and what must be true of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use fedspan_aggregator::coordinator::Coordinator;
+use fedspan_aggregator::engine::{DeviceId, Opening, RoundRecord, Update};
+use fedspan_aggregator::journal::{Line, Outcome};
+use fedspan_protocol::frame::crc32c;
+use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
+
+use super::plan::Plan;
+use super::reference::{Calm, Round, compare};
+
+/// Something that must never be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Violation(String);
+
+impl Violation {
+    /// In a sentence.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Everything that somebody was told.
+#[derive(Debug, Default)]
+pub struct History {
+    /// What a round's number means: its stage, and what was sent with it.
+    opened: BTreeMap<u32, (RoundId, u32)>,
+    /// That an update counts: told for the first time, and as a repetition.
+    told: BTreeSet<(DeviceId, u32)>,
+    again: BTreeSet<(DeviceId, u32)>,
+    /// The same as devices have heard it.
+    heard: BTreeSet<(DeviceId, u32)>,
+    committed: BTreeSet<u32>,
+    /// What was heard of each device for each round first.
+    updates: BTreeMap<(DeviceId, u32), Update>,
+    /// Devices whose keys count no more, and how many lines the journal had then.
+    revoked: BTreeMap<DeviceId, u64>,
+}
+
+impl History {
+    /// A device is asked.
+    pub fn opened(&mut self, opening: &Opening) -> Result<(), Violation> {
+        let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
+        let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        let this = (opening.id, crc32c(&bytes));
+        let known = *self.opened.entry(opening.id.round).or_insert(this);
+        if known.0 == this.0 {
+            return Ok(());
+        }
+        Err(Violation::new(format!(
+            "round {} was opened as {:?} and as {:?}",
+            opening.id.round, known.0, this.0
+        )))
+    }
+
+    /// An update has come.
+    pub fn sent(&mut self, device: DeviceId, update: Update) -> Result<(), Violation> {
+        let round = update.id.round;
+        let known = self.updates.entry((device, round)).or_insert_with(|| update.clone());
+        if *known == update {
+            return Ok(());
+        }
+        Err(Violation::new(format!(
+            "device {device} has sent two updates for round {round}, and they differ"
+        )))
+    }
+
+    /// A device is told what became of its update.
+    pub fn told(&mut self, device: DeviceId, ack: Ack) -> Result<(), Violation> {
+        let this = (device, ack.id.round);
+        match ack.outcome {
+            AckOutcome::Counted if !self.told.insert(this) => Err(Violation::new(format!(
+                "device {device} was told twice that it counts in round {}",
+                this.1
+            ))),
+            AckOutcome::Duplicate => {
+                self.again.insert(this);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A device has heard that it counts.
+    pub fn heard(&mut self, device: DeviceId, round: u32) {
+        self.heard.insert((device, round));
+    }
+
+    /// A round is over.
+    pub fn committed(&mut self, record: &RoundRecord) -> Result<(), Violation> {
+        let round = record.id.round;
+        if self.committed.last().is_some_and(|last| *last >= round) {
+            return Err(Violation::new(format!(
+                "round {round} was committed after {:?}",
+                self.committed.last()
+            )));
+        }
+        self.committed.insert(round);
+        Ok(())
+    }
+
+    /// A device's key counts no more; the journal has so many lines.
+    pub fn revoked(&mut self, device: DeviceId, lines: u64) {
+        self.revoked.entry(device).or_insert(lines);
+    }
+
+    /// Devices whose keys count no more.
+    pub fn is_revoked(&self, device: DeviceId) -> bool {
+        self.revoked.contains_key(&device)
+    }
+
+    /// Holds what is durable against what was said. Rounds, and updates that count.
+    pub fn verify(&self, plan: &Plan, coordinator: &Coordinator) -> Result<(usize, usize), Violation> {
+        let wrong = |what: String| Err(Violation::new(what));
+        let text = coordinator.store().journal(0).map_err(|error| Violation::new(error.to_string()))?;
+        let lines: Result<Vec<Line>, _> = text.iter().map(|line| serde_json::from_str(line)).collect();
+        let lines = lines.map_err(|error| Violation::new(format!("the journal: {error}")))?;
+        let mut counted = BTreeSet::new();
+        let mut open: BTreeSet<DeviceId> = BTreeSet::new();
+        let (mut rounds, mut last) = (Vec::new(), 0);
+        for (number, line) in (0..).zip(&lines) {
+            match line {
+                Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+                    if !counted.insert((answer.device, answer.round)) {
+                        return wrong(format!(
+                            "device {} counted twice in round {}",
+                            answer.device, answer.round
+                        ));
+                    }
+                    if self.revoked.get(&answer.device).is_some_and(|revoked| number >= *revoked) {
+                        return wrong(format!("device {} counted after its key was revoked", answer.device));
+                    }
+                    open.insert(answer.device);
+                }
+                Line::Opened(opened) => {
+                    if opened.round <= last {
+                        return wrong(format!("round {} was opened after round {last}", opened.round));
+                    }
+                    last = opened.round;
+                    open.clear();
+                }
+                Line::Committed(committed) => {
+                    let participants: BTreeSet<DeviceId> = committed.participants.iter().copied().collect();
+                    if participants != open || committed.participants.len() != open.len() {
+                        return wrong(format!(
+                            "round {} was committed with {participants:?} and had counted {open:?}",
+                            committed.round
+                        ));
+                    }
+                    rounds.push(Round {
+                        number: committed.round,
+                        counted: std::mem::take(&mut open),
+                        representation: committed.representation.clone(),
+                    });
+                }
+                _ => {}
+            }
+        }
+        for (device, round) in self.told.iter().chain(&self.again).chain(&self.heard) {
+            if !counted.contains(&(*device, *round)) {
+                return wrong(format!(
+                    "device {device} was told that it counts in round {round}, and that is lost"
+                ));
+            }
+        }
+        for (device, round) in &self.heard {
+            if !self.told.contains(&(*device, *round)) && !self.again.contains(&(*device, *round)) {
+                return wrong(format!(
+                    "device {device} believes that it counts in round {round}; nobody said so"
+                ));
+            }
+        }
+        // Updates of noise cannot be made again by devices that know nothing of the noise.
+        let same = match plan.is_private {
+            true => compare(plan, &rounds, &mut self.updates.clone()),
+            false => compare(plan, &rounds, &mut Calm::new(plan)?),
+        };
+        same?;
+        Ok((rounds.len(), counted.len()))
+    }
+}

@@ -1,0 +1,117 @@
+//! A link between a device and the server: a stream, which keeps everything in order and ends now and then, or a line, on
+//! which things are lost, repeated, damaged and overtaken, and which never ends.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::Rng;
+
+use super::Millis;
+use super::plan::{percent, within};
+
+/// How bad a link is.
+#[derive(Clone, Copy, Debug)]
+pub struct Quality {
+    /// Milliseconds on the way, at least.
+    pub latency: Millis,
+    /// And at most so many more.
+    pub jitter: Millis,
+    /// Bytes a second.
+    pub speed: u64,
+    /// Of a hundred frames of a line: lost, repeated, damaged.
+    pub lost: u32,
+    /// Repeated.
+    pub repeated: u32,
+    /// Damaged.
+    pub damaged: u32,
+}
+
+/// One direction of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    /// When what was sent last has come.
+    busy_until: Millis,
+}
+
+/// The link of one device.
+#[derive(Debug)]
+pub struct Link {
+    /// Which: another one after every end.
+    pub number: u64,
+    /// It stands, as far as the network knows.
+    pub is_up: bool,
+    /// Nothing passes until then.
+    pub parted_until: Millis,
+    pub quality: Quality,
+    is_line: bool,
+    ways: [Way; 2],
+}
+
+/// What comes of bytes that are sent.
+pub type Arrivals = Vec<(Millis, Vec<u8>)>;
+
+impl Link {
+    /// One that does not stand.
+    pub fn new(is_line: bool, random: &mut ChaCha8Rng) -> Self {
+        let slow = percent(random, 15);
+        let quality = Quality {
+            latency: within(random, 1, 80),
+            jitter: within(random, 1, 200),
+            speed: if slow { 600 } else { 100_000 },
+            lost: if is_line { 8 } else { 0 },
+            repeated: if is_line { 5 } else { 0 },
+            damaged: if is_line { 4 } else { 0 },
+        };
+        Self { number: 0, is_up: false, parted_until: 0, quality, is_line, ways: [Way::default(); 2] }
+    }
+
+    /// A new link: nothing of the old one comes any more.
+    pub fn renew(&mut self, now: Millis) {
+        self.number += 1;
+        self.is_up = true;
+        self.ways = [Way { busy_until: now }; 2];
+    }
+
+    /// It is good from now on.
+    pub fn heal(&mut self) {
+        self.parted_until = 0;
+        self.quality = Quality { lost: 0, repeated: 0, damaged: 0, ..self.quality };
+    }
+
+    /// Sends a frame, up or down: what comes of it, and when.
+    pub fn send(
+        &mut self,
+        now: Millis,
+        is_up: bool,
+        mut frame: Vec<u8>,
+        random: &mut ChaCha8Rng,
+    ) -> Arrivals {
+        let Quality { latency, jitter, speed, lost, repeated, damaged } = self.quality;
+        let Some(way) = self.ways.get_mut(usize::from(is_up)) else { return Vec::new() };
+        let sending = frame.len() as u64 * 1000 / speed;
+        if self.is_line {
+            let left = way.busy_until.max(now) + sending;
+            way.busy_until = left;
+            if now < self.parted_until || percent(random, lost) {
+                return Vec::new();
+            }
+            if percent(random, damaged)
+                && let Some(byte) = usize::try_from(random.next_u32()).ok().and_then(|at| {
+                    let length = frame.len().max(1);
+                    frame.get_mut(at % length)
+                })
+            {
+                *byte ^= 1 << (random.next_u32() % 8);
+            }
+            let copies = if percent(random, repeated) { 2 } else { 1 };
+            return (0..copies)
+                .map(|_| (left + latency + within(random, 0, jitter), frame.clone()))
+                .collect();
+        }
+        // A stream delivers later what it cannot deliver now, in pieces of any size.
+        let start = way.busy_until.max(now).max(self.parted_until) + sending;
+        let at = start.max(now + latency + within(random, 0, jitter));
+        way.busy_until = at;
+        let middle = usize::try_from(random.next_u64()).unwrap_or_default() % frame.len().max(1);
+        let rest = frame.split_off(middle);
+        [(at, frame), (at, rest)].into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect()
+    }
+}

@@ -1,0 +1,35 @@
+//! Disasters, simulated: the real coordinator with its store on a disk that fails, the real connections, and real devices with
+//! their flash, under one queue of events and one seed. Time is virtual, nothing sleeps, and the same seed is the same world.
+//!
+//! ```text
+//!  Device (session, flash) <-- Link (loses, repeats, damages, delays) --> Server (connections, coordinator) -- Disk (tears, forgets)
+//!                      \_____________________ World: queue, chaos ______________________/
+//!                                                  |
+//!                                               History: what was promised, and what must be true of it
+//! ```
+//!
+//! What is not the real thing: sockets, and the loop around the coordinator (`server`), which stands for the server's own.
+
+mod chaos;
+mod device;
+mod history;
+mod link;
+mod plan;
+mod queue;
+mod reference;
+mod server;
+mod world;
+
+#[path = "../../../edge-client/tests/common/nor.rs"]
+#[allow(clippy::all, clippy::unwrap_used, clippy::indexing_slicing, missing_docs, unreachable_pub)]
+mod nor;
+#[path = "../../../aggregator/tests/common/storage.rs"]
+#[allow(clippy::all, clippy::unwrap_used, clippy::indexing_slicing, missing_docs, unreachable_pub, dead_code)]
+mod storage;
+
+pub use chaos::Faults;
+pub use history::Violation;
+pub use world::{Report, run};
+
+/// Milliseconds of virtual time.
+type Millis = u64;

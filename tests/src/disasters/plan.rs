@@ -1,0 +1,112 @@
+//! What a seed decides before anything happens: the campaign, the fleet, its links.
+
+use fedspan_aggregator::config::{Fleet, RoundsSection};
+use fedspan_client::privacy::{NoiseMultiplier, Settings};
+use fedspan_client::store::record_len;
+use fedspan_sim::data::Dataset;
+use fedspan_sim::fleet::Build;
+use fedspan_sim::live::campaign;
+use fedspan_sim::noise::{Hiding, SLOT, Seeds};
+use fedspan_sim::scenario::Scenario;
+use rand_chacha::ChaCha8Rng;
+use rand_core::Rng;
+use std::time::Duration;
+
+use super::nor::WORD;
+
+/// Width of the representation.
+pub const K: usize = 2;
+
+/// Bytes of what a device keeps in flash.
+pub const RECORD: usize = record_len(K, 1).next_multiple_of(WORD);
+
+/// A world before its beginning.
+#[derive(Debug)]
+pub struct Plan {
+    pub scenario: Scenario,
+    pub dataset: Dataset,
+    pub fleet: Fleet,
+    pub build: Build,
+    /// Devices have keys.
+    pub is_encrypted: bool,
+    /// Updates carry noise.
+    pub is_private: bool,
+    /// Links are lines: what is lost on them is lost, and they never close.
+    pub is_line: bool,
+}
+
+/// One of these.
+pub fn choose<T: Copy>(random: &mut ChaCha8Rng, from: &[T]) -> T {
+    let place = usize::try_from(random.next_u32()).unwrap_or_default() % from.len();
+    from.get(place).copied().unwrap_or_else(|| unreachable!("there is one at least"))
+}
+
+/// True so often out of a hundred.
+pub fn percent(random: &mut ChaCha8Rng, often: u32) -> bool {
+    random.next_u32() % 100 < often
+}
+
+/// From `low` up to, and without, `high`.
+pub fn within(random: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
+    low + random.next_u64() % (high - low).max(1)
+}
+
+impl Plan {
+    /// That of a seed; `devices` and `rounds` if they are given.
+    ///
+    /// # Errors
+    /// What the scenario's reader says; there should be nothing.
+    pub fn new(seed: u64, random: &mut ChaCha8Rng, size: Option<(u64, u64)>) -> Result<Self, String> {
+        let devices = size.map_or_else(|| within(random, 3, 10), |(devices, _)| devices);
+        let rounds = size.map_or_else(|| within(random, 4, 13), |(_, rounds)| rounds);
+        let d = choose(random, &[5, 40, 90]);
+        let is_private = percent(random, 25);
+        let policy = match random.next_u32() % 5 {
+            0 | 1 => "policy = \"full\"".to_owned(),
+            2 => "policy = \"fraction\"\nr = 0.6".to_owned(),
+            3 => format!("policy = \"first-arrivals\"\nn = {}", devices.div_ceil(2)),
+            _ => "policy = \"doubling\"\nn0 = 2\nschedule = \"fixed\"\nstage_rounds = 2".to_owned(),
+        };
+        let rule = choose(random, &["mean", "geometric-median", "trimmed-mean"]);
+        let init = choose(random, &["random", "power"]);
+        let (init, hidden) = match is_private {
+            true => ("random", "[privacy]\nepsilon = 20.0\ndelta = 1e-5\nclip = 1.0\n"),
+            false => (init, ""),
+        };
+        let text = format!(
+            "seed = {}\n[data]\nkind = \"linear-regression\"\nclients = {devices}\nd = {d}\nk = {K}\nsamples = 6\n\
+             noise_std = 0.1\n[model]\nk = {K}\ninit = \"{init}\"\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\n\
+             step_size = 0.25\n[participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n{hidden}",
+            seed % (1 << 40),
+        );
+        let scenario =
+            Scenario::parse("disasters", &text, &[]).map_err(|error| format!("{error}\n{text}"))?;
+        let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
+        let name = std::path::Path::new("");
+        let mut fleet = campaign(&scenario, &dataset, name).map_err(|error| error.to_string())?;
+        fleet.absence = Duration::from_secs(choose(random, &[0, 5, 30]));
+        let deadline = choose(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
+        let min_count = usize::try_from(within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
+        fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
+        fleet.limits.idle = Duration::from_secs(30);
+        fleet.limits.hello = Duration::from_secs(5);
+        fleet.limits.frame = Duration::from_secs(10);
+        fleet.limits.repeat = Duration::from_secs(10);
+        let mut build = Build::of(&scenario, &dataset, scenario.seed, Seeds::Foreseeable(seed))
+            .map_err(|error| error.to_string())?;
+        if let Some(hiding) = &mut build.privacy {
+            *hiding = generous(&scenario, *hiding)?;
+        }
+        let is_encrypted = percent(random, 60);
+        Ok(Self { scenario, dataset, fleet, build, is_encrypted, is_private, is_line: percent(random, 40) })
+    }
+}
+
+/// What is lost on the way costs as well: a device has a hundred times the budget that a calm campaign needs.
+fn generous(scenario: &Scenario, hiding: Hiding) -> Result<Hiding, String> {
+    let square = scenario.multiplier_square()?.ok_or("no noise")?;
+    let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
+    let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0)) * 100;
+    let settings = Settings::new(multiplier, budget, 6, SLOT).map_err(|error| error.to_string())?;
+    Ok(Hiding { settings: settings.with_iterations(u16::MAX), ..hiding })
+}

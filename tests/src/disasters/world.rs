@@ -1,0 +1,579 @@
+//! One world from its beginning to its end.
+
+use std::path::PathBuf;
+
+use fedspan_aggregator::engine::Phase;
+use fedspan_client::session::Protection;
+use rand_chacha::ChaCha8Rng;
+use rand_core::SeedableRng;
+
+use super::Millis;
+use super::chaos::{self, Disaster, Faults};
+use super::device::{Device, Said};
+use super::history::{History, Violation};
+use super::link::Link;
+use super::plan::{Plan, percent, within};
+use super::queue::Queue;
+use super::server::{LinkKey, Out, Server};
+use super::storage::{Disk, Faults as DiskFaults};
+
+/// Time after the last disaster in which a campaign comes to its end, or never does.
+const PATIENCE: Millis = 4 * 3_600_000;
+
+/// Time between two looks at silent links.
+const LOOK: Millis = 250;
+
+/// What became of a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Rounds that were committed.
+    pub rounds: usize,
+    /// Updates that counted.
+    pub counted: usize,
+    /// What befell it.
+    pub faults: Faults,
+    /// Virtual milliseconds.
+    pub time: Millis,
+    /// Events.
+    pub events: u64,
+}
+
+#[derive(Debug)]
+enum Event {
+    ServerBoot,
+    /// The disk has written.
+    Settle,
+    /// The engine's time, or that of silent links.
+    Look,
+    DeviceBoot(usize),
+    /// Only the newest counts.
+    DeviceWake(usize, u64),
+    ToDevice(LinkKey, Vec<u8>),
+    ToServer(LinkKey, Vec<u8>),
+    /// The server hears of a link.
+    Connect(LinkKey),
+    /// The device does.
+    Connected(LinkKey),
+    /// The device hears that its link is gone, or was never made.
+    Down(LinkKey),
+    /// The server hears that a link is gone.
+    Gone(LinkKey),
+    Chaos(Disaster),
+    DiskHeals,
+    /// All is well from now on.
+    Heal,
+}
+
+/// A device with what surrounds it.
+#[derive(Debug)]
+struct Place {
+    device: Device,
+    link: Link,
+    /// What has come while it was quiet.
+    unread: Vec<Vec<u8>>,
+    /// Which of its wakes counts.
+    wake: u64,
+    /// How long it thinks before it answers, at most.
+    pace: Millis,
+}
+
+struct World<'a> {
+    plan: &'a Plan,
+    seed: u64,
+    random: ChaCha8Rng,
+    queue: Queue<Event>,
+    server: Server,
+    places: Vec<Place>,
+    history: History,
+    report: Report,
+    settling: bool,
+    is_healed: bool,
+    trace: bool,
+}
+
+/// Runs the world of a seed. `size`: so many devices, so many rounds; `trace` says on standard error what happens.
+///
+/// # Errors
+/// What must never be.
+pub fn run(seed: u64, size: Option<(u64, u64)>, trace: bool) -> Result<Report, Violation> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let plan = Plan::new(seed, &mut random, size).map_err(Violation::new)?;
+    let keys = plan.is_encrypted.then(|| {
+        let name = format!("fedspan-disasters-{}-{seed}", std::process::id());
+        std::env::temp_dir().join(name)
+    });
+    let done = world(seed, &plan, random, keys.as_ref().map(|directory| directory.join("keys")), trace);
+    if let Some(directory) = keys {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    done
+}
+
+fn world(
+    seed: u64,
+    plan: &Plan,
+    mut random: ChaCha8Rng,
+    keys: Option<PathBuf>,
+    trace: bool,
+) -> Result<Report, Violation> {
+    let disk = Disk::new(seed);
+    let server = Server::new(plan.fleet.clone(), disk, keys, plan.is_line, seed).map_err(Violation::new)?;
+    let places = (0..plan.dataset.clients.len())
+        .map(|index| {
+            let id = index as u64;
+            let protection = server.key(id).map_or(Protection::Plaintext, Protection::Key);
+            Place {
+                device: Device::new(id, protection),
+                link: Link::new(plan.is_line, &mut random),
+                unread: Vec::new(),
+                wake: 0,
+                pace: within(&mut random, 1, 4_000),
+            }
+        })
+        .collect();
+    let mut world = World {
+        plan,
+        seed,
+        random,
+        queue: Queue::new(),
+        server,
+        places,
+        history: History::default(),
+        report: Report::default(),
+        settling: false,
+        is_healed: false,
+        trace,
+    };
+    world.begin();
+    world.go()
+}
+
+impl World<'_> {
+    fn begin(&mut self) {
+        if self.trace {
+            let Plan { scenario, fleet, is_encrypted, is_private, is_line, .. } = self.plan;
+            eprintln!(
+                "{} devices, encrypted: {is_encrypted}, private: {is_private}, lines: {is_line}, {:?}, {:?}, {:?}, absence {:?}, {} rounds",
+                self.places.len(),
+                scenario.participation,
+                scenario.rule,
+                fleet.rounds,
+                fleet.absence,
+                scenario.algorithm.rounds,
+            );
+        }
+        self.queue.at(0, Event::ServerBoot);
+        for index in 0..self.places.len() {
+            let at = within(&mut self.random, 0, 3_000);
+            self.queue.at(at, Event::DeviceBoot(index));
+        }
+        let horizon = chaos::horizon(&mut self.random);
+        let devices = self.places.len();
+        for (at, disaster) in chaos::draw(&mut self.random, devices, horizon, self.plan.is_encrypted) {
+            self.report.faults.disasters += 1;
+            self.queue.at(at, Event::Chaos(disaster));
+        }
+        self.queue.at(horizon, Event::Heal);
+        self.queue.at(0, Event::Look);
+    }
+
+    fn go(mut self) -> Result<Report, Violation> {
+        let mut last = None;
+        let mut ends = None;
+        while let Some(event) = self.queue.next() {
+            let now = self.queue.now();
+            self.report.events += 1;
+            self.happen(now, event)?;
+            if last.is_none() && self.is_healed {
+                last = Some(now);
+            }
+            let finished = matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
+            if let (Some(_), None, true, false) = (last, ends, finished, self.settling) {
+                // Everybody says hello once more, and is heard.
+                ends = Some(now + 120_000);
+                for index in 0..self.places.len() {
+                    self.reset(now, index);
+                }
+            }
+            if ends.is_some_and(|ends| now >= ends) {
+                break;
+            }
+            if last.is_some_and(|last| now > last + PATIENCE) {
+                return Err(Violation::new(format!(
+                    "no progress: {:?} hours after the last disaster the campaign is in {:?}",
+                    PATIENCE / 3_600_000,
+                    self.server.phase()
+                )));
+            }
+        }
+        self.end()
+    }
+
+    fn end(mut self) -> Result<Report, Violation> {
+        let Some(coordinator) = self.server.coordinator() else {
+            return Err(Violation::new("the server does not run at the end"));
+        };
+        let (rounds, counted) = self.history.verify(self.plan, coordinator)?;
+        if self.plan.is_private {
+            let accounts = coordinator.engine().ledger().accounts();
+            for (id, place) in (0..).zip(&self.places) {
+                let known = accounts.get(&id).map(|account| account.spent);
+                if place.device.spent() != known && !self.history.is_revoked(id) {
+                    return Err(Violation::new(format!(
+                        "device {id} has spent {:?}, and the server knows of {known:?}",
+                        place.device.spent()
+                    )));
+                }
+            }
+        }
+        self.report = Report { rounds, counted, time: self.queue.now(), ..self.report };
+        Ok(self.report)
+    }
+
+    fn happen(&mut self, now: Millis, event: Event) -> Result<(), Violation> {
+        if self.trace && !matches!(event, Event::Look | Event::DeviceWake(..)) {
+            match &event {
+                Event::ToDevice(link, bytes) => eprintln!("{now:>8} ToDevice {link:?} {} bytes", bytes.len()),
+                Event::ToServer(link, bytes) => eprintln!("{now:>8} ToServer {link:?} {} bytes", bytes.len()),
+                other => eprintln!("{now:>8} {other:?}"),
+            }
+        }
+        let mut out = Vec::new();
+        match event {
+            Event::ServerBoot => {
+                if !self.server.is_on() && !self.server.boot(now, self.places.len())? {
+                    self.queue.after(1_000, Event::ServerBoot);
+                }
+                self.settle_soon();
+                self.server.check(now, &mut out);
+            }
+            Event::Settle => {
+                self.settling = false;
+                self.server.settle(now, &mut out)?;
+                if self.server.is_stalled() {
+                    self.settling = true;
+                    self.queue.after(1_000, Event::Settle);
+                }
+            }
+            Event::Look => {
+                self.server.check(now, &mut out);
+                let wake = self.server.wake(now).filter(|wake| *wake > now);
+                let next = (now + LOOK).min(wake.unwrap_or(Millis::MAX));
+                self.queue.at(next, Event::Look);
+                self.settle_soon();
+            }
+            Event::DeviceBoot(index) => self.boot(now, index)?,
+            Event::DeviceWake(index, wake) => {
+                if self.places.get(index).is_some_and(|place| place.wake == wake) {
+                    self.wake(now, index)?;
+                }
+            }
+            Event::ToDevice(link, bytes) => {
+                if let Some(place) = self.place(link) {
+                    place.unread.push(bytes);
+                    self.read(now, link.0)?;
+                }
+            }
+            Event::ToServer(link, bytes) => {
+                if !self.server.hear(now, link, bytes, &mut out) {
+                    self.refuse(now, link);
+                }
+                self.settle_soon();
+            }
+            Event::Connect(link) => {
+                if !self.server.connect(now, link) {
+                    self.refuse(now, link);
+                }
+            }
+            Event::Connected(link) => {
+                if self.place(link).is_some_and(|place| place.link.is_up) {
+                    let said = self.device(link.0).link_up(now)?;
+                    self.said(now, link.0, said)?;
+                }
+            }
+            Event::Down(link) => {
+                if let Some(place) = self.place(link) {
+                    place.link.is_up = false;
+                    place.unread.clear();
+                    let said = self.device(link.0).link_down(now)?;
+                    self.said(now, link.0, said)?;
+                }
+            }
+            Event::Gone(link) => {
+                self.server.gone(now, link, &mut out);
+                self.settle_soon();
+            }
+            Event::Chaos(disaster) => self.strike(now, disaster)?,
+            Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
+            Event::Heal => self.heal(now),
+        }
+        self.obey(now, out)
+    }
+
+    /// The link that is meant, if it is still the newest of its device.
+    fn place(&mut self, (index, number): LinkKey) -> Option<&mut Place> {
+        self.places.get_mut(index).filter(|place| place.link.number == number)
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "links are of devices that there are")]
+    fn device(&mut self, index: usize) -> &mut Device {
+        &mut self.places[index].device
+    }
+
+    /// What waits for the disk is written a little later, all at once.
+    fn settle_soon(&mut self) {
+        if self.server.is_on() && !std::mem::replace(&mut self.settling, true) {
+            let wait = within(&mut self.random, 0, 30);
+            self.queue.after(wait, Event::Settle);
+        }
+    }
+
+    /// Nobody is there: the device is told, if that comes through.
+    fn refuse(&mut self, now: Millis, link: LinkKey) {
+        if self.plan.is_line {
+            return;
+        }
+        let Some(place) = self.place(link) else { return };
+        let at = now.max(place.link.parted_until) + place.link.quality.latency;
+        self.queue.at(at, Event::Down(link));
+    }
+
+    fn boot(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
+        let ahead = within(&mut self.random, 0, 1 << 20);
+        let (plan, seed, is_line) = (self.plan, self.seed, self.plan.is_line);
+        let Some(place) = self.places.get_mut(index).filter(|place| !place.device.is_on()) else {
+            return Ok(());
+        };
+        place.device.boot(plan, seed, ahead)?;
+        place.unread.clear();
+        if is_line {
+            place.link.is_up = true;
+            let said = place.device.link_up(now)?;
+            return self.said(now, index, said);
+        }
+        self.wake(now, index)
+    }
+
+    fn wake(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
+        let said = self.device(index).tick(now)?;
+        let died = said.died;
+        self.said(now, index, said)?;
+        if !died {
+            self.read(now, index)?;
+        }
+        let is_line = self.plan.is_line;
+        let server = self.server.is_on();
+        let Some(place) = self.places.get_mut(index) else { return Ok(()) };
+        if !place.device.is_on() || place.device.is_linked() || place.link.is_up {
+            return Ok(());
+        }
+        if is_line {
+            place.link.is_up = true;
+            let said = place.device.link_up(now)?;
+            return self.said(now, index, said);
+        }
+        if server && now >= place.link.parted_until {
+            place.link.renew(now);
+            let (link, latency) = ((index, place.link.number), place.link.quality.latency);
+            self.queue.after(latency, Event::Connect(link));
+            self.queue.after(2 * latency, Event::Connected(link));
+        }
+        Ok(())
+    }
+
+    /// The device reads what has come, unless it computes in private.
+    fn read(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
+        loop {
+            let Some(place) = self.places.get_mut(index) else { return Ok(()) };
+            if place.unread.is_empty() || place.device.is_quiet(now) || !place.device.is_linked() {
+                return Ok(());
+            }
+            let bytes = place.unread.remove(0);
+            let said = place.device.hear(now, &bytes)?;
+            self.said(now, index, said)?;
+        }
+    }
+
+    /// A device has said something: it goes on its way.
+    fn said(&mut self, now: Millis, index: usize, said: Said) -> Result<(), Violation> {
+        let Some(place) = self.places.get_mut(index) else { return Ok(()) };
+        if said.died {
+            let off = within(&mut self.random, 20, 10_000);
+            self.cut(now, index, off);
+            return Ok(());
+        }
+        if said.counted > 0 {
+            self.history.heard(index as u64, place.device.last_round());
+        }
+        let number = place.link.number;
+        for frame in said.frames {
+            // What takes long to say took long to think of.
+            let thinks = if frame.len() > 60 { within(&mut self.random, 0, place.pace) } else { 0 };
+            for (at, bytes) in place.link.send(now + thinks, true, frame, &mut self.random) {
+                self.queue.at(at, Event::ToServer((index, number), bytes));
+            }
+        }
+        if let Some(wake) = said.wake {
+            place.wake += 1;
+            self.queue.at(wake, Event::DeviceWake(index, place.wake));
+        }
+        if said.closes {
+            place.link.is_up = false;
+            place.unread.clear();
+            let (link, latency) = ((index, number), place.link.quality.latency);
+            if !self.plan.is_line {
+                self.queue.after(latency, Event::Gone(link));
+            }
+            let said = self.device(index).link_down(now)?;
+            return self.said(now, index, said);
+        }
+        Ok(())
+    }
+
+    /// What the server wants.
+    fn obey(&mut self, now: Millis, out: Vec<Out>) -> Result<(), Violation> {
+        for one in out {
+            match one {
+                Out::Bytes(link, bytes) => {
+                    if let Some(place) =
+                        self.places.get_mut(link.0).filter(|place| place.link.number == link.1)
+                    {
+                        for (at, bytes) in place.link.send(now, false, bytes, &mut self.random) {
+                            self.queue.at(at, Event::ToDevice(link, bytes));
+                        }
+                    }
+                }
+                Out::Closed(link) => self.refuse(now, link),
+                Out::Heard(device, update) => self.history.sent(device, *update)?,
+                Out::Opened(opening) => self.history.opened(&opening)?,
+                Out::Told(device, ack) => self.history.told(device, ack)?,
+                Out::Committed(record) => self.history.committed(&record)?,
+                Out::Failed(failure) => {
+                    return Err(Violation::new(format!("the campaign failed: {failure}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A device's power goes.
+    fn cut(&mut self, now: Millis, index: usize, off: Millis) {
+        self.report.faults.cuts += 1;
+        let heard = percent(&mut self.random, 50);
+        let Some(place) = self.places.get_mut(index) else { return };
+        place.device.die();
+        place.unread.clear();
+        place.wake += 1;
+        let link = (index, place.link.number);
+        if !self.plan.is_line {
+            place.link.is_up = false;
+            if heard {
+                self.queue.after(place.link.quality.latency, Event::Gone(link));
+            }
+            // What was on its way to it comes no more.
+            place.link.number += 1;
+        }
+        self.queue.at(now + off, Event::DeviceBoot(index));
+    }
+
+    /// A link ends, on both sides.
+    fn reset(&mut self, now: Millis, index: usize) {
+        let Some(place) = self.places.get_mut(index) else { return };
+        let link = (index, place.link.number);
+        if self.plan.is_line {
+            // A line does not end: the device starts anew.
+            if place.device.is_on() {
+                self.cut(now, index, 1);
+            }
+        } else if place.link.is_up {
+            let latency = place.link.quality.latency;
+            self.queue.after(latency, Event::Down(link));
+            self.queue.after(latency, Event::Gone(link));
+        }
+    }
+
+    fn strike(&mut self, now: Millis, disaster: Disaster) -> Result<(), Violation> {
+        match disaster {
+            Disaster::ServerCrash(off) => {
+                if self.server.is_on() {
+                    self.report.faults.crashes += 1;
+                    self.server.crash();
+                    for index in 0..self.places.len() {
+                        if let Some(place) = self.places.get(index).filter(|place| place.link.is_up) {
+                            self.refuse(now, (index, place.link.number));
+                        }
+                    }
+                    self.queue.after(off, Event::ServerBoot);
+                }
+            }
+            Disaster::DiskFull(after, time) => {
+                self.server.disk.fail(DiskFaults::After(after));
+                self.queue.after(time, Event::DiskHeals);
+            }
+            Disaster::ServerJump(by) => self.server.jump(by),
+            Disaster::DeviceCrash(index, off) => {
+                if self.device(index).is_on() {
+                    self.cut(now, index, off);
+                }
+            }
+            Disaster::FlashCut(index, bytes) => self.device(index).die_after(bytes),
+            Disaster::DeviceJump(index, by) => {
+                self.device(index).jump(by);
+                self.wake(now, index)?;
+            }
+            Disaster::LinkReset(index) => {
+                if !self.plan.is_line {
+                    self.reset(now, index);
+                }
+            }
+            Disaster::Partition(index, time) => {
+                if let Some(place) = self.places.get_mut(index) {
+                    place.link.parted_until = place.link.parted_until.max(now + time);
+                }
+            }
+            Disaster::Blackout(time) => {
+                for place in &mut self.places {
+                    place.link.parted_until = place.link.parted_until.max(now + time);
+                }
+            }
+            Disaster::Revocation(index) => {
+                let device = index as u64;
+                // A campaign begins when all have come.
+                let waits = matches!(self.server.phase(), None | Some(Phase::Waiting));
+                if waits && !self.is_healed {
+                    self.queue.after(1_000, Event::Chaos(disaster));
+                } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {
+                    let lines = coordinator.lines();
+                    if self.server.revoke(device)? {
+                        self.history.revoked(device, lines);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn heal(&mut self, now: Millis) {
+        self.is_healed = true;
+        self.server.disk.fail(DiskFaults::None);
+        if !self.server.is_on() {
+            self.queue.at(now, Event::ServerBoot);
+        }
+        for place in &mut self.places {
+            place.link.heal();
+        }
+    }
+}
+
+impl Report {
+    /// The sum of many.
+    pub fn add(&mut self, other: &Self) {
+        self.rounds += other.rounds;
+        self.counted += other.counted;
+        self.faults.disasters += other.faults.disasters;
+        self.faults.crashes += other.faults.crashes;
+        self.faults.cuts += other.faults.cuts;
+        self.time += other.time;
+        self.events += other.events;
+    }
+}
