@@ -603,3 +603,40 @@ fn a_round_that_was_widened_is_taken_up_again() {
     let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
     assert_eq!((record.id, record.participants.as_slice()), (opening.id, &[0, 7][..]));
 }
+
+/// Everybody had left when the server went down, and one of them never comes back. Found by simulated disasters.
+#[test]
+fn after_a_restart_nobody_is_waited_for_for_ever() {
+    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
+    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
+    let opening = Arc::clone(&engine.open_round().unwrap().opening);
+    // Two are gone before the third answers, which closes the round.
+    for device in [1, 2] {
+        engine.handle(1, Event::Update(device, honest(device, &opening)), &mut actions);
+        engine.handle(1, Event::Left(device), &mut actions);
+    }
+    engine.handle(2, Event::Left(0), &mut actions);
+    engine.handle(1_000_000, Event::Tick, &mut actions);
+    let checkpoint = engine.checkpoint();
+    assert_eq!((checkpoint.done, &checkpoint.open), (Phase::Train(1), &None));
+
+    let (mut again, mut actions) = (setup.engine(), Vec::new());
+    assert!(again.resume(1_000_000, &checkpoint));
+    let due = again.wake().expect("it waits for a time");
+    (1..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));
+    assert!(again.open_round().is_none(), "the third may come");
+    again.handle(due, Event::Tick, &mut actions);
+    assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2]);
+
+    // Where all come in time, it opens with the last of them; where few do, with the first that are enough.
+    let mut again = setup.engine();
+    assert!(again.resume(1_000_000, &checkpoint));
+    (0..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));
+    assert_eq!(again.open_round().unwrap().cohort.len(), 3);
+    let mut again = setup.engine();
+    assert!(again.resume(1_000_000, &checkpoint));
+    again.handle(due, Event::Tick, &mut actions);
+    (0..2).for_each(|device| again.handle(due + 1, Event::Joined(device), &mut actions));
+    assert_eq!(again.open_round().unwrap().cohort.len(), 2);
+}

@@ -220,7 +220,10 @@ impl Engine {
                 Some(_) => {
                     self.ask_again(actions);
                 }
-                None => self.next_round(now, actions),
+                None => {
+                    self.opened = true;
+                    self.next_round(now, actions);
+                }
             }
         }
     }

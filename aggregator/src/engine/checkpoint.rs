@@ -90,7 +90,12 @@ impl Engine {
         self.settings.rounds = *rounds;
         self.phase = *done;
         self.last_id = *id;
-        let Some(open) = open else { return true };
+        let Some(open) = open else {
+            // Everybody had left. Some may never come back: after a while it goes on with those who have.
+            let patience = self.settings.patience.filter(|_| id.round > 0);
+            self.retry_at = patience.map(|patience| now.saturating_add(patience.max(self.settings.absence)));
+            return true;
+        };
         let Some(before) = id.round.checked_sub(1) else { return false };
         self.last_id.round = before;
         self.fleet = open.fleet.iter().map(|device| (*device, Presence::Gone(now))).collect();

@@ -67,7 +67,7 @@ pub struct Engine {
     answered: BTreeMap<DeviceId, u32>,
     /// What devices were to train in the exchange that was opened last.
     trained: Vec<Role>,
-    /// A round has been opened since this engine was made.
+    /// A round has been opened since this engine was made, or after a restart it was waited for everybody in vain.
     opened: bool,
     open: Option<OpenRound>,
     rejected_in_round: u32,

@@ -34,7 +34,7 @@ impl Engine {
             }
             (None, Phase::Failed) => {}
             // A round that nobody could answer waits for its time.
-            (None, _) if self.retry_at.is_some() => {}
+            (None, _) if self.opened && self.retry_at.is_some() => {}
             (None, _) => {
                 if self.connected >= self.needed() {
                     self.next_round(now, actions);
@@ -97,6 +97,7 @@ impl Engine {
             return;
         }
         self.opened = true;
+        self.retry_at = None;
         let start_needs = self.start.as_ref().map_or(0, |start| start.rounds_needed());
         let next = match self.phase {
             Phase::Waiting if start_needs > 0 => Phase::Start(1),

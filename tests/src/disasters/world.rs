@@ -62,6 +62,8 @@ enum Event {
     DiskHeals,
     /// All is well from now on.
     Heal,
+    /// All links begin anew.
+    Hello,
 }
 
 /// A device with what surrounds it.
@@ -189,18 +191,19 @@ impl World<'_> {
             }
             let finished = matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
             if let (Some(_), None, true, false) = (last, ends, finished, self.settling) {
-                // Everybody says hello once more, and is heard.
-                ends = Some(now + 120_000);
-                for index in 0..self.places.len() {
-                    self.reset(now, index);
-                }
+                // Everybody says hello twice more, and is heard: an update that was still on its way comes between the two.
+                ends = Some(now + 240_000);
+                self.queue.at(now, Event::Hello);
+                self.queue.at(now + 120_000, Event::Hello);
             }
             if ends.is_some_and(|ends| now >= ends) {
                 break;
             }
             if last.is_some_and(|last| now > last + PATIENCE) {
+                let open = self.server.coordinator().and_then(|coordinator| coordinator.engine().open_round());
+                let open = open.map(|round| (round.opening.id, &round.cohort, &round.participants, &round.out));
                 return Err(Violation::new(format!(
-                    "no progress: {:?} hours after the last disaster the campaign is in {:?}",
+                    "no progress: {:?} hours after the last disaster the campaign is in {:?}, and open is {open:?}",
                     PATIENCE / 3_600_000,
                     self.server.phase()
                 )));
@@ -306,6 +309,7 @@ impl World<'_> {
             Event::Chaos(disaster) => self.strike(now, disaster)?,
             Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
             Event::Heal => self.heal(now),
+            Event::Hello => (0..self.places.len()).for_each(|index| self.reset(now, index)),
         }
         self.obey(now, out)
     }
