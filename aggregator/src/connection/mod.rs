@@ -143,6 +143,8 @@ pub struct Connection {
     open: Option<Cut>,
     /// Nothing has come that answers the open round.
     unanswered: bool,
+    /// Times that chunks of a round that was open were asked for.
+    asked: u64,
     incoming: Option<Incoming>,
     /// The update that was whole, declined, closed or replaced last: chunks of it may still be on their way.
     settled: Option<RoundId>,
@@ -167,6 +169,7 @@ impl Connection {
             outbox: VecDeque::new(),
             open: None,
             unanswered: false,
+            asked: 0,
             incoming: None,
             settled: None,
             traffic: Traffic::default(),
@@ -266,8 +269,9 @@ impl Connection {
             };
             let parsed = match heard {
                 Heard::Message(message, body) => {
-                    if self.open.as_ref().is_some_and(|(opening, _)| answers(&message, opening.id)) {
-                        self.unanswered = false;
+                    if let Some(round) = self.open.as_ref().map(|(opening, _)| opening.id) {
+                        self.unanswered &= !answers(&message, round);
+                        self.asked += u64::from(asks(&message, round));
                     }
                     let (incoming, settled) = (&mut self.incoming, &mut self.settled);
                     Self::interpret(incoming, settled, self.open.as_ref(), self.greeted, message, body)
@@ -438,15 +442,16 @@ impl Connection {
     }
 
     /// A round is open on the device, all of it was sent, and nothing has come that answers it: it may never
-    /// have arrived.
+    /// have arrived. Says how often chunks were asked for: a device for which that grows is still receiving it. One for which it
+    /// does not may have asked before it began anew.
     #[must_use]
-    pub fn is_unanswered(&self) -> bool {
-        self.unanswered && self.outbox.is_empty()
+    pub fn unanswered(&self) -> Option<u64> {
+        (self.unanswered && self.outbox.is_empty()).then_some(self.asked)
     }
 
     /// Sends the open round again, if nothing has come that answers it.
     pub fn open_again(&mut self) {
-        if self.is_unanswered() {
+        if self.unanswered().is_some() {
             self.traffic.reopened = self.traffic.reopened.saturating_add(1);
             self.send_open();
         }
@@ -531,14 +536,18 @@ impl Connection {
     }
 }
 
-/// Whether a message shows that the device has heard of a round.
+/// Whether a message says what becomes of a round.
 fn answers(message: &ToServer, round: RoundId) -> bool {
     match message {
         ToServer::Update(update) => update.id == round,
         ToServer::Decline(decline) => decline.id == round,
-        ToServer::Missing(missing) => missing.id == round,
         _ => false,
     }
+}
+
+/// Whether a message asks for chunks of a round.
+fn asks(message: &ToServer, round: RoundId) -> bool {
+    matches!(message, ToServer::Missing(missing) if missing.id == round)
 }
 
 enum Parsed {

@@ -111,8 +111,8 @@ struct Peer<S> {
     frame_since: Option<Instant>,
     /// When the missing chunks of an update were last asked for.
     asked: Option<Instant>,
-    /// Since when the open round has been unanswered.
-    unanswered_since: Option<Instant>,
+    /// Since when the open round has been unanswered, and how often its chunks had been asked for by then.
+    unanswered_since: Option<(Instant, u64)>,
     /// What the host knows of the connection's traffic.
     reported: Traffic,
     /// Frames that made sense, and the most chunks of the update that has begun, before the last read.
@@ -308,12 +308,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 
     /// Since when the open round has been unanswered.
     fn watch_answer(&mut self) -> Option<Instant> {
-        if self.connection.is_unanswered() {
-            self.unanswered_since.get_or_insert_with(Instant::now);
-        } else {
-            self.unanswered_since = None;
-        }
-        self.unanswered_since
+        let now = self.connection.unanswered().map(|asked| (Instant::now(), asked));
+        let since = self.unanswered_since.filter(|(_, asked)| now.is_some_and(|(_, now)| now == *asked));
+        self.unanswered_since = now.map(|now| since.unwrap_or(now));
+        self.unanswered_since.map(|(since, _)| since)
     }
 
     fn timed_out(&self, greeting: bool) -> Gone {

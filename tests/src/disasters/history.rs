@@ -108,6 +108,11 @@ impl History {
         Ok(())
     }
 
+    /// Rounds that are over.
+    pub fn rounds(&self) -> usize {
+        self.committed.len()
+    }
+
     /// A device's key counts no more; the journal has so many lines.
     pub fn revoked(&mut self, device: DeviceId, lines: u64) {
         self.revoked.entry(device).or_insert(lines);

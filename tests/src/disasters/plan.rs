@@ -86,10 +86,7 @@ impl Plan {
         let mut fleet = campaign(&scenario, &dataset, name).map_err(|error| error.to_string())?;
         fleet.absence = Duration::from_secs(choose(random, &[0, 5, 30]));
         let deadline = choose(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
-        // A private device that has paid for an update and lost it answers that round never again: a round that counts on it
-        // waits for the operator, who may ask for less.
-        let most = if is_private { 1 } else { devices.div_ceil(2) };
-        let min_count = usize::try_from(within(random, 1, most + 1)).unwrap_or(1);
+        let min_count = usize::try_from(within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
         fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
         fleet.limits.idle = Duration::from_secs(30);
         fleet.limits.hello = Duration::from_secs(5);

@@ -97,7 +97,7 @@ struct Peer {
     /// Since when a frame, or an update in chunks, has been unfinished, and when its chunks were last asked for.
     unfinished: Option<Millis>,
     asked: Option<Millis>,
-    unanswered: Option<Millis>,
+    unanswered: Option<(Millis, u64)>,
 }
 
 impl Peer {
@@ -216,6 +216,20 @@ impl Server {
             is_stalled: false,
         });
         Ok(true)
+    }
+
+    /// An operator looks after a round that has answers, and waits for more than there will ever be: the configuration asks for
+    /// as many as have come. False if that is not what is wrong.
+    pub fn ask_for_less(&mut self) -> bool {
+        let open = self.coordinator().and_then(|coordinator| coordinator.engine().open_round());
+        let Some((counted, least)) = open.map(|round| (round.participants.len(), round.least)) else {
+            return false;
+        };
+        let asks = counted > 0 && counted < least;
+        if asks {
+            self.fleet.rounds.min_count = counted;
+        }
+        asks
     }
 
     /// Its power goes.
@@ -339,13 +353,12 @@ impl Server {
                 ended.push(*link);
                 continue;
             }
-            if peer.connection.is_unanswered() {
-                if now >= *peer.unanswered.get_or_insert(now) + repeat {
-                    peer.unanswered = None;
-                    peer.connection.open_again();
-                }
-            } else {
+            let asked = peer.connection.unanswered();
+            let since = peer.unanswered.filter(|(_, before)| asked == Some(*before));
+            peer.unanswered = asked.map(|asked| since.unwrap_or((now, asked)));
+            if since.is_some_and(|(since, _)| now >= since + repeat) {
                 peer.unanswered = None;
+                peer.connection.open_again();
             }
             if let Some(since) = peer.unfinished.filter(|_| peer.connection.is_mid_update())
                 && now >= peer.asked.unwrap_or(since) + ASK_AGAIN

@@ -17,8 +17,8 @@ use super::queue::Queue;
 use super::server::{LinkKey, Out, Server};
 use super::storage::{Disk, Faults as DiskFaults};
 
-/// Time after the last disaster in which a campaign comes to its end, or never does.
-const PATIENCE: Millis = 4 * 3_600_000;
+/// Time without progress after the last disaster until somebody looks after it, and until nothing will ever come of it.
+const PATIENCE: [Millis; 2] = [3_600_000, 2 * 3_600_000];
 
 /// Time between two looks at silent links.
 const LOOK: Millis = 250;
@@ -180,14 +180,16 @@ impl World<'_> {
     }
 
     fn go(mut self) -> Result<Report, Violation> {
-        let mut last = None;
+        // When something was last committed, once all was well, and how many rounds there were then.
+        let (mut last, mut rounds) = (None, 0);
         let mut ends = None;
         while let Some(event) = self.queue.next() {
             let now = self.queue.now();
             self.report.events += 1;
             self.happen(now, event)?;
-            if last.is_none() && self.is_healed {
-                last = Some(now);
+            let moved = self.history.rounds() != rounds;
+            if self.is_healed && (last.is_none() || moved) {
+                (last, rounds) = (Some(now), self.history.rounds());
             }
             let finished = matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
             if let (Some(_), None, true, false) = (last, ends, finished, self.settling) {
@@ -199,14 +201,21 @@ impl World<'_> {
             if ends.is_some_and(|ends| now >= ends) {
                 break;
             }
-            if last.is_some_and(|last| now > last + PATIENCE) {
-                let open = self.server.coordinator().and_then(|coordinator| coordinator.engine().open_round());
-                let open = open.map(|round| (round.opening.id, &round.cohort, &round.participants, &round.out));
+            let [looks, never] = PATIENCE.map(|patience| last.is_some_and(|last| now > last + patience));
+            if ends.is_none() && never {
+                let open =
+                    self.server.coordinator().and_then(|coordinator| coordinator.engine().open_round());
+                let open =
+                    open.map(|round| (round.opening.id, &round.cohort, &round.participants, &round.out));
                 return Err(Violation::new(format!(
-                    "no progress: {:?} hours after the last disaster the campaign is in {:?}, and open is {open:?}",
-                    PATIENCE / 3_600_000,
+                    "no progress: the campaign is in {:?} for hours, and open is {open:?}",
                     self.server.phase()
                 )));
+            }
+            if ends.is_none() && looks && self.server.ask_for_less() {
+                self.report.faults.operator += 1;
+                self.server.crash();
+                self.queue.at(now, Event::ServerBoot);
             }
         }
         self.end()
@@ -577,6 +586,7 @@ impl Report {
         self.faults.disasters += other.faults.disasters;
         self.faults.crashes += other.faults.crashes;
         self.faults.cuts += other.faults.cuts;
+        self.faults.operator += other.faults.operator;
         self.time += other.time;
         self.events += other.events;
     }
