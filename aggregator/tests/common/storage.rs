@@ -170,8 +170,15 @@ impl StorageBackend for Storage {
 
     fn sync_data(&self) -> std::io::Result<()> {
         let mut inner = self.changing()?;
-        inner.durable = inner.seen.clone();
-        inner.pending.clear();
+        let Inner { durable, pending, .. } = &mut *inner;
+        for write in pending.drain(..) {
+            match write {
+                Write::Length(length) => durable.resize(length as usize, 0),
+                Write::Bytes(offset, bytes) => {
+                    durable[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+        }
         Ok(())
     }
 

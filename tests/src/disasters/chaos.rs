@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 
 use super::Millis;
-use super::plan::{percent, within};
+use super::plan::{Kind, percent, within};
 
 /// One disaster.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,9 +45,44 @@ pub struct Faults {
     pub operator: usize,
 }
 
+/// A day.
+pub const DAY: Millis = 24 * 3_600_000;
+
 /// How long disasters go on.
-pub fn horizon(random: &mut ChaCha8Rng) -> Millis {
-    within(random, 10_000, 90_000)
+pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
+    match kind {
+        Kind::Hectic => within(random, 10_000, 90_000),
+        Kind::Day { .. } => DAY,
+    }
+}
+
+/// A bad day: every device loses its link three times and its power twice, the server is restarted every hour, nothing passes
+/// four times, and the disk is full twice.
+pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Disaster)> {
+    let mut all = Vec::new();
+    let mut at = |random: &mut ChaCha8Rng, disaster| all.push((within(random, 0, DAY), disaster));
+    for device in 0..devices {
+        for _ in 0..3 {
+            at(random, Disaster::LinkReset(device));
+        }
+        let off = within(random, 1_000, 1_800_000);
+        at(random, Disaster::DeviceCrash(device, off));
+        let bytes = usize::try_from(within(random, 1, 700)).unwrap_or(1);
+        at(random, Disaster::FlashCut(device, bytes));
+    }
+    for _ in 0..24 {
+        let off = within(random, 20, 60_000);
+        at(random, Disaster::ServerCrash(off));
+    }
+    for _ in 0..4 {
+        let time = within(random, 1_000, 600_000);
+        at(random, Disaster::Blackout(time));
+    }
+    for _ in 0..2 {
+        let time = within(random, 1_000, 120_000);
+        at(random, Disaster::DiskFull(0, time));
+    }
+    all
 }
 
 /// What befalls a world of so many devices until `horizon`, in no order. Some worlds know no disaster of some kinds.

@@ -29,6 +29,13 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Rounds after which nobody says anything more of one.
+const RECENT: u32 = 16;
+
+fn lost(device: DeviceId, round: u32) -> Violation {
+    Violation::new(format!("device {device} was told that it counts in round {round}, and that is lost"))
+}
+
 /// Everything that somebody was told.
 #[derive(Debug, Default)]
 pub struct History {
@@ -40,8 +47,11 @@ pub struct History {
     /// The same as devices have heard it.
     heard: BTreeSet<(DeviceId, u32)>,
     committed: BTreeSet<u32>,
-    /// What was heard of each device for each round first.
+    /// What was heard of each device for each round first: its digest, and all of it where nobody could make it again.
+    digests: BTreeMap<(DeviceId, u32), u32>,
     updates: BTreeMap<(DeviceId, u32), Update>,
+    /// Who counted in rounds of which the server has said that they are over: what was promised there has been kept.
+    kept: BTreeMap<u32, BTreeSet<DeviceId>>,
     /// Devices whose keys count no more, and how many lines the journal had then.
     revoked: BTreeMap<DeviceId, u64>,
 }
@@ -63,15 +73,17 @@ impl History {
     }
 
     /// An update has come.
-    pub fn sent(&mut self, device: DeviceId, update: Update) -> Result<(), Violation> {
-        let round = update.id.round;
-        let known = self.updates.entry((device, round)).or_insert_with(|| update.clone());
-        if *known == update {
-            return Ok(());
+    pub fn sent(&mut self, device: DeviceId, update: Update, is_private: bool) -> Result<(), Violation> {
+        let values = update.tensors.iter().flat_map(|tensor| &tensor.values);
+        let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        let (this, digest) = ((device, update.id.round), crc32c(&bytes));
+        if *self.digests.entry(this).or_insert(digest) != digest {
+            return Err(Violation::new(format!("device {device} has sent two updates for round {}", this.1)));
         }
-        Err(Violation::new(format!(
-            "device {device} has sent two updates for round {round}, and they differ"
-        )))
+        if is_private {
+            self.updates.entry(this).or_insert(update);
+        }
+        Ok(())
     }
 
     /// A device is told what became of its update.
@@ -105,6 +117,26 @@ impl History {
             )));
         }
         self.committed.insert(round);
+        self.kept.insert(round, record.participants.iter().copied().collect());
+        self.forget(round)
+    }
+
+    /// Compares what was promised in rounds that are long over, and forgets it.
+    fn forget(&mut self, round: u32) -> Result<(), Violation> {
+        while let Some(entry) = self.kept.first_entry().filter(|entry| *entry.key() + RECENT < round) {
+            let (old, counted) = entry.remove_entry();
+            let others = |told: &BTreeSet<(DeviceId, u32)>| {
+                told.iter().find(|(device, round)| *round == old && !counted.contains(device)).copied()
+            };
+            if let Some((device, _)) = [&self.told, &self.again, &self.heard].into_iter().find_map(others) {
+                return Err(lost(device, old));
+            }
+            for told in [&mut self.told, &mut self.again, &mut self.heard] {
+                told.retain(|(_, round)| *round != old);
+            }
+            self.digests.retain(|(_, round), _| *round != old);
+            self.opened.remove(&old);
+        }
         Ok(())
     }
 
@@ -172,9 +204,7 @@ impl History {
         }
         for (device, round) in self.told.iter().chain(&self.again).chain(&self.heard) {
             if !counted.contains(&(*device, *round)) {
-                return wrong(format!(
-                    "device {device} was told that it counts in round {round}, and that is lost"
-                ));
+                return Err(lost(*device, *round));
             }
         }
         for (device, round) in &self.heard {

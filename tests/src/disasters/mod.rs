@@ -29,7 +29,8 @@ mod storage;
 
 pub use chaos::Faults;
 pub use history::Violation;
-pub use world::{Report, run};
+pub use plan::Kind;
+pub use world::{Report, Unwatched, Watcher, run};
 
 /// Milliseconds of virtual time.
 type Millis = u64;

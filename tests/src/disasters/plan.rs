@@ -20,9 +20,22 @@ pub const K: usize = 2;
 /// Bytes of what a device keeps in flash.
 pub const RECORD: usize = record_len(K, 1).next_multiple_of(WORD);
 
+/// What kind of world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A small fleet, some rounds, and within a minute more than befalls others in a year.
+    Hectic,
+    /// So many devices for a day, with what befalls such a fleet on a bad one.
+    Day {
+        /// How many.
+        devices: u64,
+    },
+}
+
 /// A world before its beginning.
 #[derive(Debug)]
 pub struct Plan {
+    pub kind: Kind,
     pub scenario: Scenario,
     pub dataset: Dataset,
     pub fleet: Fleet,
@@ -52,13 +65,20 @@ pub fn within(random: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
 }
 
 impl Plan {
-    /// That of a seed; `devices` and `rounds` if they are given.
+    /// That of a seed.
     ///
     /// # Errors
     /// What the scenario's reader says; there should be nothing.
-    pub fn new(seed: u64, random: &mut ChaCha8Rng, size: Option<(u64, u64)>) -> Result<Self, String> {
-        let devices = size.map_or_else(|| within(random, 3, 10), |(devices, _)| devices);
-        let rounds = size.map_or_else(|| within(random, 4, 13), |(_, rounds)| rounds);
+    pub fn new(seed: u64, random: &mut ChaCha8Rng, kind: Kind) -> Result<Self, String> {
+        match kind {
+            Kind::Hectic => Self::hectic(seed, random),
+            Kind::Day { devices } => Self::day(seed, devices),
+        }
+    }
+
+    fn hectic(seed: u64, random: &mut ChaCha8Rng) -> Result<Self, String> {
+        let devices = within(random, 3, 10);
+        let rounds = within(random, 4, 13);
         let d = choose(random, &[5, 40, 90]);
         let is_private = percent(random, 25);
         let policy = match random.next_u32() % 5 {
@@ -73,17 +93,12 @@ impl Plan {
             true => ("random", "[privacy]\nepsilon = 20.0\ndelta = 1e-5\nclip = 1.0\n"),
             false => (init, ""),
         };
-        let text = format!(
-            "seed = {}\n[data]\nkind = \"linear-regression\"\nclients = {devices}\nd = {d}\nk = {K}\nsamples = 6\n\
-             noise_std = 0.1\n[model]\nk = {K}\ninit = \"{init}\"\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\n\
-             step_size = 0.25\n[participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n{hidden}",
-            seed % (1 << 40),
+        let sections = format!(
+            "[model]\nk = {K}\ninit = \"{init}\"\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\nstep_size = 0.25\n\
+             [participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n{hidden}"
         );
-        let scenario =
-            Scenario::parse("disasters", &text, &[]).map_err(|error| format!("{error}\n{text}"))?;
-        let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
-        let name = std::path::Path::new("");
-        let mut fleet = campaign(&scenario, &dataset, name).map_err(|error| error.to_string())?;
+        let mut plan = Self::of(seed, devices, d, &sections, Kind::Hectic)?;
+        let fleet = &mut plan.fleet;
         fleet.absence = Duration::from_secs(choose(random, &[0, 5, 30]));
         let deadline = choose(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
         let min_count = usize::try_from(within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
@@ -92,13 +107,59 @@ impl Plan {
         fleet.limits.hello = Duration::from_secs(5);
         fleet.limits.frame = Duration::from_secs(10);
         fleet.limits.repeat = Duration::from_secs(10);
-        let mut build = Build::of(&scenario, &dataset, scenario.seed, Seeds::Foreseeable(seed))
-            .map_err(|error| error.to_string())?;
-        if let Some(hiding) = &mut build.privacy {
-            *hiding = generous(&scenario, *hiding)?;
+        plan.is_encrypted = percent(random, 60);
+        plan.is_line = percent(random, 40);
+        plan.is_private = is_private;
+        if let Some(hiding) = &mut plan.build.privacy {
+            *hiding = generous(&plan.scenario, *hiding)?;
         }
-        let is_encrypted = percent(random, 60);
-        Ok(Self { scenario, dataset, fleet, build, is_encrypted, is_private, is_line: percent(random, 40) })
+        Ok(plan)
+    }
+
+    /// Rounds one after the other all day, with deadlines that not all keep.
+    fn day(seed: u64, devices: u64) -> Result<Self, String> {
+        let sections = format!(
+            "[model]\nk = {K}\n[algorithm]\nname = \"fedrep\"\nrounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"full\"\n"
+        );
+        let mut plan = Self::of(seed, devices, 5, &sections, Kind::Day { devices })?;
+        plan.is_encrypted = true;
+        plan.fleet.absence = Duration::from_secs(120);
+        let min_count = usize::try_from(devices / 2).unwrap_or(1).max(1);
+        let deadline = Some(Duration::from_secs(900));
+        plan.fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
+        plan.fleet.limits.idle = Duration::from_secs(600);
+        // Devices have other things to do.
+        plan.fleet.limits.repeat = Duration::from_secs(1200);
+        Ok(plan)
+    }
+
+    fn of(seed: u64, devices: u64, d: u64, sections: &str, kind: Kind) -> Result<Self, String> {
+        let text = format!(
+            "seed = {}\n[data]\nkind = \"linear-regression\"\nclients = {devices}\nd = {d}\nk = {K}\nsamples = 6\n\
+             noise_std = 0.1\n{sections}",
+            seed % (1 << 40),
+        );
+        let scenario =
+            Scenario::parse("disasters", &text, &[]).map_err(|error| format!("{error}\n{text}"))?;
+        let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
+        let name = std::path::Path::new("");
+        let mut fleet = campaign(&scenario, &dataset, name).map_err(|error| error.to_string())?;
+        fleet.limits.idle = Duration::from_secs(30);
+        fleet.limits.hello = Duration::from_secs(5);
+        fleet.limits.frame = Duration::from_secs(10);
+        fleet.limits.repeat = Duration::from_secs(10);
+        let build = Build::of(&scenario, &dataset, scenario.seed, Seeds::Foreseeable(seed))
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            kind,
+            scenario,
+            dataset,
+            fleet,
+            build,
+            is_encrypted: false,
+            is_private: false,
+            is_line: false,
+        })
     }
 }
 

@@ -186,7 +186,8 @@ impl Server {
             Err(ResumeError::Store(error)) if error.may_pass() => return Ok(false),
             Err(error) => return Err(wrong(error.to_string())),
         };
-        let welcome = Welcome { campaign: coordinator.campaign(), idle_milliseconds: 30_000 };
+        let idle_milliseconds = u32::try_from(self.fleet.limits.idle.as_millis()).unwrap_or(u32::MAX);
+        let welcome = Welcome { campaign: coordinator.campaign(), idle_milliseconds };
         let random = ChaCha20Rng::seed_from_u64(self.seed ^ self.boots << 40);
         let requirements = self.requirements.clone();
         let gate = match &mut self.secrets {

@@ -12,13 +12,18 @@ use super::chaos::{self, Disaster, Faults};
 use super::device::{Device, Said};
 use super::history::{History, Violation};
 use super::link::Link;
-use super::plan::{Plan, percent, within};
+use super::plan::{Kind, Plan, percent, within};
 use super::queue::Queue;
 use super::server::{LinkKey, Out, Server};
 use super::storage::{Disk, Faults as DiskFaults};
 
 /// Time without progress after the last disaster until somebody looks after it, and until nothing will ever come of it.
 const PATIENCE: [Millis; 2] = [3_600_000, 2 * 3_600_000];
+
+const HOUR: Millis = 3_600_000;
+
+/// Bytes of a frame in which somebody asks for something, or answers.
+const LONG: usize = 60;
 
 /// Time between two looks at silent links.
 const LOOK: Millis = 250;
@@ -64,6 +69,8 @@ enum Event {
     Heal,
     /// All links begin anew.
     Hello,
+    /// An hour has passed.
+    Hour(Millis),
 }
 
 /// A device with what surrounds it.
@@ -90,21 +97,41 @@ struct World<'a> {
     report: Report,
     settling: bool,
     is_healed: bool,
-    trace: bool,
+    watcher: &'a mut dyn Watcher,
 }
 
-/// Runs the world of a seed. `size`: so many devices, so many rounds; `trace` says on standard error what happens.
+/// Who watches a world.
+pub trait Watcher {
+    /// An hour has passed: rounds so far, and bytes on the simulated disk.
+    fn hour(&mut self, _hour: Millis, _rounds: usize, _disk: u64) {}
+
+    /// Something happens; asked only where [`Self::listens`].
+    fn event(&mut self, _now: Millis, _event: &str) {}
+
+    /// Whether it wants to hear of every event.
+    fn listens(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unwatched;
+
+impl Watcher for Unwatched {}
+
+/// Runs the world of a seed.
 ///
 /// # Errors
 /// What must never be.
-pub fn run(seed: u64, size: Option<(u64, u64)>, trace: bool) -> Result<Report, Violation> {
+pub fn run(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> Result<Report, Violation> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let plan = Plan::new(seed, &mut random, size).map_err(Violation::new)?;
+    let plan = Plan::new(seed, &mut random, kind).map_err(Violation::new)?;
     let keys = plan.is_encrypted.then(|| {
         let name = format!("fedspan-disasters-{}-{seed}", std::process::id());
         std::env::temp_dir().join(name)
     });
-    let done = world(seed, &plan, random, keys.as_ref().map(|directory| directory.join("keys")), trace);
+    let done = world(seed, &plan, random, keys.as_ref().map(|directory| directory.join("keys")), watcher);
     if let Some(directory) = keys {
         let _ = std::fs::remove_dir_all(directory);
     }
@@ -116,10 +143,11 @@ fn world(
     plan: &Plan,
     mut random: ChaCha8Rng,
     keys: Option<PathBuf>,
-    trace: bool,
+    watcher: &mut dyn Watcher,
 ) -> Result<Report, Violation> {
     let disk = Disk::new(seed);
     let server = Server::new(plan.fleet.clone(), disk, keys, plan.is_line, seed).map_err(Violation::new)?;
+    let slowest = if plan.kind == Kind::Hectic { 4_000 } else { 600_000 };
     let places = (0..plan.dataset.clients.len())
         .map(|index| {
             let id = index as u64;
@@ -129,7 +157,7 @@ fn world(
                 link: Link::new(plan.is_line, &mut random),
                 unread: Vec::new(),
                 wake: 0,
-                pace: within(&mut random, 1, 4_000),
+                pace: within(&mut random, 1, slowest),
             }
         })
         .collect();
@@ -144,7 +172,7 @@ fn world(
         report: Report::default(),
         settling: false,
         is_healed: false,
-        trace,
+        watcher,
     };
     world.begin();
     world.go()
@@ -152,9 +180,9 @@ fn world(
 
 impl World<'_> {
     fn begin(&mut self) {
-        if self.trace {
+        if self.watcher.listens() {
             let Plan { scenario, fleet, is_encrypted, is_private, is_line, .. } = self.plan;
-            eprintln!(
+            let about = format!(
                 "{} devices, encrypted: {is_encrypted}, private: {is_private}, lines: {is_line}, {:?}, {:?}, {:?}, absence {:?}, {} rounds",
                 self.places.len(),
                 scenario.participation,
@@ -163,15 +191,23 @@ impl World<'_> {
                 fleet.absence,
                 scenario.algorithm.rounds,
             );
+            self.watcher.event(0, &about);
         }
         self.queue.at(0, Event::ServerBoot);
         for index in 0..self.places.len() {
             let at = within(&mut self.random, 0, 3_000);
             self.queue.at(at, Event::DeviceBoot(index));
         }
-        let horizon = chaos::horizon(&mut self.random);
+        let horizon = chaos::horizon(&mut self.random, self.plan.kind);
         let devices = self.places.len();
-        for (at, disaster) in chaos::draw(&mut self.random, devices, horizon, self.plan.is_encrypted) {
+        let disasters = match self.plan.kind {
+            Kind::Hectic => chaos::draw(&mut self.random, devices, horizon, self.plan.is_encrypted),
+            Kind::Day { .. } => {
+                (1..=24).for_each(|hour| self.queue.at(hour * HOUR, Event::Hour(hour)));
+                chaos::bad_day(&mut self.random, devices)
+            }
+        };
+        for (at, disaster) in disasters {
             self.report.faults.disasters += 1;
             self.queue.at(at, Event::Chaos(disaster));
         }
@@ -191,7 +227,9 @@ impl World<'_> {
             if self.is_healed && (last.is_none() || moved) {
                 (last, rounds) = (Some(now), self.history.rounds());
             }
-            let finished = matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
+            // A day has an end, whatever its campaign has come to.
+            let finished = self.plan.kind != Kind::Hectic && self.is_healed
+                || matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
             if let (Some(_), None, true, false) = (last, ends, finished, self.settling) {
                 // Everybody says hello twice more, and is heard: an update that was still on its way comes between the two.
                 ends = Some(now + 240_000);
@@ -243,12 +281,13 @@ impl World<'_> {
     }
 
     fn happen(&mut self, now: Millis, event: Event) -> Result<(), Violation> {
-        if self.trace && !matches!(event, Event::Look | Event::DeviceWake(..)) {
-            match &event {
-                Event::ToDevice(link, bytes) => eprintln!("{now:>8} ToDevice {link:?} {} bytes", bytes.len()),
-                Event::ToServer(link, bytes) => eprintln!("{now:>8} ToServer {link:?} {} bytes", bytes.len()),
-                other => eprintln!("{now:>8} {other:?}"),
-            }
+        if self.watcher.listens() && !matches!(event, Event::Look | Event::DeviceWake(..)) {
+            let text = match &event {
+                Event::ToDevice(link, bytes) => format!("ToDevice {link:?} {} bytes", bytes.len()),
+                Event::ToServer(link, bytes) => format!("ToServer {link:?} {} bytes", bytes.len()),
+                other => format!("{other:?}"),
+            };
+            self.watcher.event(now, &text);
         }
         let mut out = Vec::new();
         match event {
@@ -318,6 +357,9 @@ impl World<'_> {
             Event::Chaos(disaster) => self.strike(now, disaster)?,
             Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
             Event::Heal => self.heal(now),
+            Event::Hour(hour) => {
+                self.watcher.hour(hour, self.history.rounds(), self.server.disk.image().len() as u64);
+            }
             Event::Hello => (0..self.places.len()).for_each(|index| self.reset(now, index)),
         }
         self.obey(now, out)
@@ -420,8 +462,11 @@ impl World<'_> {
         }
         let number = place.link.number;
         for frame in said.frames {
-            // What takes long to say took long to think of.
-            let thinks = if frame.len() > 60 { within(&mut self.random, 0, place.pace) } else { 0 };
+            // What takes long to say took long to think of. Meanwhile it may say the same again.
+            let thinks = match self.plan.kind {
+                Kind::Hectic if frame.len() > LONG => within(&mut self.random, 0, place.pace),
+                _ => 0,
+            };
             for (at, bytes) in place.link.send(now + thinks, true, frame, &mut self.random) {
                 self.queue.at(at, Event::ToServer((index, number), bytes));
             }
@@ -451,13 +496,18 @@ impl World<'_> {
                     if let Some(place) =
                         self.places.get_mut(link.0).filter(|place| place.link.number == link.1)
                     {
-                        for (at, bytes) in place.link.send(now, false, bytes, &mut self.random) {
+                        // It is busy with something else before it reads what it is asked.
+                        let busy = match self.plan.kind {
+                            Kind::Day { .. } if bytes.len() > LONG => within(&mut self.random, 0, place.pace),
+                            _ => 0,
+                        };
+                        for (at, bytes) in place.link.send(now + busy, false, bytes, &mut self.random) {
                             self.queue.at(at, Event::ToDevice(link, bytes));
                         }
                     }
                 }
                 Out::Closed(link) => self.refuse(now, link),
-                Out::Heard(device, update) => self.history.sent(device, *update)?,
+                Out::Heard(device, update) => self.history.sent(device, *update, self.plan.is_private)?,
                 Out::Opened(opening) => self.history.opened(&opening)?,
                 Out::Told(device, ack) => self.history.told(device, ack)?,
                 Out::Committed(record) => self.history.committed(&record)?,

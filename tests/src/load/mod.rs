@@ -11,7 +11,7 @@ mod device;
 mod fleet;
 mod floor;
 mod hostile;
-mod machine;
+pub mod machine;
 mod numbers;
 mod server;
 
