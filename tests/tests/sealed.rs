@@ -131,7 +131,7 @@ fn line(mishap: Mishap, unlucky: usize) -> usize {
             up.append(&mut late_up);
             up.extend(board.hear_all(&std::mem::take(&mut late_down)));
         }
-        reopened += u32::from(host.connection.is_unanswered());
+        reopened += u32::from(host.connection.unanswered().is_some());
         if reopened == 10 {
             host.connection.open_again();
             reopened = 0;

@@ -97,6 +97,12 @@ impl Disk {
         (inner.key.clone(), inner.keys.clone())
     }
 
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        let inner = self.inner();
+        inner.seen.capacity() + inner.durable.capacity()
+    }
+
     /// What a backup has.
     pub fn image(&self) -> Vec<u8> {
         self.inner().seen.clone()

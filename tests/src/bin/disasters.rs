@@ -38,9 +38,9 @@ impl Watcher for Hours {
     fn hour(&mut self, hour: u64, rounds: usize, disk: u64) {
         let resident = memory_of(std::process::id()).map_or(0, |memory| memory.resident);
         println!(
-            "hour {hour:>2}: {rounds} rounds, {} MB resident, the simulated disk (twice in memory) {} MB, {:.1} s",
-            resident >> 20,
-            disk >> 20,
+            "hour {hour:>2}: {rounds} rounds, {:.1} MB of memory, and {:.1} MB for the simulated disk; {:.1} s",
+            resident.saturating_sub(disk) as f64 / 1e6,
+            disk as f64 / 1e6,
             self.0.elapsed().as_secs_f64()
         );
     }

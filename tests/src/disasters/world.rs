@@ -102,7 +102,7 @@ struct World<'a> {
 
 /// Who watches a world.
 pub trait Watcher {
-    /// An hour has passed: rounds so far, and bytes on the simulated disk.
+    /// An hour has passed: rounds so far, and bytes of memory that the simulated disk takes.
     fn hour(&mut self, _hour: Millis, _rounds: usize, _disk: u64) {}
 
     /// Something happens; asked only where [`Self::listens`].
@@ -358,7 +358,7 @@ impl World<'_> {
             Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
             Event::Heal => self.heal(now),
             Event::Hour(hour) => {
-                self.watcher.hour(hour, self.history.rounds(), self.server.disk.image().len() as u64);
+                self.watcher.hour(hour, self.history.rounds(), self.server.disk.memory() as u64);
             }
             Event::Hello => (0..self.places.len()).for_each(|index| self.reset(now, index)),
         }

@@ -1,0 +1,93 @@
+//! Simulated disasters: the same seed is the same world, and nothing that must never be is found in some of them. Many more are
+//! run by `disasters`.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+use std::path::Path;
+
+use fedspan_tests::disasters::{Kind, Unwatched, Watcher, run};
+
+/// Everything that happens, in one number.
+#[derive(Default)]
+struct Digest(u64);
+
+impl Watcher for Digest {
+    fn event(&mut self, now: u64, event: &str) {
+        let mix = |hash: u64, byte: u64| (hash ^ byte).wrapping_mul(0x0100_0000_01b3);
+        self.0 = event.bytes().map(u64::from).chain([now]).fold(self.0, mix);
+    }
+
+    fn listens(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    let mut worlds = Vec::new();
+    for seed in 1..=12 {
+        let (mut first, mut second) = (Digest::default(), Digest::default());
+        let report = run(seed, Kind::Hectic, &mut first).unwrap();
+        assert_eq!(run(seed, Kind::Hectic, &mut second).unwrap(), report, "seed {seed}");
+        assert_eq!(first.0, second.0, "seed {seed}");
+        worlds.push(first.0);
+    }
+    worlds.sort_unstable();
+    worlds.dedup();
+    assert_eq!(worlds.len(), 12);
+}
+
+#[test]
+fn nothing_goes_wrong() {
+    // Other seeds than those of the command.
+    let mut crashes = 0;
+    for seed in 1_000_000..1_000_040 {
+        let report =
+            run(seed, Kind::Hectic, &mut Unwatched).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        assert!(report.rounds > 0 && report.counted > 0, "seed {seed}");
+        crashes += report.faults.crashes;
+    }
+    assert!(crashes > 0);
+}
+
+#[test]
+fn a_day_of_a_small_fleet() {
+    let report = run(1, Kind::Day { devices: 12 }, &mut Unwatched).unwrap();
+    assert!(report.rounds > 50 && report.counted > 500, "{report:?}");
+}
+
+/// Bugs that disasters are to notice are still bugs of these sources: what a patch takes out is there, once.
+#[test]
+fn the_mutants_fit() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut patches = 0;
+    for entry in std::fs::read_dir(root.join("tests/mutants")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "patch") {
+            continue;
+        }
+        patches += 1;
+        let (mut file, mut hunks) = (String::new(), Vec::<String>::new());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let check = |file: &str, hunks: &mut Vec<String>| {
+            for hunk in hunks.drain(..) {
+                assert_eq!(file.matches(&hunk).count(), 1, "{}:\n{hunk}", path.display());
+            }
+        };
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("--- a/") {
+                check(&file, &mut hunks);
+                file = std::fs::read_to_string(root.join(name)).unwrap();
+            } else if line.starts_with("@@") {
+                hunks.push(String::new());
+            } else if let (Some(hunk), Some(old)) =
+                (hunks.last_mut(), line.strip_prefix('-').or_else(|| line.strip_prefix(' ')))
+                && !line.starts_with("--- ")
+            {
+                hunk.push_str(old);
+                hunk.push('\n');
+            }
+        }
+        check(&file, &mut hunks);
+    }
+    assert_eq!(patches, 5);
+}
