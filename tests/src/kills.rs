@@ -155,7 +155,10 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
 }
 
 /// Starts a server, and waits until it listens.
-fn start(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String> {
+///
+/// # Errors
+/// If it does not.
+pub fn start(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String> {
     let mut command = Command::new(server);
     command.args(["serve", "--config"]).arg(config).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", server.display()))?;

@@ -10,6 +10,7 @@ pub mod keys;
 pub mod kills;
 pub mod lists;
 pub mod load;
+pub mod recovery;
 pub mod replay;
 
 use std::net::SocketAddr;

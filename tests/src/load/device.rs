@@ -21,6 +21,23 @@ use super::fleet::{FEATURES, WIDTH};
 /// Bytes that are read at once.
 const READ: usize = 2048;
 
+/// What a device of a (64, 4) model says of itself.
+#[must_use]
+pub fn capabilities(frame_limit: u16) -> Capabilities {
+    Capabilities {
+        frame_limit,
+        model: Model::linear(FEATURES, WIDTH, 1),
+        tasks: 0b11,
+        roles: Role::Representation.bit() | Role::Gradient.bit(),
+        encodings: Encoding::F32.bit(),
+        numeric: Numeric::F32,
+        tensors: 1,
+        tensor_elements: u32::from(FEATURES) * u32::from(WIDTH),
+        total_elements: u32::from(FEATURES) * u32::from(WIDTH),
+        privacy: Privacy::None,
+    }
+}
+
 /// Who a device is, and how it speaks.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -38,18 +55,7 @@ impl Identity {
     /// # Errors
     /// None, short of a bug.
     pub fn hello(&self, handshake: u64) -> Result<(Vec<u8>, [u8; 32])> {
-        let capabilities = Capabilities {
-            frame_limit: self.frame_limit,
-            model: Model::linear(FEATURES, WIDTH, 1),
-            tasks: 0b11,
-            roles: Role::Representation.bit() | Role::Gradient.bit(),
-            encodings: Encoding::F32.bit(),
-            numeric: Numeric::F32,
-            tensors: 1,
-            tensor_elements: u32::from(FEATURES) * u32::from(WIDTH),
-            total_elements: u32::from(FEATURES) * u32::from(WIDTH),
-            privacy: Privacy::None,
-        };
+        let capabilities = capabilities(self.frame_limit);
         let mut nonce = [0; 16];
         let seed = self.device.to_le_bytes().into_iter().chain(handshake.to_le_bytes());
         for (place, byte) in nonce.iter_mut().zip(seed) {

@@ -7,7 +7,7 @@
 //! ```
 
 mod choir;
-mod device;
+pub mod device;
 mod fleet;
 mod floor;
 mod hostile;

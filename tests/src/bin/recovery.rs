@@ -1,0 +1,56 @@
+//! `recovery [DEVICES [ROUNDS]]`: how long a server takes to be there again.
+
+use std::process::ExitCode;
+
+use fedspan_tests::recovery::{Report, measure};
+
+const USAGE: &str = "usage: recovery [DEVICES [ROUNDS]]
+
+Makes the state of a campaign with DEVICES (default 10000) of a (64, 4) model: ROUNDS (default 10) rounds, and one in which all but one
+device have answered. Then starts fedspan-aggregator, which is to stand beside this program, on it 11 times, and says how long it
+takes until it listens, knows everything again, and has asked the last one for its answer. exit: 0 measured, 1 it could not be, 2 wrong arguments";
+
+const TIMES: usize = 11;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (devices, rounds) = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["-h" | "--help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        [] => (Some(10_000), Some(10)),
+        [devices] => (devices.parse().ok(), Some(10)),
+        [devices, rounds] => (devices.parse().ok(), rounds.parse().ok()),
+        _ => (None, None),
+    };
+    let (Some(devices), Some(rounds)) = (devices.filter(|devices| *devices > 0), rounds) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let server = match std::env::current_exe() {
+        Ok(own) => own.with_file_name("fedspan-aggregator"),
+        Err(error) => {
+            eprintln!("recovery: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match measure(&server, devices, rounds, TIMES) {
+        Ok(Report { lines, bytes, times }) => {
+            let milliseconds = |place: usize| times.get(place).map_or(0, |time| time.as_millis());
+            println!(
+                "{devices} devices, {} updates in the middle of a round, {lines} lines of journal, {:.1} MB: it goes on after {} ms \
+                 (longest of {TIMES}: {} ms)",
+                devices - 1,
+                bytes as f64 / 1e6,
+                milliseconds(TIMES / 2),
+                milliseconds(TIMES - 1)
+            );
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("recovery: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! How long a server takes to be there again: the real one, over the state of a large fleet in the middle of a round.
+
+use std::io::{Error, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::engine::{Action, DeviceId, Event, Opening, Update};
+use fedspan_aggregator::store::{FILE, Store};
+use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
+use getrandom::SysRng;
+
+use crate::kills::start;
+use crate::load::device::capabilities;
+
+/// Of the device that comes back.
+const FRAME_LIMIT: u16 = 2048;
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Lines of the journal.
+    pub lines: u64,
+    /// Bytes of the database.
+    pub bytes: u64,
+    /// From the start of the program until it has sent the open round to the device that has not answered it, sorted.
+    pub times: Vec<Duration>,
+}
+
+/// Lets `devices` take part in `rounds` rounds of a (64, 4) model, and all but one in another, in this process; then starts
+/// `server` on what is stored, `times` times, and ends it without warning each time.
+///
+/// # Errors
+/// What stood in the way.
+pub fn measure(server: &Path, devices: u64, rounds: u32, times: usize) -> Result<Report, String> {
+    let directory = std::env::temp_dir().join(format!("fedspan-recovery-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+    let report = of(&directory, server, devices, rounds, times);
+    let _ = std::fs::remove_dir_all(&directory);
+    report
+}
+
+fn of(directory: &Path, server: &Path, devices: u64, rounds: u32, times: usize) -> Result<Report, String> {
+    let (state, config) = (directory.join("state"), directory.join("fleet.toml"));
+    let text = format!(
+        "state = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = {devices}\n[data]\nd = 64\n\
+         [model]\nk = 4\n[algorithm]\nname = \"fedrep\"\nrounds = 1000000\nstep_size = 0.1\n[rounds]\ndeadline = 0\n\
+         [limits]\nconnections = {}\n",
+        state.display().to_string(),
+        devices + 100,
+    );
+    std::fs::write(&config, &text).map_err(|error| error.to_string())?;
+    let fleet = Fleet::parse("fleet.toml", &text).map_err(|error| error.to_string())?;
+    let lines = fill(&fleet, devices, rounds)?;
+    let mut found = Vec::new();
+    for _ in 0..times {
+        let began = Instant::now();
+        let (mut child, address) = start(server, &config)?;
+        asked(address, devices - 1).map_err(|error| error.to_string())?;
+        found.push(began.elapsed());
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    found.sort();
+    let bytes = std::fs::metadata(state.join(FILE)).map_err(|error| error.to_string())?.len();
+    Ok(Report { lines, bytes, times: found })
+}
+
+/// Says hello as a device, and waits until it is asked to take part in a round.
+fn asked(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
+    let hello = Hello::new(device, capabilities(FRAME_LIMIT));
+    let mut bytes = vec![0; wire_capacity(usize::from(FRAME_LIMIT))];
+    let sent = encode(&ToServer::Hello(hello), 0, |_| {}, &mut bytes).map_err(Error::other)?;
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(bytes.get(..sent).unwrap_or_default())?;
+    let mut decoder = Decoder::new(vec![0; usize::from(FRAME_LIMIT)]);
+    let mut buffer = [0; 512];
+    loop {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
+            return Err(Error::other("the server has closed the connection"));
+        }
+        let mut input = buffer.get(..read).unwrap_or_default();
+        loop {
+            match decoder.feed(&mut input) {
+                Fed::NeedMore => break,
+                Fed::Message(message) => {
+                    if let Ok((ToDevice::RoundOpen(_), _)) = decode::<ToDevice>(message) {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Lines of the journal that is there then.
+fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
+    let store = Store::open(&fleet.state, SysRng).map_err(|error| error.to_string())?;
+    let about = Campaign {
+        configuration: fleet.fingerprint(),
+        number: 1,
+        expected: fleet.expected,
+        journal: Some(0),
+    };
+    let (mut coordinator, _) =
+        Coordinator::new(fleet.engine(), store, &about).map_err(|error| error.to_string())?;
+    (0..devices).for_each(|device| coordinator.handle(0, Event::Joined(device)));
+    for round in 0..=rounds {
+        let settled = coordinator.settle().map_err(|error| error.to_string())?;
+        let opening = settled.actions.into_iter().find_map(|action| match action {
+            Action::Open(_, opening) => Some(opening),
+            _ => None,
+        });
+        let opening = opening.ok_or("no round was opened")?;
+        let last = if round == rounds { devices.saturating_sub(1) } else { devices };
+        for device in 0..last {
+            let update = answer(device, &opening);
+            coordinator.handle(u64::from(round) + 1, Event::Update(device, update));
+            if device % 256 == 255 && device + 1 < last {
+                coordinator.settle().map_err(|error| error.to_string())?;
+            }
+        }
+    }
+    coordinator.settle().map_err(|error| error.to_string())?;
+    Ok(coordinator.lines())
+}
+
+fn answer(device: DeviceId, opening: &Opening) -> Update {
+    let expects = &opening.request.expects;
+    let tensor = |(place, tensor): (usize, &fedspan_protocol::tensor::TensorDescriptor)| {
+        #[allow(clippy::cast_precision_loss, reason = "any number will do")]
+        let value = |number: usize| ((number * 37 + place) as u64 + device % 101) as f32 * 1e-4;
+        let values = (0..tensor.elements()).map(value).collect();
+        Tensor { role: tensor.role, rows: tensor.rows, cols: tensor.cols, values }
+    };
+    Update {
+        id: opening.id,
+        samples: 10,
+        skipped: 0,
+        descriptors: expects.clone(),
+        tensors: expects.iter().enumerate().map(tensor).collect(),
+    }
+}
