@@ -16,7 +16,7 @@ use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use getrandom::SysRng;
 
 use crate::kills::start;
-use crate::load::device::capabilities;
+use crate::load::capabilities;
 
 /// Of the device that comes back.
 const FRAME_LIMIT: u16 = 2048;

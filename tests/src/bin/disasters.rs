@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fedspan_tests::disasters::{Kind, Report, Unwatched, Watcher, run};
-use fedspan_tests::load::machine::memory_of;
+use fedspan_tests::load::memory_of;
 
 const USAGE: &str = "usage: disasters N [FIRST]
        disasters --trace SEED

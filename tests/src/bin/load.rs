@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fedspan_tests::load::{
     Busy, Choir, Device, Floor, Ground, Hostile, Identity, Kind, Memory, Pace, Plan, ServerProcess, Spread,
-    Taken, memory_of,
+    Taken, fsync, memory_of,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -214,6 +214,8 @@ async fn run(options: &Options) -> Result<bool> {
     std::fs::create_dir(&directory)?;
     let (fleet, mut identities) = options.plan().prepare(&directory)?;
     let traitors = identities.split_off(options.devices);
+    // In the directory where the server's state is.
+    let disk = fsync(&directory)?;
     let server = ServerProcess::start(&options.server, &directory, &fleet)?;
     let processes = [server.id(), std::process::id()];
     let memory = || memory_of(server.id());
@@ -285,6 +287,12 @@ async fn run(options: &Options) -> Result<bool> {
         options.rounds, alone[0], alone[1], alone[2], beside[0], beside[1], beside[2]
     );
     println!(
+        "a page to the disk and synced, before that: p50 {:.2} ms, p99 {:.2} ms, at most {:.2} ms",
+        disk.quantile(0.5),
+        disk.quantile(0.99),
+        disk.quantile(1.0)
+    );
+    println!(
         "handshakes a second: {:.0}; hostile connections: {made:?}",
         most.len() as f64 / joining.as_secs_f64()
     );
@@ -312,6 +320,7 @@ async fn run(options: &Options) -> Result<bool> {
             "most": each(Memory { resident: end.most, ..end }),
         },
         "alone": over("alone"), "beside": over("beside"), "herd": over("herd"),
+        "fsync": { "p50": disk.quantile(0.5), "p99": disk.quantile(0.99), "max": disk.quantile(1.0) },
         "counted": counted, "all_counted": all_counted, "made": made, "status": status,
     });
     println!("{report}");

@@ -1,6 +1,11 @@
 //! What Linux says of a process and of the machine.
 
-use std::io::{Error, Result};
+use std::fs::File;
+use std::io::{Error, Result, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use super::numbers::Spread;
 
 /// A process's memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +30,28 @@ pub fn memory_of(process: u32) -> Result<Memory> {
         (Some(resident), Some(most)) => Ok(Memory { resident, most }),
         _ => Err(Error::other("no VmRSS in /proc")),
     }
+}
+
+/// Writes of a page of 4 KiB, each synced before the next.
+const PAGES: usize = 300;
+
+/// How long the disk of a directory takes to keep a page.
+///
+/// # Errors
+/// What the system says.
+pub fn fsync(directory: &Path) -> Result<Spread> {
+    let path = directory.join("fsync");
+    let mut file = File::create(&path)?;
+    let mut times = Vec::new();
+    for number in 0..PAGES {
+        let page = [u8::try_from(number % 256).unwrap_or(0); 4096];
+        let began = Instant::now();
+        file.write_all(&page)?;
+        file.sync_data()?;
+        times.push(began.elapsed());
+    }
+    std::fs::remove_file(&path)?;
+    Ok(Spread::new(times))
 }
 
 /// Processor time in seconds: a process's, and that of everybody on the machine.

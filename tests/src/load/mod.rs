@@ -7,19 +7,19 @@
 //! ```
 
 mod choir;
-pub mod device;
+mod device;
 mod fleet;
 mod floor;
 mod hostile;
-pub mod machine;
+mod machine;
 mod numbers;
 mod server;
 
 pub use choir::{Choir, Pace, Taken};
-pub use device::{Device, Identity};
+pub use device::{Device, Identity, capabilities};
 pub use fleet::{FEATURES, Plan, WIDTH};
 pub use floor::Floor;
 pub use hostile::{Entered, Ground, Hostile, Kind};
-pub use machine::{Busy, Memory, memory_of};
+pub use machine::{Busy, Memory, fsync, memory_of};
 pub use numbers::Spread;
 pub use server::ServerProcess;
