@@ -10,6 +10,7 @@
 //!
 //! What is not the real thing: sockets, and the loop around the coordinator (`server`), which stands for the server's own.
 
+mod befall;
 mod chaos;
 mod device;
 mod history;
@@ -17,6 +18,8 @@ mod link;
 mod plan;
 mod queue;
 mod reference;
+mod report;
+mod running;
 mod server;
 mod world;
 
@@ -30,7 +33,8 @@ mod storage;
 pub use chaos::Faults;
 pub use history::Violation;
 pub use plan::Kind;
-pub use world::{Report, Unwatched, Watcher, run};
+pub use report::{Report, Unwatched, Watcher};
+pub use world::run;
 
 /// Milliseconds of virtual time.
 type Millis = u64;

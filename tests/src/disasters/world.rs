@@ -8,13 +8,15 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 use super::Millis;
-use super::chaos::{self, Disaster, Faults};
+use super::chaos::{self, Disaster};
 use super::device::{Device, Said};
 use super::history::{History, Violation};
 use super::link::Link;
-use super::plan::{Kind, Plan, percent, within};
+use super::plan::{Kind, Plan, within};
 use super::queue::Queue;
-use super::server::{LinkKey, Out, Server};
+use super::report::{Report, Watcher};
+use super::running::{LinkKey, Out};
+use super::server::Server;
 use super::storage::{Disk, Faults as DiskFaults};
 
 /// Time without progress after the last disaster until somebody looks after it, and until nothing will ever come of it.
@@ -28,23 +30,9 @@ const LONG: usize = 60;
 /// Time between two looks at silent links.
 const LOOK: Millis = 250;
 
-/// What became of a world.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Report {
-    /// Rounds that were committed.
-    pub rounds: usize,
-    /// Updates that counted.
-    pub counted: usize,
-    /// What befell it.
-    pub faults: Faults,
-    /// Virtual milliseconds.
-    pub time: Millis,
-    /// Events.
-    pub events: u64,
-}
-
+/// What happens.
 #[derive(Debug)]
-enum Event {
+pub enum Event {
     ServerBoot,
     /// The disk has written.
     Settle,
@@ -75,50 +63,31 @@ enum Event {
 
 /// A device with what surrounds it.
 #[derive(Debug)]
-struct Place {
-    device: Device,
-    link: Link,
+pub struct Place {
+    pub device: Device,
+    pub link: Link,
     /// What has come while it was quiet.
-    unread: Vec<Vec<u8>>,
+    pub unread: Vec<Vec<u8>>,
     /// Which of its wakes counts.
-    wake: u64,
+    pub wake: u64,
     /// How long it thinks before it answers, at most.
-    pace: Millis,
+    pub pace: Millis,
 }
 
-struct World<'a> {
-    plan: &'a Plan,
-    seed: u64,
-    random: ChaCha8Rng,
-    queue: Queue<Event>,
-    server: Server,
-    places: Vec<Place>,
-    history: History,
-    report: Report,
-    settling: bool,
-    is_healed: bool,
-    watcher: &'a mut dyn Watcher,
+/// One world.
+pub struct World<'a> {
+    pub plan: &'a Plan,
+    pub seed: u64,
+    pub random: ChaCha8Rng,
+    pub queue: Queue<Event>,
+    pub server: Server,
+    pub places: Vec<Place>,
+    pub history: History,
+    pub report: Report,
+    pub settling: bool,
+    pub is_healed: bool,
+    pub watcher: &'a mut dyn Watcher,
 }
-
-/// Who watches a world.
-pub trait Watcher {
-    /// An hour has passed: rounds so far, and bytes of memory that the simulated disk takes.
-    fn hour(&mut self, _hour: Millis, _rounds: usize, _disk: u64) {}
-
-    /// Something happens; asked only where [`Self::listens`].
-    fn event(&mut self, _now: Millis, _event: &str) {}
-
-    /// Whether it wants to hear of every event.
-    fn listens(&self) -> bool {
-        false
-    }
-}
-
-/// Nobody does.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unwatched;
-
-impl Watcher for Unwatched {}
 
 /// Runs the world of a seed.
 ///
@@ -366,12 +335,12 @@ impl World<'_> {
     }
 
     /// The link that is meant, if it is still the newest of its device.
-    fn place(&mut self, (index, number): LinkKey) -> Option<&mut Place> {
+    pub fn place(&mut self, (index, number): LinkKey) -> Option<&mut Place> {
         self.places.get_mut(index).filter(|place| place.link.number == number)
     }
 
     #[allow(clippy::indexing_slicing, reason = "links are of devices that there are")]
-    fn device(&mut self, index: usize) -> &mut Device {
+    pub fn device(&mut self, index: usize) -> &mut Device {
         &mut self.places[index].device
     }
 
@@ -384,7 +353,7 @@ impl World<'_> {
     }
 
     /// Nobody is there: the device is told, if that comes through.
-    fn refuse(&mut self, now: Millis, link: LinkKey) {
+    pub fn refuse(&mut self, now: Millis, link: LinkKey) {
         if self.plan.is_line {
             return;
         }
@@ -409,7 +378,7 @@ impl World<'_> {
         self.wake(now, index)
     }
 
-    fn wake(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
+    pub fn wake(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         let said = self.device(index).tick(now)?;
         let died = said.died;
         self.said(now, index, said)?;
@@ -517,127 +486,5 @@ impl World<'_> {
             }
         }
         Ok(())
-    }
-
-    /// A device's power goes.
-    fn cut(&mut self, now: Millis, index: usize, off: Millis) {
-        self.report.faults.cuts += 1;
-        let heard = percent(&mut self.random, 50);
-        let Some(place) = self.places.get_mut(index) else { return };
-        place.device.die();
-        place.unread.clear();
-        place.wake += 1;
-        let link = (index, place.link.number);
-        if !self.plan.is_line {
-            place.link.is_up = false;
-            if heard {
-                self.queue.after(place.link.quality.latency, Event::Gone(link));
-            }
-            // What was on its way to it comes no more.
-            place.link.number += 1;
-        }
-        self.queue.at(now + off, Event::DeviceBoot(index));
-    }
-
-    /// A link ends, on both sides.
-    fn reset(&mut self, now: Millis, index: usize) {
-        let Some(place) = self.places.get_mut(index) else { return };
-        let link = (index, place.link.number);
-        if self.plan.is_line {
-            // A line does not end: the device starts anew.
-            if place.device.is_on() {
-                self.cut(now, index, 1);
-            }
-        } else if place.link.is_up {
-            let latency = place.link.quality.latency;
-            self.queue.after(latency, Event::Down(link));
-            self.queue.after(latency, Event::Gone(link));
-        }
-    }
-
-    fn strike(&mut self, now: Millis, disaster: Disaster) -> Result<(), Violation> {
-        match disaster {
-            Disaster::ServerCrash(off) => {
-                if self.server.is_on() {
-                    self.report.faults.crashes += 1;
-                    self.server.crash();
-                    for index in 0..self.places.len() {
-                        if let Some(place) = self.places.get(index).filter(|place| place.link.is_up) {
-                            self.refuse(now, (index, place.link.number));
-                        }
-                    }
-                    self.queue.after(off, Event::ServerBoot);
-                }
-            }
-            Disaster::DiskFull(after, time) => {
-                self.server.disk.fail(DiskFaults::After(after));
-                self.queue.after(time, Event::DiskHeals);
-            }
-            Disaster::ServerJump(by) => self.server.jump(by),
-            Disaster::DeviceCrash(index, off) => {
-                if self.device(index).is_on() {
-                    self.cut(now, index, off);
-                }
-            }
-            Disaster::FlashCut(index, bytes) => self.device(index).die_after(bytes),
-            Disaster::DeviceJump(index, by) => {
-                self.device(index).jump(by);
-                self.wake(now, index)?;
-            }
-            Disaster::LinkReset(index) => {
-                if !self.plan.is_line {
-                    self.reset(now, index);
-                }
-            }
-            Disaster::Partition(index, time) => {
-                if let Some(place) = self.places.get_mut(index) {
-                    place.link.parted_until = place.link.parted_until.max(now + time);
-                }
-            }
-            Disaster::Blackout(time) => {
-                for place in &mut self.places {
-                    place.link.parted_until = place.link.parted_until.max(now + time);
-                }
-            }
-            Disaster::Revocation(index) => {
-                let device = index as u64;
-                // A campaign begins when all have come.
-                let waits = matches!(self.server.phase(), None | Some(Phase::Waiting));
-                if waits && !self.is_healed {
-                    self.queue.after(1_000, Event::Chaos(disaster));
-                } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {
-                    let lines = coordinator.lines();
-                    if self.server.revoke(device)? {
-                        self.history.revoked(device, lines);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn heal(&mut self, now: Millis) {
-        self.is_healed = true;
-        self.server.disk.fail(DiskFaults::None);
-        if !self.server.is_on() {
-            self.queue.at(now, Event::ServerBoot);
-        }
-        for place in &mut self.places {
-            place.link.heal();
-        }
-    }
-}
-
-impl Report {
-    /// The sum of many.
-    pub fn add(&mut self, other: &Self) {
-        self.rounds += other.rounds;
-        self.counted += other.counted;
-        self.faults.disasters += other.faults.disasters;
-        self.faults.crashes += other.faults.crashes;
-        self.faults.cuts += other.faults.cuts;
-        self.faults.operator += other.faults.operator;
-        self.time += other.time;
-        self.events += other.events;
     }
 }
