@@ -91,6 +91,8 @@ pub struct FlashStore<F: NorFlash, const N: usize> {
     pub(super) buffer: Aligned<N>,
     /// The largest numbers that are known: erasing must not forget them.
     pub(super) known: Known,
+    /// No page is half erased.
+    finished: bool,
     /// Numbers are where they belong, and no page is taken for erased that is not.
     pub(super) settled: bool,
     /// What was looked for last could not be told from what else is there.
@@ -110,6 +112,7 @@ impl Known {
         match kind {
             Kind::Handshakes => self.handshakes,
             Kind::Spent => self.spent,
+            Kind::Erasures => None,
         }
     }
 
@@ -118,6 +121,7 @@ impl Known {
         let known = match kind {
             Kind::Handshakes => &mut self.handshakes,
             Kind::Spent => &mut self.spent,
+            Kind::Erasures => return,
         };
         *known = number.max(*known);
     }
@@ -152,6 +156,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             map,
             buffer: Aligned([0; N]),
             known: Known::default(),
+            finished: false,
             settled: false,
             unreadable: false,
             erased: 0,
@@ -162,6 +167,15 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     #[must_use]
     pub fn erased(&self) -> u32 {
         self.erased
+    }
+
+    /// Before anything is read or written: the page that the power went in while it was erased.
+    pub(super) fn finish_once(&mut self) -> Result<(), StoreError> {
+        if !self.finished {
+            self.map.flash().finish().map_err(|_| StoreError)?;
+            self.finished = true;
+        }
+        Ok(())
     }
 
     /// Gives the flash back.
@@ -229,6 +243,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
+        self.finish_once()?;
         self.read_numbers()?;
         let spent = match self.known.of(Kind::Spent) {
             Some(spent) => spent,
@@ -239,6 +254,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+        self.finish_once()?;
         self.unreadable = false;
         let loaded = self.fetch(KEY)?.and_then(|bytes| encoded::read(bytes, head));
         if self.unreadable {
