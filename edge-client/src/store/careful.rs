@@ -1,6 +1,5 @@
 //! Blocking flash as a library of records sees it: awaited, and never without the numbers that only grow.
 
-use core::iter::StepBy;
 use core::ops::Range;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
@@ -40,35 +39,41 @@ impl<F: NorFlash> Careful<F> {
     }
 
     /// What is in `range`.
+    #[inline(never)]
     pub fn search(&mut self, range: Range<u32>) -> Result<Found, NorFlashErrorKind> {
         let mut search = Search::new();
-        self.each(range, |byte| search.take(byte))?;
+        self.each(range, &mut |byte| search.take(byte))?;
         Ok(search.found)
     }
 
-    /// Whether there is nothing in `range` but, at one of `places`, what is left of writing `bytes` where the power went.
+    /// Whether there is nothing in `range` but, at the beginning of `places` and every `stride` bytes after that, what is left of
+    /// writing `bytes` where the power went.
     pub fn is_blank_but(
         &mut self,
         range: Range<u32>,
-        places: StepBy<Range<u32>>,
+        places: Range<u32>,
+        stride: u32,
         bytes: &[u8],
     ) -> Result<bool, NorFlashErrorKind> {
         let (mut at, mut blank) = (range.start, true);
-        let (mut places, mut place) = (places.peekable(), None);
-        self.each(range, |byte| {
-            place = places.next_if_eq(&at).or(place);
-            let index = place.and_then(|place| usize::try_from(at.saturating_sub(place)).ok());
-            let written = index.and_then(|index| bytes.get(index)).copied().unwrap_or(0xFF);
+        let mut index = 0;
+        self.each(range, &mut |byte| {
+            let inside = places.contains(&at);
+            let written = bytes.get(index).filter(|_| inside).copied().unwrap_or(0xFF);
+            index = if inside && index + 1 < stride as usize { index + 1 } else { 0 };
             blank &= byte & written == written;
             at = at.saturating_add(1);
         })?;
         Ok(blank)
     }
 
+    /// All bytes of `range`, one after the other.
+    // Not generic: it is called in many places.
+    #[inline(never)]
     pub(super) fn each(
         &mut self,
         mut range: Range<u32>,
-        mut take: impl FnMut(u8),
+        take: &mut dyn FnMut(u8),
     ) -> Result<(), NorFlashErrorKind> {
         let mut block = Aligned([0; BLOCK]);
         let most = BLOCK - BLOCK % F::READ_SIZE.clamp(1, BLOCK);
@@ -85,7 +90,7 @@ impl<F: NorFlash> Careful<F> {
     /// many bytes, and takes fewer zeros than half a byte's for bits that fell over; it writes the mark over them.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         let (mut read, mut zeros, mut dirty) = (0, 0, false);
-        self.each(page, |byte| {
+        self.each(page, &mut |byte| {
             if read < F::READ_SIZE {
                 zeros += byte.count_zeros();
             }

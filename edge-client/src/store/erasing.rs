@@ -29,6 +29,7 @@ impl<F: NorFlash> Careful<F> {
     const PAGE: u32 = F::ERASE_SIZE as u32;
 
     /// Erases a page, after a note of that in the page in use, where there is room.
+    #[inline(never)]
     pub fn erase_noted(&mut self, page: u32) -> Result<(), NorFlashErrorKind> {
         if let Some(used) = self.pages().find_map(|used| self.notes_in(used, page).transpose()) {
             self.note(used?, page)?;
@@ -74,12 +75,15 @@ impl<F: NorFlash> Careful<F> {
         self.range.clone().step_by(F::ERASE_SIZE)
     }
 
+    #[inline(never)]
     fn state(&mut self, page: u32) -> Result<Page, NorFlashErrorKind> {
         let last = page.saturating_add((F::ERASE_SIZE - F::READ_SIZE) as u32);
         let mut marked = [false; 2];
         for (marked, place) in marked.iter_mut().zip([page, last]) {
             let mut zeros = 0;
-            self.each(place..place.saturating_add(F::READ_SIZE as u32), |byte| zeros += byte.count_zeros())?;
+            self.each(place..place.saturating_add(F::READ_SIZE as u32), &mut |byte| {
+                zeros += byte.count_zeros()
+            })?;
             *marked = zeros >= MARKED;
         }
         Ok(match marked {
@@ -102,7 +106,7 @@ impl<F: NorFlash> Careful<F> {
         // Item by item, as the library goes.
         while place.saturating_add(length) <= end {
             let (mut bytes, mut read) = ([0xFF; HEADER], 0);
-            self.each(place..place.saturating_add(header as u32), |byte| {
+            self.each(place..place.saturating_add(header as u32), &mut |byte| {
                 if let Some(place) = bytes.get_mut(read) {
                     *place = byte;
                 }

@@ -51,13 +51,15 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// Begins a ledger where there is none: with nothing spent if the flash is blank, and else with all of it.
     pub(super) fn begin_ledger(&mut self) -> Result<u64, StoreError> {
         let (_, last, _) = self.pages()?;
-        let length = LONGEST.next_multiple_of(F::WRITE_SIZE);
-        // Up to what the last place takes, and the mark of a page that is full.
-        let end = self.map.flash_range().end.saturating_sub((length + F::WRITE_SIZE) as u32);
-        let places = (last.saturating_add(Self::place(Kind::Spent)?)..end).step_by(length);
+        let length = LONGEST.next_multiple_of(F::WRITE_SIZE) as u32;
+        // Whole places, up to the mark of a page that is full.
+        let (mut place, end) = (
+            last.saturating_add(Self::place(Kind::Spent)?),
+            self.map.flash_range().end.saturating_sub(F::WRITE_SIZE as u32),
+        );
         let (range, flash) = (self.map.flash_range(), self.map.flash());
         let begun = NumberCopy::new(Kind::Spent, 0);
-        let blank = flash.is_blank_but(range, places.clone(), begun.bytes()).map_err(|_| StoreError)?;
+        let blank = flash.is_blank_but(range, place..end, length, begun.bytes()).map_err(|_| StoreError)?;
         if !blank {
             self.known.learn(Kind::Spent, Some(SPENT));
             return Ok(SPENT);
@@ -65,12 +67,13 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.known.learn(Kind::Spent, Some(0));
         // Before anything else: should the power go, what is there of it is known for what it is, and the next start takes
         // the next place. An erasure that the power interrupts can leave anything, and that would be all of it.
-        for place in places {
-            let all = place..place.saturating_add(length as u32);
-            if self.map.flash().search(all).map_err(|_| StoreError)?.is_blank {
+        while place.saturating_add(length) <= end {
+            let next = place.saturating_add(length);
+            if self.map.flash().search(place..next).map_err(|_| StoreError)?.is_blank {
                 self.put(place, &begun)?;
                 return Ok(0);
             }
+            place = next;
         }
         self.keep(last)?;
         Ok(0)
