@@ -148,7 +148,7 @@ impl World {
         for (at, erases) in whole.done().into_iter().enumerate() {
             let seed = (image.len() + at) as u64;
             let tears = if erases { torn_erasures(seed) } else { torn_writes(seed) };
-            for (turn, tear) in tears.into_iter().enumerate().filter(|(turn, _)| wanted(at, *turn)) {
+            for (_, tear) in tears.into_iter().enumerate().filter(|(turn, _)| wanted(at, *turn)) {
                 let (flash, mut known) = (Torn::cut(image, at, tear), known);
                 let ended = self.live(&flash, &mut known, rounds);
                 each(at, tear, flash.image(), known, ended);
