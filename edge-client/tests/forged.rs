@@ -1,5 +1,5 @@
-//! What a server chooses of a record, with what the storage puts around it, never reads like a privacy ledger or a number of
-//! handshakes.
+//! What a server chooses of a record, with what the storage puts around it, never reads like a privacy ledger, a number of
+//! handshakes, or a note of a page that is erased.
 #![cfg(feature = "flash")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -53,7 +53,9 @@ fn no_copy_begins_in_front_of_a_record() {
             // Version 2, and then whatever is chosen.
             bytes.push(Some(2));
             bytes.resize(record + 40, None);
-            for (magic, most) in [(&b"FSPLPAID"[..], None), (b"FSPH", Some(1u64 << 40))] {
+            for (magic, most) in
+                [(&b"FSPLPAID"[..], None), (b"FSPH", Some(1u64 << 40)), (b"FSPE", Some(1 << 40))]
+            {
                 // In the record before, no more than three bytes of a beginning.
                 for first in 4..record {
                     places += 1;
@@ -74,7 +76,7 @@ fn no_copy_begins_in_front_of_a_record() {
     }
     // Where the check of the record is the first magic.
     assert!(beyond > 0);
-    println!("{places} places, in {beyond} a number of handshakes would be too large");
+    println!("{places} places, in {beyond} a number would be too large");
 }
 
 /// The layout that is tried above is that of the storage.

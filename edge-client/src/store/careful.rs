@@ -10,21 +10,21 @@ use embedded_storage_async::nor_flash as waiting;
 use super::copies::{Found, Kind, Search};
 
 /// Bytes that are read at once when the whole flash is.
-const BLOCK: usize = 64;
+pub const BLOCK: usize = 64;
 
 /// Some flash controllers copy whole words from RAM.
 #[repr(align(8))]
 pub struct Aligned<const N: usize>(pub [u8; N]);
 
 /// Zeros in the first bytes of a page that is in use.
-const MARKED: u32 = u8::BITS / 2;
+pub const MARKED: u32 = u8::BITS / 2;
 
 /// Flash whose pages are not erased, nor written over, as long as they hold the only copy of the largest number of a kind, or all that there
 /// is: a library that repairs what it finds damaged does not know what it throws away, and flash that is blank is that of
 /// a device that has spent nothing.
 pub struct Careful<F> {
     pub flash: F,
-    range: Range<u32>,
+    pub(super) range: Range<u32>,
     refused: bool,
 }
 
@@ -39,30 +39,42 @@ impl<F: NorFlash> Careful<F> {
     }
 
     /// What is in `range`.
+    #[inline(never)]
     pub fn search(&mut self, range: Range<u32>) -> Result<Found, NorFlashErrorKind> {
         let mut search = Search::new();
-        self.each(range, |byte| search.take(byte))?;
+        self.each(range, &mut |byte| search.take(byte))?;
         Ok(search.found)
     }
 
-    /// Whether there is nothing in `range` but, at `place`, what is left of writing `bytes` where the power went.
+    /// Whether there is nothing in `range` but, at the beginning of `places` and every `stride` bytes after that, what is left of
+    /// writing `bytes` where the power went.
     pub fn is_blank_but(
         &mut self,
         range: Range<u32>,
-        place: u32,
+        places: Range<u32>,
+        stride: u32,
         bytes: &[u8],
     ) -> Result<bool, NorFlashErrorKind> {
         let (mut at, mut blank) = (range.start, true);
-        self.each(range, |byte| {
-            let index = at.checked_sub(place).and_then(|index| usize::try_from(index).ok());
-            let written = index.and_then(|index| bytes.get(index)).copied().unwrap_or(0xFF);
+        let mut index = 0;
+        self.each(range, &mut |byte| {
+            let inside = places.contains(&at);
+            let written = bytes.get(index).filter(|_| inside).copied().unwrap_or(0xFF);
+            index = if inside && index + 1 < stride as usize { index + 1 } else { 0 };
             blank &= byte & written == written;
             at = at.saturating_add(1);
         })?;
         Ok(blank)
     }
 
-    fn each(&mut self, mut range: Range<u32>, mut take: impl FnMut(u8)) -> Result<(), NorFlashErrorKind> {
+    /// All bytes of `range`, one after the other.
+    // Not generic: it is called in many places.
+    #[inline(never)]
+    pub(super) fn each(
+        &mut self,
+        mut range: Range<u32>,
+        take: &mut dyn FnMut(u8),
+    ) -> Result<(), NorFlashErrorKind> {
         let mut block = Aligned([0; BLOCK]);
         let most = BLOCK - BLOCK % F::READ_SIZE.clamp(1, BLOCK);
         while !range.is_empty() {
@@ -75,14 +87,14 @@ impl<F: NorFlash> Careful<F> {
     }
 
     /// Whether a page begins as if it were erased (a library marks those in use there), and is not. The library reads so
-    /// many bytes, and takes fewer zeros than half a byte's for bits that fell over.
+    /// many bytes, and takes fewer zeros than half a byte's for bits that fell over; it writes the mark over them.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         let (mut read, mut zeros, mut dirty) = (0, 0, false);
-        self.each(page, |byte| {
+        self.each(page, &mut |byte| {
             if read < F::READ_SIZE {
                 zeros += byte.count_zeros();
             }
-            dirty |= byte != 0xFF;
+            dirty |= byte != 0xFF && read >= F::WRITE_SIZE;
             read += 1;
         })?;
         Ok(zeros < MARKED && dirty)
@@ -122,13 +134,18 @@ impl<F: NorFlash> Careful<F> {
         Ok(false)
     }
 
-    fn erase_unless_needed(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
+    /// Whether there is no other copy of a number than in `from..to`, or nothing else at all.
+    pub(super) fn is_needed(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
         let (copies, all) = self.only_copies(from, to)?;
-        if all || copies.iter().any(Option::is_some) {
+        Ok(all || copies.iter().any(Option::is_some))
+    }
+
+    fn erase_unless_needed(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
+        if self.is_needed(from, to)? {
             self.refused = true;
             return Err(NorFlashErrorKind::Other);
         }
-        self.flash.erase(from, to).map_err(|error| error.kind())
+        self.erase_noted(from)
     }
 }
 

@@ -10,6 +10,8 @@ pub enum Kind {
     Handshakes,
     /// What all noisy updates have cost.
     Spent,
+    /// Erasures, with the page that was erased last (`erasing.rs`). Not kept where everything is erased.
+    Erasures,
 }
 
 /// Bytes of the number and of the check behind the magic.
@@ -22,7 +24,11 @@ pub const LONGEST: usize = 8 + REST;
 const BEGINNING: usize = 4;
 
 impl Kind {
+    /// What must not get lost.
     pub const ALL: [Self; 2] = [Self::Handshakes, Self::Spent];
+
+    /// What is found.
+    const FOUND: [Self; 3] = [Self::Handshakes, Self::Spent, Self::Erasures];
 
     /// What a copy begins with.
     ///
@@ -36,6 +42,7 @@ impl Kind {
         match self {
             Self::Handshakes => b"FSPH",
             Self::Spent => b"FSPLPAID",
+            Self::Erasures => b"FSPE",
         }
     }
 
@@ -44,7 +51,7 @@ impl Kind {
     /// bound.
     pub const fn most(self) -> u64 {
         match self {
-            Self::Handshakes => (1 << 40) - 1,
+            Self::Handshakes | Self::Erasures => (1 << 40) - 1,
             Self::Spent => u64::MAX,
         }
     }
@@ -54,6 +61,7 @@ impl Kind {
         match self {
             Self::Handshakes => [1, 2],
             Self::Spent => [3, 4],
+            Self::Erasures => [5, 6],
         }
     }
 
@@ -61,6 +69,7 @@ impl Kind {
         match self {
             Self::Handshakes => 0,
             Self::Spent => 1,
+            Self::Erasures => 2,
         }
     }
 
@@ -97,14 +106,14 @@ impl NumberCopy {
 
 /// Whether something in these bytes could begin a copy.
 pub fn has_magic(bytes: &[u8]) -> bool {
-    bytes.windows(BEGINNING).any(|window| Kind::ALL.iter().any(|kind| kind.magic().starts_with(window)))
+    bytes.windows(BEGINNING).any(|window| Kind::FOUND.iter().any(|kind| kind.magic().starts_with(window)))
 }
 
 /// What is in a part of the flash.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The largest number of all copies of each kind, and how many bytes were read when the last copy of it ended.
-    newest: [Option<(u64, u32)>; Kind::ALL.len()],
+    newest: [Option<(u64, u32)>; Kind::FOUND.len()],
     /// Nothing: all of it is erased.
     pub is_blank: bool,
 }
@@ -136,7 +145,7 @@ pub struct Search {
 
 impl Search {
     pub fn new() -> Self {
-        let found = Found { newest: [None; Kind::ALL.len()], is_blank: true };
+        let found = Found { newest: [None; Kind::FOUND.len()], is_blank: true };
         Self { window: [0; LONGEST], read: 0, found }
     }
 
@@ -148,7 +157,7 @@ impl Search {
         }
         self.read = self.read.saturating_add(1);
         self.found.is_blank &= byte == 0xFF;
-        for kind in Kind::ALL {
+        for kind in Kind::FOUND {
             let bytes = self.window.get(LONGEST - kind.length()..).unwrap_or_default();
             let Some(rest) = bytes.strip_prefix(kind.magic()) else { continue };
             if let Some(number) = rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))

@@ -71,6 +71,18 @@ impl core::error::Error for FlashError {}
 /// What cannot be read as a record of this model (another firmware's data, random bytes) is erased with the
 /// first write and counted in [`FlashStore::erased`]; the number of handshakes and the privacy ledger are not.
 ///
+/// Power may go in the middle of any write and any erasure, and again in what the next start does about that: the record is
+/// the old one or the new one, no number is less than what was saved (`tests/cuts.rs`). A page is erased only after a note of that
+/// (24 bytes, where words have up to 8) in the page that is in use, so that a start knows what it finds half erased.
+///
+/// # Versions
+///
+/// This is version 2 of what lies in flash: `tests/images` has pages of it, and firmware of a later version opens them, or refuses
+/// them as this one does what it does not know. A record of another version is none. A ledger of another version counts as
+/// spent, since the pages are not blank. Handshakes of another version (any whole item under their names that does not
+/// begin as theirs do) are an error of [`Store::load_handshakes`]: a device with a key then says nothing. So a version that
+/// changes one of them changes its first bytes, and keeps the names.
+///
 /// # The privacy ledger
 ///
 /// A round whose update is private costs two more writes, of 21 bytes each and eight around them. What was saved once is
@@ -91,6 +103,8 @@ pub struct FlashStore<F: NorFlash, const N: usize> {
     pub(super) buffer: Aligned<N>,
     /// The largest numbers that are known: erasing must not forget them.
     pub(super) known: Known,
+    /// No page is half erased.
+    finished: bool,
     /// Numbers are where they belong, and no page is taken for erased that is not.
     pub(super) settled: bool,
     /// What was looked for last could not be told from what else is there.
@@ -110,6 +124,7 @@ impl Known {
         match kind {
             Kind::Handshakes => self.handshakes,
             Kind::Spent => self.spent,
+            Kind::Erasures => None,
         }
     }
 
@@ -118,6 +133,7 @@ impl Known {
         let known = match kind {
             Kind::Handshakes => &mut self.handshakes,
             Kind::Spent => &mut self.spent,
+            Kind::Erasures => return,
         };
         *known = number.max(*known);
     }
@@ -152,6 +168,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             map,
             buffer: Aligned([0; N]),
             known: Known::default(),
+            finished: false,
             settled: false,
             unreadable: false,
             erased: 0,
@@ -162,6 +179,15 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     #[must_use]
     pub fn erased(&self) -> u32 {
         self.erased
+    }
+
+    /// Before anything is read or written: the page that the power went in while it was erased.
+    pub(super) fn finish_once(&mut self) -> Result<(), StoreError> {
+        if !self.finished {
+            self.map.flash().finish().map_err(|_| StoreError)?;
+            self.finished = true;
+        }
+        Ok(())
     }
 
     /// Gives the flash back.
@@ -221,7 +247,16 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
         self.settled = false;
         self.settle_once()?;
-        Ok(self.known.of(Kind::Handshakes).unwrap_or_default())
+        if let Some(numbered) = self.known.of(Kind::Handshakes) {
+            return Ok(numbered);
+        }
+        // Something whole under these names that is no number of this version is one of another version.
+        for name in Kind::Handshakes.names() {
+            if self.fetch(name)?.is_some() {
+                return Err(StoreError);
+            }
+        }
+        Ok(0)
     }
 
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
@@ -229,6 +264,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
+        self.finish_once()?;
         self.read_numbers()?;
         let spent = match self.known.of(Kind::Spent) {
             Some(spent) => spent,
@@ -239,6 +275,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+        self.finish_once()?;
         self.unreadable = false;
         let loaded = self.fetch(KEY)?.and_then(|bytes| encoded::read(bytes, head));
         if self.unreadable {

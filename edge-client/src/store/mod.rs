@@ -8,6 +8,8 @@ mod copies;
 #[cfg(feature = "flash")]
 mod encoded;
 #[cfg(feature = "flash")]
+mod erasing;
+#[cfg(feature = "flash")]
 mod flash;
 #[cfg(feature = "flash")]
 mod numbers;

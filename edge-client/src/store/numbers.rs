@@ -51,22 +51,39 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// Begins a ledger where there is none: with nothing spent if the flash is blank, and else with all of it.
     pub(super) fn begin_ledger(&mut self) -> Result<u64, StoreError> {
         let (_, last, _) = self.pages()?;
-        let (range, place) = (self.map.flash_range(), last.saturating_add(Self::place(Kind::Spent)?));
+        let length = LONGEST.next_multiple_of(F::WRITE_SIZE) as u32;
+        // Whole places, up to the mark of a page that is full.
+        let (mut place, end) = (
+            last.saturating_add(Self::place(Kind::Spent)?),
+            self.map.flash_range().end.saturating_sub(F::WRITE_SIZE as u32),
+        );
+        let (range, flash) = (self.map.flash_range(), self.map.flash());
         let begun = NumberCopy::new(Kind::Spent, 0);
-        let blank = self.map.flash().is_blank_but(range, place, begun.bytes()).map_err(|_| StoreError)?;
-        let spent = if blank { 0 } else { SPENT };
-        self.known.learn(Kind::Spent, Some(spent));
-        if blank {
-            // Before anything else: should the power go, what is there of it is known for what it is.
-            self.keep(last)?;
+        let blank = flash.is_blank_but(range, place..end, length, begun.bytes()).map_err(|_| StoreError)?;
+        if !blank {
+            self.known.learn(Kind::Spent, Some(SPENT));
+            return Ok(SPENT);
         }
-        Ok(spent)
+        self.known.learn(Kind::Spent, Some(0));
+        // Before anything else: should the power go, what is there of it is known for what it is, and the next start takes
+        // the next place. An erasure that the power interrupts can leave anything, and that would be all of it.
+        while place.saturating_add(length) <= end {
+            let next = place.saturating_add(length);
+            if self.map.flash().search(place..next).map_err(|_| StoreError)?.is_blank {
+                self.put(place, &begun)?;
+                return Ok(0);
+            }
+            place = next;
+        }
+        self.keep(last)?;
+        Ok(0)
     }
 
     /// Before anything is written: an erasure that the power interrupted may have left the only copy of a number in the middle of
     /// a page that looks erased, where the next record would go.
     pub(super) fn settle_once(&mut self) -> Result<(), StoreError> {
         if !self.settled {
+            self.finish_once()?;
             self.read_numbers()?;
             self.settle()?;
         }
@@ -93,8 +110,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Whether the only copy of a number is in a page that looks erased, where what is written next would spoil it: anywhere
-    /// but in its middle. No erasure of ours that is interrupted leaves that; flash that somebody else has written may.
+    /// Whether the only copy of a number is in a page that looks erased, where what is written next would spoil it: before
+    /// its middle. No erasure of ours that is interrupted leaves that; flash that somebody else has written may.
     fn is_endangered(&mut self) -> Result<bool, StoreError> {
         let end = self.map.flash_range().end;
         let (mut first, _, page) = self.pages()?;
@@ -105,7 +122,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
                 let (copies, _) = flash.only_copies(first, next).map_err(|_| StoreError)?;
                 for (kind, copy) in Kind::ALL.into_iter().zip(copies) {
                     let kept = Self::place(kind)?.saturating_add(kind.length() as u32);
-                    if copy.is_some_and(|end| end != kept) {
+                    if copy.is_some_and(|end| end < kept) {
                         return Ok(true);
                     }
                 }
@@ -174,7 +191,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         while first < end {
             let next = first.saturating_add(page);
             if flash.is_half_erased(first..next).map_err(|_| StoreError)? {
-                flash.flash.erase(first, next).map_err(|_| StoreError)?;
+                flash.erase_noted(first).map_err(|_| StoreError)?;
             }
             first = next;
         }
@@ -191,22 +208,26 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         }
         for kind in Kind::ALL {
             let Some(number) = self.known.of(kind) else { continue };
-            let copy = NumberCopy::new(kind, number);
-            let length = copy.bytes().len().next_multiple_of(F::WRITE_SIZE);
-            let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
-            bytes.fill(0xFF);
-            bytes.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
             let place = first.saturating_add(Self::place(kind)?);
-            self.map.flash().flash.write(place, bytes).map_err(|_| StoreError)?;
+            self.put(place, &NumberCopy::new(kind, number))?;
         }
         Ok(())
+    }
+
+    /// Writes a copy of a number outside of the library's items.
+    fn put(&mut self, place: u32, copy: &NumberCopy) -> Result<(), StoreError> {
+        let length = copy.bytes().len().next_multiple_of(F::WRITE_SIZE);
+        let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
+        bytes.fill(0xFF);
+        bytes.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
+        self.map.flash().flash.write(place, bytes).map_err(|_| StoreError)
     }
 
     /// Where in a page a number is kept.
     fn place(kind: Kind) -> Result<u32, StoreError> {
         let middle = F::ERASE_SIZE / 2 / F::WRITE_SIZE * F::WRITE_SIZE;
         let behind = match kind {
-            Kind::Handshakes => 0,
+            Kind::Handshakes | Kind::Erasures => 0,
             Kind::Spent => LONGEST.next_multiple_of(F::WRITE_SIZE),
         };
         u32::try_from(middle.saturating_add(behind)).map_err(|_| StoreError)

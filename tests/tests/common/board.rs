@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use fedspan_client::session::{Config, Millis, Progress, Protection};
 use fedspan_client::store::Store;
-use fedspan_client::{Event, Linear, Recording, Session, Workspace};
+use fedspan_client::{Event, Linear, Recording, Session, Task, Workspace};
 use fedspan_hostile::Random;
 use fedspan_protocol::frame::{Decoder, Fed};
 use rand_chacha::ChaCha20Rng;
@@ -18,11 +18,13 @@ static SAMPLES: LazyLock<(Vec<f32>, Vec<f32>)> = LazyLock::new(|| {
     (x, (0..20).map(|_| random.unit()).collect())
 });
 
-pub type Device<P> = Session<Linear<Workspace<20, 2>>, Recording<'static>, P, ChaCha20Rng>;
+pub type Plain = Linear<Workspace<20, 2>>;
+
+pub type Device<P, T = Plain> = Session<T, Recording<'static>, P, ChaCha20Rng>;
 
 /// A device, its clock and its buffers.
-pub struct Board<P> {
-    pub session: Device<P>,
+pub struct Board<P, T = Plain> {
+    pub session: Device<P, T>,
     pub now: Millis,
     pub last: Progress,
     decoder: Decoder<Vec<u8>>,
@@ -37,9 +39,16 @@ impl<P: Store> Board<P> {
     /// A device with another frame limit.
     pub fn with_limit(device: u64, protection: Protection, store: P, seed: u64, frame_limit: u16) -> Self {
         let config = Config { frame_limit, ..Config::new(device) };
+        Self::of(config, protection, Linear::new(Workspace::new()), store, seed)
+    }
+}
+
+impl<P: Store, T: Task> Board<P, T> {
+    /// A device with another task.
+    pub fn of(config: Config, protection: Protection, task: T, store: P, seed: u64) -> Self {
         let source = Recording::regression(&SAMPLES.0, &SAMPLES.1, D.into(), 1);
         let random = ChaCha20Rng::seed_from_u64(seed);
-        let session = Session::new(config, protection, Linear::new(Workspace::new()), source, store, random);
+        let session = Session::new(config, protection, task, source, store, random);
         Self {
             session,
             now: 1_000,
@@ -102,8 +111,8 @@ impl<P: Store> Board<P> {
     }
 }
 
-fn handle<P: Store>(
-    session: &mut Device<P>,
+fn handle<P: Store, T: Task>(
+    session: &mut Device<P, T>,
     now: Millis,
     event: Event<'_>,
     out: &mut [u8],
