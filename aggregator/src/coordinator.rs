@@ -16,7 +16,7 @@ use crate::config::difference;
 use crate::engine::{Action, DeviceId, Engine, Event, Millis, Phase};
 use crate::journal::{Line, Scribe, Server};
 use crate::privacy::Account;
-use crate::store::{Counted, Record, Store, StoreError};
+use crate::store::{Counted, Record, Store, StoreError, Stored};
 
 /// A campaign cannot be taken up.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +49,35 @@ pub struct Campaign {
     pub expected: usize,
     /// Lines that the journal has already, in a file from before the store; none: no journal is kept.
     pub journal: Option<u64>,
+}
+
+/// Puts an engine where a stored campaign is, in the middle of its round.
+///
+/// # Errors
+/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine is of no use then.
+pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str) -> Result<(), ResumeError> {
+    if stored.configuration != configuration {
+        return Err(ResumeError::Changed { difference: difference(&stored.configuration, configuration) });
+    }
+    for (device, account) in &stored.accounts {
+        engine.restore_account(*device, *account);
+    }
+    let Some(checkpoint) = &stored.checkpoint else { return Ok(()) };
+    let round = checkpoint.id.round;
+    if !engine.resume(stored.clock(), checkpoint) {
+        return Err(ResumeError::Contradiction { what: format!("round {round} would not be what it was") });
+    }
+    for device in &stored.out {
+        engine.leave_out(*device);
+    }
+    for (device, counted) in &stored.updates {
+        if !engine.recount(counted.at, *device, &counted.update) {
+            return Err(ResumeError::Contradiction {
+                what: format!("the update of device {device} in round {round}"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What may be done now.
@@ -91,34 +120,12 @@ impl Coordinator {
             stored.filter(|stored| stored.configuration == *configuration || stored.checkpoint.is_some());
         let (mut number, mut clock, mut lines, mut after) = (*number, 0, 0, None);
         if let Some(stored) = &stored {
-            if stored.configuration != *configuration {
-                let difference = difference(&stored.configuration, configuration);
-                return Err(ResumeError::Changed { difference });
-            }
+            take_up(&mut engine, stored, configuration)?;
             (number, clock, lines) = (stored.campaign, stored.clock(), stored.lines);
             if stored.updates.is_empty() {
                 store.erase_key()?;
             }
-            for (device, account) in &stored.accounts {
-                engine.restore_account(*device, *account);
-            }
-            if let Some(checkpoint) = &stored.checkpoint {
-                let contradiction = |what: String| ResumeError::Contradiction { what };
-                if !engine.resume(clock, checkpoint) {
-                    let what = format!("round {} would not be what it was", checkpoint.id.round);
-                    return Err(contradiction(what));
-                }
-                for device in &stored.out {
-                    engine.leave_out(*device);
-                }
-                for (device, counted) in &stored.updates {
-                    if !engine.recount(counted.at, *device, &counted.update) {
-                        let what = format!("the update of device {device} in round {}", checkpoint.id.round);
-                        return Err(contradiction(what));
-                    }
-                }
-                after = Some(checkpoint.id.round);
-            }
+            after = stored.checkpoint.as_ref().map(|checkpoint| checkpoint.id.round);
         } else {
             store.begin(number, configuration)?;
         }

@@ -11,7 +11,7 @@
 //! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
 //! cannot matter, [`linalg`] holds the factorisations, [`privacy`] the account of noise; [`connection`] is one device's side of the protocol
 //! without a socket; [`config`] reads files; [`store`] keeps what must not be forgotten, [`coordinator`] lets nothing be done before it does, [`journal`] what was decided, [`keys`] who may
-//! speak as which device; [`server`] adds tokio.
+//! speak as which device; [`inspect`] looks at what was kept, [`export`] writes it for other programs; [`server`] adds tokio.
 //! The simulator uses everything but [`server`]: what is simulated is what is served.
 //!
 //! What does *not* live here: anything of the device, except through `fedspan-protocol`.
@@ -27,6 +27,8 @@ pub mod connection;
 pub mod coordinator;
 pub mod engine;
 pub mod exchange;
+pub mod export;
+pub mod inspect;
 pub mod journal;
 pub mod keys;
 pub mod linalg;

@@ -12,6 +12,8 @@ use clap::{Parser, Subcommand};
 use cli::unlock::Sources;
 use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_aggregator::engine::Phase;
+use fedspan_aggregator::export::export;
+use fedspan_aggregator::inspect::inspect;
 use fedspan_aggregator::keys::KeyStore;
 use fedspan_aggregator::server::{Protection, Server, Status, query};
 use fedspan_aggregator::store::{self, Stored};
@@ -84,6 +86,30 @@ enum FleetCommand {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Look at everything that is kept, and whether it agrees with itself and with the configuration. Changes nothing.
+    #[command(
+        after_help = "Only where no server runs: a server looks at the same when it starts.\nExit codes: 0 sound, 1 not sound or \
+                      not readable, 2 the command line or the configuration is wrong."
+    )]
+    Check {
+        /// The same configuration that `serve` was given.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Write what is kept for other programs: the model, the rounds, the privacy ledger, the journal.
+    #[command(
+        after_help = "Only where no server runs. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
+                      arrivals.jsonl and configuration.txt, all of them or nothing.\nExit codes: 0 written, 1 not, 2 the command \
+                      line or the configuration is wrong."
+    )]
+    Export {
+        /// The same configuration that `serve` was given.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// A directory that is not there yet.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
     /// Give devices keys, withdraw or renew them, write them out for flashing.
     ///
     /// Through the running server, where it takes effect at once; otherwise straight to the key store's file. See
@@ -114,7 +140,9 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
     let config = match &command {
         FleetCommand::Serve { config, .. }
         | FleetCommand::Status { config }
-        | FleetCommand::Watch { config } => config,
+        | FleetCommand::Watch { config }
+        | FleetCommand::Check { config }
+        | FleetCommand::Export { config, .. } => config,
         FleetCommand::Keys(options) => match &options.config {
             Some(config) => config,
             None => return complain(WRONG, "keys needs --config FILE, the configuration of the fleet"),
@@ -131,6 +159,11 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             }
             FleetCommand::Status { .. } => status(&fleet.state).await,
             FleetCommand::Watch { .. } => watch(&fleet.state).await,
+            FleetCommand::Check { .. } => printed(check(&fleet), "standard output"),
+            FleetCommand::Export { out, .. } => match export(&fleet, &out) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => complain(FAILED, &error.to_string()),
+            },
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
                 Ok(code) => code,
                 Err(cli::keys::Stop::Failed(message)) => complain(FAILED, &message),
@@ -313,6 +346,26 @@ fn offline(stored: &Stored) -> String {
         "answers": stored.updates.len(),
     })
     .to_string()
+}
+
+/// What is kept, line by line, and what is wrong with it.
+fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
+    let found = match inspect(fleet) {
+        Ok(Some(found)) => found,
+        Ok(None) => {
+            return Ok(complain(FAILED, &format!("{}: no campaign was begun here", fleet.state.display())));
+        }
+        Err(error) => return Ok(complain(FAILED, &error.to_string())),
+    };
+    found.seen.iter().try_for_each(|line| print(line))?;
+    for fault in &found.faults {
+        complain(FAILED, fault);
+    }
+    if !found.faults.is_empty() {
+        return Ok(ExitCode::from(FAILED));
+    }
+    print("sound")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn watch(state: &Path) -> ExitCode {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use file::{FILE, Journal};
 pub use read::{JournalError, parse, read};
 pub use scribe::Scribe;
+pub(crate) use scribe::digest;
 
 use crate::engine::{DeviceId, Millis, Phase};
 

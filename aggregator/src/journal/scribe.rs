@@ -90,7 +90,8 @@ impl Scribe {
     }
 }
 
-fn digest(representation: &Matrix) -> String {
+/// What [`Committed::representation`](super::Committed) says of one.
+pub(crate) fn digest(representation: &Matrix) -> String {
     let bytes: Vec<u8> = representation.iter().flat_map(|value| value.to_le_bytes()).collect();
     format!("{:08x}", crc32c(&bytes))
 }

@@ -17,6 +17,7 @@ mod key_file;
 mod quiet;
 mod record;
 mod seal;
+mod snapshot;
 mod tables;
 
 use std::fs::{File, OpenOptions};
@@ -28,12 +29,13 @@ use self::error::Fault;
 use self::key_file::KeyFile;
 use self::quiet::quietly;
 use self::seal::Sealer;
-use crate::keys::{Entropy, KeyError};
+use crate::keys::Entropy;
 
 pub use error::StoreError;
 pub use key_file::KEY_FILE;
 pub use record::{Counted, Record, Stored};
 pub use seal::KeyPlace;
+pub use snapshot::Snapshot;
 
 /// The database's file in the state directory.
 pub const FILE: &str = "campaign.redb";
@@ -211,7 +213,8 @@ impl Store {
     /// As [`Self::load`].
     pub fn journal(&self, first: u64) -> Result<Vec<String>, StoreError> {
         let database = self.database()?;
-        quietly(|| tables::journal(database, first)).map_err(|error| error.at(&self.path))
+        let lines = quietly(|| tables::numbered(database, first)).map_err(|error| error.at(&self.path))?;
+        Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
 }
 
@@ -237,23 +240,10 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
     move |error| StoreError::Io { path: path.to_owned(), error }
 }
 
-/// Reads the campaign of a state directory on which no server runs.
+/// Reads the campaign of a state directory on which no server runs, and changes nothing there.
 ///
 /// # Errors
-/// As [`Store::open`] and [`Store::load`]; [`StoreError::Locked`] where a server runs.
+/// As [`Snapshot::of`] and [`Snapshot::load`].
 pub fn read(directory: &Path) -> Result<Option<Stored>, StoreError> {
-    if [FILE, OLD].into_iter().any(|file| directory.join(file).exists()) {
-        Store::open(directory, NoEntropy)?.load()
-    } else {
-        Ok(None)
-    }
-}
-
-/// Reading needs no keys that are new.
-struct NoEntropy;
-
-impl Entropy for NoEntropy {
-    fn fill(&mut self, _: &mut [u8]) -> Result<(), KeyError> {
-        Err(KeyError::NoEntropy)
-    }
+    Snapshot::of(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
 }

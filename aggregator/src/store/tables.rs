@@ -153,7 +153,8 @@ pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<
     Ok(Some(Stored { campaign, configuration, checkpoint, updates, out, accounts, lines }))
 }
 
-pub(super) fn journal(database: &impl ReadableDatabase, first: u64) -> Result<Vec<String>, Fault> {
+/// Lines of the journal from `first` on, each with its number.
+pub(super) fn numbered(database: &impl ReadableDatabase, first: u64) -> Result<Vec<(u64, String)>, Fault> {
     let read = database.begin_read()?;
     let lines = match read.open_table(JOURNAL) {
         Ok(lines) => lines,
@@ -162,7 +163,8 @@ pub(super) fn journal(database: &impl ReadableDatabase, first: u64) -> Result<Ve
     };
     let mut found = Vec::new();
     for entry in lines.range(first..)? {
-        found.push(entry?.1.value().to_owned());
+        let (number, line) = entry?;
+        found.push((number.value(), line.value().to_owned()));
     }
     Ok(found)
 }

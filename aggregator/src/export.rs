@@ -1,0 +1,180 @@
+//! Writes what a state directory holds for other programs: the model, the rounds, the ledger, the journal.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::algorithm::Tensor;
+use crate::config::Fleet;
+use crate::coordinator::{ResumeError, take_up};
+use crate::journal::{self, Line};
+use crate::keys::beside;
+use crate::linalg::Matrix;
+use crate::privacy::Delta;
+use crate::privacy::units::epsilon_of;
+use crate::store::{Snapshot, StoreError};
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The state cannot be read, or taken up.
+    #[error(transparent)]
+    State(#[from] ResumeError),
+    /// There is none.
+    #[error("{}: no campaign was begun here", path.display())]
+    Nothing {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Something is there already.
+    #[error("{}: it is there already, and nothing is written over", path.display())]
+    Exists {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It cannot be written.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+impl From<StoreError> for ExportError {
+    fn from(error: StoreError) -> Self {
+        Self::State(error.into())
+    }
+}
+
+/// Writes a directory `to`, whole or not at all: `representation.npy` (f64, d x k), `model.safetensors` (f32, what devices fit their
+/// heads on), `rounds.jsonl`, `ledger.json`, `arrivals.jsonl`, `configuration.txt`.
+///
+/// # Errors
+/// [`ExportError`].
+pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
+    if to.symlink_metadata().is_ok() {
+        return Err(ExportError::Exists { path: to.into() });
+    }
+    let nothing = || ExportError::Nothing { path: fleet.state.clone() };
+    let snapshot = Snapshot::of(&fleet.state)?.ok_or_else(nothing)?;
+    let stored = snapshot.load()?.ok_or_else(nothing)?;
+    let mut engine = fleet.engine();
+    take_up(&mut engine, &stored, &fleet.fingerprint())?;
+    let lines: Vec<String> = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
+    let delta = fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta);
+    let ledger: BTreeMap<u64, serde_json::Value> = stored
+        .accounts
+        .iter()
+        .map(|(device, account)| {
+            let about = serde_json::json!({
+                "release": account.release, "budget": account.budget, "spent": account.spent,
+                "epsilon": epsilon_of(account.spent, delta),
+            });
+            (*device, about)
+        })
+        .collect();
+    let ledger = serde_json::json!({ "delta": delta.get(), "devices": ledger });
+    let round = stored.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.id.round);
+    let about = [("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
+    let files: [(&str, Vec<u8>); 6] = [
+        ("representation.npy", npy(engine.representation())),
+        ("model.safetensors", safetensors(&engine.tensors(), &about)),
+        ("rounds.jsonl", joined(&rounds(&lines))),
+        ("ledger.json", format!("{ledger}\n").into_bytes()),
+        (journal::FILE, joined(&lines)),
+        ("configuration.txt", stored.configuration.clone().into_bytes()),
+    ];
+    let partial = beside(to, ".partial");
+    let written = write(&partial, &files).and_then(|()| {
+        std::fs::rename(&partial, to).map_err(|error| ExportError::Io { path: to.into(), error })
+    });
+    written.inspect_err(|_| drop(std::fs::remove_dir_all(&partial)))
+}
+
+fn write(directory: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), ExportError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |error| ExportError::Io { path, error }
+    };
+    // What a crash has left.
+    if directory.is_dir() {
+        std::fs::remove_dir_all(directory).map_err(io(directory))?;
+    }
+    std::fs::create_dir_all(directory).map_err(io(directory))?;
+    for (name, bytes) in files {
+        let path = directory.join(name);
+        let mut file = File::create(&path).map_err(io(&path))?;
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io(&path))?;
+    }
+    Ok(())
+}
+
+fn joined(lines: &[String]) -> Vec<u8> {
+    lines.iter().flat_map(|line| [line.as_bytes(), b"\n"]).flatten().copied().collect()
+}
+
+/// A line for each round that was committed: the opening and the commit of the journal in one.
+fn rounds(lines: &[String]) -> Vec<String> {
+    let mut open = None;
+    let mut rounds = Vec::new();
+    for line in lines.iter().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
+        match line {
+            Line::Opened(opened) => open = Some(opened),
+            Line::Committed(committed) => {
+                let opened = open.take().filter(|opened| opened.round == committed.round);
+                rounds.push(
+                    serde_json::json!({
+                        "exchange": committed.round,
+                        "phase": opened.as_ref().map(|opened| opened.phase),
+                        "round": opened.as_ref().map(|opened| opened.number),
+                        "stage": opened.as_ref().map(|opened| opened.stage),
+                        "opened_at": opened.as_ref().map(|opened| opened.at),
+                        "closed_at": committed.at,
+                        "cohort": opened.as_ref().map(|opened| &opened.cohort),
+                        "participants": committed.participants,
+                        "representation": committed.representation,
+                    })
+                    .to_string(),
+                );
+            }
+            _ => {}
+        }
+    }
+    rounds
+}
+
+/// NumPy's format, version 1.0: a header padded to 64 bytes, and the values row by row.
+fn npy(matrix: &Matrix) -> Vec<u8> {
+    let (rows, columns) = matrix.shape();
+    let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    const BEFORE: usize = 10;
+    let padded = (BEFORE + header.len() + 1).next_multiple_of(64) - BEFORE - 1;
+    header.extend(std::iter::repeat_n(' ', padded - header.len()));
+    header.push('\n');
+    let length = u16::try_from(header.len()).unwrap_or(u16::MAX);
+    let mut bytes = [b"\x93NUMPY\x01\x00".as_slice(), &length.to_le_bytes(), header.as_bytes()].concat();
+    bytes.extend(matrix.transpose().iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+/// The format of the same name: the length of a header in JSON, the header, the values.
+fn safetensors(tensors: &[Tensor], about: &[(&str, String)]) -> Vec<u8> {
+    let about: BTreeMap<&str, &String> = about.iter().map(|(key, value)| (*key, value)).collect();
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_owned(), serde_json::json!(about));
+    let mut data = Vec::new();
+    for (place, tensor) in tensors.iter().enumerate() {
+        let begin = data.len();
+        data.extend(tensor.values.iter().flat_map(|value| value.to_le_bytes()));
+        let entry = serde_json::json!({
+            "dtype": "F32", "shape": [tensor.rows, tensor.cols], "data_offsets": [begin, data.len()],
+        });
+        header.insert(format!("{place}.{:?}", tensor.role).to_lowercase(), entry);
+    }
+    let mut header = serde_json::Value::Object(header).to_string();
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+    [(header.len() as u64).to_le_bytes().as_slice(), header.as_bytes(), &data].concat()
+}

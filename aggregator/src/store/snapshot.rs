@@ -1,0 +1,159 @@
+//! A state directory as it lies there: the database is read into memory, and not a byte of the directory is changed, nor does anything
+//! have to be writable. What a crash has left half done is undone in memory.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redb::{Database, StorageBackend};
+
+use super::error::Fault;
+use super::key_file::KeyFile;
+use super::quiet::quietly;
+use super::seal::Sealer;
+use super::{FILE, OLD, StoreError, Stored, builder, io, tables};
+use crate::keys::{Entropy, KeyError};
+
+/// The database of a directory, in memory.
+#[derive(Debug)]
+pub struct Snapshot {
+    database: Database,
+    sealer: Sealer,
+    path: PathBuf,
+    bytes: u64,
+    /// As long as this lives no server starts.
+    _lock: Option<File>,
+}
+
+impl Snapshot {
+    /// Reads the database of a state directory; `None` if there is none. Every page is held against its checksum.
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::Locked`] while a server runs.
+    pub fn of(directory: &Path) -> Result<Option<Self>, StoreError> {
+        let old = directory.join(OLD);
+        if exists(&old)? {
+            return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
+        }
+        let path = directory.join(FILE);
+        if !exists(&path)? {
+            return Ok(None);
+        }
+        let lock = locked(&directory.join("lock"))?;
+        let bytes = std::fs::read(&path).map_err(io(&path))?;
+        let length = bytes.len() as u64;
+        let opened = quietly(|| {
+            if length == 0 {
+                return Err(Fault::Damaged("it is empty".to_owned()));
+            }
+            let mut database = builder().create_with_backend(Image(Mutex::new(bytes)))?;
+            if !database.check_integrity()? {
+                return Err(Fault::Damaged("its checksums do not match".to_owned()));
+            }
+            tables::check_format(&database)?;
+            Ok(database)
+        });
+        let database = opened.map_err(|error| error.at(&path))?;
+        let sealer = Sealer::new(Box::new(KeyFile::new(directory)), Box::new(NoEntropy));
+        Ok(Some(Self { database, sealer, path, bytes: length, _lock: lock }))
+    }
+
+    /// Bytes of its file.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// As [`Store::load`](super::Store::load).
+    ///
+    /// # Errors
+    /// [`StoreError`] if it makes no sense.
+    pub fn load(&self) -> Result<Option<Stored>, StoreError> {
+        quietly(|| tables::load(&self.database, &self.sealer)).map_err(|error| error.at(&self.path))
+    }
+
+    /// All lines of the journal, each with its number.
+    ///
+    /// # Errors
+    /// [`StoreError`] if they cannot be read.
+    pub fn journal(&self) -> Result<Vec<(u64, String)>, StoreError> {
+        quietly(|| tables::numbered(&self.database, 0)).map_err(|error| error.at(&self.path))
+    }
+}
+
+fn exists(path: &Path) -> Result<bool, StoreError> {
+    path.try_exists().map_err(io(path))
+}
+
+/// The lock of a server that does not run; `None` where none has ever run.
+fn locked(path: &Path) -> Result<Option<File>, StoreError> {
+    let lock = match File::open(path) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(path)(error)),
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
+        Err(std::fs::TryLockError::Error(error)) => Err(io(path)(error)),
+    }
+}
+
+/// A file in memory.
+#[derive(Debug)]
+struct Image(Mutex<Vec<u8>>);
+
+impl Image {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn place(offset: u64, length: usize) -> std::io::Result<std::ops::Range<usize>> {
+    let outside = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let start = usize::try_from(offset).map_err(|_| outside())?;
+    Ok(start..start.checked_add(length).ok_or_else(outside)?)
+}
+
+impl StorageBackend for Image {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(self.bytes().len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        let place = place(offset, out.len())?;
+        let bytes = self.bytes();
+        out.copy_from_slice(bytes.get(place).ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> std::io::Result<()> {
+        let place = place(length, 0)?;
+        let mut bytes = self.bytes();
+        let more = place.start.saturating_sub(bytes.len());
+        // What a damaged header asks for need not be there.
+        bytes.try_reserve(more).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+        bytes.resize(place.start, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        let place = place(offset, data.len())?;
+        let mut bytes = self.bytes();
+        bytes.get_mut(place).ok_or(std::io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+        Ok(())
+    }
+}
+
+/// Reading needs no keys that are new.
+struct NoEntropy;
+
+impl Entropy for NoEntropy {
+    fn fill(&mut self, _: &mut [u8]) -> Result<(), KeyError> {
+        Err(KeyError::NoEntropy)
+    }
+}

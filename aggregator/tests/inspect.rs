@@ -1,0 +1,310 @@
+//! `check` and `export`: what is sound is said to be, what is not is said plainly, and not a byte of the state is changed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::Scratch;
+use common::campaign::honest;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::engine::{Action, Event};
+use fedspan_aggregator::store::{FILE, KEY_FILE, Store};
+use getrandom::SysRng;
+use redb::{Database, TableDefinition};
+use safetensors::SafeTensors;
+
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
+const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
+
+/// A campaign of five devices in the middle of its third round: two have answered.
+struct Kept {
+    scratch: Scratch,
+    config: PathBuf,
+    /// The representation after two rounds.
+    representation: Vec<f64>,
+}
+
+impl Kept {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let config = scratch.path().join("fleet.toml");
+        let text = format!(
+            "seed = 3\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 5\n[data]\nd = 6\n\
+             [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n",
+            scratch.path().join("state").display().to_string()
+        );
+        std::fs::write(&config, &text).unwrap();
+        let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+        let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal: Some(0) };
+        let store = Store::open(&fleet.state, SysRng).unwrap();
+        let (mut coordinator, _) = Coordinator::new(fleet.engine(), store, &about).unwrap();
+        (0..5).for_each(|device| coordinator.handle(0, Event::Joined(device)));
+        let mut lines = Vec::new();
+        for round in 1..=3 {
+            let settled = coordinator.settle().unwrap();
+            lines.extend(settled.lines);
+            let opening = settled.actions.into_iter().find_map(|action| match action {
+                Action::Open(_, opening) => Some(opening),
+                _ => None,
+            });
+            let opening = opening.unwrap();
+            for device in 0..if round < 3 { 5 } else { 2 } {
+                coordinator.handle(round, Event::Update(device, honest(device, &opening)));
+            }
+        }
+        lines.extend(coordinator.settle().unwrap().lines);
+        let representation = coordinator.engine().representation().transpose().iter().copied().collect();
+        let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+        std::fs::write(fleet.state.join("arrivals.jsonl"), text).unwrap();
+        Self { scratch, config, representation }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.scratch.path().join("state")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let (command, more) = arguments.split_first().unwrap();
+        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
+            .args([command, "--config"])
+            .arg(&self.config)
+            .args(more)
+            .output()
+            .unwrap()
+    }
+
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let entries = std::fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
+    }
+
+    /// Runs a command that is refused with one line, which has all of `says` in it.
+    fn refuses(&self, arguments: &[&str], says: &[&str]) {
+        let before = self.files();
+        let output = self.run(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(
+            !said.contains("panicked") && says.iter().all(|says| said.contains(says)),
+            "{arguments:?}: {said}"
+        );
+        assert_eq!(said.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(), 1, "{said}");
+        // A server's database is opened for writing, which leaves marks in it.
+        let mut after = self.files();
+        if arguments[0] == "serve" {
+            after.insert(self.state().join(FILE), before[&self.state().join(FILE)].clone());
+        }
+        assert!(after == before, "{arguments:?} changes something");
+    }
+
+    /// Changes the database, as somebody who knows how.
+    fn change(&self, change: impl FnOnce(&redb::WriteTransaction)) {
+        let database = Database::open(self.state().join(FILE)).unwrap();
+        let write = database.begin_write().unwrap();
+        change(&write);
+        write.commit().unwrap();
+    }
+}
+
+fn out(kept: &Kept) -> (PathBuf, String) {
+    let out = kept.scratch.path().join("out");
+    let text = out.display().to_string();
+    (out, text)
+}
+
+#[test]
+fn what_is_sound_is_said_to_be() {
+    let kept = Kept::new();
+    let before = kept.files();
+    let output = kept.run(&["check"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for says in [
+        "every page has its checksum",
+        "campaign 7: Train(2) of 4 is done; exchange 3 is open among 5 devices, with 2 updates, which open and count; 0 privacy accounts",
+        "journal: 18 lines, 2 rounds",
+        "arrivals.jsonl: 18 lines, all of them",
+        "\nsound\n",
+    ] {
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    assert!(kept.files() == before, "something was changed");
+    // The file may be behind the table, which completes it; and its last line need not be whole.
+    let path = kept.state().join("arrivals.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 5]).unwrap();
+    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("17 lines, all but the last 1, which the next start adds"), "{said}");
+}
+
+#[test]
+fn what_is_exported_is_what_others_read() {
+    let kept = Kept::new();
+    let before = kept.files();
+    let (out, text) = out(&kept);
+    let output = kept.run(&["export", "--out", &text]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(kept.files() == before, "something was changed");
+    let npy = std::fs::read(out.join("representation.npy")).unwrap();
+    let length = usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    let header = std::str::from_utf8(&npy[10..10 + length]).unwrap();
+    assert!(
+        npy.starts_with(b"\x93NUMPY\x01\x00") && (10 + length).is_multiple_of(64) && header.ends_with('\n')
+    );
+    assert!(header.starts_with("{'descr': '<f8', 'fortran_order': False, 'shape': (6, 2), }"), "{header}");
+    let values: Vec<f64> =
+        npy[10 + length..].as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    assert_eq!(values, kept.representation);
+    let bytes = std::fs::read(out.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let view = tensors.tensor("0.representation").unwrap();
+    let single: Vec<u8> = values.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect();
+    assert_eq!((tensors.len(), view.shape(), view.data()), (1, &[6, 2][..], single.as_slice()));
+    let rounds = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
+    let rounds: Vec<serde_json::Value> =
+        rounds.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rounds.len(), 2);
+    assert_eq!((&rounds[1]["phase"], &rounds[1]["round"]), (&"training".into(), &2.into()));
+    assert_eq!(rounds[1]["participants"], serde_json::json!([0, 1, 2, 3, 4]));
+    assert_eq!(
+        std::fs::read(out.join("arrivals.jsonl")).unwrap(),
+        std::fs::read(kept.state().join("arrivals.jsonl")).unwrap()
+    );
+    assert!(std::fs::read_to_string(out.join("ledger.json")).unwrap().contains("\"devices\":{}"));
+    assert!(std::fs::read_to_string(out.join("configuration.txt")).unwrap().contains("data.d = 6"));
+    // Nothing is written over.
+    kept.refuses(&["export", "--out", &text], &["out: it is there already, and nothing is written over"]);
+}
+
+type Damage = fn(&Kept);
+
+fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// One clear line each, from whoever is asked; nothing is changed, and nothing begins anew.
+#[test]
+fn what_cannot_be_used_is_said_in_a_line() {
+    let cases: [(Damage, &[&str]); 9] = [
+        (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes.truncate(5000)), &["campaign.redb"]),
+        (|kept| overwrite(&kept.state().join(FILE), Vec::clear), &["campaign.redb: it is empty"]),
+        (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes[..64].fill(0x55)), &["campaign.redb"]),
+        (
+            |kept| overwrite(&kept.state().join(KEY_FILE), |bytes| bytes[20] ^= 1),
+            &["round.key", "missing or damaged"],
+        ),
+        (
+            |kept| std::fs::remove_file(kept.state().join(KEY_FILE)).unwrap(),
+            &["round.key", "missing or damaged"],
+        ),
+        (
+            |kept| std::fs::write(kept.state().join("campaign.bin"), b"FEDSPAN1").unwrap(),
+            &["campaign.bin: it has format 1"],
+        ),
+        (
+            |kept| {
+                kept.change(|write| {
+                    drop(write.open_table(ABOUT).unwrap().insert("format", 4u64.to_le_bytes().as_slice()))
+                })
+            },
+            &["campaign.redb: it has format 4, and this version reads format 3"],
+        ),
+        (
+            |kept| kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_first())),
+            &["an update is missing"],
+        ),
+        (
+            |kept| {
+                let text = std::fs::read_to_string(&kept.config).unwrap();
+                std::fs::write(&kept.config, text.replace("step_size = 0.25", "step_size = 0.5")).unwrap();
+            },
+            &["another configuration", "- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"],
+        ),
+    ];
+    for (damage, says) in cases {
+        let kept = Kept::new();
+        damage(&kept);
+        let (_, text) = out(&kept);
+        kept.refuses(&["check"], says);
+        kept.refuses(&["export", "--out", &text], says);
+        kept.refuses(&["serve"], says);
+    }
+}
+
+/// What a server would go on from, and what does not agree.
+#[test]
+fn a_journal_that_tells_otherwise_is_not_sound() {
+    let cases: [(Damage, &str); 4] = [
+        (
+            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().remove(3))),
+            "the journal has no line 3",
+        ),
+        (
+            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().insert(3, "{}"))),
+            "line 3 of the journal",
+        ),
+        (
+            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
+            "exchange 3 has counted 1 devices, and 2 updates are stored",
+        ),
+        (
+            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
+            "arrivals.jsonl: line 1 is not that of the database",
+        ),
+    ];
+    for (damage, says) in cases {
+        let kept = Kept::new();
+        damage(&kept);
+        let output = kept.run(&["check"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
+        assert!(said.contains(says), "{says}: {said}");
+        assert!(!String::from_utf8(output.stdout).unwrap().contains("sound"));
+    }
+}
+
+#[test]
+fn a_running_server_is_in_the_way_and_nothing_is_nothing() {
+    let kept = Kept::new();
+    let store = Store::open(&kept.state(), SysRng).unwrap();
+    let (_, text) = out(&kept);
+    kept.refuses(&["check"], &["another server is running on this state directory"]);
+    kept.refuses(&["export", "--out", &text], &["another server is running on this state directory"]);
+    drop(store);
+    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    std::fs::remove_dir_all(kept.state()).unwrap();
+    for command in [&["check"][..], &["export", "--out", &text]] {
+        let output = kept.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("no campaign was begun here"), "{said}");
+    }
+    assert!(!kept.state().exists(), "looking makes nothing");
+}
+
+/// Where nothing may be written there is still something to look at, and no server. Whoever may do everything is not asked.
+#[test]
+fn what_is_read_only_can_be_looked_at() {
+    use std::os::unix::fs::PermissionsExt;
+    let kept = Kept::new();
+    let modes = |file: u32, directory: u32| {
+        for path in kept.files().keys() {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(file)).unwrap();
+        }
+        std::fs::set_permissions(kept.state(), std::fs::Permissions::from_mode(directory)).unwrap();
+    };
+    modes(0o400, 0o500);
+    let may_everything = std::fs::write(kept.state().join("probe"), b"").is_ok();
+    let _ = std::fs::remove_file(kept.state().join("probe"));
+    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    if !may_everything {
+        kept.refuses(&["serve"], &["ermission denied"]);
+    }
+    modes(0o600, 0o700);
+}
