@@ -2,7 +2,7 @@
 
 use super::{Measured, Row, mean, ratio};
 
-const HEAD: &str = "| dropout | rounds with all answers | answers a round | extended or repeated | time a round | accuracy | \
+const HEAD: &str = "| dropout | rounds with all answers | answers a round | extensions a round | time a round | accuracy | \
                     those least there: in rounds | their accuracy | newcomers |\n\
                     | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
 
@@ -28,7 +28,7 @@ fn line(row: &Row) -> String {
     let over = |value: fn(&Measured) -> f64| mean(row.runs.iter().map(value));
     let (rounds, answers) = (sum(|run| run.rounds), sum(|run| run.answers));
     let again: u64 = row.runs.iter().map(|run| run.again).sum();
-    let again = ratio(usize::try_from(again).unwrap_or(usize::MAX), rounds);
+    let again = format!("{:.3}", ratio(usize::try_from(again).unwrap_or(usize::MAX), rounds));
     let changed = |value: fn(&Measured) -> f64, change: fn(&Measured) -> f64| {
         let changes: Vec<f64> = row.runs.iter().map(change).collect();
         let shown = format!("{:.3}", over(value));
@@ -40,8 +40,8 @@ fn line(row: &Row) -> String {
     };
     let what =
         if row.rate > 0.0 { format!("{} %, {}", percent(row.rate), row.pattern) } else { "none".to_owned() };
-    let (complete, again, there) =
-        (share(ratio(sum(|run| run.complete), rounds)), share(again), share(over(|run| run.absent_there)));
+    let complete = share(ratio(sum(|run| run.complete), rounds));
+    let there = share(over(|run| run.absent_there));
     format!(
         "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {there} | {} | {} |\n",
         ratio(answers, rounds),
