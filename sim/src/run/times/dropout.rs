@@ -232,7 +232,7 @@ mod tests {
             pattern,
             link: None,
         };
-        let said = |fleet: &FleetSection, clients| Dropouts::fits(fleet, clients).unwrap_err();
+        let said = |fleet: &FleetSection, clients| Dropouts::fits(fleet, clients).err().unwrap_or_default();
         let (key, why) = said(&fleet(0.9, Pattern::Persistent), 4);
         assert!(key == "dropout" && why.contains("found 0.9") && why.contains("all of 4 clients"), "{why}");
         assert_eq!(Dropouts::fits(&fleet(0.9, Pattern::Persistent), 10), Ok(()));
