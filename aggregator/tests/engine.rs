@@ -259,6 +259,45 @@ fn a_deadline_with_too_few_updates_asks_again_who_declined() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
+/// A straggler whose update comes after the deadline is told so, and the model is that of a campaign in which it never
+/// answered.
+#[test]
+fn a_straggler_past_the_deadline_never_counts() {
+    let setup = Setup { fleet_size: 3, rounds: 3, ..plain() };
+    let run = |straggler_answers: bool| {
+        let mut engine = setup.engine();
+        let mut actions = Vec::new();
+        for device in 0..3 {
+            engine.handle(0, Event::Joined(device), &mut actions);
+        }
+        for round in 0..3u64 {
+            let began = 100 * round;
+            let opening = Arc::clone(&engine.open_round().unwrap().opening);
+            for device in 0..2 {
+                engine.handle(began + 99, Event::Update(device, honest(device, &opening)), &mut actions);
+            }
+            assert_eq!(engine.wake(), Some(began + 100));
+            actions.clear();
+            engine.handle(began + 100, Event::Tick, &mut actions);
+            assert!(actions.contains(&Action::Close(2, opening.id)), "it is told to stop");
+            let counted = actions.iter().find_map(|action| match action {
+                Action::Commit(record) => Some((record.participants.clone(), record.short_of)),
+                _ => None,
+            });
+            assert_eq!(counted, Some((vec![0, 1], Some(3))));
+            if straggler_answers {
+                actions.clear();
+                engine.handle(began + 100, Event::Update(2, honest(2, &opening)), &mut actions);
+                let ack = Ack { id: opening.id, outcome: AckOutcome::Late };
+                assert_eq!(actions, [Action::Acknowledge(2, ack)]);
+            }
+        }
+        assert_eq!(engine.counters().late, if straggler_answers { 3 } else { 0 });
+        engine.representation().clone()
+    };
+    assert_eq!(run(true), run(false));
+}
+
 /// Doubling with stages of one round, the first of three devices, and no deadline.
 fn doubling() -> Setup {
     Setup {

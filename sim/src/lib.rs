@@ -8,7 +8,7 @@
 //! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
 //! [`device`] is one virtual device for a real server; [`live`] is a fleet of them in real time, [`emulate`] one of
 //! emulated boards; [`speedup`] compares schedules of participation, [`theory`] says what they should gain; [`byzantine`] compares
-//! rules of aggregation under attack; [`cli`] is the program.
+//! rules of aggregation under attack; [`dropout`] measures campaigns whose devices do not answer; [`cli`] is the program.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod cli;
 pub mod data;
 pub mod demo;
 pub mod device;
+pub mod dropout;
 pub mod emulate;
 #[cfg(feature = "encoder")]
 pub mod encoder;

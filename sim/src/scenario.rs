@@ -17,7 +17,7 @@ use fedspan_aggregator::config::{
 use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
-pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Reading, Speed};
+pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Pattern, Reading, Speed};
 
 use crate::data::{DataError, Dataset};
 
@@ -201,6 +201,8 @@ pub struct Scenario {
     pub participation: ParticipationSection,
     /// Speeds.
     pub fleet: FleetSection,
+    /// When a round closes though answers are missing, in mean computations since it opened.
+    pub deadline: Option<f64>,
     /// What is promised to each record.
     pub privacy: Option<PrivacySection>,
     /// When to stop early.
@@ -241,6 +243,7 @@ impl Scenario {
             attack: read_attack(&root.section("attack")?)?,
             participation: read_participation(&root.section("participation")?, Some(fleet.communication))?,
             fleet,
+            deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
         };
@@ -446,6 +449,16 @@ impl Scenario {
     pub fn algorithm_word(&self) -> &'static str {
         AlgorithmName::word(self.algorithm.name)
     }
+}
+
+/// Longest deadline, in mean computations.
+const LONGEST_DEADLINE: f64 = 1e9;
+
+/// `[rounds]`, of which a server has more keys.
+fn read_rounds(section: &Section<'_>) -> Result<Option<f64>, Problem> {
+    let deadline = section.optional_number("deadline", 1e-3..=LONGEST_DEADLINE)?;
+    section.finish()?;
+    Ok(deadline)
 }
 
 fn read_limits(section: &Section<'_>, rule: Rule) -> Result<(f32, SampleCap), Problem> {

@@ -123,6 +123,8 @@ fn fleets_that_cannot_be() {
     const DYNAMIC: &str = "speed = \"exponential-dynamic\"\n";
     const TRACE: &str = "speed = \"trace\"\ntrace = \"t.csv\"\n";
     const LINK: &str = "bandwidth = 100\n";
+    const OUTAGES: &str = "dropout_pattern = \"outages\"\n";
+    const SITES: &str = "dropout = 0.8\ndropout_pattern = \"outages\"\noutage_sites = 2\n";
     let one = "from 0 to 1";
     let unknown = "unknown key";
     for (name, before, line, parts) in [
@@ -164,6 +166,24 @@ fn fleets_that_cannot_be() {
         ("dropout-negative", "", "dropout = -0.1", ["fleet.dropout", "found -0.1", "from 0 to 0.99"]),
         ("dropout-nan", "", "dropout = nan", ["fleet.dropout", "found nan", "from 0 to 0.99"]),
         ("dropout-type", "", "dropout = \"often\"", ["fleet.dropout", "\"often\"", "a number"]),
+        (
+            "pattern",
+            "",
+            "dropout_pattern = \"bursts\"",
+            ["fleet.dropout_pattern", "\"bursts\"", "\"independent\", \"persistent\", \"outages\""],
+        ),
+        ("pattern-type", "", "dropout_pattern = 0.5", ["fleet.dropout_pattern", "found 0.5", "\"outages\""]),
+        (
+            "no-sites",
+            "",
+            "dropout_pattern = \"outages\"",
+            ["fleet.outage_sites", "missing", "from 1 to 1000000"],
+        ),
+        ("sites", OUTAGES, "outage_sites = 0", ["fleet.outage_sites", "found 0", "from 1 to 1000000"]),
+        ("sites-of-none", "", "outage_sites = 2", ["fleet.outage_sites", unknown, "dropout_pattern"]),
+        ("outage", SITES, "outage_rounds = 0.5", ["fleet.outage_rounds", "found 0.5", "from 1 to"]),
+        ("outage-short", SITES, "outage_rounds = 2", ["fleet.outage_rounds", "found 2", "from 4.000"]),
+        ("outage-type", SITES, "outage_rounds = \"long\"", ["fleet.outage_rounds", "\"long\"", "a number"]),
         ("bandwidth", "", "bandwidth = 0", ["fleet.bandwidth", "found 0", "from 1e-6"]),
         ("bandwidth-infinite", "", "bandwidth = inf", ["fleet.bandwidth", "found inf", "a number"]),
         ("bandwidth-type", "", "bandwidth = \"1k\"", ["fleet.bandwidth", "\"1k\"", "a number"]),
@@ -179,6 +199,24 @@ fn fleets_that_cannot_be() {
         // A key that is missing is missing from the section.
         let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
         assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+        }
+    }
+}
+
+#[test]
+fn deadlines_that_cannot_be() {
+    for (name, line, parts) in [
+        ("zero", "deadline = 0", ["rounds.deadline", "found 0", "from 0.001 to 1e9"]),
+        ("negative", "deadline = -1.0", ["rounds.deadline", "found -1", "from 0.001"]),
+        ("infinite", "deadline = inf", ["rounds.deadline", "found inf", "a number"]),
+        ("nan", "deadline = nan", ["rounds.deadline", "found nan", "a number"]),
+        ("type", "deadline = \"soon\"", ["rounds.deadline", "\"soon\"", "a number"]),
+        ("of-a-server", "min_count = 2", ["rounds.min_count", "unknown key", "deadline"]),
+    ] {
+        let said = message(&format!("rounds-{name}"), "seed = 7\n", &format!("seed = 7\n[rounds]\n{line}\n"));
+        assert!(said.contains("my.toml:3"), "{name}: {said}");
         for part in parts {
             assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
         }

@@ -124,8 +124,10 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 more(LINEAR, "[fleet]\nspeed = \"two-class\"\nslow_fraction = 0.2\n"),
                 more(LINEAR, "[fleet]\nspeed = \"trace\"\ntrace = \"f\"\n"),
                 more(LINEAR, "[fleet]\nbandwidth = 1000\n"),
+                more(LINEAR, "[fleet]\ndropout_pattern = \"outages\"\noutage_sites = 2\n"),
             ],
         ),
+        ("`[rounds]`", "rounds", vec![linear.clone()]),
         (
             "`[aggregation]`",
             "aggregation",

@@ -1,4 +1,4 @@
-//! What `speedup` and `byzantine` do alike: they measure over seeds, and show a table and the figures behind it.
+//! What `speedup`, `byzantine` and `dropout` do alike: they measure over seeds, and show a table and the figures behind it.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{Format, Stop, check_out, interrupt, make_out, output, progress, use_threads};
 use crate::report::files::{json, write_json, write_text};
 
-/// Options of both.
+/// Options of all of them.
 #[derive(Debug, Args)]
 pub struct FiguresOptions {
     /// Threads; results do not depend on it [default: all cores]

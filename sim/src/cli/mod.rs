@@ -3,6 +3,7 @@
 
 mod byzantine;
 mod compare;
+mod dropout;
 mod emulate;
 #[cfg(feature = "encoder")]
 mod encoder;
@@ -149,6 +150,13 @@ On the scenario stragglers. sim/STRAGGLERS.md says what is measured. The whole t
 
 On the scenario byzantine. aggregator/POISON.md says what is measured.")]
     Byzantine(byzantine::ByzantineOptions),
+    /// Measure what becomes of a campaign whose devices do not answer
+    #[command(after_help = "Examples:
+  fedspan-sim dropout
+  fedspan-sim dropout --rates 0.5 --patterns persistent,outages --policies 'first 4 of 8' --seeds 10
+
+On the scenario demo. sim/DROPOUT.md says what is measured.")]
+    Dropout(dropout::DropoutOptions),
     /// Measure FedPower: the distance after each exchange, with and without noise for privacy
     #[command(after_help = "Examples:
   fedspan-sim power --seeds 20
@@ -254,6 +262,7 @@ pub fn main() -> ExitCode {
         Some(Command::Encoder(options)) => encoder::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),
         Some(Command::Byzantine(options)) => byzantine::command(&options),
+        Some(Command::Dropout(options)) => dropout::command(&options),
         Some(Command::Power(options)) => power::command(&options),
         Some(Command::Speedup(options)) => speedup::command(&options),
         Some(Command::Live(options)) => live::command(&options),

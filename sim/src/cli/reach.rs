@@ -171,6 +171,9 @@ fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
     if scenario.fleet.dropout > 0.0 {
         return Some("fleet.dropout");
     }
+    if scenario.deadline.is_some() {
+        return Some("rounds.deadline");
+    }
     matches!(scenario.model.init, Init::Power { .. } | Init::NoisyPower { .. } | Init::Moments)
         .then_some("a start that exchanges something")
 }

@@ -91,9 +91,10 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
     if matches!(scenario.model.init, Init::TruthSine(_) | Init::Npy(_)) {
         return refuse("a server starts by \"random\", \"power\" or \"moments\": set model.init");
     }
-    if scenario.fleet.dropout > 0.0 || scenario.fleet.link.is_some() {
+    if scenario.fleet.dropout > 0.0 || scenario.fleet.link.is_some() || scenario.deadline.is_some() {
         return refuse(
-            "dropouts and slow links are simulated only: leave out fleet.dropout and fleet.bandwidth",
+            "dropouts, slow links and deadlines in mean computations are simulated only: leave out fleet.dropout, \
+             fleet.bandwidth and rounds.deadline",
         );
     }
     scenario.check_honest()?;

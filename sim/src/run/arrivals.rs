@@ -3,7 +3,7 @@
 use fedspan_aggregator::engine::{OpenRound, Opening};
 use fedspan_protocol::message::RoundId;
 
-use super::times::{Link, Times, drops_out};
+use super::times::{Dropouts, Link, Times};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
@@ -16,7 +16,8 @@ pub struct Asked {
     pub at: f64,
     /// Its place among those of the same time.
     pub place: usize,
-    /// It drops out: the server is told of a device that failed, and the device has never heard of the round.
+    /// It drops out, and has never heard of the round: the server is told of a device that failed or, where rounds have a
+    /// deadline, of nothing.
     pub lost: bool,
 }
 
@@ -24,10 +25,11 @@ pub struct Asked {
 pub struct Arrivals {
     times: Times,
     link: Option<Link>,
-    dropout: f64,
+    dropouts: Dropouts,
+    /// Nobody tells the server of a device that drops out.
+    silent: bool,
     /// What every round takes besides.
     communication: f64,
-    seed: u64,
     /// Samples of the client that says that it has most.
     largest: u64,
     due: Vec<Option<Asked>>,
@@ -41,27 +43,29 @@ impl Arrivals {
         Self {
             times,
             link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit)),
-            dropout: scenario.fleet.dropout,
+            dropouts: Dropouts::new(&scenario.fleet, dataset.clients.len(), seed),
+            silent: scenario.deadline.is_some(),
             communication: scenario.fleet.communication,
-            seed,
             largest: honest.max(declared.into()),
             due: Vec::new(),
         }
     }
 
-    /// When a device answers that is asked `now`. What comes after training (it no longer `trains`) takes no time, and
-    /// nobody drops out of it.
-    pub fn foresee(&mut self, index: usize, opening: &Opening, now: f64, trains: bool) -> Asked {
+    /// When a device answers that is asked `now`, in a period that is the exchange or what it was extended by. What comes
+    /// after training has no period: it takes no time, and nobody drops out of it.
+    pub fn foresee(&mut self, index: usize, opening: &Opening, now: f64, period: Option<u32>) -> Asked {
         let id = opening.id;
-        if !trains {
-            return Asked { id, at: now, place: index, lost: false };
+        let Some(period) = period else { return Asked { id, at: now, place: index, lost: false } };
+        let lost = self.dropouts.lost(index, period);
+        if lost && self.silent {
+            return Asked { id, at: f64::INFINITY, place: index, lost };
         }
         let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
         Asked {
             id,
             at: now + self.communication + self.times.time(index, id.round, &opening.request.task) + sending,
             place: index,
-            lost: drops_out(self.dropout, self.seed, index, id.round),
+            lost,
         }
     }
 
@@ -90,11 +94,19 @@ impl Arrivals {
         self.due.get(index).and_then(Option::as_ref)
     }
 
-    /// Takes those who answer next, by time: of those who ever answer as many as the round surely still waits for, and
-    /// at least one.
-    pub fn next(&mut self, round: Option<&OpenRound>) -> Vec<(usize, Asked)> {
+    /// Devices that nothing will be heard of, as they have dropped out and nobody tells.
+    pub fn silent(&self) -> Vec<usize> {
+        let never = |due: &Option<Asked>| due.is_some_and(|asked| asked.lost && asked.at.is_infinite());
+        let silent = self.due.iter().enumerate().filter(|(_, due)| never(due));
+        silent.map(|(index, _)| index).collect()
+    }
+
+    /// Takes those who answer next, by time: of those who ever answer, and `in_time`, as many as the round surely still
+    /// waits for, and at least one.
+    pub fn next(&mut self, round: Option<&OpenRound>, in_time: impl Fn(f64) -> bool) -> Vec<(usize, Asked)> {
         let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some((index, (*due)?)));
-        let mut asked: Vec<(usize, Asked)> = asked.filter(|(_, asked)| asked.at.is_finite()).collect();
+        let mut asked: Vec<(usize, Asked)> =
+            asked.filter(|(_, asked)| asked.at.is_finite() && in_time(asked.at)).collect();
         asked.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.place.cmp(&b.place)));
         let wanted = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());

@@ -13,8 +13,8 @@ use fedspan_protocol::message::Descriptors;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::recorded::Replay;
-use super::simulation::Simulation;
-use super::times::Times;
+use super::simulation::{Simulation, TICKS, ticks};
+use super::times::{Dropouts, Times};
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
@@ -50,6 +50,8 @@ impl<'a> Job<'a> {
         scenario.participation.fits(clients, clients).map_err(|(key, message)| {
             RunError::Mismatch(format!("participation.{key}: {message} clients"))
         })?;
+        Dropouts::fits(&scenario.fleet, clients)
+            .map_err(|(key, message)| RunError::Mismatch(format!("fleet.{key}: {message}")))?;
         if scenario.algorithm.power.is_some() && dataset.truth.is_none() {
             let truth = pooled_truth(&dataset, scenario.model.target)
                 .map_err(|error| RunError::Mismatch(error.to_string()))?;
@@ -185,7 +187,7 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         fleet_size: dataset.clients.len(),
         rounds: scenario.algorithm.rounds,
         final_head: scenario.algorithm.final_head,
-        deadline: None,
+        deadline: scenario.deadline.map(|deadline| ticks(deadline, TICKS)),
         min_count: 1,
         norm_bound: scenario.norm,
         samples: scenario.samples,

@@ -31,7 +31,7 @@ use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
 /// Engine clock ticks per unit of simulated time.
-const TICKS: f64 = 1e6;
+pub const TICKS: f64 = 1e6;
 
 /// Times that a round which nobody answers is repeated where it is not only for dropouts.
 const BARREN_MAX: u32 = 3;
@@ -138,9 +138,18 @@ impl<'a> Simulation<'a> {
     }
 
     /// The engine's clock.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
     fn now(&self) -> Millis {
-        (self.time * self.ticks) as u64
+        ticks(self.time, self.ticks)
+    }
+
+    /// When the engine hears nobody any more who answers the open round.
+    fn deadline(&self) -> Option<Millis> {
+        self.engine.open_round().and_then(|round| round.deadline).filter(|_| self.trains())
+    }
+
+    /// Whether what the engine asks is of the start or of training.
+    fn trains(&self) -> bool {
+        matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_))
     }
 
     /// Gives the engine one event.
@@ -183,7 +192,9 @@ impl<'a> Simulation<'a> {
         }
         let began = Instant::now();
         // Only as many compute as the round waits for: the others are told to stop before they are done.
-        let arrivals = self.arrivals.next(self.engine.open_round());
+        let deadline = self.deadline();
+        let in_time = |at: f64| deadline.is_none_or(|deadline| ticks(at, self.ticks) < deadline);
+        let arrivals = self.arrivals.next(self.engine.open_round(), in_time);
         for (index, asked) in &arrivals {
             if let Some(device) = self.devices.get(*index).filter(|_| asked.lost) {
                 device.miss();
@@ -241,7 +252,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Nobody could answer the round: it is repeated, and has cost its time. Dropouts pass, other reasons may not.
+    /// Nobody else answers the round: it closes at its deadline or is extended, or it is repeated, and has cost its time.
+    /// Dropouts pass, other reasons may not.
     fn repeat(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
         let Some(at) = self.engine.wake() else { return Err(RunError::Silent) };
         if let Some((device, reason)) = self.refused.take() {
@@ -251,20 +263,41 @@ impl<'a> Simulation<'a> {
                 return Err(Failure::NoUpdates { round, device, reason }.into());
             }
         }
+        #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are 10^9 units")]
+        let moment = at as f64 / self.ticks;
+        self.time = self.time.max(moment);
+        let open = |engine: &Engine| engine.open_round().map(|round| Arc::clone(&round.opening));
+        let before = open(&self.engine);
         self.engine.handle(at.max(self.now()), Event::Tick, actions);
+        let after = open(&self.engine);
+        if let Some(opening) = after.filter(|after| before.is_some_and(|before| before.id == after.id)) {
+            self.repeat_for_silent(&opening);
+        }
         Ok(())
+    }
+
+    /// A round that goes on is sent again to those who have not been heard on, as a server's connections do: some may be
+    /// back.
+    fn repeat_for_silent(&mut self, opening: &Arc<Opening>) {
+        for index in self.arrivals.silent() {
+            if let Some(device) = self.devices.get(index) {
+                device.miss();
+            }
+            self.ask(index as u64, opening);
+        }
     }
 
     /// Asks a device.
     fn ask(&mut self, device: u64, opening: &Arc<Opening>) {
         let Ok(index) = usize::try_from(device) else { return };
-        let trains = matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_));
+        let extended = u32::try_from(self.engine.counters().extended).unwrap_or(u32::MAX);
+        let period = self.trains().then(|| opening.id.round.saturating_add(extended));
         let asked = match &mut self.recording {
             Some(recording) => {
                 let (at, place) = recording.due(device, opening.id.round);
                 Asked { id: opening.id, at, place, lost: false }
             }
-            None => self.arrivals.foresee(index, opening, self.time, trains),
+            None => self.arrivals.foresee(index, opening, self.time, period),
         };
         if let Some(device) = self.devices.get(index) {
             self.arrivals.ask(index, asked);
@@ -277,6 +310,12 @@ impl<'a> Simulation<'a> {
         let arrivals = &self.arrivals;
         self.devices.pump(|index| arrivals.due(index).is_some());
     }
+}
+
+/// A time on the engine's clock.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
+pub fn ticks(time: f64, ticks: f64) -> Millis {
+    (time * ticks) as u64
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ const LARGEST_LOSS: f64 = 0.99;
 /// Largest deviation of a logarithm: three of them are a factor of 10^13.
 pub const LARGEST_SIGMA: f64 = 10.0;
 
+/// Longest mean of an outage, in rounds: no run has more.
+const LONGEST_OUTAGE: f64 = 1e7;
+
 /// `[fleet]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSection {
@@ -16,6 +19,8 @@ pub struct FleetSection {
     pub communication: f64,
     /// Probability that a client loses a round.
     pub dropout: f64,
+    /// Which clients lose which rounds.
+    pub pattern: Pattern,
     /// What is sent takes time, too.
     pub link: Option<LinkSection>,
 }
@@ -69,6 +74,22 @@ pub enum Correlation {
     Task,
 }
 
+/// Which clients lose which rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pattern {
+    /// Each on its own, each round on its own.
+    Independent,
+    /// The same ones in every round.
+    Persistent,
+    /// All of a site together, for several rounds.
+    Outages {
+        /// How many sites there are.
+        sites: usize,
+        /// Mean length of an outage, in rounds.
+        rounds: f64,
+    },
+}
+
 /// The links of the devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSection {
@@ -85,10 +106,14 @@ pub struct LinkSection {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
+    let computing = read_computing(section)?;
+    let communication = section.number("communication", Some(0.0), 0.0..=f64::MAX)?;
+    let dropout = section.number("dropout", Some(0.0), 0.0..=LARGEST_LOSS)?;
     let fleet = FleetSection {
-        computing: read_computing(section)?,
-        communication: section.number("communication", Some(0.0), 0.0..=f64::MAX)?,
-        dropout: section.number("dropout", Some(0.0), 0.0..=LARGEST_LOSS)?,
+        computing,
+        communication,
+        dropout,
+        pattern: read_pattern(section, dropout)?,
         link: match section.optional_number("bandwidth", 1e-6..=f64::MAX)? {
             None => None,
             Some(bandwidth) => Some(LinkSection {
@@ -100,6 +125,28 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
     };
     section.finish()?;
     Ok(fleet)
+}
+
+fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<Pattern, Problem> {
+    let patterns = [("independent", 0), ("persistent", 1), ("outages", 2)];
+    Ok(match section.choice("dropout_pattern", Some("independent"), &patterns)? {
+        0 => Pattern::Independent,
+        1 => Pattern::Persistent,
+        _ => {
+            let sites = section.size("outage_sites", None, 1..=1_000_000)?;
+            let rounds = section.number("outage_rounds", Some(10.0), 1.0..=LONGEST_OUTAGE)?;
+            // Between two of them a site is there for a round at least.
+            let shortest = dropout / (1.0 - dropout);
+            if rounds < shortest {
+                let message = format!(
+                    "found {rounds}, allowed: from {shortest:.3}, that is dropout / (1 - dropout): a site that is back is \
+                     there for one round at least"
+                );
+                return Err(section.problem("outage_rounds", message));
+            }
+            Pattern::Outages { sites, rounds }
+        }
+    })
 }
 
 fn read_computing(section: &Section<'_>) -> Result<Computing, Problem> {

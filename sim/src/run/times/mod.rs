@@ -2,6 +2,7 @@
 //! on the order in which it is asked for.
 
 mod drawn;
+mod dropout;
 mod link;
 mod order;
 mod recorded;
@@ -9,8 +10,8 @@ mod trace;
 
 use std::collections::BTreeMap;
 
-use drawn::{Drawn, in_round};
-use fedspan_aggregator::random::{Purpose, stream};
+use drawn::Drawn;
+pub use dropout::Dropouts;
 use fedspan_protocol::message::Task;
 pub use link::Link;
 use order::order;
@@ -68,9 +69,4 @@ impl Times {
             Kind::Recorded(recorded) => recorded.time(client, round),
         }
     }
-}
-
-/// Whether a client loses a round.
-pub fn drops_out(probability: f64, seed: u64, client: usize, round: u32) -> bool {
-    probability > 0.0 && stream(seed, Purpose::Dropout, in_round(client, round)).uniform() < probability
 }

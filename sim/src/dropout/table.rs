@@ -1,0 +1,74 @@
+//! The sweep as tables of Markdown.
+
+use super::{Measured, Row, mean, ratio};
+
+const HEAD: &str = "| dropout | rounds with all answers | answers a round | extensions a round | time a round | accuracy | \
+                    those least there: in rounds | their accuracy | newcomers |\n\
+                    | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+
+/// A table for each policy, a row for each pattern and rate: means over runs, and in brackets the mean change against the same
+/// runs without dropouts, with its standard error.
+#[must_use]
+pub fn markdown(rows: &[Row]) -> String {
+    let mut text = String::new();
+    let mut policy = "";
+    for row in rows {
+        if row.policy != policy {
+            policy = row.policy;
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text.push_str(&format!("{gap}Rounds wait for {policy}:\n\n{HEAD}"));
+        }
+        text.push_str(&line(row));
+    }
+    text
+}
+
+fn line(row: &Row) -> String {
+    let sum = |value: fn(&Measured) -> usize| row.runs.iter().map(value).sum::<usize>();
+    let over = |value: fn(&Measured) -> f64| mean(row.runs.iter().map(value));
+    let (rounds, answers) = (sum(|run| run.rounds), sum(|run| run.answers));
+    let again: u64 = row.runs.iter().map(|run| run.again).sum();
+    let again = format!("{:.3}", ratio(usize::try_from(again).unwrap_or(usize::MAX), rounds));
+    let changed = |value: fn(&Measured) -> f64, change: fn(&Measured) -> f64| {
+        let changes: Vec<f64> = row.runs.iter().map(change).collect();
+        let shown = format!("{:.3}", over(value));
+        if row.rate > 0.0 {
+            format!("{shown} ({:+.3} ± {:.3})", over(change), error(&changes))
+        } else {
+            shown
+        }
+    };
+    let what =
+        if row.rate > 0.0 { format!("{} %, {}", percent(row.rate), row.pattern) } else { "none".to_owned() };
+    let complete = share(ratio(sum(|run| run.complete), rounds));
+    let there = share(over(|run| run.absent_there));
+    format!(
+        "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {there} | {} | {} |\n",
+        ratio(answers, rounds),
+        row.wanted,
+        mean(row.runs.iter().map(|run| run.time / ratio(run.rounds, 1))),
+        changed(|run| run.accuracy, |run| run.change),
+        changed(|run| run.absent_accuracy, |run| run.absent_change),
+        changed(|run| run.newcomers, |run| run.newcomers_change),
+    )
+}
+
+/// The standard error of a mean; 0 of a single value.
+fn error(values: &[f64]) -> f64 {
+    let count = ratio(values.len(), 1);
+    if values.len() < 2 {
+        return 0.0;
+    }
+    let middle = mean(values.iter().copied());
+    let square: f64 = values.iter().map(|value| (value - middle) * (value - middle)).sum();
+    (square / (count - 1.0) / count).sqrt()
+}
+
+/// A share to a tenth of a percent.
+fn share(part: f64) -> String {
+    format!("{:.1} %", 100.0 * part)
+}
+
+fn percent(part: f64) -> f64 {
+    (part * 1e4).round() / 100.0
+}

@@ -1,0 +1,286 @@
+//! Devices that do not answer, alone and together, and rounds with a deadline: who counts, what a round takes, and the
+//! sweep in small, with the thresholds that `sim/DROPOUT.md` promises.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use common::{code, directory, errors, has, program, text};
+use fedspan_protocol::message::Task;
+use fedspan_sim::demo::Progress;
+use fedspan_sim::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};
+use fedspan_sim::run::{Job, Outcome, RoundRow, Times, Unwatched};
+use fedspan_sim::scenario::Scenario;
+
+const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
+                      [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 60\nstep_size = 0.2\n";
+
+/// Times that are drawn in every round.
+const SPEED: &str = "fleet.speed=exponential-dynamic";
+
+/// A task of one computation.
+const ONE: Task = Task::PowerStart;
+
+fn scenario(changes: &[&str]) -> Scenario {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    Scenario::parse("my.toml", LINEAR, &changes).unwrap()
+}
+
+fn outcome(changes: &[&str], seed: u64) -> Outcome {
+    Job::prepare(&scenario(changes), seed).unwrap().run(&mut Unwatched).unwrap()
+}
+
+fn times(scenario: &Scenario, seed: u64) -> Times {
+    Times::of(scenario, &scenario.dataset(seed).unwrap(), seed).unwrap()
+}
+
+/// Without the initial model.
+fn trained(outcome: &Outcome) -> &[RoundRow] {
+    &outcome.rounds[1..]
+}
+
+fn durations(outcome: &Outcome) -> Vec<f64> {
+    outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
+}
+
+fn sets(outcome: &Outcome) -> Vec<Vec<u64>> {
+    let sorted = |row: &RoundRow| {
+        let mut devices = row.participants.clone();
+        devices.sort_unstable();
+        devices
+    };
+    trained(outcome).iter().map(sorted).collect()
+}
+
+/// Who counts is who answers before the deadline, and the model is that of a fleet whose stragglers never answer at all.
+#[test]
+fn a_straggler_past_the_deadline_never_counts() {
+    for (seed, limit) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
+        let deadline = format!("rounds.deadline={limit}");
+        let changes = [SPEED, &deadline];
+        let scenario = scenario(&changes);
+        let outcome = outcome(&changes, seed);
+        let times = times(&scenario, seed);
+        let mut in_time = BTreeMap::new();
+        let mut late = 0;
+        for (round, (row, took)) in (1u32..).zip(trained(&outcome).iter().zip(durations(&outcome))) {
+            let mut slowest: f64 = 0.0;
+            for client in 0..12u64 {
+                let time = times.time(client as usize, round, &ONE);
+                assert_eq!(row.participants.contains(&client), time < limit, "{client} in {round}: {time}");
+                slowest = slowest.max(time);
+                if time < limit {
+                    in_time.insert((client as usize, round), time);
+                } else {
+                    late += 1;
+                }
+            }
+            assert!((took - slowest.min(limit)).abs() < 1e-5, "{took}");
+        }
+        let counters = outcome.counters;
+        assert!(late > 50 && counters.short > 20, "{late} {}", counters.short);
+        assert_eq!((counters.extended, counters.repeated, counters.late, counters.rejected()), (0, 0, 0, 0));
+        let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::recorded(in_time));
+        let without = without.run(&mut Unwatched).unwrap();
+        assert!(without.representation == outcome.representation, "the same bits");
+        assert_eq!(without.updates, outcome.updates);
+    }
+}
+
+/// Whether the server is told of who drops out, or finds out at the deadline, changes what rounds take and nothing else.
+#[test]
+fn silence_costs_time_and_changes_no_model() {
+    for pattern in ["independent", "persistent"] {
+        let changes = [SPEED, "fleet.dropout=0.5", &format!("fleet.dropout_pattern={pattern}")];
+        let told = outcome(&changes, 4);
+        let silent = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
+        assert_eq!(sets(&told), sets(&silent));
+        assert!(told.representation == silent.representation, "the same bits");
+        assert!(durations(&silent).iter().all(|took| (took - 1000.0).abs() < 1e-5));
+        assert_eq!((silent.counters.declined, silent.counters.extended), (0, 0));
+        let count = |outcome: &Outcome| sets(outcome).concat().len();
+        assert!((count(&told) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&told));
+    }
+}
+
+/// A deadline that everybody keeps changes nothing at all.
+#[test]
+fn a_deadline_that_nobody_misses_is_none() {
+    let (with, without) = (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
+    assert_eq!(with.rounds, without.rounds);
+    assert_eq!(with.counters, without.counters);
+    assert!(with.representation == without.representation);
+}
+
+/// The same half is gone in every round: the others make all of them.
+#[test]
+fn who_is_never_there_never_counts() {
+    for deadline in [None, Some("rounds.deadline=9")] {
+        let mut changes = vec![SPEED, "fleet.dropout=0.5", "fleet.dropout_pattern=persistent"];
+        changes.extend(deadline);
+        let sets = sets(&outcome(&changes, 6));
+        assert_eq!(sets.len(), 60);
+        assert!(sets.concat().len() > 300);
+        let mut all = sets.concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 6, "{all:?}");
+    }
+}
+
+/// Where all of the fleet is gone together the round waits, loses no answer, and goes on by itself.
+#[test]
+fn a_round_outlasts_an_outage_of_everybody() {
+    let changes = [
+        "fleet.dropout=0.5",
+        "fleet.dropout_pattern=outages",
+        "fleet.outage_sites=1",
+        "fleet.outage_rounds=6",
+        "rounds.deadline=3",
+    ];
+    let outcome = outcome(&changes, 7);
+    assert!(trained(&outcome).iter().all(|row| row.participants.len() == 12));
+    assert_eq!(trained(&outcome).len(), 60);
+    let counters = outcome.counters;
+    assert!(counters.extended > 20, "{}", counters.extended);
+    assert_eq!((counters.repeated, counters.short), (0, 0));
+    // Each deadline that passes in vain takes 3, a round of constant times 1.
+    let time = outcome.rounds[60].time;
+    assert!((time - 60.0 - 3.0 * counters.extended as f64).abs() < 1e-3, "{time}");
+}
+
+/// A cohort that is never there does not hold up the campaign: at the deadline everybody is asked.
+#[test]
+fn a_cohort_that_is_gone_is_replaced_at_the_deadline() {
+    let changes = [
+        "fleet.dropout=0.5",
+        "fleet.dropout_pattern=persistent",
+        "rounds.deadline=3",
+        "participation={ policy = \"first-arrivals\", n = 2, cohort = 2 }",
+    ];
+    let outcome = outcome(&changes, 8);
+    assert_eq!(trained(&outcome).len(), 60);
+    let widened = trained(&outcome).iter().filter(|row| row.cohort.len() == 12).count();
+    assert!(widened > 3 && widened as u64 == outcome.counters.extended, "{widened}");
+    for row in trained(&outcome) {
+        assert!(row.cohort.len() == 2 || row.participants.len() == 2, "{row:?}");
+    }
+}
+
+/// The same bits with one thread and with two, for each pattern.
+#[test]
+fn results_do_not_depend_on_threads() {
+    let here = directory("dropout-threads");
+    for pattern in PATTERNS {
+        let run = |threads: &str| {
+            let mut arguments = vec!["run", "stragglers", "--out", threads, "--threads", threads];
+            let sets = ["algorithm.rounds=30", "fleet.dropout=0.4", SPEED, "rounds.deadline=2"];
+            arguments.extend(sets.iter().chain(pattern.changes).flat_map(|set| ["--set", *set]));
+            let output = program(&here, &arguments);
+            assert_eq!(code(&output), 0, "{}", errors(&output));
+            let file = |name: &str| std::fs::read(here.join(threads).join(name)).unwrap();
+            (file("rounds.jsonl"), file("model/representation.npy"))
+        };
+        assert!(run("1") == run("2"), "{}", pattern.name);
+    }
+}
+
+#[test]
+fn a_fleet_that_would_never_answer_is_refused_with_a_word() {
+    let here = directory("dropout-refused");
+    std::fs::write(here.join("my.toml"), LINEAR).unwrap();
+    for (sets, parts) in [
+        (
+            &["fleet.dropout=0.97", "fleet.dropout_pattern=persistent"][..],
+            &["fleet.dropout: found 0.97", "all of 12 clients"][..],
+        ),
+        (
+            &["fleet.dropout=0.5", "fleet.dropout_pattern=outages", "fleet.outage_sites=13"],
+            &["fleet.outage_sites: found 13", "at most the fleet's 12 clients"],
+        ),
+    ] {
+        let mut arguments = vec!["run", "my.toml", "--out", "out"];
+        arguments.extend(sets.iter().flat_map(|set| ["--set", *set]));
+        let output = program(&here, &arguments);
+        assert_eq!(code(&output), 2, "{}", errors(&output));
+        has(&errors(&output), parts);
+        assert!(!here.join("out").exists());
+    }
+}
+
+struct Silent;
+
+impl Progress for Silent {
+    fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
+}
+
+fn swept(rates: &[f64], threads: usize) -> Vec<Row> {
+    let settings = Settings {
+        policies: POLICIES.to_vec(),
+        patterns: PATTERNS.to_vec(),
+        rates: rates.to_vec(),
+        folds: 1,
+        changes: Vec::new(),
+        seed: 1,
+        seeds: 2,
+        threads,
+    };
+    measure(&settings, &AtomicBool::new(false), &Silent).unwrap().unwrap()
+}
+
+/// At 50 % every round is finished, by itself, and the model is about as good as without dropouts.
+#[test]
+fn half_of_the_fleet_may_be_gone() {
+    let rows = swept(&[0.5], 2);
+    assert_eq!(rows.len(), POLICIES.len() * (1 + PATTERNS.len()));
+    for row in &rows {
+        assert_eq!(row.runs.len(), 2);
+        for run in &row.runs {
+            let what = format!("{}, {} {}: {run:?}", row.policy, row.pattern, row.rate);
+            assert_eq!((run.rounds, run.not_counted), (300, 0), "{what}");
+            // Nobody of eight is there in one period of 256; nobody of four sites in one of 16, in runs of some length.
+            let most = if row.pattern == "outages" { 60 } else { 8 };
+            assert!(run.again <= most, "{what}");
+            assert!(run.answers >= 300 && run.answers <= 300 * row.wanted, "{what}");
+            assert!(run.change > -0.03 && run.accuracy > 0.9, "{what}");
+            assert_eq!(row.pattern == "persistent", run.absent_there == 0.0, "{what}");
+            assert!(run.absent_change > -0.06, "{what}");
+            assert!(
+                row.rate > 0.0 || (run.change, run.absent_change, run.newcomers_change) == (0.0, 0.0, 0.0)
+            );
+        }
+    }
+    let table = markdown(&rows);
+    assert_eq!(table.matches("Rounds wait for").count(), 3);
+    assert_eq!(table.matches("| 50 %, persistent |").count(), 3);
+    assert!(!table.contains("NaN"), "{table}");
+}
+
+#[test]
+fn the_command_says_what_it_does_not_know() {
+    let here = directory("dropout-command");
+    for (arguments, parts) in [
+        (["--rates", "1"], ["--rates", "above 0 to 0.9"]),
+        (["--rates", "0"], ["--rates", "above 0 to 0.9"]),
+        (["--patterns", "often"], ["--patterns: found \"often\"", "\"persistent\""]),
+        (["--policies", "some"], ["--policies: found \"some\"", "\"first 4 of 8\""]),
+        (["--folds", "6"], ["--folds", "1..=5"]),
+        (["--set", "fleet.dropouts=1"], ["fleet.dropouts", "unknown key"]),
+    ] {
+        let output = program(&here, &[&["dropout"], &arguments[..]].concat());
+        assert_eq!(code(&output), 2, "{}", errors(&output));
+        has(&errors(&output), &parts);
+    }
+    let short =
+        ["--rates", "0.5", "--patterns", "persistent", "--policies", "all", "--folds", "1", "--seeds", "1"];
+    let run = |threads: &str| {
+        let sets = ["--set", "algorithm.rounds=20", "--threads", threads, "--format", "json"];
+        let output = program(&here, &[&["dropout"], &short[..], &sets[..]].concat());
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let said = text(&output);
+        said.split_once("\"timing\"").unwrap().0.to_owned()
+    };
+    assert_eq!(run("1"), run("2"));
+}
