@@ -8,10 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::Scratch;
-use common::campaign::honest;
-use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::engine::{Action, Event};
+use common::kept;
 use fedspan_aggregator::store::{FILE, KEY_FILE, Store};
 use getrandom::SysRng;
 use redb::{Database, TableDefinition};
@@ -33,34 +30,8 @@ impl Kept {
     fn new() -> Self {
         let scratch = Scratch::new();
         let config = scratch.path().join("fleet.toml");
-        let text = format!(
-            "seed = 3\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 5\n[data]\nd = 6\n\
-             [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n",
-            scratch.path().join("state").display().to_string()
-        );
-        std::fs::write(&config, &text).unwrap();
-        let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-        let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal: Some(0) };
-        let store = Store::open(&fleet.state, SysRng).unwrap();
-        let (mut coordinator, _) = Coordinator::new(fleet.engine(), store, &about).unwrap();
-        (0..5).for_each(|device| coordinator.handle(0, Event::Joined(device)));
-        let mut lines = Vec::new();
-        for round in 1..=3 {
-            let settled = coordinator.settle().unwrap();
-            lines.extend(settled.lines);
-            let opening = settled.actions.into_iter().find_map(|action| match action {
-                Action::Open(_, opening) => Some(opening),
-                _ => None,
-            });
-            let opening = opening.unwrap();
-            for device in 0..if round < 3 { 5 } else { 2 } {
-                coordinator.handle(round, Event::Update(device, honest(device, &opening)));
-            }
-        }
-        lines.extend(coordinator.settle().unwrap().lines);
-        let representation = coordinator.engine().representation().transpose().iter().copied().collect();
-        let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
-        std::fs::write(fleet.state.join("arrivals.jsonl"), text).unwrap();
+        let (text, representation) = kept::keep(&scratch.path().join("state"));
+        std::fs::write(&config, text).unwrap();
         Self { scratch, config, representation }
     }
 

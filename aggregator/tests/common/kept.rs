@@ -1,0 +1,52 @@
+//! A state directory of five devices in the middle of their third round, which two have answered.
+
+use std::path::Path;
+
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::engine::{Action, Event};
+use fedspan_aggregator::store::Store;
+use getrandom::SysRng;
+
+use super::campaign::honest;
+
+/// The configuration of a directory.
+pub fn configuration(state: &Path) -> String {
+    format!(
+        "seed = 3\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 5\n[data]\nd = 6\n\
+         [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n",
+        state.display().to_string()
+    )
+}
+
+/// Its campaign, begun or gone on with.
+pub fn coordinator(state: &Path) -> Coordinator {
+    let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
+    let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal: Some(0) };
+    let store = Store::open(&fleet.state, SysRng).unwrap();
+    Coordinator::new(fleet.engine(), store, &about).unwrap().0
+}
+
+/// Makes it; its configuration, and the representation after two rounds, row by row.
+pub fn keep(state: &Path) -> (String, Vec<f64>) {
+    let mut coordinator = coordinator(state);
+    (0..5).for_each(|device| coordinator.handle(0, Event::Joined(device)));
+    let mut lines = Vec::new();
+    for round in 1..=3 {
+        let settled = coordinator.settle().unwrap();
+        lines.extend(settled.lines);
+        let opening = settled.actions.into_iter().find_map(|action| match action {
+            Action::Open(_, opening) => Some(opening),
+            _ => None,
+        });
+        let opening = opening.unwrap();
+        for device in 0..if round < 3 { 5 } else { 2 } {
+            coordinator.handle(round, Event::Update(device, honest(device, &opening)));
+        }
+    }
+    lines.extend(coordinator.settle().unwrap().lines);
+    let representation = coordinator.engine().representation().transpose().iter().copied().collect();
+    let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+    std::fs::write(state.join("arrivals.jsonl"), text).unwrap();
+    (configuration(state), representation)
+}

@@ -1,0 +1,74 @@
+//! A state directory of this version, as it lies on disk: what is written from now on opens it, or refuses it plainly. A version that
+//! changes the format keeps this directory, adds one of its own, and says here what it does with this one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::Scratch;
+use common::campaign::honest;
+use common::kept::{configuration, coordinator, keep};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::{Action, Event, Phase};
+use fedspan_aggregator::inspect::inspect;
+use fedspan_protocol::frame::crc32c;
+
+/// CRC-32C of the representations after rounds 2 and 3, as the journal says them.
+const DIGESTS: [&str; 2] = ["832be009", "de987d3e"];
+
+const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3")
+}
+
+fn digest(values: impl Iterator<Item = f64>) -> String {
+    let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
+    format!("{:08x}", crc32c(&bytes))
+}
+
+/// With FEDSPAN_REGENERATE_VECTORS=1 it is written anew, before the first release of a format only.
+#[test]
+fn this_version_goes_on_with_it() {
+    let scratch = Scratch::new();
+    let state = scratch.path().join("state");
+    if std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some() {
+        keep(&state);
+        std::fs::create_dir_all(golden()).unwrap();
+        for name in FILES {
+            std::fs::copy(state.join(name), golden().join(name)).unwrap();
+        }
+        std::fs::remove_dir_all(&state).unwrap();
+    }
+    std::fs::create_dir_all(&state).unwrap();
+    for name in FILES {
+        std::fs::copy(golden().join(name), state.join(name)).unwrap();
+    }
+    let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
+    let found = inspect(&fleet).unwrap().expect("a campaign");
+    assert!(found.faults.is_empty(), "{found:?}");
+    assert!(found.seen.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
+
+    let mut coordinator = coordinator(&state);
+    let (phase, representation) =
+        (coordinator.engine().phase(), coordinator.engine().representation().iter().copied());
+    assert_eq!((coordinator.campaign(), phase), (7, Phase::Train(3)));
+    assert_eq!(digest(representation), DIGESTS[0]);
+    let round = coordinator.engine().open_round().unwrap();
+    assert_eq!((round.opening.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
+    let opening = Arc::clone(&round.opening);
+    // The others answer as they would have.
+    for device in 2..5 {
+        coordinator.handle(5, Event::Joined(device));
+        coordinator.handle(5, Event::Update(device, honest(device, &opening)));
+    }
+    let actions = coordinator.settle().unwrap().actions;
+    let committed = actions.iter().find_map(|action| match action {
+        Action::Commit(record) => Some(record.participants.clone()),
+        _ => None,
+    });
+    assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4]);
+    assert_eq!(digest(coordinator.engine().representation().iter().copied()), DIGESTS[1]);
+}
