@@ -108,15 +108,16 @@ fn copies(bytes: &[u8]) -> Vec<u64> {
     bytes.windows(20).filter(whole).map(|copy| number(&copy[8..16])).collect()
 }
 
-/// What they say where there is no copy: nothing if they are blank, or but for the place where a device begins its ledger;
-/// and else everything.
+/// What they say where there is no copy: nothing if they are blank, or but for the places where a device begins its ledger, the next
+/// one each time that the power went in the one before; and else everything.
 fn begun(bytes: &[u8]) -> u64 {
     let place = bytes.len() - PAGE / 2 + 20;
     let first = [&MAGIC[..], &[0; 8]].concat();
     let first = [&first[..], &reference::crc32c(&first).to_le_bytes()].concat();
+    let places = place..bytes.len() - WORD;
     let blank = bytes.iter().enumerate().all(|(at, byte)| {
-        let written = at.checked_sub(place).and_then(|at| first.get(at)).unwrap_or(&0xFF);
-        byte & written == *written
+        let written = if places.contains(&at) { first[(at - place) % first.len()] } else { 0xFF };
+        byte & written == written
     });
     if blank { 0 } else { SPENT }
 }
