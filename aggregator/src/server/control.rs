@@ -147,7 +147,10 @@ pub async fn query(
         Err(error)
             if matches!(
                 error.kind(),
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+                std::io::ErrorKind::NotFound
+                    | std::io::ErrorKind::ConnectionRefused
+                    // Its path is too long for a socket: no server has one there.
+                    | std::io::ErrorKind::InvalidInput
             ) =>
         {
             return Ok(None);

@@ -32,6 +32,7 @@ impl Past {
     /// # Errors
     /// [`StoreError`] if they cannot be read.
     pub fn journal(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
-        quietly(|| tables::each_line(&self.read, 0, |_, line| each(line))).map_err(|error| error.at(&self.path))
+        quietly(|| tables::each_line(&self.read, 0, |_, line| each(line)))
+            .map_err(|error| error.at(&self.path))
     }
 }
