@@ -13,7 +13,7 @@ use crate::keys::beside;
 use crate::linalg::Matrix;
 use crate::privacy::Delta;
 use crate::privacy::units::epsilon_of;
-use crate::store::{Snapshot, StoreError};
+use crate::store::{Snapshot, StoreError, Stored};
 
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -55,15 +55,22 @@ impl From<StoreError> for ExportError {
 /// # Errors
 /// [`ExportError`].
 pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
-    if to.symlink_metadata().is_ok() {
-        return Err(ExportError::Exists { path: to.into() });
-    }
+    refuse_to_overwrite(to)?;
     let nothing = || ExportError::Nothing { path: fleet.state.clone() };
     let snapshot = Snapshot::of(&fleet.state)?.ok_or_else(nothing)?;
     let stored = snapshot.load()?.ok_or_else(nothing)?;
-    let mut engine = fleet.engine();
-    take_up(&mut engine, &stored, &fleet.fingerprint())?;
     let lines: Vec<String> = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
+    export_told(fleet, &stored, &lines, to)
+}
+
+/// The same of what a running server has told: [`ask`](crate::server::ask).
+///
+/// # Errors
+/// [`ExportError`].
+pub fn export_told(fleet: &Fleet, stored: &Stored, lines: &[String], to: &Path) -> Result<(), ExportError> {
+    refuse_to_overwrite(to)?;
+    let mut engine = fleet.engine();
+    take_up(&mut engine, stored, &fleet.fingerprint())?;
     let delta = fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta);
     let ledger: BTreeMap<u64, serde_json::Value> = stored
         .accounts
@@ -82,9 +89,9 @@ pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     let files: [(&str, Vec<u8>); 6] = [
         ("representation.npy", npy(engine.representation())),
         ("model.safetensors", safetensors(&engine.tensors(), &about)),
-        ("rounds.jsonl", joined(&rounds(&lines))),
+        ("rounds.jsonl", joined(&rounds(lines))),
         ("ledger.json", format!("{ledger}\n").into_bytes()),
-        (journal::FILE, joined(&lines)),
+        (journal::FILE, joined(lines)),
         ("configuration.txt", stored.configuration.clone().into_bytes()),
     ];
     let partial = beside(to, ".partial");
@@ -92,6 +99,13 @@ pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
         std::fs::rename(&partial, to).map_err(|error| ExportError::Io { path: to.into(), error })
     });
     written.inspect_err(|_| drop(std::fs::remove_dir_all(&partial)))
+}
+
+fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
+    match to.symlink_metadata() {
+        Ok(_) => Err(ExportError::Exists { path: to.into() }),
+        Err(_) => Ok(()),
+    }
 }
 
 fn write(directory: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), ExportError> {

@@ -12,10 +12,10 @@ use clap::{Parser, Subcommand};
 use cli::unlock::Sources;
 use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_aggregator::engine::Phase;
-use fedspan_aggregator::export::export;
+use fedspan_aggregator::export::{export, export_told};
 use fedspan_aggregator::inspect::inspect;
 use fedspan_aggregator::keys::KeyStore;
-use fedspan_aggregator::server::{Protection, Server, Status, query};
+use fedspan_aggregator::server::{Protection, Server, Status, ask, query};
 use fedspan_aggregator::store::{self, Stored};
 use getrandom::SysRng;
 use tokio::signal::unix::{SignalKind, signal};
@@ -98,7 +98,7 @@ enum FleetCommand {
     },
     /// Write what is kept for other programs: the model, the rounds, the privacy ledger, the journal.
     #[command(
-        after_help = "Only where no server runs. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
+        after_help = "From the running server, which goes on meanwhile, or from its files. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
                       arrivals.jsonl and configuration.txt, all of them or nothing.\nExit codes: 0 written, 1 not, 2 the command \
                       line or the configuration is wrong."
     )]
@@ -160,10 +160,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             FleetCommand::Status { .. } => status(&fleet.state).await,
             FleetCommand::Watch { .. } => watch(&fleet.state).await,
             FleetCommand::Check { .. } => printed(check(&fleet), "standard output"),
-            FleetCommand::Export { out, .. } => match export(&fleet, &out) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => complain(FAILED, &error.to_string()),
-            },
+            FleetCommand::Export { out, .. } => write_out(&fleet, &out).await,
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
                 Ok(code) => code,
                 Err(cli::keys::Stop::Failed(message)) => complain(FAILED, &message),
@@ -366,6 +363,19 @@ fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
     }
     print("sound")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// From the running server, or from its files.
+async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
+    let written = match ask(&fleet.state).await {
+        Ok(Some((stored, lines))) => export_told(fleet, &stored, &lines, to),
+        Ok(None) => export(fleet, to),
+        Err(error) => return complain(FAILED, &format!("{}: {error}", fleet.state.display())),
+    };
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(FAILED, &error.to_string()),
+    }
 }
 
 async fn watch(state: &Path) -> ExitCode {

@@ -1,14 +1,15 @@
 //! The control socket: a Unix socket in the state directory, for its owner alone. One request a line:
 //! `status` answers one line of JSON, `watch` a line after every round until the connection ends, `keys` and a request
-//! of [`crate::keys`] in JSON what came of it.
+//! of [`crate::keys`] in JSON what came of it, `export` what is kept: [`super::past`].
 
 use std::path::{Path, PathBuf};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use zeroize::Zeroizing;
 
+use super::past::{self, Asked};
 use super::status::Status;
 use crate::keys::{Answer, KeyDesk, user};
 
@@ -65,6 +66,7 @@ pub(super) async fn answer(
     status: watch::Receiver<Status>,
     mut rounds: broadcast::Receiver<String>,
     keys: Option<KeyDesk>,
+    host: mpsc::Sender<Asked>,
 ) {
     // The socket's permissions say the same, but only from a moment after it was bound.
     let owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
@@ -106,6 +108,7 @@ pub(super) async fn answer(
             let line = serde_json::to_string(&now).unwrap_or_default();
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
+        past::REQUEST => past::send(&mut write, &host).await,
         "watch" => loop {
             let line = match rounds.recv().await {
                 Ok(line) => line,
@@ -117,7 +120,7 @@ pub(super) async fn answer(
             }
         },
         other => {
-            let line = serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch, keys") });
+            let line = serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch, keys, export") });
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
     }
@@ -144,7 +147,10 @@ pub async fn query(
         Err(error)
             if matches!(
                 error.kind(),
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+                std::io::ErrorKind::NotFound
+                    | std::io::ErrorKind::ConnectionRefused
+                    // Its path is too long for a socket: no server has one there.
+                    | std::io::ErrorKind::InvalidInput
             ) =>
         {
             return Ok(None);

@@ -24,7 +24,7 @@ use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, Rou
 use crate::journal::Journal;
 use crate::keys::{KeyDesk, KeyStoreError};
 use crate::privacy::Delta;
-use crate::store::StoreError;
+use crate::store::{Past, StoreError};
 
 struct Peer {
     device: DeviceId,
@@ -112,6 +112,11 @@ impl Host {
 
     pub(super) fn round_feed(&self) -> broadcast::Receiver<String> {
         self.round_lines.subscribe()
+    }
+
+    /// What is durable now.
+    pub(super) fn past(&self) -> Result<Past, StoreError> {
+        self.coordinator.store().past()
     }
 
     /// A connection was closed as it came.

@@ -3,7 +3,7 @@
 //! ```text
 //!  socket, serial port <-> peer task (Connection, limits) <-- bounded channels --> host task (Engine, Store)
 //!                                                                                    |
-//!                                                          control socket: status, watch, keys
+//!                                                          control socket: status, watch, keys, export
 //! ```
 //!
 //! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
@@ -16,6 +16,7 @@ mod line;
 mod log;
 mod mailbox;
 mod messages;
+mod past;
 mod peer;
 mod places;
 mod privacy;
@@ -38,6 +39,7 @@ use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 
 pub use control::query;
+pub use past::ask;
 pub use privacy::PrivacyStatus;
 pub use status::Status;
 
@@ -155,6 +157,7 @@ impl Server {
         };
         let mut host = host::Host::new(&fleet, store, campaign, desk.clone().zip(nonces))?;
         let (inbox, mut messages) = mpsc::channel(INBOX);
+        let (ask, mut asked) = mpsc::channel::<past::Asked>(1);
         let places = Places::new(&limits);
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
@@ -205,8 +208,11 @@ impl Server {
                     }
                 }
                 Some(client) = control::accept(control.as_ref()) => {
-                    controls.spawn(control::answer(client, host.status_feed(), host.round_feed(), desk.clone()));
+                    let (status, rounds) = (host.status_feed(), host.round_feed());
+                    controls.spawn(control::answer(client, status, rounds, desk.clone(), ask.clone()));
                 }
+                // Whoever has asked may have gone.
+                Some(asker) = asked.recv() => drop(asker.send(host.past())),
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
                 Some(_) = lines.join_next(), if !lines.is_empty() => {}

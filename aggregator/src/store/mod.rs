@@ -14,6 +14,7 @@
 
 mod error;
 mod key_file;
+mod past;
 mod quiet;
 mod record;
 mod seal;
@@ -23,7 +24,7 @@ mod tables;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, StorageBackend};
+use redb::{Database, ReadableDatabase, StorageBackend};
 
 use self::error::Fault;
 use self::key_file::KeyFile;
@@ -33,6 +34,7 @@ use crate::keys::Entropy;
 
 pub use error::StoreError;
 pub use key_file::KEY_FILE;
+pub use past::Past;
 pub use record::{Counted, Record, Stored};
 pub use seal::KeyPlace;
 pub use snapshot::Snapshot;
@@ -205,6 +207,15 @@ impl Store {
     pub fn load(&self) -> Result<Option<Stored>, StoreError> {
         let database = self.database()?;
         quietly(|| tables::load(database, &self.sealer)).map_err(|error| error.at(&self.path))
+    }
+
+    /// What is stored now, for whoever reads it while this goes on.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn past(&self) -> Result<Past, StoreError> {
+        let read = self.database()?.begin_read().map_err(|error| Fault::from(error).at(&self.path))?;
+        Ok(Past::new(read, self.path.clone()))
     }
 
     /// Lines of the journal from `first` on.

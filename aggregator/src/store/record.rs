@@ -33,7 +33,7 @@ pub struct Counted {
 }
 
 /// A campaign as it is kept.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stored {
     /// Identifies the campaign on the wire.
     pub campaign: u64,

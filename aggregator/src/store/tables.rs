@@ -1,7 +1,7 @@
 //! The tables, and what a transaction does with them.
 
 use fedspan_protocol::message::RoundId;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
@@ -97,9 +97,8 @@ pub(super) fn apply(
     Ok(write.commit()?)
 }
 
-pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<Option<Stored>, Fault> {
-    check_format(database)?;
-    let read = database.begin_read()?;
+/// What is kept, but for what the open round has of its devices.
+pub(super) fn without_round(read: &ReadTransaction) -> Result<Option<Stored>, Fault> {
     let about = match read.open_table(ABOUT) {
         Ok(about) => about,
         Err(TableError::TableDoesNotExist(_)) => return Ok(None),
@@ -116,9 +115,25 @@ pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<
     if checkpoint.iter().flat_map(|checkpoint| &checkpoint.state).any(|value| !value.is_finite()) {
         return Err(Fault::Damaged("the checkpoint holds values that are not finite".to_owned()));
     }
-    let open = checkpoint.as_ref().filter(|checkpoint| checkpoint.open.is_some()).map(|open| open.id);
+    let mut accounts = Vec::new();
+    for entry in read.open_table(ACCOUNTS)?.iter()? {
+        let (device, bytes) = entry?;
+        let account: Account = decode("an account", bytes.value())?;
+        accounts.push((device.value(), account));
+    }
+    let lines = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
+    let campaign = number(campaign.value());
+    let (updates, out) = (Vec::new(), Vec::new());
+    Ok(Some(Stored { campaign, configuration, checkpoint, updates, out, accounts, lines }))
+}
+
+pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<Option<Stored>, Fault> {
+    check_format(database)?;
+    let read = database.begin_read()?;
+    let Some(mut stored) = without_round(&read)? else { return Ok(None) };
+    let open = stored.open();
     let mut opener = None;
-    let mut updates = Vec::new();
+    let updates = &mut stored.updates;
     for entry in read.open_table(UPDATES)?.iter()? {
         let (key, sealed) = entry?;
         let (round, stage, device) = key.value();
@@ -138,35 +153,40 @@ pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<
     if updates.iter().zip(0..).any(|((_, counted), order)| counted.order != order) {
         return Err(Fault::Damaged("an update is missing".to_owned()));
     }
-    let mut out = Vec::new();
     for entry in read.open_table(OUT)?.iter()? {
-        out.push(entry?.0.value());
+        stored.out.push(entry?.0.value());
     }
-    let mut accounts = Vec::new();
-    for entry in read.open_table(ACCOUNTS)?.iter()? {
-        let (device, bytes) = entry?;
-        let account: Account = decode("an account", bytes.value())?;
-        accounts.push((device.value(), account));
-    }
-    let lines = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
-    let campaign = number(campaign.value());
-    Ok(Some(Stored { campaign, configuration, checkpoint, updates, out, accounts, lines }))
+    Ok(Some(stored))
 }
 
 /// Lines of the journal from `first` on, each with its number.
 pub(super) fn numbered(database: &impl ReadableDatabase, first: u64) -> Result<Vec<(u64, String)>, Fault> {
-    let read = database.begin_read()?;
+    let mut found = Vec::new();
+    each_line(&database.begin_read()?, first, |number, line| {
+        found.push((number, line.to_owned()));
+        true
+    })?;
+    Ok(found)
+}
+
+/// Gives lines of the journal from `first` on to `each`, until it wants no more.
+pub(super) fn each_line(
+    read: &ReadTransaction,
+    first: u64,
+    mut each: impl FnMut(u64, &str) -> bool,
+) -> Result<(), Fault> {
     let lines = match read.open_table(JOURNAL) {
         Ok(lines) => lines,
-        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let mut found = Vec::new();
     for entry in lines.range(first..)? {
         let (number, line) = entry?;
-        found.push((number.value(), line.value().to_owned()));
+        if !each(number.value(), line.value()) {
+            break;
+        }
     }
-    Ok(found)
+    Ok(())
 }
 
 fn number(bytes: &[u8]) -> u64 {

@@ -1,0 +1,152 @@
+//! What a running server says of what it keeps: the answer to `export`, which a client writes to files of its own.
+//!
+//! ```text
+//!  {"version":"0.1.0","campaign":"..."}   the version of both sides; the campaign, postcard in hexadecimal digits
+//!  ...                                    the journal, line by line
+//!  {"end":1234}                           how many lines that were: an answer without it was cut off
+//! ```
+//!
+//! The database is read beside the server, as it was at one moment; the host only says when that is.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{mpsc, oneshot};
+
+use super::control::query;
+use crate::store::{Past, StoreError, Stored};
+
+/// Asks the host for what is stored now.
+pub(super) type Asked = oneshot::Sender<Result<Past, StoreError>>;
+
+/// The request.
+pub(super) const REQUEST: &str = "export";
+
+/// Bytes that are sent together, about.
+const PIECE: usize = 1 << 16;
+
+/// How long a client may take for a piece: what is held for it grows meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What both sides are.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Sends everything to a client that takes it.
+pub(super) async fn send(write: &mut OwnedWriteHalf, host: &mpsc::Sender<Asked>) {
+    let (asked, answer) = oneshot::channel();
+    if host.send(asked).await.is_err() {
+        return;
+    }
+    let Ok(past) = answer.await else { return };
+    let (pieces, mut ready) = mpsc::channel(2);
+    tokio::task::spawn_blocking(move || {
+        let told = past.and_then(|past| tell(&past, |piece| pieces.blocking_send(piece).is_ok()));
+        if let Err(error) = told {
+            let line = serde_json::json!({ "error": error.to_string() });
+            let _ = pieces.blocking_send(format!("{line}\n"));
+        }
+    });
+    while let Some(piece) = ready.recv().await {
+        match tokio::time::timeout(PATIENCE, write.write_all(piece.as_bytes())).await {
+            Ok(Ok(())) => {}
+            _ => return,
+        }
+    }
+}
+
+/// Gives the answer to `piece`, bit by bit, until it wants no more.
+fn tell(past: &Past, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreError> {
+    use std::fmt::Write;
+    let campaign = past.campaign()?.map(|stored| postcard::to_stdvec(&stored).unwrap_or_default());
+    let mut digits = String::new();
+    for byte in campaign.unwrap_or_default() {
+        let _ = write!(digits, "{byte:02x}");
+    }
+    let mut text = serde_json::json!({ "version": VERSION, "campaign": digits }).to_string() + "\n";
+    let (mut lines, mut goes_on) = (0u64, true);
+    past.journal(|line| {
+        lines += 1;
+        text.push_str(line);
+        text.push('\n');
+        if text.len() >= PIECE {
+            goes_on = piece(std::mem::take(&mut text));
+        }
+        goes_on
+    })?;
+    if goes_on {
+        text.push_str(&serde_json::json!({ "end": lines }).to_string());
+        text.push('\n');
+        piece(text);
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum First {
+    Error { error: String },
+    Campaign { version: String, campaign: String },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Last {
+    Error { error: String },
+    End { end: usize },
+}
+
+/// Asks the server that runs on a state directory for what it keeps, and the lines of its journal; `None` if no server runs there.
+/// What the open round has of its devices is not told.
+///
+/// # Errors
+/// What the system says about the socket, or the server.
+pub async fn ask(directory: &Path) -> std::io::Result<Option<(Stored, Vec<String>)>> {
+    let mut lines = Vec::new();
+    let answered = query(directory, REQUEST, |line| {
+        lines.push(line.to_owned());
+        Ok(())
+    });
+    match answered.await? {
+        Some(()) => understood(lines).map(Some).map_err(std::io::Error::other),
+        None => Ok(None),
+    }
+}
+
+fn understood(mut lines: Vec<String>) -> Result<(Stored, Vec<String>), String> {
+    let cut = || "the server's answer was cut off".to_owned();
+    let last = lines.pop().ok_or_else(cut)?;
+    if let Ok(Last::Error { error }) = serde_json::from_str(&last) {
+        return Err(format!("the server says: {error}"));
+    }
+    if lines.is_empty() {
+        return Err(cut());
+    }
+    let digits = match serde_json::from_str(&lines.remove(0)) {
+        Ok(First::Campaign { version, campaign }) if version == VERSION => campaign,
+        Ok(First::Campaign { version, .. }) => {
+            return Err(format!("the server is version {version}, and this is version {VERSION}"));
+        }
+        Ok(First::Error { error }) => return Err(format!("the server says: {error}")),
+        Err(_) => return Err("the server's answer makes no sense".to_owned()),
+    };
+    match serde_json::from_str(&last) {
+        Ok(Last::End { end }) if end == lines.len() => {}
+        _ => return Err(cut()),
+    }
+    let stored = decoded(&digits).ok_or("the server's answer holds no campaign")?;
+    Ok((stored, lines))
+}
+
+fn decoded(digits: &str) -> Option<Stored> {
+    let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
+    let bytes: Option<Vec<u8>> =
+        pairs.iter().map(|[high, low]| Some(nibble(*high)? << 4 | nibble(*low)?)).collect();
+    match postcard::take_from_bytes(&bytes?) {
+        Ok((stored, [])) => Some(stored),
+        _ => None,
+    }
+}

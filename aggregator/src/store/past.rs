@@ -1,0 +1,38 @@
+//! What a database held at one moment, read while it is written: writers do not wait for it. Pages that it holds are not used again
+//! as long as it lives.
+
+use std::path::PathBuf;
+
+use redb::ReadTransaction;
+
+use super::quiet::quietly;
+use super::{StoreError, Stored, tables};
+
+/// The database of a moment.
+pub struct Past {
+    read: ReadTransaction,
+    path: PathBuf,
+}
+
+impl Past {
+    pub(super) fn new(read: ReadTransaction, path: PathBuf) -> Self {
+        Self { read, path }
+    }
+
+    /// The campaign, but for what the open round has of its devices: that is nobody's until the round is over.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be read, or not be made sense of.
+    pub fn campaign(&self) -> Result<Option<Stored>, StoreError> {
+        quietly(|| tables::without_round(&self.read)).map_err(|error| error.at(&self.path))
+    }
+
+    /// Gives the journal's lines to `each`, in their order, until it wants no more.
+    ///
+    /// # Errors
+    /// [`StoreError`] if they cannot be read.
+    pub fn journal(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
+        quietly(|| tables::each_line(&self.read, 0, |_, line| each(line)))
+            .map_err(|error| error.at(&self.path))
+    }
+}

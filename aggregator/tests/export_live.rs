@@ -1,0 +1,196 @@
+//! `export` while a server runs: what was durable at one moment, and nothing of an answer that is not whole.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use common::Scratch;
+use common::kept::{configuration, keep};
+
+/// A configuration, and perhaps a state: five devices in the middle of their third round.
+struct Place {
+    scratch: Scratch,
+}
+
+impl Place {
+    fn nothing() -> Self {
+        let place = Self { scratch: Scratch::new() };
+        std::fs::write(place.config(), configuration(&place.state())).unwrap();
+        place
+    }
+
+    fn kept() -> Self {
+        let place = Self::nothing();
+        keep(&place.state());
+        place
+    }
+
+    fn config(&self) -> PathBuf {
+        self.scratch.path().join("fleet.toml")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.scratch.path().join("state")
+    }
+
+    fn program(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        command.args(arguments).arg("--config").arg(self.config());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.program(arguments).output().unwrap()
+    }
+
+    /// Runs a command that is refused with one line, which says this.
+    fn refuses(&self, arguments: &[&str], says: &str) {
+        let output = self.run(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
+
+/// A server of the program, which is stopped when this goes.
+struct Served(Child);
+
+impl Served {
+    fn new(kept: &Place) -> Self {
+        let mut server =
+            kept.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while !kept.state().join("control.sock").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(server.try_wait().unwrap().is_none(), "it serves");
+        }
+        Self(server)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn place(kept: &Place, name: &str) -> (PathBuf, String) {
+    let path = kept.scratch.path().join(name);
+    let text = path.display().to_string();
+    (path, text)
+}
+
+fn read(directory: &Path, file: &str) -> String {
+    String::from_utf8_lossy(&std::fs::read(directory.join(file)).unwrap()).into_owned()
+}
+
+#[test]
+fn a_running_server_says_what_its_files_say() {
+    let kept = Place::kept();
+    let ((before, before_text), (during, during_text)) = (place(&kept, "before"), place(&kept, "during"));
+    assert!(kept.run(&["export", "--out", &before_text]).status.success());
+    let server = Served::new(&kept);
+    let output = kept.run(&["export", "--out", &during_text]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for file in
+        ["representation.npy", "model.safetensors", "rounds.jsonl", "ledger.json", "configuration.txt"]
+    {
+        assert_eq!(read(&before, file), read(&during, file), "{file}");
+    }
+    let (before, during) = (read(&before, "arrivals.jsonl"), read(&during, "arrivals.jsonl"));
+    let more = during.strip_prefix(before.as_str()).unwrap();
+    assert!(more.starts_with("{\"event\":\"resumed\"") && more.lines().count() == 1, "{more}");
+    kept.refuses(&["export", "--out", &during_text], "it is there already, and nothing is written over");
+    kept.refuses(&["check"], "another server is running on this state directory");
+    drop(server);
+    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+}
+
+/// A server that answers one request so.
+fn answering(kept: &Place, answer: String) -> std::thread::JoinHandle<String> {
+    std::fs::create_dir_all(kept.state()).unwrap();
+    let _ = std::fs::remove_file(kept.state().join("control.sock"));
+    let listener = UnixListener::bind(kept.state().join("control.sock")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut request).unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+        request
+    })
+}
+
+#[test]
+fn an_answer_that_is_not_whole_is_written_nowhere() {
+    let version = env!("CARGO_PKG_VERSION");
+    let cases = [
+        (String::new(), "the server's answer was cut off"),
+        ("{\"error\":\"unknown request\"}\n".to_owned(), "the server says: unknown request"),
+        (format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n"), "the server's answer was cut off"),
+        (
+            format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{}}\n"),
+            "the server's answer was cut off",
+        ),
+        (
+            format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{}}\n{{\"end\":2}}\n"),
+            "the server's answer was cut off",
+        ),
+        (
+            format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{\"end\":0}}\n"),
+            "the server's answer holds no campaign",
+        ),
+        (
+            format!("{{\"version\":\"{version}\",\"campaign\":\"0\"}}\n{{\"end\":0}}\n"),
+            "the server's answer holds no campaign",
+        ),
+        (
+            format!("{{\"version\":\"{version}\",\"campaign\":\"zz\"}}\n{{\"end\":0}}\n"),
+            "the server's answer holds no campaign",
+        ),
+        (
+            "{\"version\":\"0.0.0\",\"campaign\":\"00\"}\n{\"end\":0}\n".to_owned(),
+            "the server is version 0.0.0, and this is version",
+        ),
+        ("nonsense\n{\"end\":0}\n".to_owned(), "the server's answer makes no sense"),
+        (
+            format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{\"error\":\"a page\"}}\n"),
+            "the server says: a page",
+        ),
+    ];
+    let kept = Place::nothing();
+    let (out, text) = place(&kept, "out");
+    for (answer, says) in cases {
+        let server = answering(&kept, answer.clone());
+        let output = kept.run(&["export", "--out", &text]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{answer}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{answer}: {said}");
+        assert_eq!(server.join().unwrap(), "export\n");
+        assert!(!out.exists());
+    }
+}
+
+/// Bad places: one line from each command, and nothing is made.
+#[test]
+fn a_state_that_is_no_directory_is_said_in_a_line() {
+    let kept = Place::nothing();
+    std::fs::write(kept.state(), b"a file").unwrap();
+    let (out, text) = place(&kept, "out");
+    for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {
+        let output = kept.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        assert!(
+            said.contains("state") && said.lines().count() == 1 && !said.contains("panicked"),
+            "{command:?}: {said}"
+        );
+        assert!(said.contains("directory") || said.contains("File exists"), "{command:?}: {said}");
+    }
+    assert!(!out.exists());
+    assert_eq!(std::fs::read(kept.state()).unwrap(), b"a file");
+}

@@ -1,0 +1,96 @@
+//! Whoever reads what was stored at one moment sees that moment, and writers do not wait for it: 10,000 accounts and 110,000 lines of
+//! journal. `-- --nocapture` prints how long writes take.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::Scratch;
+use fedspan_aggregator::privacy::Account;
+use fedspan_aggregator::store::{Record, Store};
+use getrandom::SysRng;
+
+const DEVICES: u64 = 10_000;
+const LINES: u64 = 110_000;
+
+fn account(device: u64, spent: u64) -> Record {
+    let mut account = Account::default();
+    (account.release, account.budget, account.spent) = (3, 1_000, spent);
+    Record::Account(device, account)
+}
+
+/// So many transactions of an account and a line; how long each took, ascending.
+fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
+    let mut took: Vec<Duration> = (first..first + count)
+        .map(|line| {
+            let began = Instant::now();
+            store
+                .apply(&[account(line % DEVICES, line), Record::Line(line, format!("after {line}"))])
+                .unwrap();
+            began.elapsed()
+        })
+        .collect();
+    took.sort();
+    took
+}
+
+fn say(what: &str, took: &[Duration]) {
+    println!(
+        "{what}: {} writes, {:?} in the middle, {:?} at most",
+        took.len(),
+        took[took.len() / 2],
+        took[took.len() - 1]
+    );
+}
+
+#[test]
+fn a_moment_stays_what_it_was_while_others_write() {
+    let scratch = Scratch::new();
+    let mut store = Store::open(scratch.path(), SysRng).unwrap();
+    store.begin(7, "a = 1").unwrap();
+    let accounts = (0..DEVICES).map(|device| account(device, device));
+    let lines =
+        (0..LINES).map(|line| Record::Line(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
+    store.apply(&accounts.chain(lines).collect::<Vec<_>>()).unwrap();
+    say("nobody reads", &write(&mut store, 200, LINES));
+
+    let known = store.load().unwrap().unwrap();
+    let began = Instant::now();
+    let past = store.past().unwrap();
+    println!("a moment is held after {:?}", began.elapsed());
+    let (reads, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                assert_eq!(past.campaign().unwrap().unwrap(), known);
+                let mut seen = 0;
+                past.journal(|_| {
+                    seen += 1;
+                    true
+                })
+                .unwrap();
+                assert_eq!(seen, LINES + 200);
+                if !reads.swap(true, Ordering::Relaxed) {
+                    println!("all of it is read in {:?}", began.elapsed());
+                }
+            }
+        });
+        while !reads.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        say("somebody reads", &write(&mut store, 200, LINES + 200));
+        over.store(true, Ordering::Relaxed);
+    });
+    let mut seen = 0;
+    past.journal(|_| {
+        seen += 1;
+        seen < 5
+    })
+    .unwrap();
+    assert_eq!(seen, 5, "it wants no more");
+    drop(past);
+    assert_eq!(store.load().unwrap().unwrap().lines, LINES + 400);
+}
