@@ -108,8 +108,11 @@ fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
+/// Handshakes, what is spent, and the record's round.
+type Values = (Result<u64, StoreError>, u64, Option<u32>);
+
 /// As a device starts that has all there is. The record is whole.
-fn open(nor: &Nor, private: bool) -> (Flash, (Result<u64, StoreError>, u64, Option<u32>)) {
+fn open(nor: &Nor, private: bool) -> (Flash, Values) {
     let mut store = store(nor);
     let spent = if private { store.load_spent().unwrap() } else { 0 };
     let mut head = [7.0; K];
