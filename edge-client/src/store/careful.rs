@@ -135,7 +135,7 @@ impl<F: NorFlash> Careful<F> {
     }
 
     /// Whether there is no other copy of a number than in `from..to`, or nothing else at all.
-    pub(super) fn is_needed(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
+    fn is_needed(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
         let (copies, all) = self.only_copies(from, to)?;
         Ok(all || copies.iter().any(Option::is_some))
     }

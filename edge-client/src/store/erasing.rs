@@ -65,7 +65,13 @@ impl<F: NorFlash> Careful<F> {
             _ => return Ok(()),
         };
         let behind = page.saturating_add(Self::PAGE);
-        if page >= end || self.search(page..behind)?.is_blank || self.is_needed(page, behind)? {
+        if page >= end || self.search(page..behind)?.is_blank {
+            return Ok(());
+        }
+        let (before, after) = (self.search(start..page)?, self.search(behind..end)?);
+        // Also one that is half in the page before it: somebody else has put it there.
+        let needed = |kind: Kind| found.number(kind) > before.number(kind).max(after.number(kind));
+        if Kind::ALL.into_iter().any(needed) || before.is_blank && after.is_blank {
             return Ok(());
         }
         self.flash.erase(page, behind).map_err(|error| error.kind())
