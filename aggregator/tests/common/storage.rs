@@ -97,10 +97,17 @@ impl Disk {
         (inner.key.clone(), inner.keys.clone())
     }
 
-    /// Bytes of memory that it takes.
+    /// Makes room, so that it need not move as it grows.
+    pub fn reserve(&self, bytes: usize) {
+        let mut inner = self.inner();
+        inner.seen.reserve(bytes);
+        inner.durable.reserve(bytes);
+    }
+
+    /// Bytes of memory in which something is.
     pub fn memory(&self) -> usize {
         let inner = self.inner();
-        inner.seen.capacity() + inner.durable.capacity()
+        inner.seen.len() + inner.durable.len()
     }
 
     /// What a backup has.

@@ -22,6 +22,9 @@ use super::storage::{Disk, Faults as DiskFaults};
 /// Time without progress after the last disaster until somebody looks after it, and until nothing will ever come of it.
 const PATIENCE: [Millis; 2] = [3_600_000, 2 * 3_600_000];
 
+/// Bytes of a large fleet's disk, at most.
+const DISK: usize = 1 << 28;
+
 const HOUR: Millis = 3_600_000;
 
 /// Bytes of a frame in which somebody asks for something, or answers.
@@ -115,6 +118,9 @@ fn world(
     watcher: &mut dyn Watcher,
 ) -> Result<Report, Violation> {
     let disk = Disk::new(seed);
+    if plan.kind != Kind::Hectic {
+        disk.reserve(DISK);
+    }
     let server = Server::new(plan.fleet.clone(), disk, keys, plan.is_line, seed).map_err(Violation::new)?;
     let slowest = if plan.kind == Kind::Hectic { 4_000 } else { 600_000 };
     let places = (0..plan.dataset.clients.len())
