@@ -14,7 +14,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 
 use crate::config::difference;
 use crate::engine::{Action, DeviceId, Engine, Event, Millis, Phase};
-use crate::journal::{Line, Scribe, Server};
+use crate::journal::{Line, Round, Scribe, Server};
 use crate::privacy::Account;
 use crate::store::{Counted, Record, Store, StoreError, Stored};
 
@@ -67,17 +67,31 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
     if !engine.resume(stored.clock(), checkpoint) {
         return Err(ResumeError::Contradiction { what: format!("round {round} would not be what it was") });
     }
+    let contradiction = |what| Err(ResumeError::Contradiction { what });
+    let mut names = stored.names.iter().copied();
+    for (device, counted) in &stored.updates {
+        let is_called =
+            |engine: &Engine| engine.open_round().is_some_and(|open| open.is_called(counted.update.id));
+        // It was counted under the number that the round had then, or an earlier one.
+        while !is_called(engine) && names.next().is_some_and(|name| engine.go_on_as(name)) {}
+        if !engine.recount(counted.at, *device, &counted.update) {
+            return contradiction(format!("the update of device {device} in round {round}"));
+        }
+    }
+    for name in names {
+        if !engine.go_on_as(name) {
+            return contradiction(format!("round {round} cannot have become round {}", name.round));
+        }
+    }
     for device in &stored.out {
         engine.leave_out(*device);
     }
-    for (device, counted) in &stored.updates {
-        if !engine.recount(counted.at, *device, &counted.update) {
-            return Err(ResumeError::Contradiction {
-                what: format!("the update of device {device} in round {round}"),
-            });
-        }
-    }
     Ok(())
+}
+
+/// The number under which the open round was opened, and the one that it has now.
+fn named(engine: &Engine) -> Option<(RoundId, RoundId)> {
+    engine.open_round().map(|round| (round.first(), round.opening.id))
 }
 
 /// What may be done now.
@@ -97,8 +111,8 @@ pub struct Coordinator {
     campaign: u64,
     /// The number of the journal's next line, if one is kept.
     next_line: Option<u64>,
-    /// The open round, as far as records tell.
-    known: Option<RoundId>,
+    /// The open round, as far as records tell: the number under which it was opened, and the one that it has now.
+    known: Option<(RoundId, RoundId)>,
     records: Vec<Record>,
     waiting: Settled,
 }
@@ -125,12 +139,12 @@ impl Coordinator {
             if stored.updates.is_empty() {
                 store.erase_key()?;
             }
-            after = stored.checkpoint.as_ref().map(|checkpoint| checkpoint.id.round);
+            after = stored.last().map(|id| id.round);
         } else {
             store.begin(number, configuration)?;
         }
         let mut coordinator = Self {
-            known: engine.open_round().map(|round| round.opening.id),
+            known: named(&engine),
             engine,
             store,
             scribe: Scribe::default(),
@@ -139,7 +153,7 @@ impl Coordinator {
             records: Vec::new(),
             waiting: Settled::default(),
         };
-        coordinator.scribe = Scribe::after(coordinator.known);
+        coordinator.scribe = Scribe::after(coordinator.known.map(|(_, now)| now));
         let server =
             Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
         coordinator.tell([if after.is_some() { Line::Resumed(server) } else { Line::Began(server) }]);
@@ -180,7 +194,6 @@ impl Coordinator {
 
     /// Gives the engine one event; what comes of it waits for [`Self::settle`].
     pub fn handle(&mut self, now: Millis, event: Event) {
-        let open = |engine: &Engine| engine.open_round().map(|round| round.opening.id);
         let is_out = |engine: &Engine, device: DeviceId| {
             engine.open_round().is_some_and(|round| round.out.contains(&device))
         };
@@ -189,7 +202,11 @@ impl Coordinator {
             Event::Joined(_) | Event::Left(_) | Event::Tick | Event::Resumed => None,
         };
         let update = match &event {
-            Event::Update(_, update) if open(&self.engine) == Some(update.id) => Some(update.clone()),
+            Event::Update(device, update)
+                if self.engine.open_round().is_some_and(|round| round.id_for(*device) == update.id) =>
+            {
+                Some(update.clone())
+            }
             _ => None,
         };
         let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
@@ -198,23 +215,36 @@ impl Coordinator {
         self.scribe.handle(&mut self.engine, now, event, &mut self.waiting.actions, &mut lines);
         let actions = self.waiting.actions.get(first..).unwrap_or_default();
         let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
+        let committed = actions.iter().find_map(|action| match action {
+            Action::Commit(record) => Some(Round::of(record, self.engine.representation())),
+            _ => None,
+        });
         let counts =
             matches!(actions.first(), Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. })));
-        let known = open(&self.engine);
+        let known = named(&self.engine);
+        let goes_on = !commits && known.map(|(first, _)| first) == self.known.map(|(first, _)| first);
         if self.engine.phase() == Phase::Failed {
             // The next server may try again from where the campaign was.
-        } else if commits || known != self.known {
+        } else if goes_on {
+            if let (true, Some(update), Some((device, ..)), Some(round)) =
+                (counts, update, before, self.engine.open_round())
+            {
+                let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
+                self.records.push(Record::Counted(round.first(), device, Counted { order, at: now, update }));
+            } else if let Some((device, _, false)) = before
+                && is_out(&self.engine, device)
+            {
+                self.records.push(Record::Out(device));
+            }
+            // Last: what was counted was counted under the number before.
+            if let Some((_, now)) = known.filter(|_| known != self.known) {
+                self.records.push(Record::Renamed(now));
+            }
+            self.known = known;
+        } else {
+            self.records.extend(committed.map(Record::Round));
             self.records.push(Record::Checkpoint(self.engine.checkpoint()));
             self.known = known;
-        } else if let (true, Some(update), Some((device, ..)), Some(round)) =
-            (counts, update, before, self.engine.open_round())
-        {
-            let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
-            self.records.push(Record::Counted(device, Counted { order, at: now, update }));
-        } else if let Some((device, _, false)) = before
-            && is_out(&self.engine, device)
-        {
-            self.records.push(Record::Out(device));
         }
         if let Some((device, account, _)) = before {
             self.charged(device, account);

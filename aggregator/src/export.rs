@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::algorithm::Tensor;
 use crate::config::Fleet;
 use crate::coordinator::{ResumeError, take_up};
-use crate::journal::{self, Line};
+use crate::journal::{self, Round};
 use crate::keys::beside;
 use crate::linalg::Matrix;
 use crate::privacy::Delta;
@@ -59,15 +59,27 @@ pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     let nothing = || ExportError::Nothing { path: fleet.state.clone() };
     let snapshot = Snapshot::of(&fleet.state)?.ok_or_else(nothing)?;
     let stored = snapshot.load()?.ok_or_else(nothing)?;
-    let lines: Vec<String> = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
-    export_told(fleet, &stored, &lines, to)
+    let lines = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
+    export_told(fleet, &Told { stored, rounds: snapshot.rounds()?, lines }, to)
+}
+
+/// Everything that there is to export.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// The campaign.
+    pub stored: Stored,
+    /// The rounds that were committed, in their order.
+    pub rounds: Vec<Round>,
+    /// The journal, line by line.
+    pub lines: Vec<String>,
 }
 
 /// The same of what a running server has told: [`ask`](crate::server::ask).
 ///
 /// # Errors
 /// [`ExportError`].
-pub fn export_told(fleet: &Fleet, stored: &Stored, lines: &[String], to: &Path) -> Result<(), ExportError> {
+pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportError> {
+    let Told { stored, rounds, lines } = told;
     refuse_to_overwrite(to)?;
     let mut engine = fleet.engine();
     take_up(&mut engine, stored, &fleet.fingerprint())?;
@@ -84,15 +96,16 @@ pub fn export_told(fleet: &Fleet, stored: &Stored, lines: &[String], to: &Path) 
         })
         .collect();
     let ledger = serde_json::json!({ "delta": delta.get(), "devices": ledger });
-    let round = stored.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.id.round);
+    let round = stored.last().map_or(0, |id| id.round);
     let about = [("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
-    let files: [(&str, Vec<u8>); 6] = [
-        ("representation.npy", npy(engine.representation())),
-        ("model.safetensors", safetensors(&engine.tensors(), &about)),
-        ("rounds.jsonl", joined(&rounds(lines))),
-        ("ledger.json", format!("{ledger}\n").into_bytes()),
-        (journal::FILE, joined(lines)),
-        ("configuration.txt", stored.configuration.clone().into_bytes()),
+    let rounds = in_json(rounds);
+    let files = [
+        ("representation.npy", Content::Bytes(npy(engine.representation()))),
+        ("model.safetensors", Content::Bytes(safetensors(&engine.tensors(), &about))),
+        ("rounds.jsonl", Content::Lines(&rounds)),
+        ("ledger.json", Content::Bytes(format!("{ledger}\n").into_bytes())),
+        (journal::FILE, Content::Lines(lines)),
+        ("configuration.txt", Content::Bytes(stored.configuration.clone().into_bytes())),
     ];
     let partial = beside(to, ".partial");
     let written = write(&partial, &files).and_then(|()| {
@@ -108,7 +121,31 @@ fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
     }
 }
 
-fn write(directory: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), ExportError> {
+/// What a file holds. Lines are as many as a campaign has had, and never copied into one.
+enum Content<'a> {
+    Bytes(Vec<u8>),
+    Lines(&'a [String]),
+}
+
+impl Content<'_> {
+    /// Returns when it is on the disk.
+    fn write(&self, file: &File) -> std::io::Result<()> {
+        let mut to = BufWriter::new(file);
+        match self {
+            Self::Bytes(bytes) => to.write_all(bytes)?,
+            Self::Lines(lines) => {
+                for line in *lines {
+                    to.write_all(line.as_bytes())?;
+                    to.write_all(b"\n")?;
+                }
+            }
+        }
+        to.flush()?;
+        file.sync_all()
+    }
+}
+
+fn write(directory: &Path, files: &[(&str, Content<'_>)]) -> Result<(), ExportError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |error| ExportError::Io { path, error }
@@ -118,46 +155,16 @@ fn write(directory: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), ExportError>
         std::fs::remove_dir_all(directory).map_err(io(directory))?;
     }
     std::fs::create_dir_all(directory).map_err(io(directory))?;
-    for (name, bytes) in files {
+    for (name, content) in files {
         let path = directory.join(name);
-        let mut file = File::create(&path).map_err(io(&path))?;
-        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io(&path))?;
+        File::create(&path).and_then(|file| content.write(&file)).map_err(io(&path))?;
     }
     Ok(())
 }
 
-fn joined(lines: &[String]) -> Vec<u8> {
-    lines.iter().flat_map(|line| [line.as_bytes(), b"\n"]).flatten().copied().collect()
-}
-
-/// A line for each round that was committed: the opening and the commit of the journal in one.
-fn rounds(lines: &[String]) -> Vec<String> {
-    let mut open = None;
-    let mut rounds = Vec::new();
-    for line in lines.iter().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
-        match line {
-            Line::Opened(opened) => open = Some(opened),
-            Line::Committed(committed) => {
-                let opened = open.take().filter(|opened| opened.round == committed.round);
-                rounds.push(
-                    serde_json::json!({
-                        "exchange": committed.round,
-                        "phase": opened.as_ref().map(|opened| opened.phase),
-                        "round": opened.as_ref().map(|opened| opened.number),
-                        "stage": opened.as_ref().map(|opened| opened.stage),
-                        "opened_at": opened.as_ref().map(|opened| opened.at),
-                        "closed_at": committed.at,
-                        "cohort": opened.as_ref().map(|opened| &opened.cohort),
-                        "participants": committed.participants,
-                        "representation": committed.representation,
-                    })
-                    .to_string(),
-                );
-            }
-            _ => {}
-        }
-    }
-    rounds
+/// A line each. Nothing in a round has no JSON.
+fn in_json(rounds: &[Round]) -> Vec<String> {
+    rounds.iter().filter_map(|round| serde_json::to_string(round).ok()).collect()
 }
 
 /// NumPy's format, version 1.0: a header padded to 64 bytes, and the values row by row.

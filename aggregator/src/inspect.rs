@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::config::Fleet;
 use crate::coordinator::take_up;
 use crate::engine::{DeviceId, Engine};
-use crate::journal::{self, Line, Outcome, digest};
+use crate::journal::{self, Line, Outcome, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
 
 /// What was found.
@@ -25,7 +25,7 @@ pub struct Inspection {
 pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
     let Some(snapshot) = Snapshot::of(&fleet.state)? else { return Ok(None) };
     let Some(stored) = snapshot.load()? else { return Ok(None) };
-    let lines = snapshot.journal()?;
+    let (rounds, lines) = (snapshot.rounds()?, snapshot.journal()?);
     let mut found = Inspection::default();
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let megabytes = snapshot.bytes() as f64 / 1e6;
@@ -38,6 +38,7 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
     // It is of no use otherwise.
     let engine = taken.is_ok().then_some(&engine);
     found.seen.push(about(&stored));
+    found.rounds(&rounds, &stored, engine);
     let text = (0..).zip(&lines).map(|(place, (number, text))| {
         let first = lines.first().map_or(0, |(first, _)| *first);
         if *number != first + place {
@@ -46,7 +47,7 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
         serde_json::from_str::<Line>(text).map_err(|error| format!("line {number} of the journal: {error}"))
     });
     match text.collect::<Result<Vec<Line>, String>>() {
-        Ok(journal) => found.journal(&journal, &stored, engine),
+        Ok(journal) => found.journal(&journal, &rounds, &stored, engine),
         Err(fault) => found.faults.push(fault),
     }
     found.file(&fleet.state.join(journal::FILE), &lines);
@@ -74,24 +75,54 @@ fn about(stored: &Stored) -> String {
 }
 
 impl Inspection {
+    /// Holds the rounds against the rest.
+    fn rounds(&mut self, rounds: &[Round], stored: &Stored, engine: Option<&Engine>) {
+        let mut wrong = |what: String| self.faults.push(format!("the rounds: {what}"));
+        let last = rounds.last();
+        let exchange = last.map_or(0, |round| round.exchange);
+        if stored.last().is_none_or(|id| id.round < exchange) && last.is_some() {
+            wrong(format!("round {exchange} was committed, and was never opened"));
+        }
+        let now = engine.map(|engine| sha256(engine.representation()));
+        if now.zip(last).is_some_and(|(now, last)| now != last.representation) {
+            wrong(format!("the stored representation is not that of round {exchange}"));
+        }
+        for round in rounds {
+            if !round.participants.iter().all(|device| round.cohort.binary_search(device).is_ok()) {
+                wrong(format!("round {} counts devices that were not asked", round.exchange));
+            }
+        }
+        self.seen.push(format!("rounds: {}, the last is exchange {exchange}", rounds.len()));
+    }
+
     /// Holds the journal against the rest.
-    fn journal(&mut self, lines: &[Line], stored: &Stored, engine: Option<&Engine>) {
-        let (mut last, mut rounds, mut representation) = (0, 0, None);
+    fn journal(&mut self, lines: &[Line], rounds: &[Round], stored: &Stored, engine: Option<&Engine>) {
+        let (mut last, mut number, mut representation) = (0, 0, None);
+        let mut commits = Vec::new();
         let mut open: Vec<DeviceId> = Vec::new();
         let mut wrong = |what: String| self.faults.push(format!("the journal: {what}"));
         for line in lines {
             match line {
-                Line::Began(_) => (last, representation, open) = (0, None, Vec::new()),
+                // What was before it is of another campaign.
+                Line::Began(_) => {
+                    (last, representation, open) = (0, None, Vec::new());
+                    commits.clear();
+                }
                 Line::Resumed(_) => {}
                 Line::Opened(opened) => {
                     if opened.round <= last {
                         wrong(format!("exchange {} was opened after exchange {last}", opened.round));
                     }
+                    if opened.continues.is_some_and(|before| before != last) {
+                        wrong(format!("exchange {} continues another one than the last", opened.round));
+                    }
                     last = opened.round;
-                    open.clear();
+                    if opened.continues.is_none() {
+                        open.clear();
+                    }
                 }
                 Line::Answered(answer) if answer.outcome == Outcome::Counted => {
-                    if answer.round != last || open.contains(&answer.device) {
+                    if answer.round > last || open.contains(&answer.device) {
                         wrong(format!("device {} counted again in exchange {}", answer.device, answer.round));
                     }
                     open.push(answer.device);
@@ -107,15 +138,23 @@ impl Inspection {
                             committed.round
                         ));
                     }
-                    rounds += 1;
+                    number += 1;
+                    commits.push(committed);
                     open.clear();
                     representation = Some(&committed.representation);
                 }
             }
         }
+        for committed in commits {
+            let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
+            let known = known.ok().and_then(|place| rounds.get(place));
+            if known.is_none_or(|round| round.participants != committed.participants) {
+                wrong(format!("exchange {} is not what the rounds say of it", committed.round));
+            }
+        }
         let is_kept = !lines.is_empty();
         let counted: Vec<DeviceId> = stored.updates.iter().map(|(device, _)| *device).collect();
-        if is_kept && stored.open().is_some_and(|id| id.round != last || counted != open) {
+        if is_kept && stored.open().and(stored.last()).is_some_and(|id| id.round != last || counted != open) {
             wrong(format!(
                 "exchange {last} has counted {} devices, and {} updates are stored",
                 open.len(),
@@ -127,7 +166,7 @@ impl Inspection {
             wrong("the stored representation is not that of the last commit".to_owned());
         }
         self.seen.push(match is_kept {
-            true => format!("journal: {} lines, {rounds} rounds", lines.len()),
+            true => format!("journal: {} lines, {number} rounds", lines.len()),
             false => "journal: none is kept".to_owned(),
         });
     }

@@ -11,8 +11,8 @@
 //! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
 //! cannot matter, [`linalg`] holds the factorisations, [`privacy`] the account of noise; [`connection`] is one device's side of the protocol
 //! without a socket; [`config`] reads files; [`store`] keeps what must not be forgotten, [`coordinator`] lets nothing be done before it does, [`journal`] what was decided, [`keys`] who may
-//! speak as which device; [`inspect`] looks at what was kept, [`export`] writes it for other programs; [`server`] adds tokio.
-//! The simulator uses everything but [`server`]: what is simulated is what is served.
+//! speak as which device; [`host`] is the server without its sockets, [`server`] adds tokio; [`inspect`] looks at what was kept,
+//! [`export`] writes it for other programs. The simulator uses everything but [`server`]: what is simulated is what is served.
 //!
 //! What does *not* live here: anything of the device, except through `fedspan-protocol`.
 
@@ -28,6 +28,7 @@ pub mod coordinator;
 pub mod engine;
 pub mod exchange;
 pub mod export;
+pub mod host;
 pub mod inspect;
 pub mod journal;
 pub mod keys;
@@ -36,3 +37,4 @@ pub mod privacy;
 pub mod random;
 pub mod server;
 pub mod store;
+mod sync;

@@ -13,15 +13,25 @@ use common::kept::{configuration, coordinator, keep};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::{Action, Event, Phase};
 use fedspan_aggregator::inspect::inspect;
+use fedspan_aggregator::store::{Store, StoreError};
 use fedspan_protocol::frame::crc32c;
+use getrandom::SysRng;
 
 /// CRC-32C of the representations after rounds 2 and 3, as the journal says them.
 const DIGESTS: [&str; 2] = ["832be009", "de987d3e"];
 
 const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
 
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3")
+/// The directory of a format.
+fn golden(format: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/store-{format}"))
+}
+
+fn copy(format: u32, state: &Path) {
+    std::fs::create_dir_all(state).unwrap();
+    for name in FILES {
+        std::fs::copy(golden(format).join(name), state.join(name)).unwrap();
+    }
 }
 
 fn digest(values: impl Iterator<Item = f64>) -> String {
@@ -36,16 +46,13 @@ fn this_version_goes_on_with_it() {
     let state = scratch.path().join("state");
     if std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some() {
         keep(&state);
-        std::fs::create_dir_all(golden()).unwrap();
+        std::fs::create_dir_all(golden(4)).unwrap();
         for name in FILES {
-            std::fs::copy(state.join(name), golden().join(name)).unwrap();
+            std::fs::copy(state.join(name), golden(4).join(name)).unwrap();
         }
         std::fs::remove_dir_all(&state).unwrap();
     }
-    std::fs::create_dir_all(&state).unwrap();
-    for name in FILES {
-        std::fs::copy(golden().join(name), state.join(name)).unwrap();
-    }
+    copy(4, &state);
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
     let found = inspect(&fleet).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
@@ -71,4 +78,24 @@ fn this_version_goes_on_with_it() {
     });
     assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4]);
     assert_eq!(digest(coordinator.engine().representation().iter().copied()), DIGESTS[1]);
+}
+
+/// Format 3 kept no rounds; it was never released.
+#[test]
+fn the_format_before_is_refused_and_left_as_it_is() {
+    let scratch = Scratch::new();
+    let state = scratch.path().join("state");
+    copy(3, &state);
+    let says = |error: StoreError| {
+        assert!(error.to_string().contains("it has format 3, and this version reads format 4"), "{error}");
+    };
+    let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
+    says(inspect(&fleet).unwrap_err());
+    for name in FILES {
+        assert!(std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(3).join(name)).unwrap());
+    }
+    says(Store::open(&state, SysRng).unwrap_err());
+    for name in ["round.key", "arrivals.jsonl"] {
+        assert!(std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(3).join(name)).unwrap());
+    }
 }

@@ -11,11 +11,13 @@ use common::Scratch;
 use common::kept;
 use fedspan_aggregator::store::{FILE, KEY_FILE, Store};
 use getrandom::SysRng;
-use redb::{Database, TableDefinition};
+use redb::{Database, ReadableTable, TableDefinition};
 use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
+const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
 
 /// A campaign of five devices in the middle of its third round: two have answered.
@@ -98,6 +100,7 @@ fn what_is_sound_is_said_to_be() {
     for says in [
         "every page has its checksum",
         "campaign 7: Train(2) of 4 is done; exchange 3 is open among 5 devices, with 2 updates, which open and count; 0 privacy accounts",
+        "rounds: 2, the last is exchange 2",
         "journal: 18 lines, 2 rounds",
         "arrivals.jsonl: 18 lines, all of them",
         "\nsound\n",
@@ -142,6 +145,10 @@ fn what_is_exported_is_what_others_read() {
     assert_eq!(rounds.len(), 2);
     assert_eq!((&rounds[1]["phase"], &rounds[1]["round"]), (&"training".into(), &2.into()));
     assert_eq!(rounds[1]["participants"], serde_json::json!([0, 1, 2, 3, 4]));
+    let columns = (0..2).flat_map(|column| (0..6).map(move |row| 2 * row + column));
+    let bytes: Vec<u8> = columns.flat_map(|place| values[place].to_le_bytes()).collect();
+    let digits: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(rounds[1]["representation"].as_str(), Some(digits.as_str()));
     assert_eq!(
         std::fs::read(out.join("arrivals.jsonl")).unwrap(),
         std::fs::read(kept.state().join("arrivals.jsonl")).unwrap()
@@ -182,10 +189,10 @@ fn what_cannot_be_used_is_said_in_a_line() {
         (
             |kept| {
                 kept.change(|write| {
-                    drop(write.open_table(ABOUT).unwrap().insert("format", 4u64.to_le_bytes().as_slice()))
+                    drop(write.open_table(ABOUT).unwrap().insert("format", 5u64.to_le_bytes().as_slice()))
                 })
             },
-            &["campaign.redb: it has format 4, and this version reads format 3"],
+            &["campaign.redb: it has format 5, and this version reads format 4"],
         ),
         (
             |kept| kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_first())),
@@ -206,13 +213,17 @@ fn what_cannot_be_used_is_said_in_a_line() {
         kept.refuses(&["check"], says);
         kept.refuses(&["export", "--out", &text], says);
         kept.refuses(&["serve"], says);
+        // It knows of no configuration.
+        if !says[0].contains("configuration") {
+            kept.refuses(&["status"], says);
+        }
     }
 }
 
 /// What a server would go on from, and what does not agree.
 #[test]
 fn a_journal_that_tells_otherwise_is_not_sound() {
-    let cases: [(Damage, &str); 4] = [
+    let cases: [(Damage, &str); 7] = [
         (
             |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().remove(3))),
             "the journal has no line 3",
@@ -224,6 +235,25 @@ fn a_journal_that_tells_otherwise_is_not_sound() {
         (
             |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
             "exchange 3 has counted 1 devices, and 2 updates are stored",
+        ),
+        (
+            |kept| kept.change(|write| drop(write.open_table(ROUNDS).unwrap().pop_last())),
+            "exchange 2 is not what the rounds say of it",
+        ),
+        (
+            |kept| {
+                kept.change(|write| {
+                    let mut rounds = write.open_table(ROUNDS).unwrap();
+                    let line =
+                        rounds.get(1).unwrap().unwrap().value().replace("\"exchange\":1", "\"exchange\":2");
+                    rounds.insert(2, line.as_str()).unwrap();
+                })
+            },
+            "the rounds: the stored representation is not that of round 2",
+        ),
+        (
+            |kept| kept.change(|write| drop(write.open_table(ROUNDS).unwrap().insert(2, "{}"))),
+            "round 2 cannot be read: missing field",
         ),
         (
             |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),

@@ -36,7 +36,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 32, cols: 1, values }],
     };
-    Record::Counted(device, Counted { order, at: 20, update })
+    Record::Counted(RoundId { round, stage: 3 }, device, Counted { order, at: 20, update })
 }
 
 fn finds(bytes: &[u8]) -> bool {

@@ -35,7 +35,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 3, cols: 1, values }],
     };
-    Record::Counted(device, Counted { order, at: u64::from(order) + 20, update })
+    Record::Counted(RoundId { round, stage: 3 }, device, Counted { order, at: u64::from(order) + 20, update })
 }
 
 fn filled(directory: &Path) -> Stored {
@@ -56,7 +56,7 @@ fn what_is_written_comes_back() {
     let Record::Checkpoint(expected) = checkpoint(7, vec![0.5, -2.0, 1e300]) else { unreachable!() };
     assert_eq!(stored.checkpoint.as_ref(), Some(&expected));
     let of = |record| match record {
-        Record::Counted(device, counted) => (device, counted),
+        Record::Counted(_, device, counted) => (device, counted),
         _ => unreachable!(),
     };
     assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);

@@ -1,8 +1,10 @@
-//! How long a server takes to be there again: the real one, over the state of a large fleet in the middle of a round.
+//! How long a server takes to be there again, and to say all that it keeps: the real one, over the state of a large fleet in the
+//! middle of a round.
 
 use std::io::{Error, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::algorithm::Tensor;
@@ -16,7 +18,7 @@ use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use getrandom::SysRng;
 
 use crate::kills::start;
-use crate::load::capabilities;
+use crate::load::{capabilities, memory_of};
 
 /// Of the device that comes back.
 const FRAME_LIMIT: u16 = 2048;
@@ -30,6 +32,21 @@ pub struct Report {
     pub bytes: u64,
     /// From the start of the program until it has sent the open round to the device that has not answered it, sorted.
     pub times: Vec<Duration>,
+    /// Of the running server.
+    pub export: Export,
+}
+
+/// What an export costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Export {
+    /// From the start of the command until everything is in files.
+    pub took: Duration,
+    /// Bytes of memory that the command takes at most.
+    pub client: u64,
+    /// By how many bytes the most that the server has ever taken grows.
+    pub server: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
 }
 
 /// Lets `devices` take part in `rounds` rounds of a (64, 4) model, and all but one in another, in this process; then starts
@@ -69,7 +86,40 @@ fn of(directory: &Path, server: &Path, devices: u64, rounds: u32, times: usize) 
     }
     found.sort();
     let bytes = std::fs::metadata(state.join(FILE)).map_err(|error| error.to_string())?.len();
-    Ok(Report { lines, bytes, times: found })
+    let (mut child, address) = start(server, &config)?;
+    let exported = asked(address, devices - 1)
+        .map_err(|error| error.to_string())
+        .and_then(|()| export(server, child.id(), &config, &directory.join("out")));
+    let _ = child.kill();
+    let _ = child.wait();
+    Ok(Report { lines, bytes, times: found, export: exported? })
+}
+
+/// Lets the running server say all that it keeps.
+fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Export, String> {
+    let said = |error: Error| error.to_string();
+    let before = memory_of(server).map_err(said)?;
+    let began = Instant::now();
+    let mut command = Command::new(program);
+    command.args(["export", "--config"]).arg(config).arg("--out").arg(to);
+    let mut child = command.spawn().map_err(said)?;
+    let mut client = 0;
+    let status = loop {
+        // It is nobody's any more a moment before it has ended.
+        client = memory_of(child.id()).map_or(client, |memory| client.max(memory.most));
+        if let Some(status) = child.try_wait().map_err(said)? {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let took = began.elapsed();
+    if !status.success() {
+        return Err(format!("export: {status}"));
+    }
+    let files = std::fs::read_dir(to).map_err(said)?;
+    let bytes = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
+    let after = memory_of(server).map_err(said)?;
+    Ok(Export { took, client, server: after.most.saturating_sub(before.most), bytes })
 }
 
 /// Says hello as a device, and waits until it is asked to take part in a round.

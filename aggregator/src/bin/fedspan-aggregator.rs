@@ -11,12 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Parser, Subcommand};
 use cli::unlock::Sources;
 use fedspan_aggregator::config::{Fleet, Security};
-use fedspan_aggregator::engine::Phase;
 use fedspan_aggregator::export::{export, export_told};
 use fedspan_aggregator::inspect::inspect;
 use fedspan_aggregator::keys::KeyStore;
-use fedspan_aggregator::server::{Protection, Server, Status, ask, query};
-use fedspan_aggregator::store::{self, Stored};
+use fedspan_aggregator::server::{Protection, Server, Status, ask};
 use getrandom::SysRng;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -157,8 +155,8 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             FleetCommand::Serve { passphrase_file, exit_when_finished, .. } => {
                 serve(fleet, passphrase_file, exit_when_finished).await
             }
-            FleetCommand::Status { .. } => status(&fleet.state).await,
-            FleetCommand::Watch { .. } => watch(&fleet.state).await,
+            FleetCommand::Status { .. } => cli::status::status(&fleet.state).await,
+            FleetCommand::Watch { .. } => cli::status::watch(&fleet.state).await,
             FleetCommand::Check { .. } => printed(check(&fleet), "standard output"),
             FleetCommand::Export { out, .. } => write_out(&fleet, &out).await,
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
@@ -303,48 +301,6 @@ fn exchange(options: &cli::exchange::ServeOptions) -> ExitCode {
     })
 }
 
-async fn status(state: &Path) -> ExitCode {
-    let asked = async {
-        if query(state, "status", print).await?.is_some() {
-            return Ok(ExitCode::SUCCESS);
-        }
-        Ok(match store::read(state) {
-            Ok(Some(stored)) => {
-                print(&offline(&stored))?;
-                ExitCode::SUCCESS
-            }
-            Ok(None) => complain(
-                FAILED,
-                &format!("{}: no server is running and nothing is committed", state.display()),
-            ),
-            Err(error) => complain(FAILED, &error.to_string()),
-        })
-    };
-    printed(asked.await, &state.display().to_string())
-}
-
-/// What the files know, in the words of a running server's status.
-fn offline(stored: &Stored) -> String {
-    let Some(checkpoint) = &stored.checkpoint else {
-        return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
-    };
-    let (start, round) = match checkpoint.done {
-        Phase::Start(number) => (number, 0),
-        Phase::Train(number) => (0, number),
-        _ => (0, 0),
-    };
-    serde_json::json!({
-        "phase": "not running",
-        "round": round,
-        "start_rounds": start,
-        "training_ended": checkpoint.ends_training(),
-        "exchange": checkpoint.id.round,
-        "is_open": checkpoint.open.is_some(),
-        "answers": stored.updates.len(),
-    })
-    .to_string()
-}
-
 /// What is kept, line by line, and what is wrong with it.
 fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
     let found = match inspect(fleet) {
@@ -368,7 +324,7 @@ fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
 /// From the running server, or from its files.
 async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
     let written = match ask(&fleet.state).await {
-        Ok(Some((stored, lines))) => export_told(fleet, &stored, &lines, to),
+        Ok(Some(told)) => export_told(fleet, &told, to),
         Ok(None) => export(fleet, to),
         Err(error) => return complain(FAILED, &format!("{}: {error}", fleet.state.display())),
     };
@@ -376,17 +332,4 @@ async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(FAILED, &error.to_string()),
     }
-}
-
-async fn watch(state: &Path) -> ExitCode {
-    let asked = async {
-        Ok(match query(state, "watch", print).await? {
-            Some(()) => ExitCode::SUCCESS,
-            None => complain(
-                FAILED,
-                &format!("{}: no server is running on this state directory", state.display()),
-            ),
-        })
-    };
-    printed(asked.await, &state.display().to_string())
 }

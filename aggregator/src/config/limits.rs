@@ -35,7 +35,7 @@ pub struct Limits {
     pub per_address: usize,
     /// Connections at once that have not, beside those.
     pub unauthenticated: usize,
-    /// Updates of one device that are looked at in one round.
+    /// Updates of one device that are looked at in one round, and as many again for others.
     pub updates: u32,
     /// Time until hello.
     pub hello: Duration,

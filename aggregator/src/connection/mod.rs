@@ -185,6 +185,12 @@ impl Connection {
         connection
     }
 
+    /// The link does not close with this connection.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        self.lasting
+    }
+
     /// Bytes and drops so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {

@@ -1,7 +1,7 @@
 //! What an answer leads to: it counts or not, the round closes or not; and what is done where answers are
 //! wanting, at once, after a while, or at the deadline.
 
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, Rejection, RoundId};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 
 use super::participation::{Answer, DeviceId};
 use super::{Action, Engine, Failure, Millis, NotCounted, Phase, Presence, Update};
@@ -32,7 +32,7 @@ impl Engine {
     /// Counts an update, if it counts; what that leads to is not seen to.
     pub(super) fn take(&mut self, now: Millis, device: DeviceId, update: &Update) -> AckOutcome {
         let outcome = match &mut self.open {
-            Some(round) if update.id == round.opening.id => {
+            Some(round) if update.id == round.id_for(device) => {
                 let algorithm = match (&self.start, self.phase) {
                     (Some(start), Phase::Start(_)) => start,
                     _ => &self.algorithm,
@@ -81,8 +81,9 @@ impl Engine {
 
     /// Whatever becomes of an update, its noise is spent: of the open round and of the one before it.
     fn charge(&mut self, device: DeviceId, id: RoundId) {
-        let open = self.open.as_ref().map(|round| (round.opening.id, releases(&round.opening.request.task)));
-        if let Some((_, releases)) = open.into_iter().chain(self.closed).find(|(known, _)| *known == id) {
+        let open = self.open.as_ref().filter(|round| round.is_called(id));
+        let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
+        if let Some(releases) = open.map(|round| releases(&round.opening.request.task)).or(closed) {
             self.ledger.received(device, id.round, releases);
         }
     }
@@ -92,7 +93,7 @@ impl Engine {
     pub(super) fn unread(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
         self.charge(device, id);
         let outcome = match &self.open {
-            Some(round) if id == round.opening.id => {
+            Some(round) if id == round.id_for(device) => {
                 if !round.cohort.contains(&device) {
                     AckOutcome::Rejected(Rejection::NotAsked)
                 } else if round.out.contains(&device) {
@@ -120,10 +121,11 @@ impl Engine {
         // Whatever it has lost: it gets everything.
         self.answered.remove(&device);
         if let Some(round) = &mut self.open
-            && round.opening.id == decline.id
+            && round.id_for(device) == decline.id
             && round.awaits(device)
         {
             round.out.insert(device);
+            round.is_spent |= matches!(decline.reason, DeclineReason::RoundRepeated { .. });
         }
         self.settle(now, device, NotCounted::Declined(decline.reason), actions);
     }

@@ -224,6 +224,8 @@ pub struct Counters {
     pub repeated: u64,
     /// Rounds whose updates together left no representation of full width.
     pub ruined: u64,
+    /// Times that the open round went on under another number, since devices had lost their answers to it.
+    pub renamed: u64,
     /// Devices that were asked again in a round that they had declined, or that had rejected them.
     pub asked_again: u64,
     /// Devices that were not waited for any more, having been gone for too long.

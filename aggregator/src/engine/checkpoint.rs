@@ -8,12 +8,12 @@ use fedspan_protocol::message::{AckOutcome, RoundId};
 use serde::{Deserialize, Serialize};
 
 use super::participation::DeviceId;
-use super::{Action, Engine, Millis, NotCounted, Phase, Presence, Update};
+use super::{Action, Engine, Millis, NotCounted, OpenRound, Phase, Presence, Update};
 
 /// A campaign at a moment at which no update of the open round has counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// The exchange that was opened last.
+    /// The exchange that was opened last, under its first number.
     pub id: RoundId,
     /// What is done: the round of the start or of training that is finished.
     pub done: Phase,
@@ -104,6 +104,19 @@ impl Engine {
         self.open.as_ref().is_some_and(|round| round.opening.id == *id)
     }
 
+    /// The open round went on under this number before a restart. What is counted after this was counted under it. False if
+    /// it cannot have.
+    pub fn go_on_as(&mut self, id: RoundId) -> bool {
+        let Some(round) = self.open.as_mut().filter(|_| id > self.last_id && id.stage == self.last_id.stage)
+        else {
+            return false;
+        };
+        // Who has been asked under which number is not kept: those who have not answered are asked under the last.
+        round.rename(id, OpenRound::has_counted);
+        self.last_id = id;
+        true
+    }
+
     /// A device that will not answer the open round had said so before a restart, or its update was rejected.
     pub fn leave_out(&mut self, device: DeviceId) {
         if let Some(round) = self.open.as_mut().filter(|round| round.awaits(device)) {
@@ -116,8 +129,9 @@ impl Engine {
     /// they were. What that leads to waits for [`super::Event::Resumed`]. False if it does not count in the open round.
     pub fn recount(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
         let Some(round) = &mut self.open else { return false };
-        // It may have been asked later than the others.
+        // It may have been asked later than the others, or earlier.
         round.cohort.insert(device);
+        round.asked_under(device, update.id);
         self.fleet.entry(device).or_insert(Presence::Gone(at));
         self.absence.set(None);
         self.take(at, device, update) == AckOutcome::Counted

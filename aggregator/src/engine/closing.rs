@@ -24,7 +24,7 @@ impl Engine {
 
     fn close_on_devices(&self, round: &OpenRound, actions: &mut Vec<Action>) {
         let late = round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
-        actions.extend(late.map(|device| Action::Close(*device, round.opening.id)));
+        actions.extend(late.map(|device| Action::Close(*device, round.id_for(*device))));
     }
 
     /// Gives up the open round; what opens next is the same again.
@@ -42,7 +42,8 @@ impl Engine {
         let Some(round) = self.open.take() else { return };
         self.retry_at = None;
         let id = round.opening.id;
-        self.closed = Some((id, releases(&round.opening.request.task)));
+        let ids = round.former.iter().copied().chain([id]).collect();
+        self.closed = Some((ids, releases(&round.opening.request.task)));
         let target = round.target.min(round.cohort.len());
         let short_of = Some(target).filter(|n| !round.is_reached() && round.participants.len() < *n);
         self.close_on_devices(&round, actions);

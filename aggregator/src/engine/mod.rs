@@ -81,8 +81,8 @@ pub struct Engine {
     counters: Counters,
     /// What devices have spent of their privacy budgets.
     ledger: Ledger,
-    /// The round that closed last, and the noisy releases in an update for it.
-    closed: Option<(RoundId, u32)>,
+    /// What the round that closed last was called, and the noisy releases in an update for it.
+    closed: Option<(Vec<RoundId>, u32)>,
     /// [`Self::next_absence`], where it has been looked up and nothing has happened since that could change it.
     absence: Cell<Option<Option<Millis>>>,
 }

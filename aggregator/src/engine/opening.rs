@@ -28,8 +28,13 @@ impl Engine {
                 if asked || round.wanting {
                     round.cohort.insert(device);
                     round.absent.remove(&device);
-                    self.counters.asked_again += u64::from(round.out.remove(&device));
-                    actions.push(Action::Open(device, Arc::clone(&round.opening)));
+                    let opening = if round.out.contains(&device) {
+                        self.counters.asked_again += 1;
+                        round.ask_again(device)
+                    } else {
+                        round.whole_for(device)
+                    };
+                    actions.push(Action::Open(device, opening));
                 }
             }
             (None, Phase::Failed) => {}
@@ -69,20 +74,28 @@ impl Engine {
     }
 
     /// Asks those again who declined the round or were rejected, as far as they are connected. False if
-    /// nobody is. A device that declined for want of samples may have some by now; one that was rejected
-    /// is finished with the round, and says so.
+    /// nobody is. A device that declined for want of samples may have some by now. One that was rejected, or has lost its
+    /// update with its power, is finished with the round, and has said so: it is asked under another number.
     pub(super) fn ask_again(&mut self, actions: &mut Vec<Action>) -> bool {
         self.retry_at = None;
         let fleet = &self.fleet;
         let Some(round) = &mut self.open else { return false };
         let here = |device: &DeviceId| fleet.get(device) == Some(&Presence::Connected);
         let again: Vec<DeviceId> = round.out.iter().copied().filter(here).collect();
+        if again.is_empty() {
+            return false;
+        }
+        if round.is_spent {
+            let id = RoundId { round: self.last_id.round.saturating_add(1), ..self.last_id };
+            self.last_id = id;
+            round.rename(id, |round, device| !round.out.contains(&device));
+            self.counters.renamed += 1;
+        }
         for device in &again {
-            round.out.remove(device);
-            actions.push(Action::Open(*device, Arc::clone(&round.opening)));
+            actions.push(Action::Open(*device, round.ask_again(*device)));
         }
         self.counters.asked_again += again.len() as u64;
-        !again.is_empty()
+        true
     }
 
     /// Opens whatever comes after the last finished round.

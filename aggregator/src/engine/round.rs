@@ -39,6 +39,13 @@ impl Opening {
         Ok(Self { id, request, encoded })
     }
 
+    /// The same under another number.
+    fn under(&self, id: RoundId) -> Self {
+        let Request { task, ref tensors, encoding, ref expects } = self.request;
+        let request = Request { task, tensors: tensors.clone(), encoding, expects: expects.clone() };
+        Self { id, request, encoded: self.encoded.clone() }
+    }
+
     /// The same without the tensors of these roles; `None` if it has none of them.
     fn without(&self, roles: &[Role]) -> Option<Self> {
         let sent = |tensor: &Tensor| !roles.contains(&tensor.role);
@@ -91,8 +98,14 @@ impl Update {
 /// What the engine knows of the round that is open.
 #[derive(Debug)]
 pub struct OpenRound {
-    /// What was sent.
+    /// What was sent, under the number that the round has now.
     pub opening: Arc<Opening>,
+    /// The numbers that it had before, oldest first: [`Self::rename`].
+    pub former: Vec<RoundId>,
+    /// What was sent to those who were asked under one of them, and are not asked again.
+    asked_as: BTreeMap<DeviceId, Arc<Opening>>,
+    /// Somebody who is asked has done the round already, as far as it can know: under this number it never answers.
+    pub is_spent: bool,
     /// What is enough for those who have the rest.
     rest: Option<Rest>,
     /// When it opened.
@@ -140,6 +153,9 @@ impl OpenRound {
     ) -> Self {
         Self {
             opening,
+            former: Vec::new(),
+            asked_as: BTreeMap::new(),
+            is_spent: false,
             rest: None,
             opened_at: now,
             fleet,
@@ -174,6 +190,67 @@ impl OpenRound {
         self
     }
 
+    /// Goes on under another number: what has counted counts, under the number that it had. Who has declined can answer the
+    /// new one, to which it is a round that it has never seen; everybody else of whom `keeps` is true is asked what
+    /// it was asked before.
+    pub fn rename(&mut self, id: RoundId, keeps: impl Fn(&Self, DeviceId) -> bool) {
+        let (kept, asked): (Vec<DeviceId>, Vec<DeviceId>) =
+            self.cohort.iter().partition(|device| keeps(self, **device));
+        for device in kept {
+            self.asked_as.entry(device).or_insert_with(|| Arc::clone(&self.opening));
+        }
+        for device in asked {
+            self.asked_as.remove(&device);
+        }
+        self.former.push(self.opening.id);
+        self.opening = Arc::new(self.opening.under(id));
+        (self.rest, self.is_spent) = (None, false);
+    }
+
+    /// A device was asked when the round had this number, and keeps it.
+    pub fn asked_under(&mut self, device: DeviceId, id: RoundId) {
+        if self.former.contains(&id) {
+            self.asked_as.insert(device, Arc::new(self.opening.under(id)));
+        }
+    }
+
+    /// The number under which the round was opened first.
+    #[must_use]
+    pub fn first(&self) -> RoundId {
+        self.former.first().copied().unwrap_or(self.opening.id)
+    }
+
+    /// What the round is called where this device is concerned.
+    #[must_use]
+    pub fn id_for(&self, device: DeviceId) -> RoundId {
+        self.asked_as.get(&device).map_or(self.opening.id, |opening| opening.id)
+    }
+
+    /// Whether the update of a device counts.
+    #[must_use]
+    pub fn has_counted(&self, device: DeviceId) -> bool {
+        self.digests.contains_key(&device)
+    }
+
+    /// Whether the round has or had this number.
+    #[must_use]
+    pub fn is_called(&self, id: RoundId) -> bool {
+        self.opening.id == id || self.former.contains(&id)
+    }
+
+    /// What is sent to a device that may have lost everything.
+    #[must_use]
+    pub fn whole_for(&self, device: DeviceId) -> Arc<Opening> {
+        Arc::clone(self.asked_as.get(&device).unwrap_or(&self.opening))
+    }
+
+    /// Asks somebody who has declined, or whose update was rejected, again.
+    pub fn ask_again(&mut self, device: DeviceId) -> Arc<Opening> {
+        self.out.remove(&device);
+        self.asked_as.remove(&device);
+        Arc::clone(&self.opening)
+    }
+
     /// What is sent to a device whose last answer was to exchange `answered`.
     #[must_use]
     pub fn opening_for(&self, answered: Option<u32>) -> Arc<Opening> {
@@ -185,7 +262,7 @@ impl OpenRound {
     #[must_use]
     pub fn awaits(&self, device: DeviceId) -> bool {
         self.cohort.contains(&device)
-            && !self.digests.contains_key(&device)
+            && !self.has_counted(device)
             && !self.out.contains(&device)
             && !self.absent.contains(&device)
     }

@@ -6,12 +6,14 @@
 
 mod file;
 mod read;
+mod round;
 mod scribe;
 
 use serde::{Deserialize, Serialize};
 
 pub use file::{FILE, Journal};
 pub use read::{JournalError, parse, read};
+pub use round::{Round, sha256};
 pub use scribe::Scribe;
 pub(crate) use scribe::digest;
 
@@ -52,6 +54,10 @@ pub struct Opened {
     pub at: Millis,
     /// The exchange, as it is called on the wire.
     pub round: u32,
+    /// It is a round that was open already, and goes on under another number: the exchange that it was called before. What
+    /// counted under that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<u32>,
     /// What part of the campaign it belongs to.
     pub phase: Part,
     /// Which round of that part, from 1.

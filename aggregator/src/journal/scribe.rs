@@ -33,7 +33,7 @@ impl Scribe {
         // Once: what a device declines again, or what nobody asks, changes nothing, and there is no end to it.
         if let Event::Declined(device, decline) = &event
             && let Some(round) = engine.open_round()
-            && round.opening.id == decline.id
+            && round.id_for(*device) == decline.id
             && round.awaits(*device)
         {
             lines.push(Line::Answered(Answered {
@@ -80,6 +80,7 @@ impl Scribe {
         Some(Line::Opened(Opened {
             at: round.opened_at,
             round: id.round,
+            continues: round.former.last().map(|id| id.round),
             phase,
             number,
             stage: id.stage,

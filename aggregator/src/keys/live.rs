@@ -1,13 +1,15 @@
 //! The keys that connections use: a handle that many tasks share, and keys that can be withdrawn from under them.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use fedspan_protocol::secure::Key;
 
+use super::KeyError;
 use super::table::{KeyTable, Refusal};
 use crate::engine::DeviceId;
+use crate::sync::{AtomicBool, RwLock};
 
 /// One key of one device. A connection keeps it as long as it lives, and asks before every frame whether it
 /// [still counts](Self::is_accepted).
@@ -90,9 +92,20 @@ impl Keys {
     }
 
     /// A round has closed: keys that were replaced before are not accepted any more. Says how many those were.
-    /// [`KeyStore::round_closed`](super::KeyStore::round_closed) does the same and writes the file, too.
+    /// [`KeyStore::round_closed`](super::KeyStore::round_closed) does the same and writes the file, too; where there is
+    /// a store it is the one to call, as a request that the store is writing meanwhile would bring those keys back.
     pub fn round_closed(&self) -> usize {
         self.change(KeyTable::round_closed)
+    }
+
+    /// [`KeyTable::revoke`]. When this returns no frame under these keys is taken any more.
+    pub(super) fn revoke(&self, devices: &[DeviceId], now: u64) -> Result<(), KeyError> {
+        self.change(|table| table.revoke(devices, now))
+    }
+
+    /// Puts another table in place of this one.
+    pub(super) fn adopt(&self, table: KeyTable) {
+        self.change(|current| *current = table);
     }
 
     /// Looks at the table.
@@ -102,7 +115,7 @@ impl Keys {
     }
 
     /// Changes the table.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut KeyTable) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut KeyTable) -> T) -> T {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use zeroize::Zeroizing;
 
@@ -14,6 +14,7 @@ use super::request::{Answer, Request};
 use super::unlock::{Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
 use super::{Entropy, KeyError, KeyTable, Keys};
 use crate::engine::DeviceId;
+use crate::sync::Mutex;
 
 /// A key store cannot be used, or does not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -211,7 +212,7 @@ impl KeyStore {
     /// still has them, [`FileError::NotDurable`] if it could have them again after a power cut. The next operation
     /// writes it again.
     pub fn revoke(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
-        self.keys.change(|table| table.revoke(devices, now))?;
+        self.keys.revoke(devices, now)?;
         self.withdrawn()
     }
 
@@ -267,7 +268,7 @@ impl KeyStore {
     fn adopt(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
         let written = self.write(&table);
         if written.as_ref().err().is_none_or(KeyStoreError::is_in_place) {
-            self.keys.change(|current| *current = table);
+            self.keys.adopt(table);
         }
         written
     }

@@ -10,7 +10,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use zeroize::Zeroizing;
 
 use super::past::{self, Asked};
-use super::status::Status;
+use crate::host::Status;
 use crate::keys::{Answer, KeyDesk, user};
 
 const SOCKET: &str = "control.sock";

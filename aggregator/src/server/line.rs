@@ -8,8 +8,8 @@ use std::time::Duration;
 use serial2_tokio::SerialPort;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::messages::Gone;
 use super::peer::{self, Surroundings};
+use crate::host::Gone;
 
 /// How often a port that is not there is looked for.
 const LOOK: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The tokio shell: a listener, a task per connection, one task that owns the engine.
 //!
 //! ```text
-//!  socket, serial port <-> peer task (Connection, limits) <-- bounded channels --> host task (Engine, Store)
+//!  socket, serial port <-> peer task (Conversation) <-- bounded channels --> host task (Host: Engine, Store)
 //!                                                                                    |
 //!                                                          control socket: status, watch, keys, export
 //! ```
@@ -10,17 +10,12 @@
 //! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; what was committed is on disk.
 
 mod addresses;
+mod clock;
 mod control;
-mod host;
 mod line;
-mod log;
-mod mailbox;
-mod messages;
 mod past;
 mod peer;
 mod places;
-mod privacy;
-mod status;
 mod waiting;
 
 use std::net::SocketAddr;
@@ -29,26 +24,28 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
+use self::clock::Clock;
 use self::peer::Surroundings;
 use self::places::Places;
 use crate::config::Fleet;
 use crate::coordinator::ResumeError;
+use crate::engine::Millis;
+use crate::host::{Host, HostError, Patience};
+use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 
+pub use crate::host::{PrivacyStatus, Status};
 pub use control::query;
 pub use past::ask;
-pub use privacy::PrivacyStatus;
-pub use status::Status;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.
 const INBOX: usize = 1024;
 
 /// How long no connection is accepted after that has failed: out of file descriptors, most likely, and some
 /// must be given back first.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Millis = 100;
 
 /// A server could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +67,15 @@ pub enum ServeError {
     /// The campaign cannot go on.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] crate::engine::Failure),
+}
+
+impl From<HostError> for ServeError {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Resume(error) => Self::Resume(error),
+            HostError::Failed(failure) => Self::Failed(failure),
+        }
+    }
 }
 
 /// A server that listens but has not started.
@@ -155,7 +161,9 @@ impl Server {
             Protection::Plaintext => (None, None),
             Protection::Keys(keys, nonces) => (Some(KeyDesk::new(keys)), Some(nonces)),
         };
-        let mut host = host::Host::new(&fleet, store, campaign, desk.clone().zip(nonces))?;
+        let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
+        let mut host = Host::new(&fleet, store, campaign, desk.clone().zip(nonces), file)?;
+        let clock = Clock::new();
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let (ask, mut asked) = mpsc::channel::<past::Asked>(1);
         let places = Places::new(&limits);
@@ -164,7 +172,7 @@ impl Server {
         let mut controls = tokio::task::JoinSet::new();
         let numbers = line::Numbers::default();
         let mut lines = tokio::task::JoinSet::new();
-        let around = Surroundings { gate: host.gate(), limits, inbox };
+        let around = Surroundings { gate: host.gate(), patience: Patience::from(&limits), clock, inbox };
         for path in fleet.serial.iter().cloned() {
             lines.spawn(line::serial(path, fleet.baud, numbers.clone(), around.clone()));
         }
@@ -184,9 +192,9 @@ impl Server {
                 // campaign or its end.
                 biased;
                 () = &mut shutdown => break Ok(()),
-                () = host::sleep_until(wake) => {
-                    if let Err(error) = host.tick() {
-                        break Err(error);
+                () = clock.sleep_until(wake) => {
+                    if let Err(error) = host.tick(clock.now()) {
+                        break Err(error.into());
                     }
                     if until_finished && host.is_finished() {
                         break Ok(());
@@ -194,14 +202,14 @@ impl Server {
                 }
                 message = messages.recv(), if !host.is_stalled() => {
                     let Some(message) = message else { break Ok(()) };
-                    host.take(message);
+                    host.take(clock.now(), message);
                     // What has come meanwhile shares the wait for the disk.
                     for _ in 1..INBOX {
                         let Ok(message) = messages.try_recv() else { break };
-                        host.take(message);
+                        host.take(clock.now(), message);
                     }
-                    if let Err(error) = host.settle() {
-                        break Err(error);
+                    if let Err(error) = host.settle(clock.now()) {
+                        break Err(error.into());
                     }
                     if until_finished && host.is_finished() {
                         break Ok(());
@@ -216,7 +224,7 @@ impl Server {
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
                 Some(_) = lines.join_next(), if !lines.is_empty() => {}
-                () = host::sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
+                () = clock.sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
                     Ok((socket, address)) => match places.enter(address) {
                         Some(place) => {
@@ -226,8 +234,9 @@ impl Server {
                         None => host.dropped(),
                     },
                     Err(error) => {
-                        host.accept_failed(&error);
-                        accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+                        let now = clock.now();
+                        host.accept_failed(now, &error);
+                        accept_again = Some(now + ACCEPT_PAUSE);
                     }
                 },
             }

@@ -1,9 +1,10 @@
 //! What a running server says of what it keeps: the answer to `export`, which a client writes to files of its own.
 //!
 //! ```text
-//!  {"version":"0.1.0","campaign":"..."}   the version of both sides; the campaign, postcard in hexadecimal digits
-//!  ...                                    the journal, line by line
-//!  {"end":1234}                           how many lines that were: an answer without it was cut off
+//!  {"version":"0.1.0","campaign":"...","rounds":12}   the version of both sides; the campaign, postcard in hexadecimal digits
+//!  ...                                                as many rounds, a line each
+//!  ...                                                the journal, line by line
+//!  {"end":1234}                                       how many lines that were: an answer without it was cut off
 //! ```
 //!
 //! The database is read beside the server, as it was at one moment; the host only says when that is.
@@ -17,6 +18,8 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot};
 
 use super::control::query;
+use crate::export::Told;
+use crate::journal::Round;
 use crate::store::{Past, StoreError, Stored};
 
 /// Asks the host for what is stored now.
@@ -65,9 +68,11 @@ fn tell(past: &Past, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreE
     for byte in campaign.unwrap_or_default() {
         let _ = write!(digits, "{byte:02x}");
     }
-    let mut text = serde_json::json!({ "version": VERSION, "campaign": digits }).to_string() + "\n";
+    let rounds = past.count_rounds()?;
+    let first = serde_json::json!({ "version": VERSION, "campaign": digits, "rounds": rounds });
+    let mut text = first.to_string() + "\n";
     let (mut lines, mut goes_on) = (0u64, true);
-    past.journal(|line| {
+    let mut line = |line: &str| {
         lines += 1;
         text.push_str(line);
         text.push('\n');
@@ -75,7 +80,15 @@ fn tell(past: &Past, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreE
             goes_on = piece(std::mem::take(&mut text));
         }
         goes_on
+    };
+    let mut all = true;
+    past.rounds(|round| {
+        all = line(round);
+        all
     })?;
+    if all {
+        past.journal(line)?;
+    }
     if goes_on {
         text.push_str(&serde_json::json!({ "end": lines }).to_string());
         text.push('\n');
@@ -87,8 +100,15 @@ fn tell(past: &Past, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreE
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum First {
-    Error { error: String },
-    Campaign { version: String, campaign: String },
+    Error {
+        error: String,
+    },
+    Campaign {
+        version: String,
+        campaign: String,
+        #[serde(default)]
+        rounds: usize,
+    },
 }
 
 #[derive(Deserialize)]
@@ -98,12 +118,12 @@ enum Last {
     End { end: usize },
 }
 
-/// Asks the server that runs on a state directory for what it keeps, and the lines of its journal; `None` if no server runs there.
-/// What the open round has of its devices is not told.
+/// Asks the server that runs on a state directory for what it keeps; `None` if no server runs there. What the open round has of
+/// its devices is not told.
 ///
 /// # Errors
 /// What the system says about the socket, or the server.
-pub async fn ask(directory: &Path) -> std::io::Result<Option<(Stored, Vec<String>)>> {
+pub async fn ask(directory: &Path) -> std::io::Result<Option<Told>> {
     let mut lines = Vec::new();
     let answered = query(directory, REQUEST, |line| {
         lines.push(line.to_owned());
@@ -115,7 +135,7 @@ pub async fn ask(directory: &Path) -> std::io::Result<Option<(Stored, Vec<String
     }
 }
 
-fn understood(mut lines: Vec<String>) -> Result<(Stored, Vec<String>), String> {
+fn understood(mut lines: Vec<String>) -> Result<Told, String> {
     let cut = || "the server's answer was cut off".to_owned();
     let last = lines.pop().ok_or_else(cut)?;
     if let Ok(Last::Error { error }) = serde_json::from_str(&last) {
@@ -124,8 +144,8 @@ fn understood(mut lines: Vec<String>) -> Result<(Stored, Vec<String>), String> {
     if lines.is_empty() {
         return Err(cut());
     }
-    let digits = match serde_json::from_str(&lines.remove(0)) {
-        Ok(First::Campaign { version, campaign }) if version == VERSION => campaign,
+    let (digits, rounds) = match serde_json::from_str(&lines.remove(0)) {
+        Ok(First::Campaign { version, campaign, rounds }) if version == VERSION => (campaign, rounds),
         Ok(First::Campaign { version, .. }) => {
             return Err(format!("the server is version {version}, and this is version {VERSION}"));
         }
@@ -137,7 +157,10 @@ fn understood(mut lines: Vec<String>) -> Result<(Stored, Vec<String>), String> {
         _ => return Err(cut()),
     }
     let stored = decoded(&digits).ok_or("the server's answer holds no campaign")?;
-    Ok((stored, lines))
+    let rounds: Result<Vec<Round>, _> =
+        lines.drain(..rounds.min(lines.len())).map(|line| serde_json::from_str(&line)).collect();
+    let rounds = rounds.map_err(|error| format!("a round in the server's answer: {error}"))?;
+    Ok(Told { stored, rounds, lines })
 }
 
 fn decoded(digits: &str) -> Option<Stored> {

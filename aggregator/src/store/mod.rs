@@ -4,9 +4,11 @@
 //! ```text
 //!  about        format, campaign, configuration
 //!  checkpoint   the last opening or commit: everything that the campaign was then
+//!  names        further numbers of the round that is open
 //!  updates      (round, stage, device) -> what was counted since, and as which
 //!  out          devices that will not answer the open round
 //!  accounts     device -> what it has spent of its privacy budget
+//!  rounds       exchange -> a round that was committed, in JSON
 //!  journal      number -> a line of arrivals.jsonl
 //! ```
 //!

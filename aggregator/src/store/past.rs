@@ -27,6 +27,22 @@ impl Past {
         quietly(|| tables::without_round(&self.read)).map_err(|error| error.at(&self.path))
     }
 
+    /// How many rounds were committed.
+    ///
+    /// # Errors
+    /// As [`Self::campaign`].
+    pub fn count_rounds(&self) -> Result<u64, StoreError> {
+        quietly(|| tables::count_rounds(&self.read)).map_err(|error| error.at(&self.path))
+    }
+
+    /// Gives the rounds that were committed, a line of JSON each, to `each`, in their order, until it wants no more.
+    ///
+    /// # Errors
+    /// As [`Self::campaign`].
+    pub fn rounds(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
+        quietly(|| tables::each_round(&self.read, |_, line| each(line))).map_err(|error| error.at(&self.path))
+    }
+
     /// Gives the journal's lines to `each`, in their order, until it wants no more.
     ///
     /// # Errors

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redb::{Database, StorageBackend};
+use redb::{Database, ReadableDatabase, StorageBackend};
 
 use super::error::Fault;
 use super::key_file::KeyFile;
 use super::quiet::quietly;
 use super::seal::Sealer;
 use super::{FILE, OLD, StoreError, Stored, builder, io, tables};
+use crate::journal::Round;
 use crate::keys::{Entropy, KeyError};
 
 /// The database of a directory, in memory.
@@ -70,6 +71,14 @@ impl Snapshot {
     /// [`StoreError`] if it makes no sense.
     pub fn load(&self) -> Result<Option<Stored>, StoreError> {
         quietly(|| tables::load(&self.database, &self.sealer)).map_err(|error| error.at(&self.path))
+    }
+
+    /// The rounds that were committed, in their order.
+    ///
+    /// # Errors
+    /// [`StoreError`] if they cannot be read.
+    pub fn rounds(&self) -> Result<Vec<Round>, StoreError> {
+        quietly(|| tables::rounds(&self.database.begin_read()?)).map_err(|error| error.at(&self.path))
     }
 
     /// All lines of the journal, each with its number.

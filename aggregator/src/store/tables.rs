@@ -1,7 +1,10 @@
 //! The tables, and what a transaction does with them.
 
 use fedspan_protocol::message::RoundId;
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    TableError,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
@@ -10,18 +13,22 @@ use super::error::Fault;
 use super::record::{Counted, Record, Stored};
 use super::seal::Sealer;
 use crate::engine::Checkpoint;
+use crate::journal::Round;
 use crate::privacy::Account;
 
-/// What this version writes. 1 was a file of its own; in 2 updates were not encrypted.
-pub(super) const FORMAT: u32 = 3;
+/// What this version writes. 1 was a file of its own; in 2 updates were not encrypted; 3 kept no rounds.
+pub(super) const FORMAT: u32 = 4;
 
 type Bytes = &'static [u8];
 
 const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
 const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
+/// In their order; the first number of a round is that of its checkpoint.
+const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
 const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
 const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
+const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 
 /// Refuses a database of another version; one that is empty is of this one.
@@ -49,7 +56,9 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         about.insert("configuration", configuration.as_bytes())?;
         write.open_table(CHECKPOINT)?.retain(|(), _| false)?;
         write.open_table(UPDATES)?.retain(|_, _| false)?;
+        write.open_table(NAMES)?.retain(|_, ()| false)?;
         write.open_table(OUT)?.retain(|_, ()| false)?;
+        write.open_table(ROUNDS)?.retain(|_, _| false)?;
         // What devices have spent they have spent, and what has happened has happened.
         write.open_table(ACCOUNTS)?;
         write.open_table(JOURNAL)?;
@@ -67,7 +76,9 @@ pub(super) fn apply(
     let write = database.begin_write()?;
     {
         let mut updates = write.open_table(UPDATES)?;
+        let mut names = write.open_table(NAMES)?;
         let mut out = write.open_table(OUT)?;
+        let mut rounds = write.open_table(ROUNDS)?;
         let mut journal = write.open_table(JOURNAL)?;
         let mut accounts = write.open_table(ACCOUNTS)?;
         let mut checkpoints = write.open_table(CHECKPOINT)?;
@@ -76,19 +87,31 @@ pub(super) fn apply(
                 Record::Checkpoint(checkpoint) => {
                     checkpoints.insert((), encode(checkpoint)?.as_slice())?;
                     updates.retain(|_, _| false)?;
+                    names.retain(|_, ()| false)?;
                     out.retain(|_, ()| false)?;
                 }
-                Record::Counted(..) | Record::Out(_) if place < closed => {}
-                Record::Counted(device, counted) => {
-                    let id @ RoundId { round, stage } = counted.update.id;
+                Record::Counted(..) | Record::Renamed(_) | Record::Out(_) if place < closed => {}
+                Record::Renamed(RoundId { round, stage }) => {
+                    names.insert((*round, *stage), ())?;
+                    // They are asked again.
+                    out.retain(|_, ()| false)?;
+                }
+                Record::Counted(id @ RoundId { round, stage }, device, counted) => {
+                    let id = *id;
                     sealer.begin(id)?;
                     let sealed = sealer.seal(id, *device, &Zeroizing::new(encode(counted)?))?;
-                    updates.insert((round, stage, *device), sealed.as_slice())?;
+                    updates.insert((*round, *stage, *device), sealed.as_slice())?;
                     out.remove(device)?;
                 }
                 Record::Out(device) => drop(out.insert(device, ())?),
                 Record::Account(device, account) => {
                     accounts.insert(device, encode(account)?.as_slice())?;
+                }
+                Record::Round(round) => {
+                    let line = serde_json::to_string(round).map_err(|error| {
+                        Fault::Damaged(format!("a round cannot be written down: {error}"))
+                    })?;
+                    rounds.insert(round.exchange, line.as_str())?;
                 }
                 Record::Line(number, line) => drop(journal.insert(number, line.as_str())?),
             }
@@ -122,9 +145,14 @@ pub(super) fn without_round(read: &ReadTransaction) -> Result<Option<Stored>, Fa
         accounts.push((device.value(), account));
     }
     let lines = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
+    let mut names = Vec::new();
+    for entry in read.open_table(NAMES)?.iter()? {
+        let (round, stage) = entry?.0.value();
+        names.push(RoundId { round, stage });
+    }
     let campaign = number(campaign.value());
     let (updates, out) = (Vec::new(), Vec::new());
-    Ok(Some(Stored { campaign, configuration, checkpoint, updates, out, accounts, lines }))
+    Ok(Some(Stored { campaign, configuration, checkpoint, names, updates, out, accounts, lines }))
 }
 
 pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<Option<Stored>, Fault> {
@@ -144,7 +172,7 @@ pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<
             none => none.insert(sealer.opener(id)?),
         };
         let counted: Counted = decode("an update", &opener.open(device, sealed.value())?)?;
-        if counted.update.id != id {
+        if counted.update.id != id && !stored.names.contains(&counted.update.id) {
             return Err(other());
         }
         updates.push((device, counted));
@@ -157,6 +185,39 @@ pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<
         stored.out.push(entry?.0.value());
     }
     Ok(Some(stored))
+}
+
+/// The rounds that were committed, in their order.
+pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<Round>, Fault> {
+    let (mut found, mut wrong) = (Vec::new(), None);
+    each_round(read, |exchange, line| {
+        match serde_json::from_str::<Round>(line) {
+            Ok(round) if round.exchange == exchange => found.push(round),
+            Ok(_) => wrong = Some(format!("round {exchange} is of another exchange")),
+            Err(error) => wrong = Some(format!("round {exchange} cannot be read: {error}")),
+        }
+        wrong.is_none()
+    })?;
+    wrong.map_or(Ok(found), |wrong| Err(Fault::Damaged(wrong)))
+}
+
+/// How many rounds were committed.
+pub(super) fn count_rounds(read: &ReadTransaction) -> Result<u64, Fault> {
+    Ok(read.open_table(ROUNDS)?.len()?)
+}
+
+/// Gives the rounds that were committed, each with its exchange, to `each`, until it wants no more.
+pub(super) fn each_round(
+    read: &ReadTransaction,
+    mut each: impl FnMut(u32, &str) -> bool,
+) -> Result<(), Fault> {
+    for entry in read.open_table(ROUNDS)?.iter()? {
+        let (exchange, line) = entry?;
+        if !each(exchange.value(), line.value()) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Lines of the journal from `first` on, each with its number.

@@ -39,6 +39,8 @@ pub enum Op {
     Leave(DeviceId),
     Answer(DeviceId, Kind),
     Decline(DeviceId, bool),
+    /// It has done the round already, as far as it knows.
+    Spent(DeviceId),
     Advance(u64),
     Tick,
 }
@@ -61,7 +63,8 @@ pub fn op() -> impl Strategy<Value = Op> {
         6 => device.clone().prop_map(Op::Join),
         2 => device.clone().prop_map(Op::Leave),
         14 => (device.clone(), kind).prop_map(|(d, k)| Op::Answer(d, k)),
-        3 => (device, prop::bool::weighted(0.8)).prop_map(|(d, now)| Op::Decline(d, now)),
+        3 => (device.clone(), prop::bool::weighted(0.8)).prop_map(|(d, now)| Op::Decline(d, now)),
+        3 => device.prop_map(Op::Spent),
         3 => (1u64..120).prop_map(Op::Advance),
         3 => Just(Op::Tick),
     ]
@@ -81,6 +84,10 @@ pub enum Expected {
 
 pub struct ModelRound {
     pub id: RoundId,
+    /// What it is called where devices are concerned that were asked before it had that number.
+    pub names: BTreeMap<DeviceId, RoundId>,
+    /// Somebody has done it already.
+    pub spent: bool,
     pub phase: Phase,
     pub cohort: BTreeSet<DeviceId>,
     pub target: usize,
@@ -104,6 +111,10 @@ impl ModelRound {
             && !self.counted.contains_key(&device)
             && !self.out.contains(&device)
             && !self.absent.contains(&device)
+    }
+
+    pub fn name(&self, device: DeviceId) -> RoundId {
+        self.names.get(&device).copied().unwrap_or(self.id)
     }
 
     pub fn reached(&self, min_count: usize) -> bool {
@@ -184,8 +195,11 @@ impl Model {
             {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
-                self.counters.asked_again += u64::from(round.out.remove(&device));
-                vec![Expected::Open(round.id, BTreeSet::from([device]))]
+                if round.out.remove(&device) {
+                    self.counters.asked_again += 1;
+                    round.names.remove(&device);
+                }
+                vec![Expected::Open(round.name(device), BTreeSet::from([device]))]
             }
             (Some(_), _) | (None, Phase::Failed) => Vec::new(),
             (None, _) if self.retry.is_some() => Vec::new(),
@@ -233,6 +247,8 @@ impl Model {
         let opened = self.connected(&cohort);
         self.round = Some(ModelRound {
             id: self.last,
+            names: BTreeMap::new(),
+            spent: false,
             phase: self.phase,
             cohort,
             target,
@@ -263,8 +279,16 @@ impl Model {
     pub fn ask_again(&mut self) -> BTreeSet<DeviceId> {
         self.retry = None;
         let again = self.round.as_ref().map(|round| self.connected(&round.out)).unwrap_or_default();
+        if let Some(round) = self.round.as_mut().filter(|round| round.spent && !again.is_empty()) {
+            let keep = round.cohort.difference(&round.out);
+            round.names = keep.map(|device| (*device, round.name(*device))).collect();
+            self.last.round += 1;
+            (round.id, round.spent) = (self.last, false);
+            self.counters.renamed += 1;
+        }
         if let Some(round) = &mut self.round {
             round.out.retain(|device| !again.contains(device));
+            round.names.retain(|device, _| !again.contains(device));
         }
         self.counters.asked_again += again.len() as u64;
         again
@@ -283,7 +307,7 @@ impl Model {
     pub fn answer(&mut self, device: DeviceId, update: &Update, wrong: Option<Rejection>) -> Vec<Expected> {
         let training = matches!(self.phase, Phase::Train(_));
         let outcome = match &mut self.round {
-            Some(round) if round.id == update.id => {
+            Some(round) if round.name(device) == update.id => {
                 if !round.cohort.contains(&device) {
                     AckOutcome::Rejected(Rejection::NotAsked)
                 } else if let Some(known) = round.counted.get(&device) {
@@ -350,10 +374,12 @@ impl Model {
         expected
     }
 
-    pub fn decline(&mut self, device: DeviceId, id: RoundId) -> Vec<Expected> {
+    pub fn decline(&mut self, device: DeviceId, id: RoundId, spent: bool) -> Vec<Expected> {
         self.counters.declined += 1;
-        if let Some(round) = self.round.as_mut().filter(|round| round.id == id && round.awaits(device)) {
+        let asked = |round: &&mut ModelRound| round.name(device) == id && round.awaits(device);
+        if let Some(round) = self.round.as_mut().filter(asked) {
             round.out.insert(device);
+            round.spent |= spent;
         }
         self.settle()
     }
@@ -483,9 +509,18 @@ impl Model {
             _ => {
                 round.deadline = self.setup.deadline.map(|limit| now + limit);
                 self.counters.extended += 1;
-                let mut asked = self.widen();
-                asked.extend(self.ask_again());
-                self.opened(&asked)
+                let more = self.widen();
+                let mut expected = self.opened(&more);
+                let again = self.ask_again();
+                for open in self.opened(&again) {
+                    match (expected.last_mut(), &open) {
+                        (Some(Expected::Open(a, devices)), Expected::Open(b, others)) if a == b => {
+                            devices.extend(others);
+                        }
+                        _ => expected.push(open),
+                    }
+                }
+                expected
             }
         }
     }
@@ -529,8 +564,12 @@ impl Model {
         let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();
         let told = self.connected(&awaited);
         let mut expected = Vec::new();
-        if !told.is_empty() {
-            expected.push(Expected::Close(round.id, told));
+        for device in told {
+            let name = round.name(device);
+            match expected.last_mut() {
+                Some(Expected::Close(id, devices)) if *id == name => drop(devices.insert(device)),
+                _ => expected.push(Expected::Close(name, BTreeSet::from([device]))),
+            }
         }
         expected.push(Expected::Commit(Box::new(RoundRecord {
             id: round.id,
@@ -593,8 +632,14 @@ impl World {
                 if !current {
                     id.round = id.round.saturating_sub(1);
                 }
-                let expected = self.model.decline(device, id);
+                let expected = self.model.decline(device, id, false);
                 let decline = Decline { id, reason: DeclineReason::NoSamples };
+                self.event(Event::Declined(device, decline), expected);
+            }
+            Op::Spent(device) => {
+                let id = self.name(device);
+                let expected = self.model.decline(device, id, true);
+                let decline = Decline { id, reason: DeclineReason::RoundRepeated { last: id.round } };
                 self.event(Event::Declined(device, decline), expected);
             }
             Op::Advance(by) => self.model.now += by,
@@ -615,8 +660,13 @@ impl World {
         Update { skipped, ..update(opening.id, samples, &opening.request.expects, values) }
     }
 
+    /// What the open round is called where a device is concerned.
+    fn name(&self, device: DeviceId) -> RoundId {
+        self.model.round.as_ref().map_or(self.model.last, |round| round.name(device))
+    }
+
     pub fn answer(&mut self, device: DeviceId, kind: Kind) {
-        let Some(opening) = self.openings.get(&self.model.last.round).cloned() else {
+        let Some(opening) = self.openings.get(&self.name(device).round).cloned() else {
             // Nobody has been told of an open round.
             let stray = update(RoundId { round: self.model.last.round + 1, stage: 0 }, 1, &[], Vec::new());
             let expected = self.model.answer(device, &stray, None);
@@ -781,6 +831,7 @@ impl World {
                 assert_eq!((open.opening.id, &open.participants), (round.id, &round.order));
                 assert_eq!((&open.cohort, &open.out), (&round.cohort, &round.out));
                 assert_eq!(open.absent, round.absent);
+                assert!(round.cohort.iter().all(|device| open.id_for(*device) == round.name(*device)));
                 let outstanding = round.cohort.iter().filter(|device| round.awaits(**device)).count();
                 assert_eq!(open.outstanding(), outstanding);
             }

@@ -22,6 +22,10 @@ const KEPT: usize = 512;
 /// The scale of the largest projections that are used: those in f32 may be as large ([`MAGNITUDE_MAX`], 2^40).
 const EXPONENT_MAX: i32 = 40 - 15;
 
+/// The scale of the largest samples that are used: what rounding loses of a feature is no more than such a projection may be. Of a
+/// larger one the projection says nothing, and its gradient would be all that there is.
+const SAMPLE_EXPONENT_MAX: i32 = 40;
+
 /// Takes the representation over into integers, once it has been verified.
 pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
     match quantise_columns(parts.representation, parts.shape.width, fixed.representation) {
@@ -224,7 +228,8 @@ impl Pass<'_, '_, '_> {
         let z = if place.is_some() { z } else { &mut *fixed.z };
         let found = wide.and_then(|(sample, exponent)| {
             let scale = narrow(parts.z, exponent, z);
-            (scale.exponent() <= EXPONENT_MAX).then_some(Projected { sample, scale, place })
+            let fits = scale.exponent() <= EXPONENT_MAX && sample.exponent() <= SAMPLE_EXPONENT_MAX;
+            fits.then_some(Projected { sample, scale, place })
         });
         if let [sample, scale] = scales {
             *sample = found.map_or(UNUSABLE, |found| found.sample.to_bits());

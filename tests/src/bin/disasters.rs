@@ -128,13 +128,11 @@ fn many(first: u64, seeds: u64) -> ExitCode {
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let (rate, faster) = (seeds as f64 / seconds, report.time as f64 / 1000.0 / seconds);
     println!(
-        "{seeds} worlds, {violations} violations: {} disasters, {} crashes of the server, {} of devices, {} calls for an \
-         operator; {} rounds, {} updates \
+        "{seeds} worlds, {violations} violations: {} disasters, {} crashes of the server, {} of devices; {} rounds, {} updates \
          counted, {} events; {seconds:.1} s, {rate:.1} worlds a second, {faster:.0} times real time",
         report.faults.disasters,
         report.faults.crashes,
         report.faults.cuts,
-        report.faults.operator,
         report.rounds,
         report.counted,
         report.events,

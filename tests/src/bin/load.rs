@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fedspan_aggregator::server::ask;
 use fedspan_tests::load::{
     Busy, Choir, Device, Floor, Ground, Hostile, Identity, Kind, Memory, Pace, Plan, ServerProcess, Spread,
     Taken, fsync, memory_of,
@@ -20,11 +21,11 @@ use tokio::task::JoinSet;
 const USAGE: &str = "usage: load [OPTION N]...
 
 Starts fedspan-aggregator with an encrypted key store and a journal, joins devices of shape (64, 4) to it, and prints
-what they cost in memory and how long their updates wait for an acknowledgement: alone, and beside hostile peers. See
-aggregator/LOAD.md.
+what they cost in memory and how long their updates wait for an acknowledgement: alone, beside hostile peers, and while
+somebody exports everything that the server keeps, every second. See aggregator/LOAD.md.
 
   --devices N      devices that answer every round (default 10000)
-  --rounds N       rounds alone, and as many beside hostile peers, in turns (default 5)
+  --rounds N       rounds alone, beside hostile peers, and during exports, in turns (default 5)
   --rate N         updates a second (default 2000)
   --hostile N      slow writers, and as many peers that send garbage (default 1000)
   --frame-limit N  longest frame that a device takes; under 1200 updates come in chunks (default 1280)
@@ -254,6 +255,7 @@ async fn run(options: &Options) -> Result<bool> {
 
     let (switch, _) = watch::channel(false);
     let made = let_loose(options, &server, &traitors, &switch);
+    let exports = Arc::new(AtomicU64::new(0));
     for _ in 0..options.rounds {
         stage.round("alone", paced, || Ok(())).await?;
         switch.send_replace(true);
@@ -261,6 +263,10 @@ async fn run(options: &Options) -> Result<bool> {
         stage.round("beside", paced, || Ok(())).await?;
         switch.send_replace(false);
         tokio::time::sleep(SETTLE / 3).await;
+        let exporting = tokio::spawn(export_again_and_again(server.state(), Arc::clone(&exports)));
+        let done = stage.round("exports", paced, || Ok(())).await;
+        exporting.abort();
+        done?;
     }
     let end = memory()?;
     let status = server.status().await?;
@@ -281,10 +287,17 @@ async fn run(options: &Options) -> Result<bool> {
     );
     println!("  at the end {:.0}, at most {:.0}", each(end), each(Memory { resident: end.most, ..end }));
     let p99 = |name: &str| stage.over(name, |row| row.taken.times.quantile(0.99));
-    let (alone, beside) = (p99("alone"), p99("beside"));
+    let text = |name: &str| {
+        let [median, least, largest] = p99(name);
+        format!("{name} {median:.2} ({least:.2}, {largest:.2}) ms")
+    };
     println!(
-        "p99 of an acknowledgement, median (least, largest) of {} rounds: alone {:.2} ({:.2}, {:.2}) ms, beside {:.2} ({:.2}, {:.2}) ms",
-        options.rounds, alone[0], alone[1], alone[2], beside[0], beside[1], beside[2]
+        "p99 of an acknowledgement, median (least, largest) of {} rounds: {}, {}, {}; {} exports",
+        options.rounds,
+        text("alone"),
+        text("beside"),
+        text("exports"),
+        exports.load(Ordering::Relaxed)
     );
     println!(
         "a page to the disk and synced, before that: p50 {:.2} ms, p99 {:.2} ms, at most {:.2} ms",
@@ -320,11 +333,20 @@ async fn run(options: &Options) -> Result<bool> {
             "most": each(Memory { resident: end.most, ..end }),
         },
         "alone": over("alone"), "beside": over("beside"), "herd": over("herd"),
+        "exports": over("exports"), "exported": exports.load(Ordering::Relaxed),
         "fsync": { "p50": disk.quantile(0.5), "p99": disk.quantile(0.99), "max": disk.quantile(1.0) },
         "counted": counted, "all_counted": all_counted, "made": made, "status": status,
     });
     println!("{report}");
     Ok(all_counted)
+}
+
+/// Asks for everything that the server keeps, every second.
+async fn export_again_and_again(state: PathBuf, exports: Arc<AtomicU64>) {
+    while let Ok(Some(_)) = ask(&state).await {
+        exports.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// Slow writers and as many peers that send garbage, at rest until the switch is on. Returns how many connections each

@@ -1,14 +1,14 @@
-//! `recovery [DEVICES [ROUNDS]]`: how long a server takes to be there again.
+//! `recovery [DEVICES [ROUNDS]]`: how long a server takes to be there again, and what an export costs.
 
 use std::process::ExitCode;
 
-use fedspan_tests::recovery::{Report, measure};
+use fedspan_tests::recovery::{Export, Report, measure};
 
 const USAGE: &str = "usage: recovery [DEVICES [ROUNDS]]
 
 Makes the state of a campaign with DEVICES (default 10000) of a (64, 4) model: ROUNDS (default 10) rounds, and one in which all but one
 device have answered. Then starts fedspan-aggregator, which is to stand beside this program, on it 11 times, and says how long it
-takes until it listens, knows everything again, and has asked the last one for its answer. exit: 0 measured, 1 it could not be, 2 wrong arguments";
+takes until it listens, knows everything again, and has asked the last one for its answer; and what `export` costs while it runs. exit: 0 measured, 1 it could not be, 2 wrong arguments";
 
 const TIMES: usize = 11;
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         }
     };
     match measure(&server, devices, rounds, TIMES) {
-        Ok(Report { lines, bytes, times }) => {
+        Ok(Report { lines, bytes, times, export }) => {
             let milliseconds = |place: usize| times.get(place).map_or(0, |time| time.as_millis());
             println!(
                 "{devices} devices, {} updates in the middle of a round, {lines} lines of journal, {:.1} MB: it goes on after {} ms \
@@ -45,6 +45,12 @@ fn main() -> ExitCode {
                 bytes as f64 / 1e6,
                 milliseconds(TIMES / 2),
                 milliseconds(TIMES - 1)
+            );
+            let Export { took, client, server, bytes } = export;
+            let [client, server, bytes] = [client, server, bytes].map(|bytes| bytes as f64 / 1e6);
+            println!(
+                "export while it runs: {bytes:.1} MB in {} ms, with {client:.1} MB of memory, and {server:.1} MB more of the server's",
+                took.as_millis()
             );
             ExitCode::SUCCESS
         }

@@ -6,6 +6,7 @@ use super::Millis;
 use super::chaos::Disaster;
 use super::history::Violation;
 use super::plan::percent;
+use super::running::Out;
 use super::storage::Faults as DiskFaults;
 use super::world::{Event, World};
 
@@ -46,7 +47,7 @@ impl World<'_> {
         }
     }
 
-    pub fn strike(&mut self, now: Millis, disaster: Disaster) -> Result<(), Violation> {
+    pub fn strike(&mut self, now: Millis, disaster: Disaster, out: &mut Vec<Out>) -> Result<(), Violation> {
         match disaster {
             Disaster::ServerCrash(off) => {
                 if self.server.is_on() {
@@ -64,7 +65,7 @@ impl World<'_> {
                 self.server.disk.fail(DiskFaults::After(after));
                 self.queue.after(time, Event::DiskHeals);
             }
-            Disaster::ServerJump(by) => self.server.jump(by),
+            Disaster::ServerJump(by) => self.server.jump(now, by, out),
             Disaster::DeviceCrash(index, off) => {
                 if self.device(index).is_on() {
                     self.cut(now, index, off);

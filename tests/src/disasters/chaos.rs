@@ -40,9 +40,6 @@ pub struct Faults {
     pub crashes: usize,
     /// Devices that lost their power.
     pub cuts: usize,
-    /// Times that an operator had to ask for fewer answers: so many devices had lost theirs with their power, which they give
-    /// once, that a round could not have as many as it was to wait for.
-    pub operator: usize,
 }
 
 /// A day.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use fedspan_aggregator::coordinator::Coordinator;
-use fedspan_aggregator::engine::{DeviceId, Opening, RoundRecord, Update};
-use fedspan_aggregator::journal::{Line, Outcome};
+use fedspan_aggregator::engine::{DeviceId, Opening, Update};
+use fedspan_aggregator::journal::{self, Committed, Line, Outcome};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 
@@ -108,8 +108,8 @@ impl History {
     }
 
     /// A round is over.
-    pub fn committed(&mut self, record: &RoundRecord) -> Result<(), Violation> {
-        let round = record.id.round;
+    pub fn committed(&mut self, record: &Committed) -> Result<(), Violation> {
+        let round = record.round;
         if self.committed.last().is_some_and(|last| *last >= round) {
             return Err(Violation::new(format!(
                 "round {round} was committed after {:?}",
@@ -162,7 +162,7 @@ impl History {
         let lines: Result<Vec<Line>, _> = text.iter().map(|line| serde_json::from_str(line)).collect();
         let lines = lines.map_err(|error| Violation::new(format!("the journal: {error}")))?;
         let mut counted = BTreeSet::new();
-        let mut open: BTreeSet<DeviceId> = BTreeSet::new();
+        let mut open: BTreeMap<DeviceId, u32> = BTreeMap::new();
         let (mut rounds, mut last) = (Vec::new(), 0);
         for (number, line) in (0..).zip(&lines) {
             match line {
@@ -176,18 +176,32 @@ impl History {
                     if self.revoked.get(&answer.device).is_some_and(|revoked| number >= *revoked) {
                         return wrong(format!("device {} counted after its key was revoked", answer.device));
                     }
-                    open.insert(answer.device);
+                    if open.insert(answer.device, answer.round).is_some() {
+                        return wrong(format!(
+                            "device {} counted under two numbers of round {}",
+                            answer.device, answer.round
+                        ));
+                    }
                 }
                 Line::Opened(opened) => {
                     if opened.round <= last {
                         return wrong(format!("round {} was opened after round {last}", opened.round));
                     }
+                    match opened.continues {
+                        None => open.clear(),
+                        Some(before) if before == last => {}
+                        Some(before) => {
+                            return wrong(format!(
+                                "round {} continues round {before}, not {last}",
+                                opened.round
+                            ));
+                        }
+                    }
                     last = opened.round;
-                    open.clear();
                 }
                 Line::Committed(committed) => {
                     let participants: BTreeSet<DeviceId> = committed.participants.iter().copied().collect();
-                    if participants != open || committed.participants.len() != open.len() {
+                    if !participants.iter().eq(open.keys()) || committed.participants.len() != open.len() {
                         return wrong(format!(
                             "round {} was committed with {participants:?} and had counted {open:?}",
                             committed.round
@@ -201,6 +215,21 @@ impl History {
                 }
                 _ => {}
             }
+        }
+        let mut kept: Vec<journal::Round> = Vec::new();
+        let past = coordinator.store().past().and_then(|past| {
+            past.rounds(|line| {
+                kept.extend(serde_json::from_str::<journal::Round>(line).ok());
+                true
+            })
+        });
+        past.map_err(|error| Violation::new(error.to_string()))?;
+        let same = |(kept, round): (&journal::Round, &Round)| {
+            let participants: BTreeSet<DeviceId> = kept.participants.iter().copied().collect();
+            kept.exchange == round.number && participants.iter().eq(round.counted.keys())
+        };
+        if kept.len() != rounds.len() || !kept.iter().zip(&rounds).all(same) {
+            return wrong("what is kept of the rounds is not what the journal says".to_owned());
         }
         for (device, round) in self.told.iter().chain(&self.again).chain(&self.heard) {
             if !counted.contains(&(*device, *round)) {

@@ -1,14 +1,14 @@
-//! Disasters, simulated: the real coordinator with its store on a disk that fails, the real connections, and real devices with
-//! their flash, under one queue of events and one seed. Time is virtual, nothing sleeps, and the same seed is the same world.
+//! Disasters, simulated: the real host with its store on a disk that fails, the real conversations, and real devices with their
+//! flash, under one queue of events and one seed. Time is virtual, nothing sleeps, and the same seed is the same world.
 //!
 //! ```text
-//!  Device (session, flash) <-- Link (loses, repeats, damages, delays) --> Server (connections, coordinator) -- Disk (tears, forgets)
+//!  Device (session, flash) <-- Link (loses, repeats, damages, delays) --> Server (conversations, host) -- Disk (tears, forgets)
 //!                      \_____________________ World: queue, chaos ______________________/
 //!                                                  |
 //!                                               History: what was promised, and what must be true of it
 //! ```
 //!
-//! What is not the real thing: sockets, and the loop around the coordinator (`server`), which stands for the server's own.
+//! What is not the real thing: sockets, their places, and the tasks that carry bytes, messages and commands (`running`).
 
 mod befall;
 mod chaos;
@@ -21,6 +21,7 @@ mod reference;
 mod report;
 mod running;
 mod server;
+mod tally;
 mod world;
 
 #[path = "../../../edge-client/tests/common/nor.rs"]

@@ -1,6 +1,6 @@
 //! What a seed decides before anything happens: the campaign, the fleet, its links.
 
-use fedspan_aggregator::config::{Fleet, RoundsSection};
+use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
 use fedspan_client::privacy::{NoiseMultiplier, Settings};
 use fedspan_client::store::record_len;
 use fedspan_sim::data::Dataset;
@@ -104,9 +104,6 @@ impl Plan {
         let min_count = usize::try_from(within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
         fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
         fleet.limits.idle = Duration::from_secs(30);
-        fleet.limits.hello = Duration::from_secs(5);
-        fleet.limits.frame = Duration::from_secs(10);
-        fleet.limits.repeat = Duration::from_secs(10);
         plan.is_encrypted = percent(random, 60);
         plan.is_line = percent(random, 40);
         plan.is_private = is_private;
@@ -144,10 +141,7 @@ impl Plan {
         let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
         let name = std::path::Path::new("");
         let mut fleet = campaign(&scenario, &dataset, name).map_err(|error| error.to_string())?;
-        fleet.limits.idle = Duration::from_secs(30);
-        fleet.limits.hello = Duration::from_secs(5);
-        fleet.limits.frame = Duration::from_secs(10);
-        fleet.limits.repeat = Duration::from_secs(10);
+        fleet.limits = defaults()?;
         let build = Build::of(&scenario, &dataset, scenario.seed, Seeds::Foreseeable(seed))
             .map_err(|error| error.to_string())?;
         Ok(Self {
@@ -161,6 +155,13 @@ impl Plan {
             is_line: false,
         })
     }
+}
+
+/// The limits of a server whose configuration says nothing of them: nobody who is honest is to be cut off by them for good.
+fn defaults() -> Result<Limits, String> {
+    let text = "[devices]\nexpected = 1\n[data]\nd = 5\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
+                step_size = 0.25\n";
+    Ok(Fleet::parse("disasters", text).map_err(|error| error.to_string())?.limits)
 }
 
 /// What is lost on the way costs as well: a device has a hundred times the budget that a calm campaign needs.

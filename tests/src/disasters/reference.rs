@@ -2,7 +2,7 @@
 //! declines, the others answer in order of their numbers. Whoever was asked, in which order answers came, and what was lost in
 //! between makes no difference to what a round makes of a set of updates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_aggregator::admission::Requirements;
@@ -18,10 +18,11 @@ use fedspan_sim::network::Joins;
 use super::history::Violation;
 use super::plan::Plan;
 
-/// A round as it was committed: its number, who counted, and the digest of the representation after it.
+/// A round as it was committed: its number, who counted under which of its numbers, and the digest of the representation
+/// after it.
 pub struct Round {
     pub number: u32,
-    pub counted: BTreeSet<DeviceId>,
+    pub counted: BTreeMap<DeviceId, u32>,
     pub representation: String,
 }
 
@@ -52,10 +53,10 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
         let mut events = Vec::new();
         for action in std::mem::take(&mut actions) {
             if let Action::Open(device, opening) = action {
-                events.push(match round.counted.contains(&device) {
-                    false => (1, device, declined(device, &opening)),
-                    true => {
-                        let update = updates.of(device, round.number, &opening)?;
+                events.push(match round.counted.get(&device) {
+                    None => (1, device, declined(device, &opening)),
+                    Some(number) => {
+                        let update = updates.of(device, *number, &opening)?;
                         (0, device, Event::Update(device, Update { id: opening.id, ..update }))
                     }
                 });
@@ -71,7 +72,8 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
             match action {
                 Action::Acknowledge(device, ack) => updates.acknowledged(*device, *ack),
                 Action::Commit(record) => {
-                    committed = record.participants.iter().copied().collect::<BTreeSet<_>>() == round.counted;
+                    let counted: BTreeSet<DeviceId> = record.participants.iter().copied().collect();
+                    committed = counted.iter().eq(round.counted.keys());
                 }
                 _ => {}
             }
@@ -148,7 +150,7 @@ impl Updates for Calm {
     }
 }
 
-impl Updates for std::collections::BTreeMap<(DeviceId, u32), Update> {
+impl Updates for BTreeMap<(DeviceId, u32), Update> {
     fn of(&mut self, device: DeviceId, number: u32, _: &Arc<Opening>) -> Result<Update, Violation> {
         let update = self.get(&(device, number)).cloned();
         update.ok_or_else(|| Violation::new(format!("device {device} has sent nothing for round {number}")))

@@ -26,7 +26,6 @@ impl Report {
         self.faults.disasters += other.faults.disasters;
         self.faults.crashes += other.faults.crashes;
         self.faults.cuts += other.faults.cuts;
-        self.faults.operator += other.faults.operator;
         self.time += other.time;
         self.events += other.events;
     }

@@ -1,29 +1,32 @@
-//! A server that runs: its coordinator, and the conversations of its devices.
+//! A server that runs: its host, the conversations with its devices, and what is between them. As the real server's tasks do, it
+//! carries bytes, messages and commands from one to the other, and decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use fedspan_aggregator::config::Limits;
-use fedspan_aggregator::connection::{Connection, Gate, Inbound};
-use fedspan_aggregator::coordinator::Coordinator;
-use fedspan_aggregator::engine::{Action, DeviceId, Event, Failure, Opening, RoundRecord, Update};
-use fedspan_protocol::message::{Ack, Privacy, ToDevice};
+use fedspan_aggregator::connection::Connection;
+use fedspan_aggregator::engine::{DeviceId, Opening, Update};
+use fedspan_aggregator::host::{
+    Command, Conversation, Gone, Host, HostError, Message, Next, Origin, Patience, Receiver, What,
+};
+use fedspan_aggregator::journal::Committed;
+use fedspan_protocol::message::Ack;
 
 use super::Millis;
+use super::tally::Tally;
 
 /// The device at the other end, and which of its links this is.
 pub type LinkKey = (usize, u64);
 
-/// Silence within an update in chunks after which the missing ones are asked for.
-const ASK_AGAIN: Millis = 1_000;
-
-/// What the server wants to be done, in this order.
+/// What the server wants to be done, in this order, and what is seen of it.
 #[derive(Debug)]
 pub enum Out {
     /// Bytes for a link.
     Bytes(LinkKey, Vec<u8>),
     /// A link that it closes.
     Closed(LinkKey),
+    /// When something is due on a link.
+    Due(LinkKey, Millis),
     /// A device is asked.
     Opened(Arc<Opening>),
     /// A device's update has come.
@@ -31,241 +34,209 @@ pub enum Out {
     /// A device is told what became of its update.
     Told(DeviceId, Ack),
     /// A round is over.
-    Committed(Box<RoundRecord>),
-    /// The campaign has failed.
-    Failed(Failure),
+    Committed(Committed),
 }
 
 /// What a crash ends.
-pub struct Running {
-    pub coordinator: Coordinator,
-    pub gate: Arc<Gate>,
-    pub peers: BTreeMap<LinkKey, Peer>,
-    /// The newest link of each device.
-    pub current: BTreeMap<DeviceId, LinkKey>,
-    /// The campaign's clock is that of the world, and this.
-    pub ahead: i64,
-    /// What has come while nothing could be written.
-    pub inbox: Vec<(LinkKey, Vec<u8>)>,
-    pub is_stalled: bool,
-    /// Links are lines.
-    pub is_line: bool,
-}
-
-impl std::fmt::Debug for Running {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Running")
-    }
-}
-
 #[derive(Debug)]
-pub struct Peer {
-    connection: Connection,
-    device: Option<DeviceId>,
-    began: Millis,
-    heard: Millis,
-    accepted: u32,
-    chunks: u32,
-    /// Since when a frame, or an update in chunks, has been unfinished, and when its chunks were last asked for.
-    unfinished: Option<Millis>,
-    asked: Option<Millis>,
-    unanswered: Option<(Millis, u64)>,
+pub struct Running {
+    pub host: Host,
+    pub tally: Tally,
+    patience: Patience,
+    peers: BTreeMap<LinkKey, Peer>,
+    /// Conversations that ever began.
+    begun: u64,
+    /// The host's clock is that of the world, and this.
+    ahead: i64,
+    /// What waits for the host.
+    inbox: VecDeque<Message>,
+    /// Links are lines.
+    is_line: bool,
 }
 
-impl Peer {
-    /// One that has said nothing.
-    pub fn new(connection: Connection, now: Millis) -> Self {
-        Self {
-            connection,
-            device: None,
-            began: now,
-            heard: now,
-            accepted: 0,
-            chunks: 0,
-            unfinished: None,
-            asked: None,
-            unanswered: None,
-        }
-    }
+/// A conversation, and what a task of the real server has besides.
+#[derive(Debug)]
+struct Peer {
+    conversation: Conversation,
+    commands: Receiver<Command>,
+    device: Option<DeviceId>,
+    /// When it is looked at next.
+    planned: Option<Millis>,
 }
 
 impl Running {
-    /// Looks at what time has brought: the engine's deadlines, and links that are silent.
-    pub fn check(&mut self, now: Millis, limits: &Limits, out: &mut Vec<Out>) {
-        let own = self.own(now);
-        if self.coordinator.engine().wake().is_some_and(|wake| wake <= own) {
-            self.coordinator.handle(own, Event::Tick);
+    /// A server that has just begun, with so many lines if links are lines.
+    pub fn new(
+        host: Host,
+        patience: Patience,
+        now: Millis,
+        lines: Option<usize>,
+        out: &mut Vec<Out>,
+    ) -> Self {
+        let tally = Tally::new(&host);
+        let ahead = -i64::try_from(now).unwrap_or(i64::MAX);
+        let (peers, inbox) = (BTreeMap::new(), VecDeque::new());
+        let is_line = lines.is_some();
+        let mut running = Self { host, tally, patience, peers, begun: 0, ahead, inbox, is_line };
+        for index in 0..lines.unwrap_or(0) {
+            running.begin(now, (index, 0));
+            running.attend(now, (index, 0), out);
         }
-        let milliseconds =
-            |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let (hello, idle) = (milliseconds(limits.hello), milliseconds(limits.idle));
-        let (frame, repeat) = (milliseconds(limits.frame), milliseconds(limits.repeat));
-        let mut ended = Vec::new();
-        let is_line = self.is_line;
-        for (link, peer) in &mut self.peers {
-            let silent = match peer.device {
-                None if is_line => false,
-                None => now >= peer.began + hello,
-                Some(_) => now >= peer.heard + idle,
-            };
-            let slow = peer.unfinished.is_some_and(|since| now >= since + frame);
-            if peer.connection.is_revoked() || silent || slow {
-                ended.push(*link);
-                continue;
-            }
-            let asked = peer.connection.unanswered();
-            let since = peer.unanswered.filter(|(_, before)| asked == Some(*before));
-            peer.unanswered = asked.map(|asked| since.unwrap_or((now, asked)));
-            if since.is_some_and(|(since, _)| now >= since + repeat) {
-                peer.unanswered = None;
-                peer.connection.open_again();
-            }
-            if let Some(since) = peer.unfinished.filter(|_| peer.connection.is_mid_update())
-                && now >= peer.asked.unwrap_or(since) + ASK_AGAIN
-            {
-                peer.asked = Some(now);
-                peer.connection.ask_missing();
-            }
-        }
-        for link in ended {
-            self.end(now, link, out);
-        }
-        self.flush(out);
+        running
     }
 
-    pub fn own(&self, now: Millis) -> Millis {
+    /// What the host's clock says.
+    fn own(&self, now: Millis) -> Millis {
         u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.ahead).unwrap_or(0)
     }
 
-    pub fn listen(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<Out>) {
-        let mut said = Vec::new();
-        let Some(peer) = self.peers.get_mut(&link) else { return };
-        peer.connection.receive(bytes, &mut said);
-        let accepted = peer.connection.traffic().frames.accepted;
-        let progress = std::mem::replace(&mut peer.accepted, accepted) != accepted;
-        if progress {
-            peer.heard = now;
-        }
-        let mid_update = peer.connection.is_mid_update();
-        let most = if mid_update { peer.chunks } else { 0 };
-        peer.chunks = most.max(peer.connection.chunks());
-        if !peer.connection.is_mid_message() {
-            peer.unfinished = None;
-        } else if peer.unfinished.is_none() || if mid_update { peer.chunks > most } else { progress } {
-            peer.unfinished = Some(now);
-            peer.asked = None;
-        }
-        for inbound in said {
-            self.judge(now, link, inbound, out);
-        }
-        self.flush(out);
+    /// When that is, which is not yet.
+    fn world(&self, now: Millis, own: Millis) -> Millis {
+        let at = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(self.ahead);
+        u64::try_from(at).unwrap_or(0).max(now + 1)
     }
 
-    fn judge(&mut self, now: Millis, link: LinkKey, inbound: Inbound, out: &mut Vec<Out>) {
+    /// Its clock jumps.
+    pub fn jump(&mut self, now: Millis, by: Millis, out: &mut Vec<Out>) {
+        self.ahead += i64::try_from(by).unwrap_or(0);
+        let links: Vec<LinkKey> = self.peers.keys().copied().collect();
+        links.into_iter().for_each(|link| self.elapse(now, link, out));
+    }
+
+    /// When the host wants to be woken.
+    pub fn wake(&self, now: Millis) -> Option<Millis> {
+        self.host.wake().map(|at| self.world(now, at))
+    }
+
+    /// Whether there is something that the host would listen to.
+    pub fn has_mail(&self) -> bool {
+        !self.inbox.is_empty() && !self.host.is_stalled()
+    }
+
+    /// The host's turn: what is due, and then what has come, which is made durable together.
+    pub fn turn(&mut self, now: Millis, out: &mut Vec<Out>) -> Result<(), HostError> {
         let own = self.own(now);
-        let Some(peer) = self.peers.get_mut(&link) else { return };
-        if peer.connection.key().is_some_and(|key| !key.is_accepted()) {
-            return self.end(now, link, out);
+        if self.host.wake().is_some_and(|at| at <= own) {
+            self.host.tick(own)?;
         }
-        let known = peer.device;
-        let event = match (inbound, known) {
-            (Inbound::Hello(hello), None) => {
-                peer.device = Some(hello.device);
-                let old = self.current.insert(hello.device, link).filter(|old| *old != link);
-                if let Some(old) = old {
-                    // The device is back before its old link was missed.
-                    self.peers.remove(&old);
-                    out.push(Out::Closed(old));
+        if self.has_mail() {
+            while let Some(message) = self.inbox.pop_front() {
+                self.tally.hears(&message);
+                self.host.take(own, message);
+            }
+            self.host.settle(own)?;
+        }
+        let links: Vec<LinkKey> = self.peers.keys().copied().collect();
+        links.into_iter().for_each(|link| self.obey(now, link, out));
+        Ok(())
+    }
+
+    /// A conversation does what the host wants.
+    fn obey(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+        loop {
+            let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.is_greeting()) else {
+                return;
+            };
+            match (peer.commands.try_recv(), peer.device) {
+                (Some(command), Some(device)) => {
+                    match &command {
+                        Command::Open(opening) => out.push(Out::Opened(Arc::clone(opening))),
+                        Command::Acknowledge(ack) => out.push(Out::Told(device, *ack)),
+                        Command::CloseRound(_) => {}
+                    }
+                    peer.conversation.obey(command);
                 }
-                return self.join(own, hello.device, hello.capabilities.privacy);
+                _ if peer.commands.is_closed() => peer.conversation.dismiss(),
+                _ => return,
             }
-            (Inbound::Hello(hello), Some(device)) if self.current.get(&device) == Some(&link) => {
-                return self.join(own, device, hello.capabilities.privacy);
-            }
-            (Inbound::Update(update), Some(device)) => {
-                out.push(Out::Heard(device, Box::new(update.clone())));
-                Event::Update(device, update)
-            }
-            (Inbound::Unread(id), Some(device)) => Event::Unread(device, id),
-            (Inbound::Decline(decline), Some(device)) => Event::Declined(device, decline),
-            (Inbound::Revoked | Inbound::Refused(_) | Inbound::Stranger, _) => {
-                self.send(link, out);
-                return self.end(now, link, out);
-            }
-            _ => return,
-        };
-        if known.and_then(|device| self.current.get(&device)) == Some(&link) {
-            self.coordinator.handle(own, event);
+            self.attend(now, link, out);
         }
     }
 
-    fn join(&mut self, own: Millis, device: DeviceId, privacy: Privacy) {
-        self.coordinator.heard_privacy(device, privacy);
-        self.coordinator.handle(own, Event::Joined(device));
+    /// A link begins.
+    pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+        self.begin(now, link);
+        self.attend(now, link, out);
+    }
+
+    fn begin(&mut self, now: Millis, link: LinkKey) {
+        let (number, own, gate) = (self.begun, self.own(now), self.host.gate());
+        self.begun += 1;
+        let connection = if self.is_line { Connection::lasting(gate) } else { Connection::new(gate) };
+        let from = Origin::Line("simulated".into());
+        let (conversation, commands) = Conversation::new(number, from, connection, self.patience, own);
+        self.peers.insert(link, Peer { conversation, commands, device: None, planned: None });
+    }
+
+    /// Bytes have come. False if there is no such link.
+    pub fn hear(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<Out>) -> bool {
+        let Some(peer) = self.peers.get_mut(&link) else { return false };
+        peer.conversation.receive(bytes);
+        self.attend(now, link, out);
+        true
+    }
+
+    /// Something may be due on a link.
+    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+        let own = self.own(now);
+        if let Some(peer) = self.peers.get_mut(&link) {
+            peer.planned = None;
+            peer.conversation.elapse(own);
+            self.attend(now, link, out);
+        }
+    }
+
+    /// A link has ended.
+    pub fn gone(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+        self.end(now, link, Gone::Closed, out);
+        self.attend(now, link, out);
+    }
+
+    /// Sees to everything on a link that can be seen to now.
+    fn attend(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+        let own = self.own(now);
+        let mut frame = Vec::new();
+        loop {
+            let Some(peer) = self.peers.get_mut(&link) else { return };
+            match peer.conversation.next(own, &mut frame) {
+                Next::Send => out.push(Out::Bytes(link, std::mem::take(&mut frame))),
+                Next::Admit => peer.conversation.admit(),
+                Next::Tell(what) => {
+                    match (&what, peer.device) {
+                        (What::Hello(device, ..), _) => peer.device = Some(*device),
+                        (What::Update(update), Some(device)) => out.push(Out::Heard(device, update.clone())),
+                        _ => {}
+                    }
+                    self.inbox.push_back(peer.conversation.message(what));
+                }
+                Next::Over(gone) => self.end(now, link, gone, out),
+                Next::Wait => break,
+            }
+        }
+        self.plan(now, link, out);
+    }
+
+    /// Plans the next look at a link, if that is sooner than the one that is planned.
+    fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+        let own = self.own(now);
+        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.conversation.due(own)) else { return };
+        let at = self.world(now, due);
+        if let Some(peer) = self.peers.get_mut(&link)
+            && peer.planned.is_none_or(|planned| at < planned)
+        {
+            peer.planned = Some(at);
+            out.push(Out::Due(link, at));
+        }
     }
 
     /// A conversation is over; on a line the next one begins.
-    pub fn end(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
-        let Some(peer) = self.peers.remove(&link) else { return };
+    fn end(&mut self, now: Millis, link: LinkKey, gone: Gone, out: &mut Vec<Out>) {
+        let Some(mut peer) = self.peers.remove(&link) else { return };
+        self.inbox.push_back(peer.conversation.message(What::Gone(gone)));
         if self.is_line {
-            let connection = Connection::lasting(Arc::clone(&self.gate));
-            self.peers.insert(link, Peer::new(connection, now));
+            self.begin(now, link);
         } else {
             out.push(Out::Closed(link));
-        }
-        if let Some(device) = peer.device
-            && self.current.get(&device) == Some(&link)
-        {
-            self.current.remove(&device);
-            let own = self.own(now);
-            self.coordinator.handle(own, Event::Left(device));
-        }
-    }
-
-    pub fn act(&mut self, action: Action, out: &mut Vec<Out>) {
-        let peer = |running: &Self, device| running.current.get(&device).copied();
-        match action {
-            Action::Open(device, opening) => {
-                if let Some(peer) = peer(self, device).and_then(|link| self.peers.get_mut(&link)) {
-                    peer.connection.open(&opening);
-                    peer.unanswered = None;
-                    out.push(Out::Opened(opening));
-                }
-            }
-            Action::Acknowledge(device, ack) => {
-                if let Some(peer) = peer(self, device).and_then(|link| self.peers.get_mut(&link)) {
-                    peer.connection.send(ToDevice::Ack(ack));
-                    out.push(Out::Told(device, ack));
-                }
-            }
-            Action::Close(device, id) => {
-                if let Some(peer) = peer(self, device).and_then(|link| self.peers.get_mut(&link)) {
-                    peer.connection.close_round(id);
-                }
-            }
-            Action::Commit(record) => out.push(Out::Committed(record)),
-            Action::Failed(failure) => out.push(Out::Failed(failure)),
-            Action::Finished => {}
-        }
-    }
-
-    pub fn flush(&mut self, out: &mut Vec<Out>) {
-        let links: Vec<LinkKey> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.connection.pending() > 0)
-            .map(|(link, _)| *link)
-            .collect();
-        for link in links {
-            self.send(link, out);
-        }
-    }
-
-    fn send(&mut self, link: LinkKey, out: &mut Vec<Out>) {
-        let Some(peer) = self.peers.get_mut(&link) else { return };
-        let mut frame = Vec::new();
-        while peer.connection.next_frame(&mut frame) {
-            out.push(Out::Bytes(link, std::mem::take(&mut frame)));
         }
     }
 }

@@ -19,8 +19,8 @@ use super::running::{LinkKey, Out};
 use super::server::Server;
 use super::storage::{Disk, Faults as DiskFaults};
 
-/// Time without progress after the last disaster until somebody looks after it, and until nothing will ever come of it.
-const PATIENCE: [Millis; 2] = [3_600_000, 2 * 3_600_000];
+/// Time without progress after the last disaster until nothing will ever come of it.
+const PATIENCE: Millis = 2 * 3_600_000;
 
 /// Bytes of a large fleet's disk, at most.
 const DISK: usize = 1 << 28;
@@ -30,17 +30,21 @@ const HOUR: Millis = 3_600_000;
 /// Bytes of a frame in which somebody asks for something, or answers.
 const LONG: usize = 60;
 
-/// Time between two looks at silent links.
-const LOOK: Millis = 250;
+/// Time after which something happens, if nothing else does.
+const BEAT: Millis = 10_000;
 
 /// What happens.
 #[derive(Debug)]
 pub enum Event {
     ServerBoot,
-    /// The disk has written.
+    /// The host comes to what waits for it.
     Settle,
-    /// The engine's time, or that of silent links.
+    /// The host's time.
     Look,
+    /// Nothing, for a while.
+    Beat,
+    /// Something may be due on a link of the server.
+    Due(LinkKey),
     DeviceBoot(usize),
     /// Only the newest counts.
     DeviceWake(usize, u64),
@@ -88,6 +92,8 @@ pub struct World<'a> {
     pub history: History,
     pub report: Report,
     pub settling: bool,
+    /// When the host is looked at next.
+    pub looks: Option<Millis>,
     pub is_healed: bool,
     pub watcher: &'a mut dyn Watcher,
 }
@@ -146,6 +152,7 @@ fn world(
         history: History::default(),
         report: Report::default(),
         settling: false,
+        looks: None,
         is_healed: false,
         watcher,
     };
@@ -187,7 +194,7 @@ impl World<'_> {
             self.queue.at(at, Event::Chaos(disaster));
         }
         self.queue.at(horizon, Event::Heal);
-        self.queue.at(0, Event::Look);
+        self.queue.at(0, Event::Beat);
     }
 
     fn go(mut self) -> Result<Report, Violation> {
@@ -214,8 +221,7 @@ impl World<'_> {
             if ends.is_some_and(|ends| now >= ends) {
                 break;
             }
-            let [looks, never] = PATIENCE.map(|patience| last.is_some_and(|last| now > last + patience));
-            if ends.is_none() && never {
+            if ends.is_none() && last.is_some_and(|last| now > last + PATIENCE) {
                 let open =
                     self.server.coordinator().and_then(|coordinator| coordinator.engine().open_round());
                 let open =
@@ -224,11 +230,6 @@ impl World<'_> {
                     "no progress: the campaign is in {:?} for hours, and open is {open:?}",
                     self.server.phase()
                 )));
-            }
-            if ends.is_none() && looks && self.server.ask_for_less() {
-                self.report.faults.operator += 1;
-                self.server.crash();
-                self.queue.at(now, Event::ServerBoot);
             }
         }
         self.end()
@@ -256,7 +257,9 @@ impl World<'_> {
     }
 
     fn happen(&mut self, now: Millis, event: Event) -> Result<(), Violation> {
-        if self.watcher.listens() && !matches!(event, Event::Look | Event::DeviceWake(..)) {
+        if self.watcher.listens()
+            && !matches!(event, Event::Look | Event::Beat | Event::Due(_) | Event::DeviceWake(..))
+        {
             let text = match &event {
                 Event::ToDevice(link, bytes) => format!("ToDevice {link:?} {} bytes", bytes.len()),
                 Event::ToServer(link, bytes) => format!("ToServer {link:?} {} bytes", bytes.len()),
@@ -267,27 +270,20 @@ impl World<'_> {
         let mut out = Vec::new();
         match event {
             Event::ServerBoot => {
-                if !self.server.is_on() && !self.server.boot(now, self.places.len())? {
+                if !self.server.is_on() && !self.server.boot(now, self.places.len(), &mut out)? {
                     self.queue.after(1_000, Event::ServerBoot);
                 }
-                self.settle_soon();
-                self.server.check(now, &mut out);
             }
             Event::Settle => {
                 self.settling = false;
-                self.server.settle(now, &mut out)?;
-                if self.server.is_stalled() {
-                    self.settling = true;
-                    self.queue.after(1_000, Event::Settle);
-                }
+                self.server.turn(now, &mut out)?;
             }
             Event::Look => {
-                self.server.check(now, &mut out);
-                let wake = self.server.wake(now).filter(|wake| *wake > now);
-                let next = (now + LOOK).min(wake.unwrap_or(Millis::MAX));
-                self.queue.at(next, Event::Look);
-                self.settle_soon();
+                self.looks = None;
+                self.server.turn(now, &mut out)?;
             }
+            Event::Beat => self.queue.after(BEAT, Event::Beat),
+            Event::Due(link) => self.server.elapse(now, link, &mut out),
             Event::DeviceBoot(index) => self.boot(now, index)?,
             Event::DeviceWake(index, wake) => {
                 if self.places.get(index).is_some_and(|place| place.wake == wake) {
@@ -301,13 +297,12 @@ impl World<'_> {
                 }
             }
             Event::ToServer(link, bytes) => {
-                if !self.server.hear(now, link, bytes, &mut out) {
+                if !self.server.hear(now, link, &bytes, &mut out) {
                     self.refuse(now, link);
                 }
-                self.settle_soon();
             }
             Event::Connect(link) => {
-                if !self.server.connect(now, link) {
+                if !self.server.connect(now, link, &mut out) {
                     self.refuse(now, link);
                 }
             }
@@ -325,11 +320,8 @@ impl World<'_> {
                     self.said(now, link.0, said)?;
                 }
             }
-            Event::Gone(link) => {
-                self.server.gone(now, link, &mut out);
-                self.settle_soon();
-            }
-            Event::Chaos(disaster) => self.strike(now, disaster)?,
+            Event::Gone(link) => self.server.gone(now, link, &mut out),
+            Event::Chaos(disaster) => self.strike(now, disaster, &mut out)?,
             Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
             Event::Heal => self.heal(now),
             Event::Hour(hour) => {
@@ -337,7 +329,9 @@ impl World<'_> {
             }
             Event::Hello => (0..self.places.len()).for_each(|index| self.reset(now, index)),
         }
-        self.obey(now, out)
+        self.obey(now, out)?;
+        self.plan(now);
+        Ok(())
     }
 
     /// The link that is meant, if it is still the newest of its device.
@@ -350,11 +344,17 @@ impl World<'_> {
         &mut self.places[index].device
     }
 
-    /// What waits for the disk is written a little later, all at once.
-    fn settle_soon(&mut self) {
-        if self.server.is_on() && !std::mem::replace(&mut self.settling, true) {
+    /// The host comes a little later to what waits for it, all at once, and in time to what is due.
+    fn plan(&mut self, now: Millis) {
+        if self.server.has_mail() && !std::mem::replace(&mut self.settling, true) {
             let wait = within(&mut self.random, 0, 30);
             self.queue.after(wait, Event::Settle);
+        }
+        if let Some(wake) = self.server.wake(now)
+            && self.looks.is_none_or(|looks| wake < looks)
+        {
+            self.looks = Some(wake);
+            self.queue.at(wake, Event::Look);
         }
     }
 
@@ -485,10 +485,8 @@ impl World<'_> {
                 Out::Heard(device, update) => self.history.sent(device, *update, self.plan.is_private)?,
                 Out::Opened(opening) => self.history.opened(&opening)?,
                 Out::Told(device, ack) => self.history.told(device, ack)?,
-                Out::Committed(record) => self.history.committed(&record)?,
-                Out::Failed(failure) => {
-                    return Err(Violation::new(format!("the campaign failed: {failure}")));
-                }
+                Out::Committed(committed) => self.history.committed(&committed)?,
+                Out::Due(link, at) => self.queue.at(at, Event::Due(link)),
             }
         }
         Ok(())

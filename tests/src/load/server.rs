@@ -56,13 +56,19 @@ impl ServerProcess {
         self.process.id()
     }
 
+    /// Its state directory.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.directory.join("state")
+    }
+
     /// Its status, a line of JSON.
     ///
     /// # Errors
     /// If it does not answer.
     pub async fn status(&self) -> Result<serde_json::Value> {
         let mut answer = String::new();
-        let state = self.directory.join("state");
+        let state = self.state();
         let asked = query(&state, "status", |line| {
             answer.push_str(line);
             Ok(())

@@ -4,4 +4,5 @@ pub mod adapter;
 pub mod exchange;
 pub mod keys;
 pub mod noise;
+pub mod status;
 pub mod unlock;

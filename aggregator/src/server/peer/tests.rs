@@ -5,13 +5,14 @@ use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToServer, Welcome,
 };
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use super::*;
 use crate::admission::Requirements;
 use crate::config::Fleet;
-use crate::server::mailbox;
+use crate::host::{COMMANDS, Sender, mailbox_memory};
 use crate::server::places::Places;
 
 /// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
@@ -39,7 +40,7 @@ fn fleet() -> Fleet {
 fn surroundings(fleet: &Fleet, inbox: mpsc::Sender<Message>) -> Surroundings {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
     let gate = Arc::new(Gate::plaintext(requirements(fleet), welcome));
-    Surroundings { gate, limits: fleet.limits, inbox }
+    Surroundings { gate, patience: Patience::from(&fleet.limits), clock: Clock::new(), inbox }
 }
 
 #[tokio::test]
@@ -55,7 +56,7 @@ async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
     let place = Places::new(&fleet.limits).enter(address).unwrap();
     let task = size_of_val(&run(0, socket, address, around, place));
     let on_heap = connection.memory_max() - size_of::<Connection>();
-    let commands = mailbox::memory::<Command>(COMMANDS);
+    let commands = mailbox_memory::<Command>(COMMANDS);
     // A round that is being written, an update that waits for the host, the rest of a read.
     let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
     let most = task + RUNTIME + TABLES + on_heap + commands + moving;
@@ -92,7 +93,7 @@ struct Begun {
     device: tokio::io::DuplexStream,
     commands: Sender<Command>,
     messages: mpsc::Receiver<Message>,
-    conversation: tokio::task::JoinHandle<Result<Gone, Gone>>,
+    conversation: tokio::task::JoinHandle<Gone>,
 }
 
 /// On a link that takes no more than 64 bytes at once.
@@ -129,7 +130,7 @@ async fn what_came_while_the_host_was_writing_came_in_time() {
             .is_ok_and(|n| n.unwrap() > 0)
         {}
         drop(commands);
-        assert_eq!(conversation.await.unwrap(), Ok(Gone::Ended));
+        assert_eq!(conversation.await.unwrap(), Gone::Ended);
     }
 }
 
@@ -179,10 +180,10 @@ async fn who_always_has_more_of_a_frame_is_cut_off_all_the_same() {
     let fleet = fleet();
     let (inbox, _messages) = mpsc::channel(16);
     let mut around = surroundings(&fleet, inbox);
-    around.limits.idle = Duration::from_millis(20);
+    around.patience.idle = 20;
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let place = Places::new(&fleet.limits).enter(address).unwrap();
     let link = Endless { hello: hello(), reads: 0 };
     let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
-    assert_eq!(peer.converse().await, Err(Gone::Idle));
+    assert_eq!(peer.converse().await, Gone::Idle);
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::messages::Gone;
-use super::privacy::PrivacyStatus;
+use super::{Gone, PrivacyStatus};
 use crate::connection::Traffic;
 use crate::engine::Counters;
 

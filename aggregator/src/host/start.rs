@@ -5,46 +5,53 @@ use std::sync::Arc;
 
 use fedspan_protocol::message::Welcome;
 use tokio::sync::{broadcast, watch};
-use tokio::time::Instant;
 
-use super::Host;
+use super::log::Throttle;
+use super::quota::Quota;
+use super::{ConnectionCounters, Host, HostError, Status};
 use crate::admission::Requirements;
 use crate::config::Fleet;
 use crate::connection::Gate;
-use crate::coordinator::{Campaign, Coordinator};
+use crate::coordinator::{Campaign, Coordinator, ResumeError};
 use crate::engine::Phase;
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk};
 use crate::privacy::{Delta, Minimum};
-use crate::server::ServeError;
-use crate::server::log::Throttle;
-use crate::server::status::{ConnectionCounters, Status};
 use crate::store::Store;
 
 impl Host {
-    pub(in crate::server) fn new(
+    /// A host for the campaign of a store, or for a new one, which gets this number. Without `keys`, and the source of the
+    /// server's nonces, frames are not encrypted and every device is believed. `file` is where a journal is also written for
+    /// other programs, if one is kept at all.
+    ///
+    /// Its caller's clock stands at 0 when this is done.
+    ///
+    /// # Errors
+    /// [`HostError`] if the stored campaign cannot be taken up.
+    pub fn new(
         fleet: &Fleet,
         store: Store,
         campaign: u64,
         keys: Option<(KeyDesk, Box<dyn Entropy>)>,
-    ) -> Result<Self, ServeError> {
+        file: Option<Journal>,
+    ) -> Result<Self, HostError> {
         let engine = fleet.engine();
         let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
             .with_privacy(fleet.privacy.map(Minimum::budget));
-        let directory = store.directory().to_owned();
-        let mut journal = if fleet.journal { Some(Journal::open(&directory)?) } else { None };
+        let mut journal = file.filter(|_| fleet.journal);
         let about = Campaign {
             configuration: fleet.fingerprint(),
             number: campaign,
             expected: fleet.expected,
-            journal: journal.as_ref().map(Journal::lines),
+            journal: fleet.journal.then(|| journal.as_ref().map_or(0, Journal::lines)),
         };
         let (coordinator, clock) = Coordinator::new(engine, store, &about)?;
         let campaign = coordinator.campaign();
         if let Some(journal) = &mut journal {
             // What is durable and had not come to the file.
-            journal.catch_up(&coordinator.store().journal(journal.lines())?);
+            let missing = coordinator.store().journal(journal.lines()).map_err(ResumeError::from)?;
+            journal.catch_up(&missing);
         }
         let checkpoint = coordinator.engine().checkpoint();
         let done = match checkpoint.done {
@@ -82,16 +89,13 @@ impl Host {
             done,
             peers: BTreeMap::new(),
             current: BTreeMap::new(),
-            updates: BTreeMap::new(),
-            updates_most: fleet.limits.updates,
-            counted_in: None,
+            quota: Quota::new(fleet.limits.updates),
             rounds_over: false,
             cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
             log: Throttle::default(),
             delta: fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta),
             privacy: None,
-            began: Instant::now(),
             clock,
             status,
             round_lines,
@@ -103,7 +107,7 @@ impl Host {
             host.rounds_are_over();
         }
         // The journal's first line, and a round that only waited for its end to be told.
-        host.settle()?;
+        host.settle(0)?;
         Ok(host)
     }
 }

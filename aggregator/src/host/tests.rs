@@ -13,13 +13,13 @@ use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 use zeroize::Zeroizing;
 
+use super::mailbox::mailbox;
 use super::*;
 use crate::algorithm::Tensor;
 use crate::config::Fleet;
 use crate::engine::{Opening, Update};
 use crate::journal;
 use crate::keys::{AcceptedKey, Cost, Entropy, KeyStore, KeyTable, Unlock};
-use crate::server::mailbox::{Receiver, mailbox};
 use crate::store::{KeyPlace, Store};
 
 fn host(state: &std::path::Path) -> Host {
@@ -28,7 +28,8 @@ fn host(state: &std::path::Path) -> Host {
 
 fn host_with(state: &std::path::Path, keys: Option<(KeyDesk, Box<dyn Entropy>)>) -> Host {
     let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
-    Host::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys).unwrap()
+    let file = Journal::open(state).unwrap();
+    Host::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
 }
 
 fn text(state: &std::path::Path) -> String {
@@ -100,13 +101,11 @@ impl KeyPlace for Place {
 #[test]
 fn a_full_disk_delays_acknowledgements() {
     let state = tempfile::tempdir().unwrap();
-    // A journal has a file, and this store has no directory.
-    let (disk, text) = (Disk::default(), format!("journal = false\n{}", text(state.path())));
+    let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let own = disk.clone();
-    let mut host =
-        Host::new(&fleet, Store::over(move || own.clone(), Place::default(), SysRng).unwrap(), 1, None)
-            .unwrap();
+    let store = Store::over(move || own.clone(), Place::default(), SysRng).unwrap();
+    let mut host = Host::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = mailbox(64);
     let (other, mut others) = mailbox(64);
     take(&mut host, 0, What::Hello(0, Privacy::None, sender));
@@ -115,11 +114,12 @@ fn a_full_disk_delays_acknowledgements() {
     disk.fills(true);
     take(&mut host, 0, update(&round));
     assert!(host.is_stalled() && host.status().stalled && !host.is_finished());
-    host.tick().unwrap();
+    assert_eq!(host.wake(), Some(WRITE_AGAIN));
+    host.tick(WRITE_AGAIN).unwrap();
     assert!(commands.try_recv().is_none(), "nothing is acknowledged that is not written");
-    assert_eq!((host.status().stalls, host.wake()), (1, host.stalled_until));
+    assert_eq!((host.status().stalls, host.wake()), (1, Some(2 * WRITE_AGAIN)));
     disk.fills(false);
-    host.tick().unwrap();
+    host.tick(2 * WRITE_AGAIN).unwrap();
     assert!(!host.status().stalled);
     let acknowledged =
         |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
@@ -151,9 +151,13 @@ fn take(host: &mut Host, peer: u64, what: What) {
 }
 
 fn take_under(host: &mut Host, peer: u64, key: Option<&Arc<AcceptedKey>>, what: What) {
+    host.take(0, message(peer, key, what));
+    host.settle(0).unwrap();
+}
+
+fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: What) -> Message {
     let from = Origin::Address(([192, 0, 2, 7], 4410).into());
-    host.take(Message { peer, from, key: key.cloned(), what, traffic: Default::default() });
-    host.settle().unwrap();
+    Message { peer, from, key: key.cloned(), what, traffic: Default::default() }
 }
 
 /// An update of zeros.
@@ -232,6 +236,26 @@ fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one
         "the round is committed, the next one is open"
     );
     assert_eq!(host.status().connections.congested, 1);
+}
+
+/// That it has gone is what the host hears of it next: nobody has to wait for what it does not take.
+#[test]
+fn a_device_that_has_just_gone_is_not_one_that_takes_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = host(state.path());
+    let (honest, mut heard) = mailbox(16);
+    let (sender, gone) = mailbox(16);
+    take(&mut host, 0, What::Hello(0, Privacy::None, honest));
+    take(&mut host, 1, What::Hello(1, Privacy::None, sender));
+    let first = opened(&mut heard).pop().expect("a round");
+    drop(gone);
+    take(&mut host, 1, update(&first));
+    assert_eq!((host.status().connections.congested, host.status().connected), (0, 2));
+    take(&mut host, 1, What::Gone(Gone::Closed));
+    let status = host.status();
+    assert_eq!((status.connections.closed, status.connections.congested, status.connected), (1, 0, 1));
+    take(&mut host, 0, update(&first));
+    assert_eq!(host.done, 1, "its update counts");
 }
 
 /// `revoke` has returned, and then the host comes to what was waiting for it.
@@ -321,7 +345,6 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
         let left_out = own().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
         let left_out: u64 = left_out.map(|number| number.parse::<u64>().unwrap()).sum();
         assert_eq!(said as u64 + left_out, hellos, "{what}");
-        // A slow machine may need more than one window.
         assert!(said < 200, "{what}: {said} lines");
     }
     let status = host.status();
@@ -340,7 +363,7 @@ fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
         What::Update(Box::new(Update { id, samples: 0, skipped: 0, descriptors, tensors: Vec::new() }))
     };
     for _ in 0..3 {
-        for _ in 0..host.updates_most {
+        for _ in 0..host.quota.most {
             take(&mut host, 1, nothing());
         }
         assert_eq!(host.status().connections.over_quota, 0);
@@ -352,11 +375,11 @@ fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
     }
     assert!(is_over(&mut heard[1]));
     let connections = host.connections;
-    assert_eq!((connections.over_quota, connections.stale), (1, 99 - u64::from(host.updates_most)));
+    assert_eq!((connections.over_quota, connections.stale), (1, 99 - u64::from(host.quota.most)));
     host.journal = None;
     let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
     let lines = journal.lines().filter(|line| line.contains("\"device\":1")).count();
-    assert!(lines < 5 * host.updates_most as usize, "{lines} lines");
+    assert!(lines < 5 * host.quota.most as usize, "{lines} lines");
 }
 
 /// Sensors that saturate for a while, on all devices: each round is asked again, and each has a quota.
@@ -369,23 +392,80 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
     for (device, commands) in (0..).zip(senders) {
         take(&mut host, device, What::Hello(device, Privacy::None, commands));
     }
-    for _ in 0..40 {
+    for minute in 0..40 {
         let round = opened(&mut heard[0]).pop().expect("asked again");
         let _ = opened(&mut heard[1]);
         for device in 0..2 {
             let What::Update(mut update) = update(&round) else { continue };
             update.tensors[0].values.fill(1e30);
-            take(&mut host, device, What::Update(update));
+            host.take(minute * 60_000, message(device, None, What::Update(update)));
+            host.settle(minute * 60_000).unwrap();
         }
-        host.began -= std::time::Duration::from_secs(60);
-        host.tick().unwrap();
+        host.tick((minute + 1) * 60_000).unwrap();
     }
     let status = host.status();
     assert_eq!((status.connections.over_quota, status.updates.norm_over_bound), (0, 80));
     let round = opened(&mut heard[0]).pop().expect("asked again");
+    for device in 0..2 {
+        host.take(40 * 60_000, message(device, None, update(&round)));
+        host.settle(40 * 60_000).unwrap();
+    }
+    assert_eq!(host.done, 1);
+}
+
+/// A network that holds everything back, and then delivers it at once: hellos, each with an update that comes before the round
+/// was opened anew. None of them can count; the one after the last opening must.
+#[test]
+fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = host(state.path());
+    let boxes = [mailbox(99), mailbox(99)];
+    let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(&mut host, device, What::Hello(device, Privacy::None, commands));
+    }
+    let round = opened(&mut heard[1]).pop().expect("a round");
+    for _ in 0..2 * host.quota.most {
+        take(&mut host, 1, What::HelloAgain(Privacy::None));
+        take(&mut host, 1, What::Unread(round.id));
+    }
+    assert_eq!(opened(&mut heard[1]).len(), 2 * host.quota.most as usize, "it is asked again");
     take(&mut host, 0, update(&round));
     take(&mut host, 1, update(&round));
+    let status = host.status();
+    assert_eq!((host.done, status.updates.counted, status.connections.over_quota), (1, 2, 0));
+    // What is unread for another reason is answered, and has a quota.
+    for _ in 0..=host.quota.most {
+        take(&mut host, 1, What::Unread(round.id));
+    }
+    assert_eq!(host.status().connections.over_quota, 1);
+}
+
+/// The same, and the round has closed meanwhile: who is cut off for what came late comes back, and counts.
+#[test]
+fn late_updates_do_not_cost_a_device_the_next_round() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = host(state.path());
+    let boxes = [mailbox(99), mailbox(99), mailbox(99)];
+    let ([first, second, again], [mut heard, mut gone, mut back]) = unzip(boxes);
+    take(&mut host, 0, What::Hello(0, Privacy::None, first));
+    take(&mut host, 1, What::Hello(1, Privacy::None, second));
+    let old = opened(&mut heard).pop().expect("a round");
+    take(&mut host, 0, update(&old));
+    take(&mut host, 1, update(&old));
     assert_eq!(host.done, 1);
+    for _ in 0..2 * host.quota.most {
+        take(&mut host, 1, What::Unread(old.id));
+        take(&mut host, 1, update(&old));
+    }
+    assert!(is_over(&mut gone));
+    assert_eq!(host.status().connections.over_quota, 1);
+    take(&mut host, 1, What::Gone(Gone::Ended));
+    take(&mut host, 2, What::Hello(1, Privacy::None, again));
+    let new = opened(&mut back).pop().expect("the next round");
+    take(&mut host, 0, update(&new));
+    take(&mut host, 2, update(&new));
+    assert_eq!((host.done, host.status().connections.over_quota), (2, 1));
 }
 
 /// Old and new are accepted until a round closes; where none will, the old one is not accepted for ever.

@@ -1,7 +1,22 @@
-//! The task that owns the engine: turns peers' messages into events and the engine's actions into commands,
-//! commits finished rounds, publishes status.
+//! What owns the engine: turns the messages of conversations into events and the engine's actions into commands, makes durable
+//! what has happened, publishes status.
+//!
+//! No clock, no sockets, no threads, no runtime: the server drives it with real time and sockets, simulated disasters with
+//! virtual time and links that lose. Times are milliseconds since the host began, by its caller's clock.
+//!
+//! ```text
+//!  Conversation -- Message --> Host (Coordinator: Engine, Store) -- Command, through a mailbox --> Conversation
+//! ```
 
+mod conversation;
+mod log;
+mod mailbox;
+mod messages;
+mod privacy;
+mod quota;
+mod report;
 mod start;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -10,21 +25,36 @@ use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
-use tokio::time::Instant;
 
-use super::ServeError;
-use super::log::{Kind, Throttle};
-use super::mailbox::Sender;
-use super::messages::{Command, Gone, Message, Origin, What};
-use super::privacy::PrivacyStatus;
-use super::status::{ConnectionCounters, Status};
+use self::log::{Kind, Throttle};
+use self::quota::Quota;
 use crate::connection::Gate;
 use crate::coordinator::{Coordinator, ResumeError, Settled};
-use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase, RoundRecord};
+use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase};
 use crate::journal::Journal;
 use crate::keys::{KeyDesk, KeyStoreError};
 use crate::privacy::Delta;
 use crate::store::{Past, StoreError};
+
+pub use conversation::{Conversation, Next, Patience};
+pub use mailbox::{Receiver, Sender};
+pub use messages::{Command, Gone, Message, Origin, What};
+pub use privacy::PrivacyStatus;
+pub use status::{ConnectionCounters, Status};
+
+#[cfg(test)]
+pub(crate) use {conversation::COMMANDS, mailbox::memory as mailbox_memory};
+
+/// A host cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The stored campaign cannot be taken up, or the store cannot be used any more.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// The campaign cannot go on.
+    #[error("the campaign stopped: {0}")]
+    Failed(#[from] Failure),
+}
 
 struct Peer {
     device: DeviceId,
@@ -33,7 +63,7 @@ struct Peer {
 }
 
 /// The engine with its surroundings.
-pub(super) struct Host {
+pub struct Host {
     coordinator: Coordinator,
     /// Where what was decided is written for other programs.
     journal: Option<Journal>,
@@ -44,11 +74,7 @@ pub(super) struct Host {
     peers: BTreeMap<u64, Peer>,
     /// The peer of each connected device: its newest connection.
     current: BTreeMap<DeviceId, u64>,
-    /// Updates that devices have sent since the last round was opened, and how many are looked at.
-    updates: BTreeMap<DeviceId, u32>,
-    updates_most: u32,
-    /// The number of the round that they are counted in.
-    counted_in: Option<RoundId>,
+    quota: Quota,
     /// No round will close any more, and the keys know.
     rounds_over: bool,
     /// Devices that were cut off, of which the engine has not heard yet.
@@ -58,75 +84,87 @@ pub(super) struct Host {
     /// What epsilons are for, and what they were when the last round closed.
     delta: Delta,
     privacy: Option<Arc<PrivacyStatus>>,
-    began: Instant,
-    /// What the campaign's clock said then.
+    /// What the campaign's clock said when this began.
     clock: Millis,
     status: watch::Sender<Status>,
     round_lines: broadcast::Sender<String>,
     failure: Option<Failure>,
     /// When what cannot be written is tried again, and how often that has begun.
-    stalled_until: Option<Instant>,
+    stalled_until: Option<Millis>,
     stalls: u64,
 }
 
 /// How long until what could not be written is tried again.
-const WRITE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+const WRITE_AGAIN: Millis = 1_000;
 
-/// Waits for an instant; for ever if there is none.
-pub(super) async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("phase", &self.engine().phase()).finish_non_exhaustive()
     }
 }
 
 impl Host {
-    fn now(&self) -> Millis {
-        self.clock.saturating_add(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
-    }
-
-    pub(super) fn wake(&self) -> Option<Instant> {
+    /// When [`Self::tick`] is due, if nothing else happens.
+    #[must_use]
+    pub fn wake(&self) -> Option<Millis> {
         if self.is_stalled() {
             return self.stalled_until;
         }
-        let wake = self.engine().wake().into_iter().chain(self.log.due()).min();
-        wake.map(|at| self.began + std::time::Duration::from_millis(at.saturating_sub(self.clock)))
+        let wake = self.engine().wake().map(|at| at.saturating_sub(self.clock));
+        wake.into_iter().chain(self.log.due()).min()
     }
 
     /// What connections need to know.
-    pub(super) fn gate(&self) -> Arc<Gate> {
+    #[must_use]
+    pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
+    }
+
+    /// The engine, and what is durable of it.
+    #[must_use]
+    pub fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
     }
 
     fn engine(&self) -> &Engine {
         self.coordinator.engine()
     }
 
-    pub(super) fn is_finished(&self) -> bool {
+    /// Every known device has fitted its head.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
         self.engine().phase() == Phase::Finished && !self.is_stalled()
     }
 
-    pub(super) fn status_feed(&self) -> watch::Receiver<Status> {
+    /// The status now, and whenever it changes.
+    #[must_use]
+    pub fn status_feed(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
-    pub(super) fn round_feed(&self) -> broadcast::Receiver<String> {
+    /// A line of JSON for every round that is committed from now on.
+    #[must_use]
+    pub fn round_feed(&self) -> broadcast::Receiver<String> {
         self.round_lines.subscribe()
     }
 
     /// What is durable now.
-    pub(super) fn past(&self) -> Result<Past, StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn past(&self) -> Result<Past, StoreError> {
         self.coordinator.store().past()
     }
 
     /// A connection was closed as it came.
-    pub(super) fn dropped(&mut self) {
+    pub fn dropped(&mut self) {
         self.connections.dropped += 1;
         self.publish();
     }
 
-    pub(super) fn accept_failed(&mut self, error: &std::io::Error) {
-        if self.logs(Kind::AcceptFailed) {
+    /// The system did not hand over a connection.
+    pub fn accept_failed(&mut self, now: Millis, error: &std::io::Error) {
+        if self.logs(now, Kind::AcceptFailed) {
             tracing::warn!(%error, "accept failed");
         }
         self.connections.accept_errors += 1;
@@ -134,14 +172,13 @@ impl Host {
     }
 
     /// Lets all peers go: they write what is queued and close.
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         self.peers.clear();
         self.say_left_out(Millis::MAX);
     }
 
     /// Whether there is room in the log for one more line of this kind.
-    fn logs(&mut self, kind: Kind) -> bool {
-        let now = self.now();
+    fn logs(&mut self, now: Millis, kind: Kind) -> bool {
         self.say_left_out(now);
         self.log.admits(kind, now)
     }
@@ -152,21 +189,26 @@ impl Host {
         }
     }
 
-    pub(super) fn tick(&mut self) -> Result<(), ServeError> {
-        self.say_left_out(self.now());
+    /// Does what is due, as [`Self::wake`] has said.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub fn tick(&mut self, now: Millis) -> Result<(), HostError> {
+        self.say_left_out(now);
         if !self.is_stalled() {
-            self.event(Event::Tick);
+            self.event(now, Event::Tick);
         }
-        self.settle()
+        self.settle(now)
     }
 
-    /// What comes of it waits for [`Self::settle`].
-    pub(super) fn take(&mut self, message: Message) {
+    /// Hears a message. What comes of it waits for [`Self::settle`], as that of many can wait for the disk together. While the
+    /// host [is stalled](Self::is_stalled) messages wait outside.
+    pub fn take(&mut self, now: Millis, message: Message) {
         let Message { peer, from, key, what, traffic } = message;
         self.connections.passed(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
         if what.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
-            self.revoked(peer);
+            self.revoked(now, peer);
             return;
         }
         match (what, device) {
@@ -176,38 +218,43 @@ impl Host {
                     // The device is back before its old connection was missed.
                     self.peers.remove(&old);
                 }
-                if self.logs(Kind::Joined) {
+                if self.logs(now, Kind::Joined) {
                     tracing::info!(device, %from, "joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
-                self.joined(device, privacy)
+                self.joined(now, device, privacy)
             }
             (What::Refused(refusal), device) => {
-                if self.logs(Kind::Refused) {
+                if self.logs(now, Kind::Refused) {
                     tracing::warn!(device, %from, "refused: {refusal}");
                 }
             }
             (What::TurnedAway, _) => {
-                if self.logs(Kind::TurnedAway) {
+                if self.logs(now, Kind::TurnedAway) {
                     tracing::warn!(%from, "turned away: there is no place for one more device");
                 }
                 self.connections.turned_away += 1;
             }
-            (What::HelloAgain(privacy), Some(device)) => self.greeted_again(peer, device, privacy),
-            (What::Update(_) | What::Unread(_), Some(device)) if self.is_over_quota(device) => {
-                if self.logs(Kind::CutOff) {
-                    tracing::warn!(device, %from, "left: it sends update after update");
+            (What::HelloAgain(privacy), Some(device)) => self.greeted_again(now, peer, device, privacy),
+            (What::Update(update), Some(device)) => {
+                if self.is_over_quota(device, update.id, true) {
+                    self.over_quota(now, device, &from);
+                } else {
+                    self.event(now, Event::Update(device, *update));
                 }
-                self.connections.over_quota += 1;
-                self.cut_off(device);
             }
-            (What::Update(update), Some(device)) => self.event(Event::Update(device, *update)),
-            (What::Unread(id), Some(device)) => self.event(Event::Unread(device, id)),
+            (What::Unread(id), Some(device)) => {
+                if self.is_over_quota(device, id, false) {
+                    self.over_quota(now, device, &from);
+                } else {
+                    self.event(now, Event::Unread(device, id));
+                }
+            }
             (What::Decline(decline), Some(device)) => {
-                if self.logs(Kind::Declined) {
+                if self.logs(now, Kind::Declined) {
                     tracing::warn!(device, %from, round = decline.id.round, "declined: {}", decline.reason);
                 }
-                self.event(Event::Declined(device, decline))
+                self.event(now, Event::Declined(device, decline))
             }
             (What::Noise, _) => {}
             (What::Gone(gone), device) => {
@@ -217,8 +264,8 @@ impl Host {
                     && self.current.get(&device) == Some(&peer)
                 {
                     self.current.remove(&device);
-                    self.say_left(device, &from, gone);
-                    self.event(Event::Left(device));
+                    self.say_left(now, device, &from, gone);
+                    self.event(now, Event::Left(device));
                 }
             }
             // A message from a connection that has been replaced or cut off.
@@ -228,19 +275,19 @@ impl Host {
         }
     }
 
-    fn say_left(&mut self, device: DeviceId, from: &Origin, gone: Gone) {
-        if self.logs(Kind::Left) {
+    fn say_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: Gone) {
+        if self.logs(now, Kind::Left) {
             tracing::info!(device, %from, ?gone, "left");
         }
     }
 
     /// Something came under a key that is not accepted any more: it was waiting here when that was decided. It does not
     /// count, and its connection ends.
-    fn revoked(&mut self, peer: u64) {
+    fn revoked(&mut self, now: Millis, peer: u64) {
         self.connections.revoked_messages += 1;
         match self.peers.remove(&peer) {
             Some(known) if self.current.get(&known.device) == Some(&peer) => {
-                self.say_left(known.device, &known.from, Gone::Revoked);
+                self.say_left(now, known.device, &known.from, Gone::Revoked);
                 self.cut_off(known.device);
             }
             _ => {}
@@ -248,41 +295,49 @@ impl Host {
     }
 
     /// A device that is known has restarted, or has missed its welcome.
-    fn greeted_again(&mut self, peer: u64, device: DeviceId, privacy: Privacy) {
+    fn greeted_again(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
             return;
         }
         self.connections.welcomed_again += 1;
-        self.joined(device, privacy);
+        self.joined(now, device, privacy);
     }
 
-    fn joined(&mut self, device: DeviceId, privacy: Privacy) {
+    fn joined(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
         self.coordinator.heard_privacy(device, privacy);
         if self.is_fitting() {
             // Whoever comes back fits its head again, and no other round is opened.
-            self.updates.remove(&device);
+            self.quota.forget(device);
         }
-        self.event(Event::Joined(device));
+        self.event(now, Event::Joined(device));
     }
 
     /// What comes of it waits for [`Self::settle`].
-    fn event(&mut self, event: Event) {
-        let (now, ruined) = (self.now(), self.engine().counters().ruined);
-        self.coordinator.handle(now, event);
-        if self.engine().counters().ruined > ruined {
+    fn event(&mut self, now: Millis, event: Event) {
+        let before = self.engine().counters();
+        self.coordinator.handle(self.clock.saturating_add(now), event);
+        let after = self.engine().counters();
+        if after.ruined > before.ruined {
             tracing::warn!("the updates of a round left no representation of full width; it is asked again");
+        }
+        if after.renamed > before.renamed {
+            tracing::warn!("devices have lost their answers to a round; it goes on under another number");
         }
         self.follow_rounds();
     }
 
-    /// Makes durable what has happened, and does what follows from it.
-    pub(super) fn settle(&mut self) -> Result<(), ServeError> {
+    /// Makes durable what has happened, and does what follows from it. If it cannot be written for a while the host
+    /// [is stalled](Self::is_stalled).
+    ///
+    /// # Errors
+    /// [`HostError`]: the campaign cannot go on.
+    pub fn settle(&mut self, now: Millis) -> Result<(), HostError> {
         loop {
             let Settled { actions, lines } = match self.coordinator.settle() {
                 Ok(settled) => settled,
                 Err(error) if error.may_pass() => {
-                    self.stall(&error);
+                    self.stall(now, &error);
                     return Ok(());
                 }
                 Err(error) => return Err(ResumeError::from(error).into()),
@@ -294,14 +349,14 @@ impl Host {
                 journal.append(&lines);
             }
             for action in actions {
-                self.act(action)?;
+                self.act(now, action)?;
             }
             // The engine hears who was cut off; what follows may cut off others.
             if self.cut_off.is_empty() {
                 break;
             }
             while let Some(device) = self.cut_off.pop() {
-                self.event(Event::Left(device));
+                self.event(now, Event::Left(device));
             }
         }
         self.publish();
@@ -309,8 +364,8 @@ impl Host {
     }
 
     /// Nothing is acknowledged, and nobody is listened to, until what has happened can be written.
-    fn stall(&mut self, error: &StoreError) {
-        if self.stalled_until.replace(Instant::now() + WRITE_AGAIN).is_none() {
+    fn stall(&mut self, now: Millis, error: &StoreError) {
+        if self.stalled_until.replace(now.saturating_add(WRITE_AGAIN)).is_none() {
             tracing::error!(%error, "nothing is acknowledged until this can be written; trying every second");
             self.stalls += 1;
         }
@@ -318,18 +373,19 @@ impl Host {
     }
 
     /// What has happened cannot be written just now.
-    pub(super) fn is_stalled(&self) -> bool {
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
         self.stalled_until.is_some()
     }
 
-    fn act(&mut self, action: Action) -> Result<(), ServeError> {
+    fn act(&mut self, now: Millis, action: Action) -> Result<(), HostError> {
         match action {
-            Action::Open(device, opening) => self.command(device, Command::Open(opening)),
+            Action::Open(device, opening) => self.command(now, device, Command::Open(opening)),
             Action::Acknowledge(device, ack) => {
-                self.say_rejected(device, &ack);
-                self.command(device, Command::Acknowledge(ack));
+                self.say_rejected(now, device, &ack);
+                self.command(now, device, Command::Acknowledge(ack));
             }
-            Action::Close(device, id) => self.command(device, Command::CloseRound(id)),
+            Action::Close(device, id) => self.command(now, device, Command::CloseRound(id)),
             Action::Commit(record) => self.committed(&record),
             Action::Finished => {
                 if let Some(journal) = &mut self.journal {
@@ -346,13 +402,9 @@ impl Host {
         Ok(())
     }
 
-    /// A round that is opened, again or not, has a quota of its own. Where heads are fitted none closes any more.
+    /// A round that is opened has a quota of its own. Where heads are fitted none closes any more.
     fn follow_rounds(&mut self) {
-        let open = self.engine().open_round().map(|round| round.opening.id);
-        if open.is_some() && open != self.counted_in {
-            self.counted_in = open;
-            self.updates.clear();
-        }
+        self.quota.follow(self.coordinator.engine().open_round().map(|round| round.opening.id));
         if self.is_fitting() {
             self.rounds_are_over();
         }
@@ -377,74 +429,27 @@ impl Host {
         matches!(self.engine().phase(), Phase::FitHead | Phase::Finished)
     }
 
-    /// A round is durable.
-    fn committed(&mut self, record: &RoundRecord) {
-        if let Some(journal) = &mut self.journal {
-            journal.flush();
-        }
-        self.replaced(KeyDesk::round_closed);
-        let (label, number) = match record.phase {
-            Phase::Start(number) => ("start", number),
-            Phase::Train(number) => {
-                self.done = number;
-                ("training", number)
-            }
-            _ => ("other", 0),
-        };
-        tracing::info!(phase = label, round = number, participants = record.participants.len(), "committed");
-        if let Some(wanted) = record.short_of {
-            let answers = record.participants.len();
-            tracing::warn!(answers, wanted, "closed with fewer answers than it waited for");
-        }
-        if let (Some(change), true) = (record.change, record.ends_training && self.done < self.rounds) {
-            tracing::info!(round = self.done, change, "training ends: the representation moved little");
-        }
-        let mut line = serde_json::json!({
-            "phase": label,
-            "round": number,
-            "of": self.rounds,
-            "cohort": record.cohort,
-            "participants": record.participants,
-            "rejected": record.rejected,
-            "milliseconds": record.closed_at - record.opened_at,
-        });
-        if let (Some(change), Some(line)) = (record.change, line.as_object_mut()) {
-            line.insert("change".to_owned(), change.into());
-        }
-        self.account();
-        if let (Some(privacy), Some(line)) = (&self.privacy, line.as_object_mut()) {
-            line.insert("epsilon".to_owned(), privacy.epsilon.into());
-        }
-        // Nobody may be watching.
-        let _ = self.round_lines.send(line.to_string());
-    }
-
-    /// Brings what is said of privacy up to date: not with every message, since each device is looked at.
-    fn account(&mut self) {
-        self.privacy = PrivacyStatus::of(self.engine().ledger(), self.delta).map(Arc::new);
-    }
-
     /// The newest connection of a device.
     fn peer(&self, device: DeviceId) -> Option<&Peer> {
         self.current.get(&device).and_then(|peer| self.peers.get(peer))
     }
 
-    fn say_rejected(&mut self, device: DeviceId, ack: &Ack) {
+    fn say_rejected(&mut self, now: Millis, device: DeviceId, ack: &Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome
-            && self.logs(Kind::Rejected)
+            && self.logs(now, Kind::Rejected)
         {
             let from = self.peer(device).map(|known| tracing::field::display(&known.from));
             tracing::warn!(device, from, round = ack.id.round, "update rejected: {reason}");
         }
     }
 
-    fn command(&mut self, device: DeviceId, command: Command) {
+    fn command(&mut self, now: Millis, device: DeviceId, command: Command) {
         let Some(known) = self.peer(device) else { return };
-        if !known.commands.send(command) {
+        // Where nobody takes it any more the conversation is over, and has said so: that waits to be heard.
+        if !known.commands.send(command) && !known.commands.is_closed() {
             let from = known.from.clone();
-            // It does not read, or it is closing.
             self.connections.congested += 1;
-            if self.logs(Kind::CutOff) {
+            if self.logs(now, Kind::CutOff) {
                 tracing::warn!(device, %from, "left: it does not take what is sent to it");
             }
             self.cut_off(device);
@@ -460,45 +465,16 @@ impl Host {
         }
     }
 
-    /// Counts an update of a device, on whatever connection it comes.
-    fn is_over_quota(&mut self, device: DeviceId) -> bool {
-        let sent = self.updates.entry(device).or_default();
-        *sent = sent.saturating_add(1);
-        *sent > self.updates_most
+    /// Counts an update of a device. True: it is one too many.
+    fn is_over_quota(&mut self, device: DeviceId, id: RoundId, is_read: bool) -> bool {
+        self.quota.is_over(device, id, is_read, self.coordinator.engine().open_round())
     }
 
-    pub(super) fn status(&self) -> Status {
-        self.status.borrow().clone()
-    }
-
-    fn publish(&mut self) {
-        let engine = self.coordinator.engine();
-        let phase = match engine.phase() {
-            Phase::Waiting => "waiting",
-            Phase::Start(_) => "start",
-            Phase::Train(_) => "training",
-            Phase::FitHead => "fitting heads",
-            Phase::Finished => "finished",
-            Phase::Failed => "failed",
-        };
-        let (devices, connected) = engine.fleet();
-        let (answers, target) = engine
-            .open_round()
-            .map_or((0, 0), |round| (round.participants.len(), round.target.min(round.cohort.len())));
-        self.status.send_replace(Status {
-            phase: phase.to_owned(),
-            round: self.done,
-            rounds: self.rounds,
-            devices,
-            connected,
-            answers,
-            target,
-            updates: engine.counters(),
-            stalled: self.is_stalled(),
-            stalls: self.stalls,
-            journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
-            connections: self.connections,
-            privacy: self.privacy.clone(),
-        });
+    fn over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
+        if self.logs(now, Kind::CutOff) {
+            tracing::warn!(device, %from, "left: it sends update after update");
+        }
+        self.connections.over_quota += 1;
+        self.cut_off(device);
     }
 }

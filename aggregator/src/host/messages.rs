@@ -1,4 +1,4 @@
-//! What peers and the host say to each other.
+//! What conversations and the host say to each other.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,13 +11,16 @@ use crate::connection::Traffic;
 use crate::engine::{DeviceId, Opening, Update};
 use crate::keys::AcceptedKey;
 
-/// From a peer to the host.
+/// From a conversation to the host.
 #[derive(Debug)]
-pub(super) struct Message {
+pub struct Message {
+    /// Which conversation: another number for each that ever begins.
     pub peer: u64,
+    /// Where its device is.
     pub from: Origin,
     /// The key under which it came; `None` before there is one, and in plaintext.
     pub key: Option<Arc<AcceptedKey>>,
+    /// What there is to report.
     pub what: What,
     /// What has passed since the last message.
     pub traffic: Traffic,
@@ -25,7 +28,8 @@ pub(super) struct Message {
 
 /// Where a peer is, for the log.
 #[derive(Clone, Debug)]
-pub(super) enum Origin {
+pub enum Origin {
+    /// A socket's other end.
     Address(SocketAddr),
     /// A line, by its name.
     Line(Arc<str>),
@@ -40,9 +44,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What a peer reports.
+/// What a conversation reports.
 #[derive(Debug)]
-pub(super) enum What {
+pub enum What {
+    /// A device that may take part, and where it is told what to do.
     Hello(DeviceId, Privacy, Sender<Command>),
     /// The same device again, on the same connection.
     HelloAgain(Privacy),
@@ -50,12 +55,15 @@ pub(super) enum What {
     Refused(Refusal),
     /// It may take part, and there is no place for it.
     TurnedAway,
+    /// A whole update.
     Update(Box<Update>),
     /// An update for a round that is not open there.
     Unread(RoundId),
+    /// It will not answer a round.
     Decline(Decline),
     /// Nothing but noise.
     Noise,
+    /// The conversation is over; nothing comes after this.
     Gone(Gone),
 }
 
@@ -71,9 +79,9 @@ impl What {
     }
 }
 
-/// Why a connection ended.
+/// Why a conversation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
+pub enum Gone {
     /// The peer closed it, or the network did.
     Closed,
     /// No hello in time.
@@ -94,10 +102,13 @@ pub(super) enum Gone {
     Ended,
 }
 
-/// From the host to a peer.
+/// From the host to a conversation.
 #[derive(Debug)]
-pub(super) enum Command {
+pub enum Command {
+    /// The device is asked.
     Open(Arc<Opening>),
+    /// It is told what became of its update.
     Acknowledge(Ack),
+    /// It is told that a round is over.
     CloseRound(RoundId),
 }

@@ -1,12 +1,14 @@
-//! The way from the host to a peer: a bounded queue that takes memory for what is in it, and gives it back.
+//! The way from the host to a conversation: a bounded queue that takes memory for what is in it, and gives it back.
 //!
 //! There is one for every connected device, mostly empty: a channel that allocates blocks of its places, or all of
 //! them at once, would be the largest thing that the server keeps of a device.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::poll_fn;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker};
 
-use tokio::sync::Notify;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Places that are kept while nothing waits: an acknowledgement and the next round.
 const KEPT: usize = 2;
@@ -17,12 +19,27 @@ struct Queue<T> {
     most: usize,
     /// One of the two ends is gone.
     closed: bool,
+    /// Who has found nothing, and waits. Under the lock of what it waits for: nothing comes between its look and this.
+    waits: Option<Waker>,
+}
+
+impl<T> Queue<T> {
+    /// The next one if there is one; `Some(None)` if there will be none.
+    fn take(&mut self) -> Option<Option<T>> {
+        let next = self.waiting.pop_front();
+        if self.waiting.is_empty() && self.waiting.capacity() > KEPT {
+            self.waiting.shrink_to(KEPT);
+        }
+        match next {
+            Some(one) => Some(Some(one)),
+            None => self.closed.then_some(None),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Shared<T> {
     queue: Mutex<Queue<T>>,
-    filled: Notify,
 }
 
 impl<T> Shared<T> {
@@ -31,25 +48,25 @@ impl<T> Shared<T> {
     }
 }
 
-/// Dropping it closes the mailbox; what is in it can still be taken.
+/// The end that puts in. Dropping it closes the mailbox; what is in it can still be taken.
 #[derive(Debug)]
-pub(super) struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<Shared<T>>);
 
-/// Dropping it makes every further command fail.
+/// The end that takes. Dropping it makes every further command fail.
 #[derive(Debug)]
-pub(super) struct Receiver<T>(Arc<Shared<T>>);
+pub struct Receiver<T>(Arc<Shared<T>>);
 
 /// A mailbox for at most `most`.
 pub(super) fn mailbox<T>(most: usize) -> (Sender<T>, Receiver<T>) {
-    let queue = Queue { waiting: VecDeque::new(), most, closed: false };
-    let shared = Arc::new(Shared { queue: Mutex::new(queue), filled: Notify::new() });
+    let queue = Queue { waiting: VecDeque::new(), most, closed: false, waits: None };
+    let shared = Arc::new(Shared { queue: Mutex::new(queue) });
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
 impl<T> Sender<T> {
     /// Puts one in. False, and it is lost, if there is no room or nobody to take it.
     #[must_use]
-    pub(super) fn send(&self, one: T) -> bool {
+    pub(crate) fn send(&self, one: T) -> bool {
         let mut queue = self.0.queue();
         if queue.closed || queue.waiting.len() >= queue.most {
             return false;
@@ -58,54 +75,53 @@ impl<T> Sender<T> {
             queue.waiting.reserve_exact(KEPT);
         }
         queue.waiting.push_back(one);
-        drop(queue);
-        self.0.filled.notify_one();
+        wake(queue);
         true
+    }
+
+    /// Nobody takes anything any more.
+    #[must_use]
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.queue().closed
     }
 }
 
 impl<T> Receiver<T> {
     /// Waits for the next one. `None` once the sender is gone and nothing is left. Loses nothing if it is dropped
     /// while it waits.
-    pub(super) async fn recv(&mut self) -> Option<T> {
-        loop {
-            if let Some(taken) = self.take() {
-                return taken;
-            }
-            // Whoever fills it after that look leaves a permit here.
-            self.0.filled.notified().await;
-        }
+    pub(crate) async fn recv(&mut self) -> Option<T> {
+        poll_fn(|context| self.poll_recv(context)).await
     }
 
-    /// The next one if there is one; `Some(None)` if there will be none.
-    fn take(&mut self) -> Option<Option<T>> {
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         let mut queue = self.0.queue();
-        let next = queue.waiting.pop_front();
-        if queue.waiting.is_empty() && queue.waiting.capacity() > KEPT {
-            queue.waiting.shrink_to(KEPT);
+        if let Some(taken) = queue.take() {
+            return Poll::Ready(taken);
         }
-        match next {
-            Some(one) => Some(Some(one)),
-            None => queue.closed.then_some(None),
-        }
+        // It may be another task that waits now.
+        let before = queue.waits.replace(context.waker().clone());
+        drop(queue);
+        drop(before);
+        Poll::Pending
     }
 
-    #[cfg(test)]
-    pub(super) fn try_recv(&mut self) -> Option<T> {
-        self.take().flatten()
+    /// The next one, if there is one now.
+    pub fn try_recv(&mut self) -> Option<T> {
+        self.0.queue().take().flatten()
     }
 
-    /// Nothing more is put in.
-    #[cfg(test)]
-    pub(super) fn is_closed(&self) -> bool {
+    /// The sender is gone: what is left can be taken, and nothing comes after it.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
         self.0.queue().closed
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.0.queue().closed = true;
-        self.0.filled.notify_one();
+        let mut queue = self.0.queue();
+        queue.closed = true;
+        wake(queue);
     }
 }
 
@@ -114,13 +130,22 @@ impl<T> Drop for Receiver<T> {
         let mut queue = self.0.queue();
         queue.closed = true;
         // The sender may stay for long.
-        queue.waiting = VecDeque::new();
+        let left = (std::mem::take(&mut queue.waiting), queue.waits.take());
+        drop(queue);
+        drop(left);
     }
+}
+
+/// Wakes who waits, once nothing hinders it.
+fn wake<T>(mut queue: MutexGuard<'_, Queue<T>>) {
+    let waits = queue.waits.take();
+    drop(queue);
+    waits.into_iter().for_each(Waker::wake);
 }
 
 /// Bytes of a mailbox on the heap with so many in it.
 #[cfg(test)]
-pub(super) fn memory<T>(waiting: usize) -> usize {
+pub(crate) fn memory<T>(waiting: usize) -> usize {
     size_of::<Shared<T>>() + 2 * size_of::<usize>() + (waiting + KEPT) * size_of::<T>()
 }
 
@@ -153,9 +178,9 @@ mod tests {
             }
             drop(sender);
             while let Some(one) = model.pop_front() {
-                prop_assert_eq!(receiver.take(), Some(Some(one)));
+                prop_assert_eq!(receiver.0.queue().take(), Some(Some(one)));
             }
-            prop_assert_eq!(receiver.take(), Some(None));
+            prop_assert_eq!(receiver.0.queue().take(), Some(None));
         }
     }
 

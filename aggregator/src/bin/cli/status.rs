@@ -1,0 +1,85 @@
+//! `status` and `watch`: what a running server says of itself, or what its files know.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use fedspan_aggregator::engine::Phase;
+use fedspan_aggregator::server::query;
+use fedspan_aggregator::store::{self, Stored};
+
+use crate::{FAILED, complain, print, printed};
+
+/// A line from the server, or from its files.
+pub async fn status(state: &Path) -> ExitCode {
+    let mut answer = None;
+    let asked = query(state, "status", |line| {
+        answer = Some(line.to_owned());
+        Ok(())
+    });
+    let told = match asked.await {
+        Ok(Some(())) => {
+            answer.ok_or_else(|| "the server hung up before it had answered".to_owned()).and_then(said)
+        }
+        Ok(None) => return from_files(state),
+        Err(error) => Err(error.to_string()),
+    };
+    match told {
+        Ok(line) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
+        Err(message) => complain(FAILED, &format!("{}: {message}", state.display())),
+    }
+}
+
+/// A line of the server, which may be a refusal.
+fn said(line: String) -> Result<String, String> {
+    match serde_json::from_str::<serde_json::Value>(&line) {
+        Ok(value) => match value.get("error").and_then(serde_json::Value::as_str) {
+            Some(error) => Err(format!("the server says: {error}")),
+            None => Ok(line),
+        },
+        Err(_) => Err("the server's answer makes no sense".to_owned()),
+    }
+}
+
+fn from_files(state: &Path) -> ExitCode {
+    match store::read(state) {
+        Ok(Some(stored)) => printed(print(&offline(&stored)).map(|()| ExitCode::SUCCESS), "standard output"),
+        Ok(None) => {
+            complain(FAILED, &format!("{}: no server is running and nothing is committed", state.display()))
+        }
+        Err(error) => complain(FAILED, &error.to_string()),
+    }
+}
+
+/// What the files know, in the words of a running server's status.
+fn offline(stored: &Stored) -> String {
+    let Some(checkpoint) = &stored.checkpoint else {
+        return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
+    };
+    let (start, round) = match checkpoint.done {
+        Phase::Start(number) => (number, 0),
+        Phase::Train(number) => (0, number),
+        _ => (0, 0),
+    };
+    serde_json::json!({
+        "phase": "not running",
+        "round": round,
+        "start_rounds": start,
+        "training_ended": checkpoint.ends_training(),
+        "exchange": stored.last().map_or(0, |id| id.round),
+        "is_open": checkpoint.open.is_some(),
+        "answers": stored.updates.len(),
+    })
+    .to_string()
+}
+
+/// A line after every round, as long as the server runs.
+pub async fn watch(state: &Path) -> ExitCode {
+    let asked = query(state, "watch", |line| print(&said(line.to_owned()).map_err(std::io::Error::other)?));
+    let code = asked.await.map(|answered| match answered {
+        Some(()) => ExitCode::SUCCESS,
+        None => {
+            complain(FAILED, &format!("{}: no server is running on this state directory", state.display()))
+        }
+    });
+    printed(code, &state.display().to_string())
+}

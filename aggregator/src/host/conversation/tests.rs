@@ -1,0 +1,306 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use fedspan_protocol::frame::encode;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Capabilities, Decline, DeclineReason, Hello, Model, Numeric, RoundId, ToServer, Welcome,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::admission::Requirements;
+use crate::config::Fleet;
+use crate::connection::Gate;
+
+const MODEL: Model = Model::linear(6, 2, 1);
+
+const PATIENCE: Patience = Patience { hello: 5_000, idle: 120_000, frame: 10_000, repeat: 7_000 };
+
+fn fleet() -> Fleet {
+    let text = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\n\
+                rounds = 3\nstep_size = 0.25\n";
+    Fleet::parse("fleet.toml", text).unwrap()
+}
+
+fn begin(lasting: bool, now: Millis) -> (Conversation, Receiver<Command>) {
+    let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
+    let gate = Arc::new(Gate::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
+    let connection = if lasting { Connection::lasting(gate) } else { Connection::new(gate) };
+    Conversation::new(7, Origin::Line("bench".into()), connection, PATIENCE, now)
+}
+
+fn frame(message: &ToServer) -> Vec<u8> {
+    let mut out = vec![0; 200];
+    let sent = encode(message, 0, |_| {}, &mut out).unwrap();
+    out.truncate(sent);
+    out
+}
+
+fn hello(device: u64) -> Vec<u8> {
+    let capabilities = Capabilities {
+        frame_limit: 256,
+        model: MODEL,
+        tasks: u16::MAX,
+        roles: u16::MAX,
+        encodings: u8::MAX,
+        numeric: Numeric::F32,
+        tensors: 2,
+        tensor_elements: 64,
+        total_elements: 64,
+        privacy: Privacy::None,
+    };
+    frame(&ToServer::Hello(Hello::new(device, capabilities)))
+}
+
+fn alive() -> Vec<u8> {
+    frame(&ToServer::Alive)
+}
+
+fn decline(round: u32) -> Vec<u8> {
+    let decline = Decline { id: RoundId { round, stage: 0 }, reason: DeclineReason::Device };
+    frame(&ToServer::Decline(decline))
+}
+
+/// What became of what came.
+#[derive(Debug, Default, PartialEq)]
+struct Became {
+    told: Vec<String>,
+    frames: Vec<u8>,
+    over: Option<Gone>,
+}
+
+/// Sees to everything; whoever says hello is admitted.
+fn attend(conversation: &mut Conversation, now: Millis, became: &mut Became) {
+    let mut frame = Vec::new();
+    loop {
+        match conversation.next(now, &mut frame) {
+            Next::Send => became.frames.extend_from_slice(&frame),
+            Next::Admit => conversation.admit(),
+            Next::Tell(what) => {
+                let message = conversation.message(what);
+                let name = match message.what {
+                    What::Hello(device, ..) => format!("hello {device}"),
+                    other => format!("{other:?}"),
+                };
+                became.told.push(name);
+            }
+            Next::Over(gone) => {
+                became.over = Some(gone);
+                return;
+            }
+            Next::Wait => return,
+        }
+    }
+}
+
+fn hear(conversation: &mut Conversation, now: Millis, bytes: &[u8]) -> Became {
+    let mut became = Became::default();
+    conversation.receive(bytes);
+    attend(conversation, now, &mut became);
+    became
+}
+
+/// Lets time pass until something is due, and says when that was.
+fn wait(conversation: &mut Conversation, now: Millis) -> (Millis, Became) {
+    let at = conversation.due(now).unwrap();
+    let mut became = Became::default();
+    conversation.elapse(at.saturating_sub(1));
+    attend(conversation, at.saturating_sub(1), &mut became);
+    assert_eq!(became, Became::default(), "nothing is due before");
+    conversation.elapse(at);
+    attend(conversation, at, &mut became);
+    (at, became)
+}
+
+fn over(gone: Gone) -> Became {
+    Became { over: Some(gone), ..Became::default() }
+}
+
+#[test]
+fn who_says_no_hello_is_given_up_however_much_it_talks() {
+    let (mut conversation, _commands) = begin(false, 100);
+    let became = hear(&mut conversation, 3_000, &alive());
+    assert_eq!(became, Became::default());
+    assert_eq!(wait(&mut conversation, 3_000), (5_100, over(Gone::NoHello)));
+}
+
+#[test]
+fn on_a_line_nobody_has_to_say_hello_in_time() {
+    let (mut conversation, _commands) = begin(true, 100);
+    let mut became = Became::default();
+    attend(&mut conversation, 100, &mut became);
+    assert!(!became.frames.is_empty(), "whoever is there is asked for a hello");
+    assert_eq!(conversation.due(100), None);
+    conversation.elapse(Millis::MAX);
+    assert_eq!(hear(&mut conversation, 1 << 40, &hello(3)).told, ["hello 3"]);
+    assert_eq!(wait(&mut conversation, 1 << 40), ((1 << 40) + PATIENCE.idle, over(Gone::Idle)));
+}
+
+#[test]
+fn silence_counts_from_what_last_made_sense() {
+    let (mut conversation, _commands) = begin(false, 0);
+    assert_eq!(hear(&mut conversation, 10, &hello(3)).told, ["hello 3"]);
+    assert_eq!(hear(&mut conversation, 50_000, &alive()), Became::default());
+    assert_eq!(hear(&mut conversation, 90_000, &[1, 2, 3, 0]), Became::default());
+    assert_eq!(wait(&mut conversation, 90_000), (50_000 + PATIENCE.idle, over(Gone::Idle)));
+}
+
+#[test]
+fn a_frame_that_does_not_end_ends_the_conversation() {
+    let (mut conversation, _commands) = begin(false, 0);
+    let _ = hear(&mut conversation, 10, &hello(3));
+    let bytes = alive();
+    for (second, byte) in (1..).zip(&bytes[..2]) {
+        assert_eq!(hear(&mut conversation, second * 1_000, &[*byte]), Became::default());
+    }
+    assert_eq!(wait(&mut conversation, 2_000), (1_000 + PATIENCE.frame, over(Gone::Slow)));
+}
+
+#[test]
+fn a_round_that_is_not_answered_is_sent_again() {
+    let (mut conversation, mut commands) = begin(false, 0);
+    let mut host = fleet().engine();
+    let mut actions = Vec::new();
+    host.handle(0, crate::engine::Event::Joined(3), &mut actions);
+    let Some(crate::engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
+    let id = opening.id;
+    let _ = hear(&mut conversation, 0, &hello(3));
+    conversation.obey(Command::Open(opening));
+    let mut first = Became::default();
+    attend(&mut conversation, 1_000, &mut first);
+    assert!(!first.frames.is_empty());
+    for again in 1..4 {
+        let (at, became) = wait(&mut conversation, 1_000 + (again - 1) * PATIENCE.repeat);
+        assert_eq!((at, &became.frames), (1_000 + again * PATIENCE.repeat, &first.frames));
+    }
+    let declined = hear(&mut conversation, 30_000, &decline(id.round));
+    assert_eq!(declined.told.len(), 1);
+    assert_eq!(wait(&mut conversation, 30_000), (30_000 + PATIENCE.idle, over(Gone::Idle)));
+    assert!(commands.try_recv().is_none() && commands.is_closed(), "nobody listens to the host any more");
+}
+
+#[test]
+fn hellos_without_end_are_a_flood_on_a_socket_and_restarts_on_a_line() {
+    for lasting in [false, true] {
+        let (mut conversation, _commands) = begin(lasting, 0);
+        let mut told = 0;
+        let over = (0..100).find_map(|now| {
+            let became = hear(&mut conversation, now, &hello(3));
+            told += became.told.len();
+            became.over
+        });
+        let (gone, most) = if lasting { (None, 100) } else { (Some(Gone::Flood), 17) };
+        assert_eq!((over, told), (gone, most));
+    }
+}
+
+#[test]
+fn noise_is_told_and_then_a_flood() {
+    let (mut conversation, _commands) = begin(false, 0);
+    let _ = hear(&mut conversation, 0, &hello(3));
+    let mut all = Became::default();
+    for now in 0..100 {
+        conversation.receive(&[9, 9, 9, 0]);
+        attend(&mut conversation, now, &mut all);
+        if all.over.is_some() {
+            assert_eq!(now, 64);
+            break;
+        }
+    }
+    assert_eq!(
+        (all.told.as_slice(), all.over),
+        (["Noise"; 4].map(String::from).as_slice(), Some(Gone::Flood))
+    );
+}
+
+#[test]
+fn who_is_turned_away_is_told_when_to_come_back_before_it_is_over() {
+    let (mut conversation, mut commands) = begin(false, 0);
+    let mut frame = Vec::new();
+    conversation.receive(&hello(3));
+    assert!(matches!(conversation.next(0, &mut frame), Next::Admit));
+    assert!(matches!(conversation.next(0, &mut frame), Next::Admit), "until it is answered");
+    conversation.turn_away();
+    assert!(matches!(conversation.next(0, &mut frame), Next::Send));
+    assert!(matches!(conversation.next(0, &mut frame), Next::Tell(What::TurnedAway)));
+    assert!(matches!(conversation.next(0, &mut frame), Next::Over(Gone::Ended)));
+    assert!(matches!(conversation.next(0, &mut frame), Next::Over(Gone::Ended)), "for good");
+    assert!(commands.try_recv().is_none());
+}
+
+#[test]
+fn who_is_let_go_hears_what_was_said_before() {
+    let (mut conversation, mut commands) = begin(false, 0);
+    let mut frame = Vec::new();
+    conversation.receive(&hello(3));
+    assert!(matches!(conversation.next(0, &mut frame), Next::Admit));
+    conversation.admit();
+    let Next::Tell(What::Hello(3, _, sender)) = conversation.next(0, &mut frame) else { panic!("a hello") };
+    let mut became = Became::default();
+    attend(&mut conversation, 0, &mut became);
+    let ack = Ack { id: RoundId { round: 1, stage: 0 }, outcome: AckOutcome::Late };
+    assert!(sender.send(Command::Acknowledge(ack)));
+    drop(sender);
+    assert!(commands.is_closed());
+    let said = became.frames.len();
+    while let Some(command) = commands.try_recv() {
+        conversation.obey(command);
+    }
+    attend(&mut conversation, 0, &mut became);
+    assert!(became.frames.len() > said && became.over.is_none());
+    conversation.dismiss();
+    attend(&mut conversation, 0, &mut became);
+    assert_eq!(became.over, Some(Gone::Ended));
+}
+
+/// What a device may say.
+fn said() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        Just(hello(3)),
+        Just(hello(4)),
+        Just(alive()),
+        (0u32..4).prop_map(decline),
+        prop::collection::vec(any::<u8>(), 0..40),
+    ]
+}
+
+proptest! {
+    /// A stream has no pieces: what comes of bytes does not depend on how many of them come at once.
+    #[test]
+    fn pieces_do_not_matter(
+        said in prop::collection::vec(said(), 0..30),
+        cuts in prop::collection::vec(1usize..60, 1..40),
+        lasting in any::<bool>(),
+    ) {
+        let bytes = said.concat();
+        let run = |pieces: &mut dyn FnMut(usize) -> usize| {
+            let (mut conversation, _commands) = begin(lasting, 0);
+            let mut became = Became::default();
+            attend(&mut conversation, 0, &mut became);
+            let (mut rest, mut piece) = (bytes.as_slice(), 0);
+            while !rest.is_empty() && became.over.is_none() {
+                let (now, later) = rest.split_at(pieces(piece).min(rest.len()));
+                (rest, piece) = (later, piece + 1);
+                conversation.receive(now);
+                attend(&mut conversation, 0, &mut became);
+            }
+            became
+        };
+        let whole = run(&mut |_| usize::MAX);
+        prop_assert_eq!(run(&mut |piece| cuts[piece % cuts.len()]), whole);
+    }
+
+    /// Bytes that come before others were seen to are seen to after them.
+    #[test]
+    fn what_comes_early_waits(said in prop::collection::vec(said(), 0..30)) {
+        let (mut one, _commands) = begin(false, 0);
+        let (mut other, _commands) = begin(false, 0);
+        let (mut became, mut early) = (Became::default(), Became::default());
+        one.receive(&said.concat());
+        said.iter().for_each(|bytes| other.receive(bytes));
+        attend(&mut one, 0, &mut became);
+        attend(&mut other, 0, &mut early);
+        prop_assert_eq!(became, early);
+    }
+}

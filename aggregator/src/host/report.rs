@@ -1,0 +1,94 @@
+//! What the host says of itself: a line for every round, and the status.
+
+use std::sync::Arc;
+
+use super::{Host, PrivacyStatus, Status};
+use crate::engine::{Phase, RoundRecord};
+use crate::journal::Journal;
+use crate::keys::KeyDesk;
+
+impl Host {
+    /// A round is durable.
+    pub(super) fn committed(&mut self, record: &RoundRecord) {
+        if let Some(journal) = &mut self.journal {
+            journal.flush();
+        }
+        self.replaced(KeyDesk::round_closed);
+        let (label, number) = match record.phase {
+            Phase::Start(number) => ("start", number),
+            Phase::Train(number) => {
+                self.done = number;
+                ("training", number)
+            }
+            _ => ("other", 0),
+        };
+        tracing::info!(phase = label, round = number, participants = record.participants.len(), "committed");
+        if let Some(wanted) = record.short_of {
+            let answers = record.participants.len();
+            tracing::warn!(answers, wanted, "closed with fewer answers than it waited for");
+        }
+        if let (Some(change), true) = (record.change, record.ends_training && self.done < self.rounds) {
+            tracing::info!(round = self.done, change, "training ends: the representation moved little");
+        }
+        let mut line = serde_json::json!({
+            "phase": label,
+            "round": number,
+            "of": self.rounds,
+            "cohort": record.cohort,
+            "participants": record.participants,
+            "rejected": record.rejected,
+            "milliseconds": record.closed_at - record.opened_at,
+        });
+        if let (Some(change), Some(line)) = (record.change, line.as_object_mut()) {
+            line.insert("change".to_owned(), change.into());
+        }
+        self.account();
+        if let (Some(privacy), Some(line)) = (&self.privacy, line.as_object_mut()) {
+            line.insert("epsilon".to_owned(), privacy.epsilon.into());
+        }
+        // Nobody may be watching.
+        let _ = self.round_lines.send(line.to_string());
+    }
+
+    /// Brings what is said of privacy up to date: not with every message, since each device is looked at.
+    pub(super) fn account(&mut self) {
+        self.privacy = PrivacyStatus::of(self.engine().ledger(), self.delta).map(Arc::new);
+    }
+
+    /// What there is to say of it all.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    pub(super) fn publish(&mut self) {
+        let engine = self.coordinator.engine();
+        let phase = match engine.phase() {
+            Phase::Waiting => "waiting",
+            Phase::Start(_) => "start",
+            Phase::Train(_) => "training",
+            Phase::FitHead => "fitting heads",
+            Phase::Finished => "finished",
+            Phase::Failed => "failed",
+        };
+        let (devices, connected) = engine.fleet();
+        let (answers, target) = engine
+            .open_round()
+            .map_or((0, 0), |round| (round.participants.len(), round.target.min(round.cohort.len())));
+        self.status.send_replace(Status {
+            phase: phase.to_owned(),
+            round: self.done,
+            rounds: self.rounds,
+            devices,
+            connected,
+            answers,
+            target,
+            updates: engine.counters(),
+            stalled: self.is_stalled(),
+            stalls: self.stalls,
+            journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
+            connections: self.connections,
+            privacy: self.privacy.clone(),
+        });
+    }
+}

@@ -1,0 +1,29 @@
+//! The server's clock, for everything that has none of its own: milliseconds since the server began.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::engine::Millis;
+
+/// Begins at 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn now(self) -> Millis {
+        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Waits until a time; for ever if there is none.
+    pub(super) async fn sleep_until(self, at: Option<Millis>) {
+        match at.and_then(|at| self.0.checked_add(Duration::from_millis(at))) {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Devices that lose an answer with their power cannot give it again: they have done the round, as far as they know. It goes on
+//! under another number for them, what has counted counts, and restarts of the server in between change nothing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use common::campaign::{Setup, honest, live, plain, result, setup};
+use common::storage::Disk;
+use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::engine::{Action, Event, Opening, Phase, Update};
+use fedspan_aggregator::journal::{Line, Outcome, Round};
+use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, RoundId};
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+/// A device as its flash and its memory are.
+#[derive(Default)]
+struct Device {
+    /// The last round of which an answer has left, or may have.
+    last: u32,
+    /// What is in memory, and not acknowledged.
+    pending: Option<Update>,
+    counted: BTreeSet<RoundId>,
+}
+
+struct World {
+    setup: Setup,
+    disk: Disk,
+    coordinator: Coordinator,
+    now: u64,
+    devices: Vec<Device>,
+    sent: VecDeque<Event>,
+    /// Answers that take their time.
+    later: Vec<(u64, Update)>,
+    random: ChaCha8Rng,
+    /// Answers that are still to be lost.
+    losses: u32,
+    renamed: u64,
+}
+
+impl World {
+    fn new(setup: Setup, seed: u64, losses: u32) -> Self {
+        let disk = Disk::new(seed);
+        let coordinator = Self::server(&setup, &disk);
+        let devices = (0..setup.fleet_size).map(|_| Device::default()).collect();
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        let (sent, later) = (VecDeque::new(), Vec::new());
+        let mut world =
+            Self { setup, disk, coordinator, now: 0, devices, sent, later, random, losses, renamed: 0 };
+        world.join();
+        world
+    }
+
+    fn server(setup: &Setup, disk: &Disk) -> Coordinator {
+        let campaign = Campaign {
+            configuration: "a = 1".to_owned(),
+            number: 7,
+            expected: setup.fleet_size,
+            journal: Some(0),
+        };
+        Coordinator::new(setup.engine(), disk.store(), &campaign).unwrap().0
+    }
+
+    fn join(&mut self) {
+        self.sent = (0..self.setup.fleet_size as u64).map(Event::Joined).collect();
+        self.later.clear();
+    }
+
+    fn opened(&mut self, id: u64, opening: &Arc<Opening>) {
+        let device = &mut self.devices[usize::try_from(id).unwrap()];
+        let uploads = !opening.request.expects.is_empty();
+        if let Some(pending) = device.pending.as_ref().filter(|pending| pending.id == opening.id) {
+            return self.sent.push_back(Event::Update(id, pending.clone()));
+        }
+        if uploads && opening.id.round <= device.last {
+            let reason = DeclineReason::RoundRepeated { last: device.last };
+            return self.sent.push_back(Event::Declined(id, Decline { id: opening.id, reason }));
+        }
+        device.last = opening.id.round;
+        let update = honest(id, opening);
+        let fate = self.random.next_u32() % 6;
+        if uploads && fate < 2 && self.losses > 0 {
+            self.losses -= 1;
+            device.pending = None;
+            // It may have been sent, or not.
+            if fate == 0 {
+                self.sent.push_back(Event::Update(id, update));
+            }
+            self.later.retain(|(device, _)| *device != id);
+            self.sent.extend([Event::Left(id), Event::Joined(id)]);
+        } else if uploads && fate == 5 {
+            device.pending = Some(update.clone());
+            self.later.push((id, update));
+        } else {
+            device.pending = Some(update.clone());
+            self.sent.push_back(Event::Update(id, update));
+        }
+    }
+
+    fn step(&mut self) {
+        let event = self.sent.pop_front().unwrap_or_else(|| {
+            // Nobody says anything: the time of something has come.
+            match self.coordinator.engine().wake() {
+                Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
+                    self.now = wake.max(self.now);
+                    Event::Tick
+                }
+                _ => {
+                    let (device, update) = self.later.pop().expect("something is left to wait for");
+                    Event::Update(device, update)
+                }
+            }
+        });
+        self.coordinator.handle(self.now, event);
+        for action in self.coordinator.settle().unwrap().actions {
+            match action {
+                Action::Open(device, opening) => self.opened(device, &opening),
+                Action::Acknowledge(device, ack) => {
+                    let device = &mut self.devices[usize::try_from(device).unwrap()];
+                    device.pending.take_if(|pending| pending.id == ack.id);
+                    if matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate) {
+                        device.counted.insert(ack.id);
+                    }
+                }
+                Action::Failed(failure) => panic!("{failure}"),
+                _ => {}
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        self.renamed += self.coordinator.engine().counters().renamed;
+        self.disk.cut();
+        self.coordinator = Self::server(&self.setup, &self.disk);
+        self.join();
+    }
+
+    fn finish(&mut self) {
+        let mut steps = 0;
+        while self.coordinator.engine().phase() != Phase::Finished {
+            self.step();
+            steps += 1;
+            assert!(steps < 20_000, "no end: {:?}", self.coordinator.engine().open_round());
+        }
+        self.renamed += self.coordinator.engine().counters().renamed;
+    }
+
+    /// Who counted in each committed round, and under which number; from the journal.
+    fn rounds(&self) -> Vec<(u32, BTreeMap<u64, u32>)> {
+        let lines = self.coordinator.store().journal(0).unwrap();
+        let (mut rounds, mut open, mut last) = (Vec::new(), BTreeMap::new(), 0);
+        for line in &lines {
+            match serde_json::from_str(line).unwrap() {
+                Line::Opened(opened) => {
+                    assert!(opened.round > last);
+                    match opened.continues {
+                        Some(before) => assert_eq!(before, last),
+                        None => open.clear(),
+                    }
+                    last = opened.round;
+                }
+                Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+                    assert_eq!(open.insert(answer.device, answer.round), None, "counted twice");
+                }
+                Line::Committed(committed) => {
+                    assert_eq!(committed.round, last);
+                    let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
+                    assert_eq!(participants, open.keys().copied().collect());
+                    rounds.push((last, std::mem::take(&mut open)));
+                }
+                _ => {}
+            }
+        }
+        rounds
+    }
+}
+
+/// Nobody can be done without.
+fn everybody(setup: Setup) -> Setup {
+    Setup {
+        deadline: setup.deadline.map(|_| 300),
+        patience: Some(70),
+        absence: 1_000,
+        min_count: setup.fleet_size,
+        fraction: None,
+        doubling: None,
+        ..setup
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn every_round_has_everybody_and_everybody_once(
+        setup in setup(), seed in any::<u64>(), losses in 0u32..40, lives in prop::collection::vec(1usize..40, 0..8),
+    ) {
+        let setup = everybody(setup);
+        let whole = live(Setup { deadline: None, ..setup }.engine(), setup.fleet_size as u64, usize::MAX);
+        prop_assert_eq!(whole.engine.phase(), Phase::Finished);
+        let mut world = World::new(setup, seed, losses);
+        for steps in lives {
+            for _ in 0..steps {
+                if world.coordinator.engine().phase() != Phase::Finished {
+                    world.step();
+                }
+            }
+            world.cut();
+        }
+        world.finish();
+        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+        let rounds = world.rounds();
+        prop_assert!(rounds.iter().all(|(_, counted)| counted.len() == setup.fleet_size));
+        for (device, own) in (0u64..).zip(&world.devices) {
+            for id in &own.counted {
+                let kept = rounds.iter().any(|(_, counted)| counted.get(&device) == Some(&id.round));
+                prop_assert!(kept || id.round > rounds.last().map_or(0, |(last, _)| *last), "{} {:?}", device, id);
+            }
+        }
+        // What was kept of the rounds says the same.
+        let mut kept: Vec<(u32, BTreeSet<u64>)> = Vec::new();
+        let take = |line: &str| {
+            let round: Round = serde_json::from_str(line).unwrap();
+            kept.push((round.exchange, round.participants.into_iter().collect()));
+            true
+        };
+        world.coordinator.store().past().unwrap().rounds(take).unwrap();
+        let told: Vec<(u32, BTreeSet<u64>)> =
+            rounds.into_iter().map(|(exchange, counted)| (exchange, counted.into_keys().collect())).collect();
+        prop_assert_eq!(kept, told);
+    }
+}
+
+/// A server that is started again in the middle of a round that has had several numbers knows them.
+#[test]
+fn a_round_has_as_many_numbers_as_it_needs() {
+    let setup = everybody(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });
+    let mut world = World::new(setup, 5, 60);
+    for _ in 0..1_000 {
+        world.step();
+        let open = world.coordinator.engine().open_round();
+        if open.is_some_and(|round| round.former.len() > 1 && !round.participants.is_empty()) {
+            break;
+        }
+    }
+    let round = world.coordinator.engine().open_round().unwrap();
+    let (id, first, counted) = (round.opening.id, round.first(), round.participants.clone());
+    assert!(id > first && !counted.is_empty(), "{id:?} {first:?} {counted:?}");
+    world.cut();
+    let round = world.coordinator.engine().open_round().unwrap();
+    assert_eq!((round.opening.id, round.first(), &round.participants), (id, first, &counted));
+    world.finish();
+    assert!(world.rounds().iter().any(|(_, counted)| counted.values().collect::<BTreeSet<_>>().len() > 1));
+}

@@ -1,0 +1,216 @@
+//! `status`, `watch`, `check` and `export` over every state that a state directory can be in: the answer, or one line that says why
+//! there is none.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::Scratch;
+use common::kept::{configuration, keep};
+use fedspan_aggregator::store::Store;
+use getrandom::SysRng;
+
+struct Place {
+    scratch: Scratch,
+    state: PathBuf,
+}
+
+impl Place {
+    /// A state below the scratch directory, which is not made.
+    fn new(state: &str) -> Self {
+        let scratch = Scratch::new();
+        let state = scratch.path().join(state);
+        std::fs::write(scratch.path().join("fleet.toml"), configuration(&state)).unwrap();
+        Self { scratch, state }
+    }
+
+    fn kept(state: &str) -> Self {
+        let place = Self::new(state);
+        keep(&place.state);
+        place
+    }
+
+    fn run(&self, command: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
+            .args(command)
+            .arg("--config")
+            .arg(self.scratch.path().join("fleet.toml"))
+            .output()
+            .unwrap()
+    }
+
+    fn export(&self) -> Output {
+        let out = self.scratch.path().join("out");
+        let output = self.run(&["export", "--out", &out.display().to_string()]);
+        assert_eq!(out.exists(), output.status.success());
+        let _ = std::fs::remove_dir_all(out);
+        output
+    }
+}
+
+fn refused(output: &Output, says: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(output.stdout.is_empty() && said.contains(says) && said.lines().count() == 1, "{says}: {said}");
+    assert!(said.starts_with("fedspan-aggregator: ") && !said.contains("panicked"), "{said}");
+}
+
+fn sound(place: &Place) {
+    let output = place.run(&["status"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("\"answers\":2"), "{output:?}");
+    assert!(said.contains("\"exchange\":3") && said.contains("not running"), "{said}");
+    assert!(place.export().status.success() && place.run(&["check"]).status.success());
+    refused(&place.run(&["watch"]), "no server is running on this state directory");
+}
+
+#[test]
+fn nothing_is_nothing() {
+    let place = Place::new("state");
+    for _ in 0..2 {
+        refused(&place.run(&["status"]), "no server is running and nothing is committed");
+        refused(&place.run(&["watch"]), "no server is running on this state directory");
+        refused(&place.run(&["check"]), "no campaign was begun here");
+        refused(&place.export(), "no campaign was begun here");
+        if !place.state.exists() {
+            std::fs::create_dir(&place.state).unwrap();
+        }
+    }
+    assert_eq!(std::fs::read_dir(&place.state).unwrap().count(), 0, "looking makes nothing");
+}
+
+#[test]
+fn a_file_where_a_directory_should_be() {
+    let place = Place::new("file/state");
+    std::fs::write(place.scratch.path().join("file"), b"text").unwrap();
+    for command in ["status", "watch", "check", "serve"] {
+        refused(&place.run(&[command]), "Not a directory");
+    }
+    refused(&place.export(), "Not a directory");
+}
+
+/// A server has lived there, or somebody has put something in its place.
+#[test]
+fn a_socket_to_which_nobody_listens() {
+    let place = Place::kept("state");
+    let socket = place.state.join("control.sock");
+    drop(UnixListener::bind(&socket).unwrap());
+    sound(&place);
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::write(&socket, b"no socket").unwrap();
+    sound(&place);
+}
+
+/// A path that is too long for a socket of its own is good enough for everything else.
+#[test]
+fn a_path_that_is_too_long_for_a_socket() {
+    let place = Place::kept(&"a-long-name/".repeat(12));
+    sound(&place);
+    let store = Store::open(&place.state, SysRng).unwrap();
+    for command in ["status", "check"] {
+        refused(&place.run(&[command]), "another server is running on this state directory");
+    }
+    refused(&place.export(), "another server is running on this state directory");
+    drop(store);
+    sound(&place);
+}
+
+/// Answers one client so.
+fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
+    std::fs::create_dir_all(state).unwrap();
+    let _ = std::fs::remove_file(state.join("control.sock"));
+    let listener = UnixListener::bind(state.join("control.sock")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+    })
+}
+
+#[test]
+fn a_server_that_hangs_up_or_refuses() {
+    let place = Place::new("state");
+    let cases = [
+        ("status", "", "the server hung up before it had answered"),
+        ("status", "{\"phase\":", "the server's answer makes no sense"),
+        (
+            "status",
+            "{\"error\":\"this server answers user 7 only\"}\n",
+            "the server says: this server answers user 7 only",
+        ),
+        (
+            "watch",
+            "{\"error\":\"this server answers user 7 only\"}\n",
+            "the server says: this server answers user 7 only",
+        ),
+    ];
+    for (command, answer, says) in cases {
+        let server = answering(&place.state, answer);
+        refused(&place.run(&[command]), says);
+        server.join().unwrap();
+    }
+    let server = answering(&place.state, "");
+    refused(&place.export(), "the server's answer was cut off");
+    server.join().unwrap();
+}
+
+/// Stores of other formats, whole and damaged ones.
+#[test]
+fn a_store_that_cannot_be_read() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
+    let place = Place::new("state");
+    std::fs::create_dir(&place.state).unwrap();
+    let file = place.state.join("campaign.redb");
+    std::fs::copy(golden, &file).unwrap();
+    let says = "it has format 3, and this version reads format 4";
+    for command in ["status", "check", "serve"] {
+        refused(&place.run(&[command]), says);
+    }
+    refused(&place.export(), says);
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    refused(&place.run(&["status"]), "campaign.redb");
+}
+
+/// Asked by somebody who may not.
+#[test]
+fn what_others_may_not_read() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let place = Place::kept("state");
+    // Permissions mean nothing to root, who may become somebody to whom they do.
+    let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
+    let program = place.scratch.path().join("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), &program).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        if is_root {
+            command.uid(65534).gid(65534);
+        }
+        command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")).output().unwrap()
+    };
+    let mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let out = place.scratch.path().join("out").display().to_string();
+    for (name, usual) in [("campaign.redb", 0o644), ("round.key", 0o600), ("", 0o755)] {
+        let path = place.state.join(name);
+        mode(&path, 0);
+        for command in [&["status"][..], &["check"], &["export", "--out", &out], &["serve"]] {
+            refused(&run(command), "ermission denied");
+        }
+        mode(&path, usual);
+    }
+    // Nor may they ask a server.
+    let listener = UnixListener::bind(place.state.join("control.sock")).unwrap();
+    mode(&place.state.join("control.sock"), 0);
+    for command in [&["status"][..], &["watch"], &["export", "--out", &out]] {
+        refused(&run(command), "ermission denied");
+    }
+    drop(listener);
+    sound(&place);
+}
