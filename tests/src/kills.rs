@@ -1,32 +1,23 @@
 //! A real server under load from real device sessions, killed again and again without warning. Whatever a device was told is
 //! held against what the server has kept, and everything that the server has decided is decided again from its journal.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::journal::{self, Line, Outcome};
-use fedspan_aggregator::store;
-use fedspan_protocol::frame::{Decoder, Fed, crc32c};
-use fedspan_protocol::limits::FRAME_LIMIT_MAX;
-use fedspan_protocol::message::{AckOutcome, ToDevice, decode};
 use fedspan_sim::device::{Identity, client_session, converse_over};
-use fedspan_sim::live::again;
 use fedspan_sim::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::fleet_of;
+use crate::told::{Kept, Tap, Told, examine};
 
 /// Devices.
 const DEVICES: usize = 50;
@@ -73,9 +64,6 @@ pub struct Report {
     pub recovery: [u128; 2],
 }
 
-/// (device, round): that it counts, as the device was told.
-type Told = Arc<Mutex<Vec<(u64, u32, AckOutcome)>>>;
-
 /// Kills the server `kills` times, then stops it and looks.
 ///
 /// # Errors
@@ -105,7 +93,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         if number == 0 {
             for index in 0..DEVICES {
                 let (scenario, dataset) = (scenario.clone(), Arc::clone(&dataset));
-                let (told, mut address) = (Arc::clone(&told), address.subscribe());
+                let (told, mut address) = (told.clone(), address.subscribe());
                 devices.spawn(async move {
                     let identity = Identity::plaintext(index as u64);
                     let Some(mut session) = client_session(&scenario, &dataset, index, identity, true) else {
@@ -118,7 +106,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
                             && let Ok(stream) = TcpStream::connect(at).await
                         {
                             let _ = stream.set_nodelay(true);
-                            let tap = Tap::new(stream, index as u64, Arc::clone(&told));
+                            let tap = Tap::new(stream, index as u64, told.clone());
                             let _ = converse_over(&mut session, tap, began).await;
                         }
                         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -148,10 +136,9 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
     let (mut child, _) = start(server, &config)?;
     let stopped = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     stopped.and_then(|_| child.wait()).map_err(|error| text(&error))?;
-    let told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let report = examine(&scenario, &state, &told)?;
+    let Kept { amid, rounds, counted } = examine(&scenario, &state, DEVICES, &told)?;
     std::fs::remove_dir_all(&directory).map_err(|error| text(&error))?;
-    Ok(Report { kills, recovery, ..report })
+    Ok(Report { kills, amid, rounds, counted, acknowledged: told.count(), recovery })
 }
 
 /// Starts a server, and waits until it listens.
@@ -168,128 +155,4 @@ pub fn start(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String
     }
     let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next()?.parse().ok());
     address.map(|address| (child, address)).ok_or_else(|| format!("the server said {line:?}"))
-}
-
-/// Holds what was told against what is kept.
-fn examine(scenario: &Scenario, state: &Path, told: &[(u64, u32, AckOutcome)]) -> Result<Report, String> {
-    let lines = journal::read(&state.join(journal::FILE)).map_err(|error| error.to_string())?;
-    let (mut counted, mut rounds, mut amid) = (BTreeSet::new(), 0, 0);
-    let mut open: BTreeSet<u64> = BTreeSet::new();
-    let mut representation = None;
-    for line in &lines {
-        match line {
-            Line::Answered(answer) if answer.outcome == Outcome::Counted => {
-                if !counted.insert((answer.device, answer.round)) {
-                    return Err(format!(
-                        "device {} was counted twice in round {}",
-                        answer.device, answer.round
-                    ));
-                }
-                open.insert(answer.device);
-            }
-            Line::Committed(committed) => {
-                rounds += 1;
-                let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
-                if participants != open || participants.len() != DEVICES {
-                    return Err(format!(
-                        "round {} was committed with others than it counted",
-                        committed.round
-                    ));
-                }
-                open.clear();
-                representation = Some(&committed.representation);
-            }
-            Line::Resumed(_) => amid += usize::from(!open.is_empty()),
-            _ => {}
-        }
-    }
-    let mut counts = BTreeSet::new();
-    for (device, round, outcome) in told {
-        if !counted.contains(&(*device, *round)) {
-            return Err(format!("device {device} was told {outcome:?} for round {round}, and that is lost"));
-        }
-        if *outcome == AckOutcome::Counted && !counts.insert((*device, *round)) {
-            return Err(format!("device {device} was told twice that it counts in round {round}"));
-        }
-    }
-    let replayed = again(scenario, &lines).map_err(|error| error.to_string())?.replay;
-    if let Some(difference) = replayed.difference() {
-        return Err(format!(
-            "the journal is decided otherwise after {} rounds:\n{difference}",
-            replayed.rounds()
-        ));
-    }
-    if replayed.rounds() != rounds {
-        return Err(format!("{} of {rounds} rounds were decided again", replayed.rounds()));
-    }
-    let stored = store::read(state).map_err(|error| error.to_string())?;
-    let checkpoint = stored.and_then(|stored| stored.checkpoint).ok_or("nothing is stored")?;
-    let bytes: Vec<u8> = checkpoint.state.iter().flat_map(|value| value.to_le_bytes()).collect();
-    if representation != Some(&format!("{:08x}", crc32c(&bytes))) {
-        return Err("the stored representation is not that of the last commit".to_owned());
-    }
-    Ok(Report { kills: 0, amid, rounds, counted: counted.len(), acknowledged: told.len(), recovery: [0; 2] })
-}
-
-/// A connection whose acknowledgements are written down.
-struct Tap {
-    stream: TcpStream,
-    device: u64,
-    decoder: Decoder<Vec<u8>>,
-    told: Told,
-}
-
-impl Tap {
-    fn new(stream: TcpStream, device: u64, told: Told) -> Self {
-        Self { stream, device, decoder: Decoder::new(vec![0; FRAME_LIMIT_MAX]), told }
-    }
-
-    fn hear(&mut self, mut input: &[u8]) {
-        loop {
-            match self.decoder.feed(&mut input) {
-                Fed::NeedMore => return,
-                Fed::Message(bytes) => {
-                    if let Ok((ToDevice::Ack(ack), _)) = decode::<ToDevice>(bytes)
-                        && matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate)
-                    {
-                        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-                        told.push((self.device, ack.id.round, ack.outcome));
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-impl AsyncRead for Tap {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let heard = buffer.filled().get(before..).unwrap_or_default().to_vec();
-        self.hear(&heard);
-        read
-    }
-}
-
-impl AsyncWrite for Tap {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

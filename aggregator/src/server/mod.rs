@@ -13,6 +13,7 @@ mod addresses;
 mod clock;
 mod control;
 mod line;
+mod listener;
 mod past;
 mod peer;
 mod places;
@@ -38,6 +39,7 @@ use crate::store::{Store, StoreError};
 
 pub use crate::host::{PrivacyStatus, Status};
 pub use control::query;
+pub use listener::Listener;
 pub use past::ask;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.
@@ -80,9 +82,9 @@ impl From<HostError> for ServeError {
 
 /// A server that listens but has not started.
 #[derive(Debug)]
-pub struct Server {
+pub struct Server<L = TcpListener> {
     fleet: Fleet,
-    listener: TcpListener,
+    listener: L,
     store: Store,
     campaign: u64,
     protection: Protection,
@@ -128,6 +130,23 @@ impl Server {
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
         Ok(Self { fleet, listener, store, campaign, protection, lines: Vec::new() })
     }
+}
+
+impl<L: Listener> Server<L> {
+    /// [`Server::bind`] with a listener that is there already: the configuration's address is not used.
+    ///
+    /// # Errors
+    /// [`ServeError`] if the state directory cannot be opened.
+    pub fn over(
+        fleet: Fleet,
+        listener: L,
+        campaign: u64,
+        entropy: impl Entropy + 'static,
+        protection: Protection,
+    ) -> Result<Self, ServeError> {
+        let store = Store::open(&fleet.state, entropy)?;
+        Ok(Self { fleet, listener, store, campaign, protection, lines: Vec::new() })
+    }
 
     /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
     /// The configuration's serial ports need not be added.
@@ -141,7 +160,7 @@ impl Server {
     /// [`ServeError::Listen`] if the system does not say.
     pub fn address(&self) -> Result<SocketAddr, ServeError> {
         let unknown = |error| ServeError::Listen { address: self.fleet.tcp.clone(), error };
-        self.listener.local_addr().map_err(unknown)
+        self.listener.address().map_err(unknown)
     }
 
     /// Serves until `shutdown` completes or the campaign fails; with `until_finished`, also until every
@@ -154,7 +173,7 @@ impl Server {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, listener, store, campaign, protection, lines: attached } = self;
+        let Self { fleet, mut listener, store, campaign, protection, lines: attached } = self;
         let limits = fleet.limits;
         let control = control::Control::bind(store.directory());
         let (desk, nonces) = match protection {

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -44,12 +43,11 @@ pub(super) struct Surroundings {
 /// device.
 pub(super) fn run(
     id: u64,
-    socket: TcpStream,
+    socket: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     around: Surroundings,
     place: Place,
 ) -> impl Future<Output = ()> {
-    let _ = socket.set_nodelay(true);
     let mut peer = Peer::new(id, Origin::Address(address), socket, around, Some(place));
     async move {
         let gone = peer.converse().await;

@@ -1,0 +1,219 @@
+//! The server's tokio shell on a network that is simulated ([turmoil](https://docs.rs/turmoil)) in virtual time: sockets, places,
+//! inbox, timers and tasks are the real ones, and so is the database; the server is stopped where it stands, and whoever talks to
+//! whom is cut off, held up, let go again. The same seed is the same run.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_aggregator::server::{Listener, Protection, Server};
+use fedspan_aggregator::{journal, store};
+use fedspan_protocol::frame::crc32c;
+use fedspan_sim::device::{Identity, client_session, converse_over};
+use fedspan_sim::run::{Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+use fedspan_tests::fleet_of;
+use fedspan_tests::told::{Kept, Tap, Told, examine};
+use getrandom::SysRng;
+use tokio::time::Instant;
+use turmoil::Sim;
+use turmoil::net::{TcpListener, TcpStream};
+
+const DEVICES: usize = 6;
+const ROUNDS: usize = 60;
+const SEEDS: u64 = 24;
+const PORT: u16 = 4410;
+
+const SCENARIO: &str = r#"
+seed = 5
+[data]
+kind = "linear-regression"
+clients = 6
+d = 20
+k = 2
+samples = 20
+noise_std = 0.1
+"#;
+
+const CAMPAIGN: &str = r#"
+[model]
+k = 2
+[algorithm]
+name = "fedrep"
+rounds = 60
+step_size = 0.25
+"#;
+
+struct Simulated(TcpListener);
+
+impl Listener for Simulated {
+    type Stream = TcpStream;
+
+    async fn accept(&mut self) -> std::io::Result<(TcpStream, std::net::SocketAddr)> {
+        self.0.accept().await
+    }
+
+    fn address(&self) -> std::io::Result<std::net::SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+fn scenario() -> Scenario {
+    Scenario::parse("shell", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario")
+}
+
+/// A device: comes back when its session says so, until its head is fitted.
+async fn device(scenario: Scenario, index: usize, told: Told) -> turmoil::Result {
+    let dataset = scenario.dataset(scenario.seed)?;
+    let mut session = client_session(&scenario, &dataset, index, Identity::plaintext(index as u64), true)
+        .ok_or("no client")?;
+    let began = Instant::now();
+    while !session.is_fitted() {
+        let again = match TcpStream::connect(("server", PORT)).await {
+            Ok(stream) => {
+                let tap = Tap::new(stream, index as u64, told.clone());
+                began + Duration::from_millis(converse_over(&mut session, tap, began).await.retry_at)
+            }
+            Err(_) => Instant::now() + Duration::from_millis(500),
+        };
+        tokio::time::sleep_until(again).await;
+    }
+    Ok(())
+}
+
+/// What befalls the network and the server, one thing after the other.
+fn befall(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turmoil::Result<bool> {
+    let one = format!("device-{}", random.bits() % DEVICES as u64);
+    let mut lasts = |most| Duration::from_millis(1 + random.bits() % most);
+    let (until, kind) = (sim.elapsed() + lasts(3_000), lasts(3).as_millis());
+    // Sooner than its patience ends: what is held comes in the end.
+    let until_released = sim.elapsed() + lasts(1_500);
+    match kind {
+        1 => sim.crash("server"),
+        2 => sim.partition("server", one.as_str()),
+        _ => sim.hold("server", one.as_str()),
+    }
+    let until = if kind == 3 { until_released } else { until };
+    let mut finished = false;
+    while !finished && sim.elapsed() < until {
+        finished = sim.step()?;
+    }
+    match kind {
+        1 => sim.bounce("server"),
+        2 => sim.repair("server", one.as_str()),
+        _ => sim.release("server", one.as_str()),
+    }
+    if let Some(count) = usize::try_from(kind - 1).ok().and_then(|kind| counts.get_mut(kind)) {
+        *count += 1;
+    }
+    Ok(finished)
+}
+
+/// Runs a campaign while things happen; the journal as it is written, what was kept, and what befell.
+fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn std::error::Error>> {
+    let scenario = scenario();
+    let dataset = Arc::new(scenario.dataset(scenario.seed)?);
+    let text = fleet_of(&scenario, &dataset, state, CAMPAIGN).replace("tcp = ", "plaintext = true\ntcp = ")
+        + "[rounds]\ndeadline = 0\n[limits]\nidle = 5\n";
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(seed)
+        .enable_tokio_io()
+        .enable_random_order()
+        .tick_duration(Duration::from_millis(2))
+        .min_message_latency(Duration::from_millis(1))
+        .max_message_latency(Duration::from_millis(40))
+        .simulation_duration(Duration::from_secs(3600))
+        .build();
+    sim.host("server", move || {
+        let text = text.clone();
+        async move {
+            let fleet = Fleet::parse("fleet.toml", &text).map_err(|problem| problem.to_string())?;
+            let listener = Simulated(TcpListener::bind(("0.0.0.0", PORT)).await?);
+            let server = Server::over(fleet, listener, 1, SysRng, Protection::Plaintext)?;
+            server.serve(std::future::pending(), false).await?;
+            Ok(())
+        }
+    });
+    let told = Told::default();
+    for index in 0..DEVICES {
+        sim.client(format!("device-{index}"), device(scenario.clone(), index, told.clone()));
+    }
+    let mut random = stream(seed, Purpose::Network, 0);
+    let mut counts = [0; 3];
+    let mut finished = false;
+    for _ in 0..40 {
+        let calm = sim.elapsed() + Duration::from_millis(random.bits() % 400);
+        while !finished && sim.elapsed() < calm {
+            finished = sim.step()?;
+        }
+        if finished || befall(&mut sim, &mut random, &mut counts)? {
+            break;
+        }
+    }
+    // All is well from here on.
+    while !finished {
+        finished = sim.step()?;
+    }
+    drop(sim);
+    let kept = examine(&scenario, state, DEVICES, &told)?;
+    Ok((std::fs::read_to_string(state.join(journal::FILE))?, kept, counts))
+}
+
+/// One seed, in a process of its own: tokio numbers tasks by the process, and ends them in an order that follows from their numbers.
+#[test]
+#[ignore = "run by the tests below; alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test shell -- --ignored --nocapture"]
+fn one() {
+    let seed = std::env::var("FEDSPAN_SEED").expect("FEDSPAN_SEED").parse().expect("a number");
+    let scenario = scenario();
+    let state = tempfile::tempdir().unwrap();
+    let (journal, kept, [crashes, partitions, holds]) =
+        campaign(seed, state.path()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert_eq!((kept.rounds, kept.counted), (ROUNDS, (ROUNDS + 1) * DEVICES), "seed {seed}");
+    let stored = store::read(state.path()).expect("readable").expect("a campaign");
+    let served = Matrix::from_column_slice(20, 2, &stored.checkpoint.expect("a checkpoint").state[..40]);
+    let served = orthonormal(&served).expect("full rank");
+    let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
+    let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&served), bits(simulated.representation.as_ref().unwrap()), "seed {seed}");
+    println!("\nseen {crashes} {partitions} {holds} {} {}", kept.amid, crc32c(journal.as_bytes()));
+}
+
+/// Crashes, partitions, holds, crashes in the middle of a round, and what the journal said.
+fn seen(seed: u64) -> [u64; 5] {
+    let ran = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "one", "--ignored", "--nocapture"])
+        .env("FEDSPAN_SEED", seed.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    let numbers = said.lines().find_map(|line| line.strip_prefix("seen ")).filter(|_| ran.status.success());
+    let numbers =
+        numbers.unwrap_or_else(|| panic!("seed {seed}: {said}{}", String::from_utf8_lossy(&ran.stderr)));
+    let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn a_campaign_on_a_bad_network_is_that_of_a_calm_one() {
+    let mut all = [0; 4];
+    for seed in 1..=SEEDS {
+        all.iter_mut().zip(seen(seed)).for_each(|(all, count)| *all += count);
+    }
+    let [crashes, partitions, holds, amid] = all;
+    println!(
+        "{SEEDS} seeds: {crashes} crashes, {amid} of them in the middle of a round, {partitions} partitions, {holds} holds"
+    );
+    assert!(amid > SEEDS && partitions > SEEDS && holds > SEEDS, "too little has happened: {all:?}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let once = seen(3);
+    assert_eq!(once, seen(3));
+    assert_ne!(once, seen(4));
+}
