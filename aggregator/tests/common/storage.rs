@@ -20,6 +20,8 @@ pub enum Faults {
     None,
     /// Every write and sync after so many.
     After(u32),
+    /// The power goes at the write, sync or change of the key after so many.
+    Cut(u32),
 }
 
 #[derive(Debug)]
@@ -44,6 +46,8 @@ struct Inner {
     random: ChaCha8Rng,
     /// Counts cuts: a server that was switched off writes nothing any more.
     life: u32,
+    /// Cuts at which something had not been synced.
+    torn: u32,
 }
 
 /// Shared with the storage that was made of it.
@@ -68,6 +72,7 @@ impl Disk {
             faults: Faults::None,
             random,
             life: 0,
+            torn: 0,
         })))
     }
 
@@ -119,11 +124,28 @@ impl Disk {
         self.inner().faults = faults;
     }
 
-    /// Each write since the last sync has come to the disk, or has not, or some of its sectors have: in any order.
+    /// The power goes.
     pub fn cut(&self) {
-        let mut inner = self.inner();
-        inner.life += 1;
-        let Inner { seen, durable, pending, random, .. } = &mut *inner;
+        self.inner().cut();
+    }
+
+    /// How often the power has gone.
+    pub fn cuts(&self) -> u32 {
+        self.inner().life
+    }
+
+    /// And how often when something had not been synced.
+    pub fn torn(&self) -> u32 {
+        self.inner().torn
+    }
+}
+
+impl Inner {
+    /// Each write since the last sync has come to the disk, or has not, or some of its sectors have: in any order.
+    fn cut(&mut self) {
+        self.life += 1;
+        self.torn += u32::from(!self.pending.is_empty());
+        let Self { seen, durable, pending, random, .. } = self;
         for write in pending.drain(..) {
             match (write, random.next_u32() % 3) {
                 (_, 0) => {}
@@ -148,7 +170,7 @@ impl Disk {
 impl Storage {
     fn inner(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let inner = self.disk.inner();
-        if inner.life == self.life { Ok(inner) } else { Err(std::io::Error::other("switched off")) }
+        if inner.life == self.life { Ok(inner) } else { Err(off()) }
     }
 
     fn changing(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
@@ -156,10 +178,19 @@ impl Storage {
         match &mut inner.faults {
             Faults::None => {}
             Faults::After(0) => return Err(std::io::ErrorKind::StorageFull.into()),
-            Faults::After(left) => *left -= 1,
+            Faults::Cut(0) => {
+                inner.faults = Faults::None;
+                inner.cut();
+                return Err(off());
+            }
+            Faults::After(left) | Faults::Cut(left) => *left -= 1,
         }
         Ok(inner)
     }
+}
+
+fn off() -> std::io::Error {
+    std::io::Error::other("switched off")
 }
 
 impl StorageBackend for Storage {
@@ -215,8 +246,10 @@ impl KeyPlace for Storage {
     }
 
     fn write(&self, key: &[u8]) -> std::io::Result<()> {
+        drop(self.inner()?);
         let failed = self.changing().err();
-        let mut inner = self.inner()?;
+        // Also when the power goes just now.
+        let mut inner = self.disk.inner();
         assert_eq!(inner.key, None, "where a key is");
         if failed.is_none() || inner.random.next_u32() % 2 == 0 {
             inner.key = Some(key.to_vec());
@@ -230,7 +263,7 @@ impl KeyPlace for Storage {
             return Ok(());
         }
         let failed = self.changing().err();
-        let mut inner = self.inner()?;
+        let mut inner = self.disk.inner();
         match inner.random.next_u32() % 3 {
             _ if failed.is_none() => inner.key = None,
             0 => inner.key = None,

@@ -75,16 +75,13 @@ fn one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
     match run(seed, kind, watcher) {
         Ok(report) => {
             println!(
-                "{} disasters, {} crashes of the server, {} of devices; {} rounds, {} updates counted, {} events; {:.0} hours in \
-                 {:.1} s",
-                report.faults.disasters,
-                report.faults.crashes,
-                report.faults.cuts,
+                "{} rounds, {} updates counted, {} events; {:.0} hours in {:.1} s\n{}",
                 report.rounds,
                 report.counted,
                 report.events,
                 report.time as f64 / 3.6e6,
-                began.elapsed().as_secs_f64()
+                began.elapsed().as_secs_f64(),
+                report.faults
             );
             ExitCode::SUCCESS
         }
@@ -128,14 +125,9 @@ fn many(first: u64, seeds: u64) -> ExitCode {
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let (rate, faster) = (seeds as f64 / seconds, report.time as f64 / 1000.0 / seconds);
     println!(
-        "{seeds} worlds, {violations} violations: {} disasters, {} crashes of the server, {} of devices; {} rounds, {} updates \
-         counted, {} events; {seconds:.1} s, {rate:.1} worlds a second, {faster:.0} times real time",
-        report.faults.disasters,
-        report.faults.crashes,
-        report.faults.cuts,
-        report.rounds,
-        report.counted,
-        report.events,
+        "{seeds} worlds, {violations} violations: {} rounds, {} updates counted, {} events; {seconds:.1} s, {rate:.1} worlds a \
+         second, {faster:.0} times real time\n{}",
+        report.rounds, report.counted, report.events, report.faults
     );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

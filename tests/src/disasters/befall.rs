@@ -13,7 +13,6 @@ use super::world::{Event, World};
 impl World<'_> {
     /// A device's power goes.
     pub fn cut(&mut self, now: Millis, index: usize, off: Millis) {
-        self.report.faults.cuts += 1;
         let heard = percent(&mut self.random, 50);
         let Some(place) = self.places.get_mut(index) else { return };
         place.device.die();
@@ -29,6 +28,21 @@ impl World<'_> {
             place.link.number += 1;
         }
         self.queue.at(now + off, Event::DeviceBoot(index));
+    }
+
+    /// The server's power goes, if it has not already.
+    pub fn power_off(&mut self, now: Millis, off: Millis) {
+        let faults = &mut self.report.faults;
+        faults.crashes += 1;
+        faults.inside += usize::from(self.server.is_cut());
+        self.server.crash();
+        faults.torn = usize::try_from(self.server.disk.torn()).unwrap_or(usize::MAX);
+        for index in 0..self.places.len() {
+            if let Some(place) = self.places.get(index).filter(|place| place.link.is_up) {
+                self.refuse(now, (index, place.link.number));
+            }
+        }
+        self.queue.after(off, Event::ServerBoot);
     }
 
     /// A link ends, on both sides.
@@ -51,15 +65,12 @@ impl World<'_> {
         match disaster {
             Disaster::ServerCrash(off) => {
                 if self.server.is_on() {
-                    self.report.faults.crashes += 1;
-                    self.server.crash();
-                    for index in 0..self.places.len() {
-                        if let Some(place) = self.places.get(index).filter(|place| place.link.is_up) {
-                            self.refuse(now, (index, place.link.number));
-                        }
-                    }
-                    self.queue.after(off, Event::ServerBoot);
+                    self.power_off(now, off);
                 }
+            }
+            Disaster::PowerCut(after, off) => {
+                self.server.disk.fail(DiskFaults::Cut(after));
+                self.off = off;
             }
             Disaster::DiskFull(after, time) => {
                 self.server.disk.fail(DiskFaults::After(after));
@@ -68,6 +79,7 @@ impl World<'_> {
             Disaster::ServerJump(by) => self.server.jump(now, by, out),
             Disaster::DeviceCrash(index, off) => {
                 if self.device(index).is_on() {
+                    self.report.faults.devices += 1;
                     self.cut(now, index, off);
                 }
             }
@@ -77,7 +89,8 @@ impl World<'_> {
                 self.wake(now, index)?;
             }
             Disaster::LinkReset(index) => {
-                if !self.plan.is_line {
+                if !self.plan.is_line && self.places.get(index).is_some_and(|place| place.link.is_up) {
+                    self.report.faults.links += 1;
                     self.reset(now, index);
                 }
             }
@@ -94,12 +107,17 @@ impl World<'_> {
             Disaster::Revocation(index) => {
                 let device = index as u64;
                 // A campaign begins when all have come.
-                let waits = matches!(self.server.phase(), None | Some(Phase::Waiting));
-                if waits && !self.is_healed {
+                // And what has begun is not forgotten once it is written.
+                let waits =
+                    self.server.is_stalled() || matches!(self.server.phase(), None | Some(Phase::Waiting));
+                if self.history.is_revoked(device) {
+                    // Once is enough.
+                } else if waits && !self.is_healed {
                     self.queue.after(1_000, Event::Chaos(disaster));
                 } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {
                     let lines = coordinator.lines();
                     if self.server.revoke(device)? {
+                        self.report.faults.revoked += 1;
                         self.history.revoked(device, lines);
                     }
                 }

@@ -11,6 +11,8 @@ use super::plan::{Kind, percent, within};
 pub enum Disaster {
     /// The server's power goes, for so long; what it had not synced is lost, or not, or torn.
     ServerCrash(Millis),
+    /// The same in the middle of what it writes: at the write, sync, or change of the round's key after so many.
+    PowerCut(u32, Millis),
     /// Its disk is full after so many more writes, for so long.
     DiskFull(u32, Millis),
     /// Its clock jumps.
@@ -29,17 +31,6 @@ pub enum Disaster {
     Blackout(Millis),
     /// A device's key counts no more.
     Revocation(usize),
-}
-
-/// How many of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Faults {
-    /// Of all kinds.
-    pub disasters: usize,
-    /// Crashes of the server.
-    pub crashes: usize,
-    /// Devices that lost their power.
-    pub cuts: usize,
 }
 
 /// A day.
@@ -85,10 +76,10 @@ pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Disaster
 /// What befalls a world of so many devices until `horizon`, in no order. Some worlds know no disaster of some kinds.
 pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool) -> Vec<(Millis, Disaster)> {
     let mut all = Vec::new();
-    for kind in 0..10u32 {
+    for kind in 0..11u32 {
         let most = match kind {
-            0 | 3 | 4 | 6 => 6,
-            9 => 1,
+            0 | 3 | 4 | 6 | 10 => 6,
+            9 => 2,
             _ => 3,
         };
         let count = if percent(random, 35) { 0 } else { within(random, 0, most + 1) };
@@ -108,8 +99,12 @@ pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool
                 6 => Disaster::LinkReset(device),
                 7 => Disaster::Partition(device, within(random, 100, 50_000)),
                 8 => Disaster::Blackout(within(random, 100, 40_000)),
+                10 => {
+                    let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
+                    Disaster::PowerCut(writes, within(random, 20, 15_000))
+                }
                 // Enough are left to go on.
-                _ if keys && devices > 3 => Disaster::Revocation(device),
+                _ if keys && devices > 4 => Disaster::Revocation(device),
                 _ => continue,
             };
             all.push((at, disaster));

@@ -46,8 +46,6 @@ pub struct Device {
     boots: u64,
     /// What it had spent when something last left it.
     spent: u64,
-    /// The last round in which anything left it.
-    round: u32,
 }
 
 struct Running {
@@ -68,7 +66,7 @@ impl std::fmt::Debug for Running {
 impl Device {
     /// One that has never been switched on.
     pub fn new(id: u64, protection: Protection) -> Self {
-        Self { id, protection, flash: Nor::new(PAGES), running: None, boots: 0, spent: 0, round: 0 }
+        Self { id, protection, flash: Nor::new(PAGES), running: None, boots: 0, spent: 0 }
     }
 
     /// Whether it has power.
@@ -238,8 +236,6 @@ impl Device {
                 return Err(Violation::new(format!("device {} has spent less than before", self.id)));
             }
             self.spent = spent;
-            let round = self.running.as_ref().map_or(0, |running| running.session.last_round());
-            self.round = self.round.max(round);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use fedspan_aggregator::coordinator::Coordinator;
 use fedspan_aggregator::engine::{DeviceId, Opening, Update};
-use fedspan_aggregator::journal::{self, Committed, Line, Outcome};
+use fedspan_aggregator::journal::{self, Committed, Line, Outcome, Part};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 
@@ -63,13 +63,10 @@ impl History {
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let this = (opening.id, crc32c(&bytes));
         let known = *self.opened.entry(opening.id.round).or_insert(this);
-        if known.0 == this.0 {
+        if known == this {
             return Ok(());
         }
-        Err(Violation::new(format!(
-            "round {} was opened as {:?} and as {:?}",
-            opening.id.round, known.0, this.0
-        )))
+        Err(Violation::new(format!("round {} was opened as {known:?} and as {this:?}", opening.id.round)))
     }
 
     /// An update has come.
@@ -163,7 +160,7 @@ impl History {
         let lines = lines.map_err(|error| Violation::new(format!("the journal: {error}")))?;
         let mut counted = BTreeSet::new();
         let mut open: BTreeMap<DeviceId, u32> = BTreeMap::new();
-        let (mut rounds, mut last) = (Vec::new(), 0);
+        let (mut rounds, mut last, mut phase) = (Vec::new(), 0, None);
         for (number, line) in (0..).zip(&lines) {
             match line {
                 Line::Answered(answer) if answer.outcome == Outcome::Counted => {
@@ -184,6 +181,14 @@ impl History {
                     }
                 }
                 Line::Opened(opened) => {
+                    // Where heads are fitted rounds have no end.
+                    if opened.continues.is_none() && !open.is_empty() && phase != Some(Part::Heads) {
+                        return wrong(format!(
+                            "round {last} had counted {open:?}, and then round {} was opened",
+                            opened.round
+                        ));
+                    }
+                    phase = Some(opened.phase);
                     if opened.round <= last {
                         return wrong(format!("round {} was opened after round {last}", opened.round));
                     }
@@ -215,6 +220,12 @@ impl History {
                 }
                 _ => {}
             }
+        }
+        if !self.committed.iter().eq(rounds.iter().map(|round| &round.number)) {
+            return wrong(format!(
+                "rounds {:?} were committed, and the journal does not say so",
+                self.committed
+            ));
         }
         let mut kept: Vec<journal::Round> = Vec::new();
         let past = coordinator.store().past().and_then(|past| {

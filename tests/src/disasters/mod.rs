@@ -31,10 +31,9 @@ mod nor;
 #[allow(clippy::all, clippy::unwrap_used, clippy::indexing_slicing, missing_docs, unreachable_pub, dead_code)]
 mod storage;
 
-pub use chaos::Faults;
 pub use history::Violation;
 pub use plan::Kind;
-pub use report::{Report, Unwatched, Watcher};
+pub use report::{Faults, Report, Unwatched, Watcher};
 pub use world::run;
 
 /// Milliseconds of virtual time.

@@ -76,6 +76,11 @@ impl Plan {
         }
     }
 
+    /// What an update costs of a device's privacy budget.
+    pub fn price(&self) -> u64 {
+        self.build.privacy.map_or(0, |hiding| u64::from(hiding.settings.multiplier().release()))
+    }
+
     fn hectic(seed: u64, random: &mut ChaCha8Rng) -> Result<Self, String> {
         let devices = within(random, 3, 10);
         let rounds = within(random, 4, 13);

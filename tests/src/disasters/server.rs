@@ -30,8 +30,13 @@ pub struct Server {
     is_line: bool,
     boots: u64,
     seed: u64,
+    /// How often its disk had lost its power when it was switched on.
+    life: u32,
     /// Lines of the journal that were read: they are durable.
     lines: u64,
+    /// How often it had to wait for its disk, and whether it does.
+    pub stalls: usize,
+    is_stalled: bool,
     running: Option<Running>,
 }
 
@@ -67,7 +72,19 @@ impl Server {
             }
             None => None,
         };
-        Ok(Self { fleet, disk, secrets, is_line, boots: 0, seed, lines: 0, running: None })
+        Ok(Self {
+            fleet,
+            disk,
+            secrets,
+            is_line,
+            boots: 0,
+            seed,
+            life: 0,
+            lines: 0,
+            stalls: 0,
+            is_stalled: false,
+            running: None,
+        })
     }
 
     /// A device's key.
@@ -81,6 +98,11 @@ impl Server {
         self.running.is_some()
     }
 
+    /// It waits for its disk.
+    pub fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
     /// Where its campaign is.
     pub fn phase(&self) -> Option<Phase> {
         self.coordinator().map(|coordinator| coordinator.engine().phase())
@@ -91,8 +113,18 @@ impl Server {
         self.running.as_ref().map(|running| running.host.coordinator())
     }
 
-    /// It starts. False if it cannot, which may pass.
+    /// Its power has gone in the middle of what it did: nothing of that has left it.
+    pub fn is_cut(&self) -> bool {
+        self.life != self.disk.cuts()
+    }
+
+    /// It starts. False if it cannot, which may pass; [its power may go](Self::is_cut) meanwhile.
     pub fn boot(&mut self, now: Millis, devices: usize, out: &mut Vec<Out>) -> Result<bool, Violation> {
+        let started = self.start(now, devices, out);
+        if self.is_cut() { Ok(true) } else { started }
+    }
+
+    fn start(&mut self, now: Millis, devices: usize, out: &mut Vec<Out>) -> Result<bool, Violation> {
         self.boots += 1;
         let wrong = |what: String| Violation::new(format!("the server cannot start: {what}"));
         let store = match self.disk.try_store() {
@@ -120,6 +152,10 @@ impl Server {
             Err(HostError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
             Err(error) => return Err(wrong(error.to_string())),
         };
+        // It has one more already, which says that it is here.
+        if host.coordinator().lines() <= self.lines {
+            return Err(self.forgot(host.coordinator().lines()));
+        }
         let patience = Patience::from(&self.fleet.limits);
         let lines = self.is_line.then_some(devices);
         self.running = Some(Running::new(host, patience, now, lines, out));
@@ -127,10 +163,19 @@ impl Server {
         Ok(true)
     }
 
-    /// Its power goes.
+    fn forgot(&self, now: u64) -> Violation {
+        Violation::new(format!("the journal has {now} lines, and had {}", self.lines))
+    }
+
+    /// Its power goes, if it has not already.
     pub fn crash(&mut self) {
+        if !self.is_cut() {
+            self.disk.cut();
+        }
+        self.life = self.disk.cuts();
+        self.is_stalled = false;
+        // Only now: what ends in order writes what it has not written.
         self.running = None;
-        self.disk.cut();
         if let Some(secrets) = &mut self.secrets {
             secrets.desk = None;
         }
@@ -184,7 +229,14 @@ impl Server {
     /// The host's turn.
     pub fn turn(&mut self, now: Millis, out: &mut Vec<Out>) -> Result<(), Violation> {
         let Some(running) = &mut self.running else { return Ok(()) };
-        running.turn(now, out).map_err(|error| Violation::new(format!("the server stopped: {error}")))?;
+        let turned = running.turn(now, out);
+        let is_stalled = running.host.is_stalled();
+        if self.is_cut() {
+            return Ok(());
+        }
+        turned.map_err(|error| Violation::new(format!("the server stopped: {error}")))?;
+        let was_stalled = std::mem::replace(&mut self.is_stalled, is_stalled);
+        self.stalls += usize::from(self.is_stalled && !was_stalled);
         self.follow(true, out)
     }
 
@@ -196,8 +248,8 @@ impl Server {
         let coordinator = running.host.coordinator();
         let lines = match coordinator.lines().checked_sub(self.lines) {
             None => {
-                let (now, before) = (coordinator.lines(), self.lines);
-                return Err(Violation::new(format!("the journal has {now} lines, and had {before}")));
+                let now = coordinator.lines();
+                return Err(self.forgot(now));
             }
             Some(0) => Vec::new(),
             Some(_) => {

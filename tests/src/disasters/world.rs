@@ -1,9 +1,11 @@
 //! One world from its beginning to its end.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use fedspan_aggregator::engine::Phase;
+use fedspan_aggregator::engine::{DeviceId, Phase};
 use fedspan_client::session::Protection;
+use fedspan_protocol::message::AckOutcome;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
@@ -95,6 +97,10 @@ pub struct World<'a> {
     /// When the host is looked at next.
     pub looks: Option<Millis>,
     pub is_healed: bool,
+    /// How long the server is off when its power goes next in the middle of something.
+    pub off: Millis,
+    /// Rounds for which devices have paid: they were told that they count.
+    paid: BTreeMap<DeviceId, BTreeSet<u32>>,
     pub watcher: &'a mut dyn Watcher,
 }
 
@@ -154,6 +160,8 @@ fn world(
         settling: false,
         looks: None,
         is_healed: false,
+        off: 0,
+        paid: BTreeMap::new(),
         watcher,
     };
     world.begin();
@@ -190,7 +198,6 @@ impl World<'_> {
             }
         };
         for (at, disaster) in disasters {
-            self.report.faults.disasters += 1;
             self.queue.at(at, Event::Chaos(disaster));
         }
         self.queue.at(horizon, Event::Heal);
@@ -252,6 +259,7 @@ impl World<'_> {
                 }
             }
         }
+        self.report.faults.stalls = self.server.stalls;
         self.report = Report { rounds, counted, time: self.queue.now(), ..self.report };
         Ok(self.report)
     }
@@ -270,8 +278,12 @@ impl World<'_> {
         let mut out = Vec::new();
         match event {
             Event::ServerBoot => {
-                if !self.server.is_on() && !self.server.boot(now, self.places.len(), &mut out)? {
-                    self.queue.after(1_000, Event::ServerBoot);
+                if !self.server.is_on() {
+                    if self.server.boot(now, self.places.len(), &mut out)? {
+                        self.came_back()?;
+                    } else {
+                        self.queue.after(1_000, Event::ServerBoot);
+                    }
                 }
             }
             Event::Settle => {
@@ -329,9 +341,47 @@ impl World<'_> {
             }
             Event::Hello => (0..self.places.len()).for_each(|index| self.reset(now, index)),
         }
+        if self.server.is_cut() {
+            // What it wanted to say had not left it.
+            out.clear();
+            self.power_off(now, self.off);
+        }
         self.obey(now, out)?;
         self.plan(now);
         Ok(())
+    }
+
+    fn is_fitting(&self) -> bool {
+        matches!(self.server.phase(), Some(Phase::FitHead | Phase::Finished))
+    }
+
+    /// The server has begun again, or for the first time.
+    fn came_back(&mut self) -> Result<(), Violation> {
+        if let Some(coordinator) = self.server.coordinator().filter(|_| !self.server.is_cut()) {
+            let engine = coordinator.engine();
+            let counted = engine.open_round().is_some_and(|round| !round.participants.is_empty());
+            let trains = matches!(engine.phase(), Phase::Start(_) | Phase::Train(_));
+            self.report.faults.amid += usize::from(counted && trains);
+        }
+        let devices: Vec<DeviceId> = self.paid.keys().copied().collect();
+        devices.into_iter().try_for_each(|device| self.charged(device))
+    }
+
+    /// A device has paid for every round in which it counts, and the server knows.
+    fn charged(&mut self, device: DeviceId) -> Result<(), Violation> {
+        let rounds = self.paid.get(&device).map_or(0, BTreeSet::len);
+        let paid = rounds as u64 * self.plan.price();
+        let Some(coordinator) = self.server.coordinator().filter(|_| !self.server.is_cut()) else {
+            return Ok(());
+        };
+        self.report.faults.accounts += 1;
+        let known = coordinator.engine().ledger().accounts().get(&device).map_or(0, |account| account.spent);
+        if known >= paid {
+            return Ok(());
+        }
+        Err(Violation::new(format!(
+            "device {device} has paid {paid} for what counts, and the server knows of {known}"
+        )))
     }
 
     /// The link that is meant, if it is still the newest of its device.
@@ -429,6 +479,8 @@ impl World<'_> {
         let Some(place) = self.places.get_mut(index) else { return Ok(()) };
         if said.died {
             let off = within(&mut self.random, 20, 10_000);
+            self.report.faults.devices += 1;
+            self.report.faults.flash += 1;
             self.cut(now, index, off);
             return Ok(());
         }
@@ -484,7 +536,14 @@ impl World<'_> {
                 Out::Closed(link) => self.refuse(now, link),
                 Out::Heard(device, update) => self.history.sent(device, *update, self.plan.is_private)?,
                 Out::Opened(opening) => self.history.opened(&opening)?,
-                Out::Told(device, ack) => self.history.told(device, ack)?,
+                Out::Told(device, ack) => {
+                    self.history.told(device, ack)?;
+                    let counts = matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate);
+                    if counts && self.plan.is_private && !self.is_fitting() {
+                        self.paid.entry(device).or_default().insert(ack.id.round);
+                        self.charged(device)?;
+                    }
+                }
                 Out::Committed(committed) => self.history.committed(&committed)?,
                 Out::Due(link, at) => self.queue.at(at, Event::Due(link)),
             }
