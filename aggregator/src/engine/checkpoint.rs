@@ -19,7 +19,8 @@ pub struct Checkpoint {
     pub done: Phase,
     /// Training rounds of the campaign; fewer than its settings say where it ended earlier.
     pub rounds: u32,
-    /// The state of the algorithm (or of the start), and behind it that of the participation policy.
+    /// The state of the algorithm (or of the start), and behind it that of the participation policy: where a round is open, as it
+    /// was before the policy was asked whom to ask, as it is asked again.
     pub state: Vec<f64>,
     /// The exchange that is open: the one that was opened last.
     pub open: Option<Underway>,
@@ -50,7 +51,10 @@ impl Engine {
         let mut state = self.current().state();
         // Policies have no say in a start.
         if self.start.is_none() {
-            state.extend(self.participation.state());
+            match &self.open {
+                Some(round) => state.extend(&round.policy),
+                None => state.extend(self.participation.state()),
+            }
         }
         let open =
             self.open.as_ref().map(|round| Underway { at: round.opened_at, fleet: round.fleet.clone() });

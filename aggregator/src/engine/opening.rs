@@ -123,6 +123,7 @@ impl Engine {
             self.hand_over();
         }
         self.phase = next;
+        let policy = self.participation.state();
         // At the very end devices decline what they have had.
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
@@ -156,7 +157,9 @@ impl Engine {
         let trained = std::mem::replace(&mut self.trained, expected_roles(&opening));
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
         let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();
-        let open = OpenRound::new(opening, fleet, cohort, now, &self.settings).without(&unchanged, before);
+        let open = OpenRound::new(opening, fleet, cohort, now, &self.settings)
+            .without(&unchanged, before)
+            .drawn_by(policy);
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
             actions.push(Action::Open(*device, open.opening_for(self.answered.get(device).copied())));
         }

@@ -112,6 +112,8 @@ pub struct OpenRound {
     pub opened_at: Millis,
     /// Devices that were there then, ascending.
     pub fleet: Vec<DeviceId>,
+    /// What the participation policy was before it said whom to ask.
+    pub policy: Vec<f64>,
     /// When it closes whatever has come, if there are deadlines.
     pub deadline: Option<Millis>,
     /// Who was asked.
@@ -159,6 +161,7 @@ impl OpenRound {
             rest: None,
             opened_at: now,
             fleet,
+            policy: Vec::new(),
             deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
             draws: cohort.draws,
@@ -188,6 +191,12 @@ impl OpenRound {
         self.rest =
             self.opening.without(unchanged).map(|opening| Rest { opening: Arc::new(opening), before });
         self
+    }
+
+    /// Whom to ask was said by a policy of this state.
+    #[must_use]
+    pub fn drawn_by(self, policy: Vec<f64>) -> Self {
+        Self { policy, ..self }
     }
 
     /// Goes on under another number: what has counted counts, under the number that it had. Who has declined can answer the

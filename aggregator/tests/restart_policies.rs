@@ -1,0 +1,136 @@
+//! A restart under every participation policy: at every opening, and in the middle of every round, the campaign goes on as if nothing
+//! had happened. What a policy has learned of its fleet is part of that.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::campaign::{honest, result};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::{Action, Checkpoint, DeviceId, Engine, Event, Phase, Update};
+use fedspan_protocol::message::RoundId;
+
+const DEVICES: u64 = 50;
+
+const POLICIES: [&str; 14] = [
+    "policy = \"full\"",
+    "policy = \"fraction\"\nr = 0.3",
+    "policy = \"first-arrivals\"\nn = 20",
+    "policy = \"first-arrivals\"\nn = 10\ncohort = 30",
+    "policy = \"with-replacement\"\ndraws = 20",
+    "policy = \"doubling\"",
+    "policy = \"doubling\"\ncohort = 40",
+    "policy = \"doubling\"\nby = \"samples\"",
+    "policy = \"doubling\"\ncohort = 40\ndraw = \"stage\"\nby = \"samples\"",
+    "policy = \"doubling\"\nschedule = \"fixed\"\nstage_rounds = 2",
+    "policy = \"doubling\"\nschedule = \"fixed\"\nstage_rounds = 2\nby = \"samples\"",
+    "policy = \"doubling\"\nschedule = \"fixed\"\nstage_rounds = 3\ncohort = 30\ndraw = \"stage\"",
+    "policy = \"doubling\"\nschedule = \"theorem\"",
+    "policy = \"doubling\"\nschedule = \"optimal\"\ncommunication = 1.0\nfloor = 0.001",
+];
+
+/// How fast the fleet is: milliseconds until a device answers.
+const PACES: [fn(DeviceId) -> u64; 3] =
+    [|device| 100 + 50 * device / DEVICES, |device| 10 + 20 * device * device, |device| {
+        1000 / (device % 7 + 1) + device
+    }];
+
+fn engine(policy: &str, rule: &str) -> Engine {
+    let text = format!(
+        "seed = 3\n[devices]\nexpected = {DEVICES}\n[data]\nd = 4\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 14\n\
+         step_size = 0.25\n[participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n[rounds]\ndeadline = 0\n"
+    );
+    Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}")).engine()
+}
+
+/// When the server goes down.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Falls {
+    Never,
+    /// Whenever a round has been opened.
+    Opening,
+    /// Whenever a round has counted so many.
+    After(usize),
+}
+
+/// A round as it was: its number, how many it waited for, and who counted.
+type Seen = (RoundId, usize, Vec<DeviceId>);
+
+/// A new server goes on where the one before ended, and everybody is there.
+fn again(
+    mut fresh: Engine,
+    now: u64,
+    checkpoint: &Checkpoint,
+    counted: &[(u64, DeviceId, Update)],
+) -> Engine {
+    assert!(fresh.resume(now, checkpoint), "round {:?} cannot be taken up", checkpoint.id);
+    for (at, device, update) in counted {
+        assert!(fresh.recount(*at, *device, update), "device {device} in {:?}", checkpoint.id);
+    }
+    let mut actions = Vec::new();
+    fresh.handle(now, Event::Resumed, &mut actions);
+    (0..DEVICES).for_each(|device| fresh.handle(now, Event::Joined(device), &mut actions));
+    fresh
+}
+
+fn campaign(policy: &str, rule: &str, pace: fn(DeviceId) -> u64, falls: Falls) -> (Vec<Seen>, Engine) {
+    let (mut engine, mut now, mut rounds) = (engine(policy, rule), 0, Vec::new());
+    let mut actions = Vec::new();
+    (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(device), &mut actions));
+    while engine.phase() != Phase::FitHead {
+        let checkpoint = engine.checkpoint();
+        if falls == Falls::Opening {
+            engine = again(self::engine(policy, rule), now, &checkpoint, &[]);
+        }
+        let open = engine.open_round().expect("a round is open");
+        let (opening, target) = (open.opening.clone(), open.target);
+        let mut answers: Vec<(u64, DeviceId)> =
+            open.cohort.iter().map(|device| (open.opened_at + pace(*device), *device)).collect();
+        answers.sort_unstable();
+        let mut counted: Vec<(u64, DeviceId, Update)> = Vec::new();
+        for (at, device) in answers {
+            now = at;
+            let update = honest(device, &opening);
+            let mut actions = Vec::new();
+            engine.handle(now, Event::Update(device, update.clone()), &mut actions);
+            counted.push((now, device, update));
+            if actions.iter().any(|action| matches!(action, Action::Commit(_))) {
+                break;
+            }
+            if falls == Falls::After(counted.len()) {
+                engine = again(self::engine(policy, rule), now, &checkpoint, &counted);
+            }
+        }
+        rounds.push((opening.id, target, counted.into_iter().map(|(_, device, _)| device).collect()));
+    }
+    (rounds, engine)
+}
+
+#[test]
+fn every_policy_goes_on() {
+    let mut stages = 0;
+    for policy in POLICIES {
+        for pace in PACES {
+            let (calm, last) = campaign(policy, "mean", pace, Falls::Never);
+            assert_eq!(calm.len(), 14, "{policy}");
+            stages = stages.max(calm.last().unwrap().0.stage);
+            for falls in [Falls::Opening, Falls::After(1), Falls::After(3), Falls::After(9)] {
+                let (rounds, engine) = campaign(policy, "mean", pace, falls);
+                assert_eq!(rounds, calm, "{policy}, {falls:?}");
+                assert_eq!(result(&engine), result(&last), "{policy}, {falls:?}");
+            }
+        }
+    }
+    assert!(stages > 2, "nothing has doubled");
+}
+
+#[test]
+fn so_it_does_under_another_rule() {
+    for policy in ["policy = \"doubling\"", "policy = \"with-replacement\"\ndraws = 20"] {
+        let (calm, last) = campaign(policy, "geometric-median", PACES[0], Falls::Never);
+        for falls in [Falls::Opening, Falls::After(3)] {
+            let (rounds, engine) = campaign(policy, "geometric-median", PACES[0], falls);
+            assert_eq!(rounds, calm, "{policy}, {falls:?}");
+            assert_eq!(result(&engine), result(&last), "{policy}, {falls:?}");
+        }
+    }
+}
