@@ -224,7 +224,10 @@ impl Coordinator {
         let known = named(&self.engine);
         let goes_on = !commits && known.map(|(first, _)| first) == self.known.map(|(first, _)| first);
         if self.engine.phase() == Phase::Failed {
-            // The next server may try again from where the campaign was.
+            // The next server may try again from where the campaign was: nothing of this is written, and nobody is told.
+            let all = self.waiting.actions.split_off(first);
+            self.waiting.actions.extend(all.into_iter().filter(|action| matches!(action, Action::Failed(_))));
+            lines.clear();
         } else if goes_on {
             if let (true, Some(update), Some((device, ..)), Some(round)) =
                 (counts, update, before, self.engine.open_round())

@@ -6,11 +6,11 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use common::campaign::{D, K, Setup, honest, live, result, setup};
+use common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
 use common::storage::{Disk, Faults};
 use fedspan_aggregator::aggregate::Rule;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::engine::{Action, Checkpoint, Event, Phase, RoundRecord};
+use fedspan_aggregator::engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};
 use fedspan_aggregator::store::KeyPlace;
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
@@ -116,6 +116,35 @@ impl World {
             self.step(3);
         }
     }
+}
+
+/// Where a campaign cannot go on nothing is written of what led to that, so that the next server may try again: nobody is told of it.
+#[test]
+fn what_a_campaign_fails_of_is_not_acknowledged() {
+    let setup = Setup { deadline: None, ..plain() };
+    let mut world = World::new(setup, 2, 1);
+    world.step(2);
+    // The step leaves nothing of the representation, and there is no patience to ask again.
+    let opposite = |device, opening: &Opening| {
+        let mut update = honest(device, opening);
+        let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
+        for (answer, values) in update.tensors.iter_mut().zip(sent) {
+            answer.values = values.iter().map(|value| value / ETA).collect();
+        }
+        update
+    };
+    let opening = world.coordinator.engine().open_round().unwrap().opening.clone();
+    let mut told = Vec::new();
+    for device in 0..2 {
+        world.coordinator.handle(0, Event::Update(device, opposite(device, &opening)));
+        told.push(world.coordinator.settle().unwrap());
+    }
+    assert!(matches!(told[0].actions.as_slice(), [Action::Acknowledge(0, _)]), "{told:?}");
+    assert!(matches!(told[1].actions.as_slice(), [Action::Failed(_)]), "{told:?}");
+    assert_eq!(told[1].lines, []);
+    let stored = world.coordinator.store().load().unwrap().unwrap();
+    assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [0]);
+    assert_eq!(stored.open(), Some(opening.id));
 }
 
 proptest! {
