@@ -64,7 +64,7 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
     }
     let Some(checkpoint) = &stored.checkpoint else { return Ok(()) };
     let round = checkpoint.id.round;
-    if !engine.resume(stored.clock(), checkpoint) {
+    if !engine.resume(stored.clock, checkpoint) {
         return Err(ResumeError::Contradiction { what: format!("round {round} would not be what it was") });
     }
     let contradiction = |what| Err(ResumeError::Contradiction { what });
@@ -85,6 +85,11 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
     }
     for device in &stored.out {
         engine.leave_out(*device);
+    }
+    if let Some(waits) = stored.waits
+        && !engine.wait_as(waits)
+    {
+        return contradiction(format!("round {round} waits for nobody"));
     }
     Ok(())
 }
@@ -115,6 +120,8 @@ pub struct Coordinator {
     known: Option<(RoundId, RoundId)>,
     records: Vec<Record>,
     waiting: Settled,
+    /// When the last event was.
+    now: Millis,
 }
 
 impl Coordinator {
@@ -135,7 +142,7 @@ impl Coordinator {
         let (mut number, mut clock, mut lines, mut after) = (*number, 0, 0, None);
         if let Some(stored) = &stored {
             take_up(&mut engine, stored, configuration)?;
-            (number, clock, lines) = (stored.campaign, stored.clock(), stored.lines);
+            (number, clock, lines) = (stored.campaign, stored.clock, stored.lines);
             if stored.updates.is_empty() {
                 store.erase_key()?;
             }
@@ -152,6 +159,7 @@ impl Coordinator {
             next_line: journal.map(|known| known.max(lines)),
             records: Vec::new(),
             waiting: Settled::default(),
+            now: clock,
         };
         coordinator.scribe = Scribe::after(coordinator.known.map(|(_, now)| now));
         let server =
@@ -194,6 +202,7 @@ impl Coordinator {
 
     /// Gives the engine one event; what comes of it waits for [`Self::settle`].
     pub fn handle(&mut self, now: Millis, event: Event) {
+        self.now = now;
         let is_out = |engine: &Engine, device: DeviceId| {
             engine.open_round().is_some_and(|round| round.out.contains(&device))
         };
@@ -209,6 +218,7 @@ impl Coordinator {
             }
             _ => None,
         };
+        let waited = self.engine.waits();
         let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
         let first = self.waiting.actions.len();
         let mut lines = Vec::new();
@@ -243,6 +253,9 @@ impl Coordinator {
             if let Some((_, now)) = known.filter(|_| known != self.known) {
                 self.records.push(Record::Renamed(now));
             }
+            if let Some(waits) = self.engine.waits().filter(|waits| waited != Some(*waits)) {
+                self.records.push(Record::Waits(waits));
+            }
             self.known = known;
         } else {
             self.records.extend(committed.map(Record::Round));
@@ -261,6 +274,10 @@ impl Coordinator {
     /// [`StoreError`]: nothing may be done, and this can be tried again.
     pub fn settle(&mut self) -> Result<Settled, StoreError> {
         if !self.records.is_empty() {
+            // It may have been tried before.
+            if !matches!(self.records.last(), Some(Record::Clock(_))) {
+                self.records.push(Record::Clock(self.now));
+            }
             self.store.apply(&self.records)?;
             self.records.clear();
         }

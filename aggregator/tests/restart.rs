@@ -118,6 +118,40 @@ impl World {
     }
 }
 
+/// A round whose deadline had passed waits for as long as it would have: for everybody who comes, on a clock that does not go back.
+#[test]
+fn a_deadline_that_was_extended_stays_extended() {
+    let setup = Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..plain() };
+    let mut world = World::new(setup, 8, 5);
+    world.step(8);
+    let handle = |world: &mut World, now, event| {
+        world.coordinator.handle(now, event);
+        world.coordinator.settle().unwrap().actions
+    };
+    let opening = world.coordinator.engine().open_round().unwrap().opening.clone();
+    assert_eq!(world.coordinator.engine().wake(), Some(60));
+    handle(&mut world, 60, Event::Tick);
+    handle(&mut world, 70, Event::Update(0, honest(0, &opening)));
+    let waits = |world: &World| {
+        let round = world.coordinator.engine().open_round().unwrap();
+        (round.deadline, round.wanting, round.participants.len())
+    };
+    assert_eq!(waits(&world), (Some(120), true, 1));
+    world.cut();
+    assert_eq!(waits(&world), (Some(120), true, 1));
+    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, 70);
+    // Somebody new is asked, as without a restart; before that nothing is closed.
+    let asked = handle(&mut world, 71, Event::Joined(20));
+    assert!(asked.iter().any(|action| matches!(action, Action::Open(20, _))), "{asked:?}");
+    assert!(handle(&mut world, 119, Event::Tick).is_empty());
+    handle(&mut world, 119, Event::Update(20, honest(20, &opening)));
+    let closed = handle(&mut world, 120, Event::Tick);
+    assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
+    // Between rounds the clock goes on as well.
+    world.cut();
+    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, 120);
+}
+
 /// Where a campaign cannot go on nothing is written of what led to that, so that the next server may try again: nobody is told of it.
 #[test]
 fn what_a_campaign_fails_of_is_not_acknowledged() {

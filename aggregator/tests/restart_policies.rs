@@ -29,10 +29,11 @@ const POLICIES: [&str; 14] = [
 ];
 
 /// How fast the fleet is: milliseconds until a device answers.
-const PACES: [fn(DeviceId) -> u64; 3] =
-    [|device| 100 + 50 * device / DEVICES, |device| 10 + 20 * device * device, |device| {
-        1000 / (device % 7 + 1) + device
-    }];
+const PACES: [fn(DeviceId) -> u64; 3] = [
+    |device| 100 + 50 * device / DEVICES,
+    |device| 10 + 20 * device * device,
+    |device| 1000 / (device % 7 + 1) + device,
+];
 
 fn engine(policy: &str, rule: &str) -> Engine {
     let text = format!(

@@ -8,7 +8,7 @@ use std::path::Path;
 use common::Scratch;
 use common::storage::{Disk, Faults};
 use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update};
+use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update, Waits};
 use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
@@ -44,7 +44,8 @@ fn filled(directory: &Path) -> Stored {
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::Line(0, "{}".to_owned())]).unwrap();
     store.apply(&[counted(7, 0, 9), Record::Out(5)]).unwrap();
-    store.apply(&[counted(7, 1, 1), Record::Line(1, "[]".to_owned())]).unwrap();
+    let waits = Record::Waits(Waits { deadline: Some(90), wanting: true });
+    store.apply(&[counted(7, 1, 1), waits, Record::Line(1, "[]".to_owned()), Record::Clock(33)]).unwrap();
     store.load().unwrap().unwrap()
 }
 
@@ -60,7 +61,8 @@ fn what_is_written_comes_back() {
         _ => unreachable!(),
     };
     assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
-    assert_eq!((stored.out.as_slice(), stored.lines, stored.clock()), (&[5][..], 2, 21));
+    assert_eq!((stored.out.as_slice(), stored.lines, stored.clock), (&[5][..], 2, 33));
+    assert_eq!(stored.waits, Some(Waits { deadline: Some(90), wanting: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
     let mut store = Store::open(directory.path(), SysRng).unwrap();
@@ -68,7 +70,8 @@ fn what_is_written_comes_back() {
     assert!(store.load().unwrap().unwrap().out.is_empty());
     store.apply(&[checkpoint(8, vec![1.0])]).unwrap();
     let now = store.load().unwrap().unwrap();
-    assert_eq!((now.updates, now.out, now.lines), (Vec::new(), Vec::new(), 2));
+    assert_eq!((now.updates, now.out, now.waits, now.lines), (Vec::new(), Vec::new(), None, 2));
+    assert_eq!(now.clock, 33, "it does not go back with the round");
     assert_eq!(store.journal(1).unwrap(), ["[]"]);
     // Another campaign: what happened has happened.
     store.begin(1, "seed = 2\n").unwrap();

@@ -35,6 +35,15 @@ pub struct Underway {
     pub fleet: Vec<DeviceId>,
 }
 
+/// How an open round waits, where that is not as when it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Until when, if there are deadlines.
+    pub deadline: Option<Millis>,
+    /// Everybody who comes is asked.
+    pub wanting: bool,
+}
+
 impl Checkpoint {
     /// Whether training has ended.
     #[must_use]
@@ -106,6 +115,22 @@ impl Engine {
         // Nobody is there to be told.
         self.open_among(open.at, open.fleet.clone(), &mut Vec::new());
         self.open.as_ref().is_some_and(|round| round.opening.id == *id)
+    }
+
+    /// How the open round of a start or of training waits.
+    #[must_use]
+    pub fn waits(&self) -> Option<Waits> {
+        let round = self.open.as_ref().filter(|_| matches!(self.phase, Phase::Start(_) | Phase::Train(_)))?;
+        Some(Waits { deadline: round.deadline, wanting: round.wanting })
+    }
+
+    /// How the open round had come to wait before a restart. False if no such round is open.
+    pub fn wait_as(&mut self, waits: Waits) -> bool {
+        let waited = self.waits().is_some();
+        if let Some(round) = self.open.as_mut().filter(|_| waited) {
+            (round.deadline, round.wanting) = (waits.deadline, waits.wanting);
+        }
+        waited
     }
 
     /// The open round went on under this number before a restart. What is counted after this was counted under it. False if

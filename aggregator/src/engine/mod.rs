@@ -31,7 +31,7 @@ use fedspan_protocol::message::{Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
-pub use checkpoint::{Checkpoint, Underway};
+pub use checkpoint::{Checkpoint, Underway, Waits};
 pub use participation::{Cohort, DeviceId, Participation};
 pub use round::{OpenRound, Opening, Update};
 

@@ -7,6 +7,7 @@
 //!  names        further numbers of the round that is open
 //!  updates      (round, stage, device) -> what was counted since, and as which
 //!  out          devices that will not answer the open round
+//!  waits        until when it waits, and for whom, if not as when it was opened
 //!  accounts     device -> what it has spent of its privacy budget
 //!  rounds       exchange -> a round that was committed, in JSON
 //!  journal      number -> a line of arrivals.jsonl

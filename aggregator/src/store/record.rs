@@ -3,7 +3,7 @@
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Checkpoint, DeviceId, Millis, Update};
+use crate::engine::{Checkpoint, DeviceId, Millis, Update, Waits};
 use crate::journal::Round;
 use crate::privacy::Account;
 
@@ -18,10 +18,14 @@ pub enum Record {
     Renamed(RoundId),
     /// A device will not answer the open round.
     Out(DeviceId),
+    /// The open round waits otherwise than when it was opened.
+    Waits(Waits),
     /// What a device has spent.
     Account(DeviceId, Account),
     /// A round was committed.
     Round(Round),
+    /// What the campaign's clock says.
+    Clock(Millis),
     /// A line of the journal, and which.
     Line(u64, String),
 }
@@ -44,6 +48,8 @@ pub struct Stored {
     pub campaign: u64,
     /// The configuration that it was begun with.
     pub configuration: String,
+    /// What its clock said when something was last written.
+    pub clock: Millis,
     /// Its last opening or commit.
     pub checkpoint: Option<Checkpoint>,
     /// Further numbers of the open round, oldest first.
@@ -52,6 +58,8 @@ pub struct Stored {
     pub updates: Vec<(DeviceId, Counted)>,
     /// Who will not answer the open round, ascending.
     pub out: Vec<DeviceId>,
+    /// How the open round waits, if not as when it was opened.
+    pub waits: Option<Waits>,
     /// What devices have spent, in order of devices.
     pub accounts: Vec<(DeviceId, Account)>,
     /// The number of the journal's next line.
@@ -59,14 +67,6 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// The last time that it tells of.
-    #[must_use]
-    pub fn clock(&self) -> Millis {
-        let opened = self.checkpoint.as_ref().and_then(|checkpoint| Some(checkpoint.open.as_ref()?.at));
-        let counted = self.updates.iter().map(|(_, counted)| counted.at);
-        opened.into_iter().chain(counted).max().unwrap_or(0)
-    }
-
     /// The round that is open, under the number with which it was opened.
     #[must_use]
     pub fn open(&self) -> Option<RoundId> {

@@ -16,8 +16,8 @@ use crate::engine::Checkpoint;
 use crate::journal::Round;
 use crate::privacy::Account;
 
-/// What this version writes. 1 was a file of its own; in 2 updates were not encrypted; 3 kept no rounds.
-pub(super) const FORMAT: u32 = 4;
+/// What this version writes. 1 was a file of its own; in 2 updates were not encrypted; 3 kept no rounds, 4 no clock.
+pub(super) const FORMAT: u32 = 5;
 
 type Bytes = &'static [u8];
 
@@ -27,6 +27,8 @@ const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::ne
 /// In their order; the first number of a round is that of its checkpoint.
 const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
 const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
+/// How the open round waits, if not as when it was opened.
+const WAITS: TableDefinition<'_, (), Bytes> = TableDefinition::new("waits");
 const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
 const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
@@ -58,6 +60,7 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         write.open_table(UPDATES)?.retain(|_, _| false)?;
         write.open_table(NAMES)?.retain(|_, ()| false)?;
         write.open_table(OUT)?.retain(|_, ()| false)?;
+        write.open_table(WAITS)?.retain(|(), _| false)?;
         write.open_table(ROUNDS)?.retain(|_, _| false)?;
         // What devices have spent they have spent, and what has happened has happened.
         write.open_table(ACCOUNTS)?;
@@ -75,6 +78,8 @@ pub(super) fn apply(
 ) -> Result<(), Fault> {
     let write = database.begin_write()?;
     {
+        let mut about = write.open_table(ABOUT)?;
+        let mut waits = write.open_table(WAITS)?;
         let mut updates = write.open_table(UPDATES)?;
         let mut names = write.open_table(NAMES)?;
         let mut out = write.open_table(OUT)?;
@@ -89,7 +94,9 @@ pub(super) fn apply(
                     updates.retain(|_, _| false)?;
                     names.retain(|_, ()| false)?;
                     out.retain(|_, ()| false)?;
+                    waits.retain(|(), _| false)?;
                 }
+                Record::Waits(now) => drop(waits.insert((), encode(now)?.as_slice())?),
                 Record::Counted(..) | Record::Renamed(_) | Record::Out(_) if place < closed => {}
                 Record::Renamed(RoundId { round, stage }) => {
                     names.insert((*round, *stage), ())?;
@@ -113,6 +120,7 @@ pub(super) fn apply(
                     })?;
                     rounds.insert(round.exchange, line.as_str())?;
                 }
+                Record::Clock(now) => drop(about.insert("clock", now.to_le_bytes().as_slice())?),
                 Record::Line(number, line) => drop(journal.insert(number, line.as_str())?),
             }
         }
@@ -150,9 +158,23 @@ pub(super) fn without_round(read: &ReadTransaction) -> Result<Option<Stored>, Fa
         let (round, stage) = entry?.0.value();
         names.push(RoundId { round, stage });
     }
+    let waits = read.open_table(WAITS)?.get(())?;
+    let waits = waits.map(|bytes| decode("how the open round waits", bytes.value())).transpose()?;
+    let clock = about.get("clock")?.map_or(0, |bytes| number(bytes.value()));
     let campaign = number(campaign.value());
     let (updates, out) = (Vec::new(), Vec::new());
-    Ok(Some(Stored { campaign, configuration, checkpoint, names, updates, out, accounts, lines }))
+    Ok(Some(Stored {
+        campaign,
+        configuration,
+        clock,
+        checkpoint,
+        names,
+        updates,
+        out,
+        waits,
+        accounts,
+        lines,
+    }))
 }
 
 pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<Option<Stored>, Fault> {
