@@ -91,6 +91,10 @@ impl KeyPlace for Place {
         Ok(())
     }
 
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
     fn erase(&self) -> std::io::Result<()> {
         *self.0.lock().unwrap() = None;
         Ok(())

@@ -33,8 +33,16 @@ pub enum StoreError {
         /// What this version writes.
         expected: u32,
     },
+    /// A campaign was here, and its database has gone.
+    #[error("{}: it is missing, and {} of a campaign is here: put it back, or move that away, too, to start a new campaign", path.display(), beside.display())]
+    Missing {
+        /// The database's file.
+        path: PathBuf,
+        /// What is left.
+        beside: PathBuf,
+    },
     /// The file is not what this version writes.
-    #[error("{}: {what}; restore it from a backup, or move it away to start a new campaign", path.display())]
+    #[error("{}: {what}; restore it from a backup, or move the whole directory away to start a new campaign", path.display())]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -82,6 +90,9 @@ impl Fault {
             Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::Locked { path },
             Self::Database(redb::Error::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
                 StoreError::Damaged { path, what: format!("not a database of this version ({error})") }
+            }
+            Self::Database(redb::Error::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                StoreError::Damaged { path, what: "it ends too early".to_owned() }
             }
             Self::Database(redb::Error::Io(error)) => StoreError::Io { path, error },
             Self::Database(redb::Error::PreviousIo) => {

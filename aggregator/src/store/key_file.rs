@@ -50,6 +50,11 @@ impl KeyPlace for KeyFile {
         sync_directory(&self.path)
     }
 
+    fn sync(&self) -> std::io::Result<()> {
+        File::open(&self.path)?.sync_all()?;
+        sync_directory(&self.path)
+    }
+
     fn erase(&self) -> std::io::Result<()> {
         erase(&self.partial())?;
         erase(&self.path)

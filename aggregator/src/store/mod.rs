@@ -22,6 +22,7 @@ mod quiet;
 mod record;
 mod seal;
 mod snapshot;
+mod source;
 mod tables;
 
 use std::fs::{File, OpenOptions};
@@ -33,6 +34,8 @@ use self::error::Fault;
 use self::key_file::KeyFile;
 use self::quiet::quietly;
 use self::seal::Sealer;
+use self::source::Source;
+use crate::journal;
 use crate::keys::Entropy;
 
 pub use error::StoreError;
@@ -60,19 +63,12 @@ pub struct Store {
     /// None after a write that failed: what the database believes of the disk may not be so.
     database: Option<Database>,
     source: Source,
+    /// Which of all transactions the last one was.
+    last: Option<u64>,
     sealer: Sealer,
     path: PathBuf,
     /// Held as long as the store lives; none where the database is not a file.
     _lock: Option<File>,
-}
-
-/// Where a database comes from, as often as it is opened.
-struct Source(Box<dyn Fn() -> Result<Database, redb::Error> + Send>);
-
-impl std::fmt::Debug for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Source")
-    }
 }
 
 impl Store {
@@ -100,13 +96,17 @@ impl Store {
                 return Err(StoreError::Damaged { path, what: "it is empty".to_owned() });
             }
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => make(directory, &path)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if let Some(beside) = remains(directory)? {
+                    return Err(StoreError::Missing { path, beside });
+                }
+                make(directory, &path)?;
+            }
             Err(error) => return Err(io(&path)(error)),
         }
-        let own = path.clone();
-        let source = Source(Box::new(move || Ok(builder().create(&own)?)));
+        let source = Source::file(&path);
         let sealer = Sealer::new(Box::new(KeyFile::new(directory)), Box::new(entropy));
-        Self { database: None, source, sealer, path, _lock: Some(lock) }.begun()
+        Self { database: None, source, last: None, sealer, path, _lock: Some(lock) }.begun()
     }
 
     /// The same over any storage: a test's, which fails when it is told to. It is opened anew after every failure.
@@ -118,9 +118,9 @@ impl Store {
         place: impl KeyPlace + 'static,
         entropy: impl Entropy + 'static,
     ) -> Result<Self, StoreError> {
-        let source = Source(Box::new(move || Ok(builder().create_with_backend(storage())?)));
+        let source = Source::storage(storage);
         let sealer = Sealer::new(Box::new(place), Box::new(entropy));
-        Self { database: None, source, sealer, path: PathBuf::from("storage"), _lock: None }.begun()
+        Self { database: None, source, last: None, sealer, path: PathBuf::from("storage"), _lock: None }.begun()
     }
 
     fn begun(mut self) -> Result<Self, StoreError> {
@@ -135,17 +135,24 @@ impl Store {
     }
 
     /// Opens the database, and looks at every page: what was changed behind our back is not taken for a crash, after which the
-    /// last commits might be rolled back.
-    fn opened(&self) -> Result<Database, StoreError> {
+    /// last commits might be rolled back. Nor is another database taken for the one that was written last.
+    fn opened(&mut self) -> Result<Database, StoreError> {
         let opened = quietly(|| {
-            let mut database = (self.source.0)()?;
+            let mut database = self.source.open()?;
             if !database.check_integrity()? {
                 return Err(Fault::Damaged("its checksums do not match".to_owned()));
             }
             tables::check_format(&database)?;
-            Ok(database)
+            let last = tables::last_transaction(&database)?;
+            // What failed may have been written all the same.
+            if self.last.is_some_and(|known| last != known && last != known + 1) {
+                return Err(Fault::Damaged("it is not what this server has written last".to_owned()));
+            }
+            Ok((database, last))
         });
-        opened.map_err(|error| error.at(&self.path))
+        let (database, last) = opened.map_err(|error| error.at(&self.path))?;
+        self.last = Some(last);
+        Ok(database)
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
@@ -158,8 +165,9 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; what was there is still there then.
     pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
-        let begun = tables::begin(self.database()?, campaign, configuration).and_then(|()| self.sealer.end());
-        begun.map_err(|error| error.at(&self.path))
+        let begun = tables::begin(self.database()?, campaign, configuration);
+        self.last = Some(begun.map_err(|error| error.at(&self.path))?);
+        self.erase_key()
     }
 
     /// Writes records, in their order; durable when this returns. Where updates of a new round follow its opening, the round before
@@ -189,8 +197,9 @@ impl Store {
             Some(database) => database,
             None => self.opened()?,
         };
+        self.source.is_there().map_err(io(&self.path))?;
         let written = tables::apply(&database, &mut self.sealer, records, closed);
-        written.map_err(|error| error.at(&self.path))?;
+        self.last = Some(written.map_err(|error| error.at(&self.path))?);
         self.database = Some(database);
         Ok(())
     }
@@ -230,6 +239,19 @@ impl Store {
         let lines = quietly(|| tables::numbered(database, first)).map_err(|error| error.at(&self.path))?;
         Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
+}
+
+/// What is left of a campaign whose database has gone.
+fn remains(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
+    for name in [journal::FILE, KEY_FILE] {
+        let path = directory.join(name);
+        match std::fs::metadata(&path) {
+            Ok(about) if about.len() > 0 => return Ok(Some(path)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&path)(error)),
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 /// Makes an empty database, under another name until it is one: a crash leaves no half of it.

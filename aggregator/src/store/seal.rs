@@ -30,6 +30,12 @@ pub trait KeyPlace: Send {
     /// What the system says.
     fn write(&self, key: &[u8]) -> std::io::Result<()>;
 
+    /// Makes durable what lies there: a write that has failed may have put it there.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync(&self) -> std::io::Result<()>;
+
     /// Overwrites and removes what lies there, if anything does, and what was left of a key that was not finished.
     ///
     /// # Errors
@@ -65,7 +71,10 @@ impl Sealer {
             return Ok(());
         }
         self.current = match Self::look(self.place.as_ref())? {
-            Some((of, cipher)) if of == round => Some((of, cipher)),
+            Some((of, cipher)) if of == round => {
+                self.place.sync().map_err(Fault::KeyFile)?;
+                Some((of, cipher))
+            }
             _ => {
                 self.place.erase().map_err(Fault::KeyFile)?;
                 let mut key = Zeroizing::new([0; KEY]);

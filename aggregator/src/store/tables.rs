@@ -2,8 +2,8 @@
 
 use fedspan_protocol::message::RoundId;
 use redb::{
-    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
-    TableError,
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
+    TableError, WriteTransaction,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,7 +38,7 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Fault
     let read = database.begin_read()?;
     let about = match read.open_table(ABOUT) {
         Ok(about) => about,
-        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+        Err(TableError::TableDoesNotExist(_)) if read.list_tables()?.next().is_none() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     let found = about.get("format")?.map_or(0, |bytes| number(bytes.value()));
@@ -49,9 +49,35 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Fault
     }
 }
 
-pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<(), Fault> {
-    let write = database.begin_write()?;
-    {
+/// A transaction that is synced in two steps: its pages, and then that they are the last. So after a crash the database never takes an
+/// older one for the last, because a page or the header of that does not match its checksum; and where a sync fails, after which the
+/// system may show what never comes to the disk, nothing that is written later rests on it.
+fn begin_write(database: &Database) -> Result<WriteTransaction, Fault> {
+    let mut write = database.begin_write()?;
+    write.set_two_phase_commit(true);
+    Ok(write)
+}
+
+/// Which of all transactions the last one was; 0 in an empty database.
+pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, Fault> {
+    match database.begin_read()?.open_table(ABOUT) {
+        Ok(about) => Ok(about.get("transaction")?.map_or(0, |bytes| number(bytes.value()))),
+        Err(TableError::TableDoesNotExist(_)) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Numbers a transaction.
+fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, Fault> {
+    let next = about.get("transaction")?.map_or(0, |bytes| number(bytes.value())).saturating_add(1);
+    about.insert("transaction", next.to_le_bytes().as_slice())?;
+    Ok(next)
+}
+
+/// Begins a campaign; which transaction that is.
+pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<u64, Fault> {
+    let write = begin_write(database)?;
+    let number = {
         let mut about = write.open_table(ABOUT)?;
         about.insert("format", u64::from(FORMAT).to_le_bytes().as_slice())?;
         about.insert("campaign", campaign.to_le_bytes().as_slice())?;
@@ -65,19 +91,22 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         // What devices have spent they have spent, and what has happened has happened.
         write.open_table(ACCOUNTS)?;
         write.open_table(JOURNAL)?;
-    }
-    Ok(write.commit()?)
+        next_transaction(&mut about)?
+    };
+    write.commit()?;
+    Ok(number)
 }
 
-/// Records before the checkpoint `closed` say nothing of updates that would still be there after it.
+/// Writes records; which transaction that is. Those before the checkpoint `closed` say nothing of updates that would still be there after
+/// it.
 pub(super) fn apply(
     database: &Database,
     sealer: &mut Sealer,
     records: &[Record],
     closed: usize,
-) -> Result<(), Fault> {
-    let write = database.begin_write()?;
-    {
+) -> Result<u64, Fault> {
+    let write = begin_write(database)?;
+    let number = {
         let mut about = write.open_table(ABOUT)?;
         let mut waits = write.open_table(WAITS)?;
         let mut updates = write.open_table(UPDATES)?;
@@ -124,8 +153,10 @@ pub(super) fn apply(
                 Record::Line(number, line) => drop(journal.insert(number, line.as_str())?),
             }
         }
-    }
-    Ok(write.commit()?)
+        next_transaction(&mut about)?
+    };
+    write.commit()?;
+    Ok(number)
 }
 
 /// What is kept, but for what the open round has of its devices.

@@ -20,6 +20,8 @@ pub enum Faults {
     None,
     /// Every write and sync after so many.
     After(u32),
+    /// Every sync after so many: what should have come to the disk by then is seen, and never comes there by itself.
+    Sync(u32),
     /// The power goes at the write, sync or change of the key after so many.
     Cut(u32),
 }
@@ -38,8 +40,10 @@ struct Inner {
     durable: Vec<u8>,
     /// What was written since the last sync.
     pending: Vec<Write>,
-    /// The file with the key of the open round; what is done to it is durable.
+    /// The file with the key of the open round; what is done to it is durable, unless that has failed.
     key: Option<Vec<u8>>,
+    /// It is there since a write that has failed: the next cut may take it away.
+    is_key_unsynced: bool,
     /// Every key that was ever there.
     keys: Vec<Vec<u8>>,
     faults: Faults,
@@ -68,6 +72,7 @@ impl Disk {
             durable: Vec::new(),
             pending: Vec::new(),
             key: None,
+            is_key_unsynced: false,
             keys: Vec::new(),
             faults: Faults::None,
             random,
@@ -145,6 +150,9 @@ impl Inner {
     fn cut(&mut self) {
         self.life += 1;
         self.torn += u32::from(!self.pending.is_empty());
+        if std::mem::take(&mut self.is_key_unsynced) && self.random.next_u32() % 2 == 0 {
+            self.key = None;
+        }
         let Self { seen, durable, pending, random, .. } = self;
         for write in pending.drain(..) {
             match (write, random.next_u32() % 3) {
@@ -176,7 +184,7 @@ impl Storage {
     fn changing(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let mut inner = self.inner()?;
         match &mut inner.faults {
-            Faults::None => {}
+            Faults::None | Faults::Sync(_) => {}
             Faults::After(0) => return Err(std::io::ErrorKind::StorageFull.into()),
             Faults::Cut(0) => {
                 inner.faults = Faults::None;
@@ -214,12 +222,24 @@ impl StorageBackend for Storage {
 
     fn sync_data(&self) -> std::io::Result<()> {
         let mut inner = self.changing()?;
+        match &mut inner.faults {
+            Faults::Sync(0) => {
+                inner.pending.clear();
+                return Err(std::io::Error::other("the disk did not take it"));
+            }
+            Faults::Sync(left) => *left -= 1,
+            _ => {}
+        }
         let Inner { durable, pending, .. } = &mut *inner;
         for write in pending.drain(..) {
             match write {
                 Write::Length(length) => durable.resize(length as usize, 0),
                 Write::Bytes(offset, bytes) => {
-                    durable[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+                    let end = offset as usize + bytes.len();
+                    if durable.len() < end {
+                        durable.resize(end, 0);
+                    }
+                    durable[offset as usize..end].copy_from_slice(&bytes);
                 }
             }
         }
@@ -254,8 +274,14 @@ impl KeyPlace for Storage {
         if failed.is_none() || inner.random.next_u32() % 2 == 0 {
             inner.key = Some(key.to_vec());
             inner.keys.push(key.to_vec());
+            inner.is_key_unsynced = failed.is_some();
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.changing()?.is_key_unsynced = false;
+        Ok(())
     }
 
     fn erase(&self) -> std::io::Result<()> {

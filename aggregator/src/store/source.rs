@@ -1,0 +1,59 @@
+//! Where a database comes from, as often as it is opened, and whether its file is still the one that was opened.
+
+use std::cell::Cell;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use redb::{Database, StorageBackend};
+
+use super::builder;
+use super::error::Fault;
+
+/// The database of a file, or of a test's storage.
+pub(super) struct Source {
+    open: Box<dyn Fn() -> Result<Database, redb::Error> + Send>,
+    file: Option<PathBuf>,
+    /// Device and inode of the file that was opened last.
+    opened: Cell<Option<(u64, u64)>>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Source")
+    }
+}
+
+impl Source {
+    /// A file that is there already: one that has gone is not made anew.
+    pub fn file(path: &Path) -> Self {
+        let own = path.to_owned();
+        let open = Box::new(move || Ok(builder().open(&own)?));
+        Self { open, file: Some(path.to_owned()), opened: Cell::new(None) }
+    }
+
+    /// Any storage.
+    pub fn storage<S: StorageBackend>(storage: impl Fn() -> S + Send + 'static) -> Self {
+        let open = Box::new(move || Ok(builder().create_with_backend(storage())?));
+        Self { open, file: None, opened: Cell::new(None) }
+    }
+
+    /// Opens it.
+    pub fn open(&self) -> Result<Database, Fault> {
+        let database = (self.open)()?;
+        self.opened.set(self.identity().map_err(redb::Error::Io)?);
+        Ok(database)
+    }
+
+    /// Whether the file is still where it was: what is written to one that was removed is lost with it.
+    pub fn is_there(&self) -> std::io::Result<()> {
+        if self.identity()? == self.opened.get() {
+            return Ok(());
+        }
+        Err(std::io::Error::other("another file than the one that was opened is here"))
+    }
+
+    fn identity(&self) -> std::io::Result<Option<(u64, u64)>> {
+        let about = self.file.as_ref().map(std::fs::metadata).transpose()?;
+        Ok(about.map(|about| (about.dev(), about.ino())))
+    }
+}
