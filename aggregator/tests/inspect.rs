@@ -189,10 +189,10 @@ fn what_cannot_be_used_is_said_in_a_line() {
         (
             |kept| {
                 kept.change(|write| {
-                    drop(write.open_table(ABOUT).unwrap().insert("format", 5u64.to_le_bytes().as_slice()))
+                    drop(write.open_table(ABOUT).unwrap().insert("format", 6u64.to_le_bytes().as_slice()))
                 })
             },
-            &["campaign.redb: it has format 5, and this version reads format 4"],
+            &["campaign.redb: it has format 6, and this version reads format 5"],
         ),
         (
             |kept| kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_first())),

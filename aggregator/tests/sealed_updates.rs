@@ -87,10 +87,13 @@ fn a_key_lives_as_long_as_its_round() {
     let old = Scratch::new();
     std::fs::write(old.path().join(FILE), &backup).unwrap();
     let error = read(old.path()).unwrap_err().to_string();
-    assert!(error.contains("the key of the stored updates (round.key) is missing"), "{error}");
+    assert!(error.contains("it is missing or damaged, and updates of round 7"), "{error}");
     std::fs::write(old.path().join(KEY_FILE), &second).unwrap();
     let error = read(old.path()).unwrap_err().to_string();
-    assert!(error.contains("is that of round 8, stage 3, and they are of round 7, stage 3"), "{error}");
+    assert!(
+        error.contains("it is the key of round 8, stage 3, and updates of round 7, stage 3 are stored"),
+        "{error}"
+    );
     for place in 0..first.len() {
         let mut flipped = first.clone();
         flipped[place] ^= 1;

@@ -195,7 +195,10 @@ fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
     std::fs::remove_file(scratch.path().join("round.key")).unwrap();
     std::fs::write(scratch.path().join("arrivals.jsonl"), "{}\n").unwrap();
     let error = Store::open(scratch.path(), SysRng).unwrap_err();
-    assert!(matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("arrivals.jsonl")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("arrivals.jsonl")),
+        "{error}"
+    );
     assert!(!scratch.path().join(FILE).exists());
     std::fs::remove_file(scratch.path().join("arrivals.jsonl")).unwrap();
     Store::open(scratch.path(), SysRng).unwrap();

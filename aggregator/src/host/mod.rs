@@ -86,12 +86,21 @@ pub struct Host {
     privacy: Option<Arc<PrivacyStatus>>,
     /// What the campaign's clock said when this began.
     clock: Millis,
+    /// For how long that has stood still since, as nothing could be written.
+    stood: Millis,
     status: watch::Sender<Status>,
     round_lines: broadcast::Sender<String>,
     failure: Option<Failure>,
-    /// When what cannot be written is tried again, and how often that has begun.
-    stalled_until: Option<Millis>,
+    /// Since when something cannot be written, when it is tried again, and how often that has begun.
+    stalled: Option<Stall>,
     stalls: u64,
+}
+
+/// Nothing can be written just now.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    since: Millis,
+    until: Millis,
 }
 
 /// How long until what could not be written is tried again.
@@ -108,9 +117,9 @@ impl Host {
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         if self.is_stalled() {
-            return self.stalled_until;
+            return self.stalled.map(|stall| stall.until);
         }
-        let wake = self.engine().wake().map(|at| at.saturating_sub(self.clock));
+        let wake = self.engine().wake().map(|at| at.saturating_sub(self.clock).saturating_add(self.stood));
         wake.into_iter().chain(self.log.due()).min()
     }
 
@@ -314,9 +323,11 @@ impl Host {
     }
 
     /// What comes of it waits for [`Self::settle`].
+    ///
+    /// The campaign's clock stands still while nothing can be written: devices that waited to be heard are not late for it.
     fn event(&mut self, now: Millis, event: Event) {
         let before = self.engine().counters();
-        self.coordinator.handle(self.clock.saturating_add(now), event);
+        self.coordinator.handle(self.clock.saturating_add(now.saturating_sub(self.stood)), event);
         let after = self.engine().counters();
         if after.ruined > before.ruined {
             tracing::warn!("the updates of a round left no representation of full width; it is asked again");
@@ -342,13 +353,26 @@ impl Host {
                 }
                 Err(error) => return Err(ResumeError::from(error).into()),
             };
-            if self.stalled_until.take().is_some() {
+            if let Some(stall) = self.stalled.take() {
+                self.stood = self.stood.saturating_add(now.saturating_sub(stall.since));
                 tracing::info!("the store can be written again");
             }
             if let Some(journal) = &mut self.journal {
                 journal.append(&lines);
             }
+            let mut told = BTreeMap::new();
             for action in actions {
+                // An update that came again and again while it had to wait for the disk is answered once.
+                if let Action::Acknowledge(device, ack) = &action {
+                    match told.insert((*device, ack.id), ack.outcome) {
+                        Some(first) if first == ack.outcome || first == AckOutcome::Counted => {
+                            told.insert((*device, ack.id), first);
+                            self.connections.answered_already += 1;
+                            continue;
+                        }
+                        _ => {}
+                    }
+                }
                 self.act(now, action)?;
             }
             // The engine hears who was cut off; what follows may cut off others.
@@ -365,7 +389,9 @@ impl Host {
 
     /// Nothing is acknowledged, and nobody is listened to, until what has happened can be written.
     fn stall(&mut self, now: Millis, error: &StoreError) {
-        if self.stalled_until.replace(now.saturating_add(WRITE_AGAIN)).is_none() {
+        let since = self.stalled.map_or(now, |stall| stall.since);
+        let again = Stall { since, until: now.saturating_add(WRITE_AGAIN) };
+        if self.stalled.replace(again).is_none() {
             tracing::error!(%error, "nothing is acknowledged until this can be written; trying every second");
             self.stalls += 1;
         }
@@ -375,7 +401,7 @@ impl Host {
     /// What has happened cannot be written just now.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        self.stalled_until.is_some()
+        self.stalled.is_some()
     }
 
     fn act(&mut self, now: Millis, action: Action) -> Result<(), HostError> {

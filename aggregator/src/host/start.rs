@@ -97,10 +97,11 @@ impl Host {
             delta: fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta),
             privacy: None,
             clock,
+            stood: 0,
             status,
             round_lines,
             failure: None,
-            stalled_until: None,
+            stalled: None,
             stalls: 0,
         };
         if trained {

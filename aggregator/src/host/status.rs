@@ -89,6 +89,8 @@ pub struct ConnectionCounters {
     pub unsent: u64,
     /// Answers that devices did not get, as they did not take those that waited for them.
     pub unheeded: u64,
+    /// Updates that came again before the first was answered, as the disk was waited for: they were answered with it.
+    pub answered_already: u64,
     /// Rounds that were sent to a device again because nothing had come that answered them.
     pub reopened: u64,
     /// Chunks that had come before or were of updates that were over, and messages of connections that had been

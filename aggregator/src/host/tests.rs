@@ -134,6 +134,46 @@ fn a_full_disk_delays_acknowledgements() {
     assert_eq!(host.status().updates.counted, 2);
 }
 
+/// Who waited to be heard while the disk was full is not late for it, and what was said again and again is answered once.
+#[test]
+fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
+    let state = tempfile::tempdir().unwrap();
+    let (disk, text) = (Disk::default(), text(state.path()));
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    assert_eq!(fleet.rounds.deadline, Some(std::time::Duration::from_secs(60)));
+    let own = disk.clone();
+    let store = Store::over(move || own.clone(), Place::default(), SysRng).unwrap();
+    let mut host = Host::new(&fleet, store, 1, None, None).unwrap();
+    let (sender, mut commands) = mailbox(4);
+    let (other, mut others) = mailbox(4);
+    take(&mut host, 0, What::Hello(0, Privacy::None, sender));
+    take(&mut host, 1, What::Hello(1, Privacy::None, other));
+    let round = opened(&mut commands).pop().expect("a round");
+    opened(&mut others);
+    disk.fills(true);
+    host.take(30_000, message(0, None, update(&round)));
+    host.settle(30_000).unwrap();
+    for second in 31..200 {
+        host.tick(second * 1_000).unwrap();
+    }
+    disk.fills(false);
+    // As soon as there is room, and before what waited is heard, the server looks at the time.
+    host.tick(200_000).unwrap();
+    assert!(!host.is_stalled());
+    assert_eq!(host.wake(), Some(230_000), "the deadline is as far away as it was");
+    for _ in 0..12 {
+        host.take(200_000, message(1, None, update(&round)));
+    }
+    host.settle(200_000).unwrap();
+    let status = host.status();
+    assert_eq!(status.updates.counted, 2);
+    assert_eq!((status.connections.congested, status.connections.answered_already), (0, 11));
+    let acknowledged = std::iter::from_fn(|| others.try_recv())
+        .filter(|command| matches!(command, Command::Acknowledge(_)))
+        .count();
+    assert_eq!(acknowledged, 1);
+}
+
 /// Two devices have joined, and training is over.
 fn trained(host: &mut Host) -> Vec<Receiver<Command>> {
     let boxes = [mailbox(64), mailbox(64)];

@@ -68,8 +68,10 @@ pub(super) enum Fault {
     Database(redb::Error),
     Version(u32, u32),
     Damaged(String),
-    /// The file with the key of a round.
+    /// The file with the key of a round cannot be used.
     KeyFile(std::io::Error),
+    /// What is in it does not open the stored updates.
+    Key(String),
     NoEntropy,
 }
 
@@ -86,6 +88,7 @@ impl Fault {
             Self::Version(found, expected) => StoreError::Version { path, found, expected },
             Self::Damaged(what) => StoreError::Damaged { path, what },
             Self::KeyFile(error) => StoreError::Io { path: path.with_file_name(KEY_FILE), error },
+            Self::Key(what) => StoreError::Damaged { path: path.with_file_name(KEY_FILE), what },
             Self::NoEntropy => StoreError::NoEntropy,
             Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::Locked { path },
             Self::Database(redb::Error::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {

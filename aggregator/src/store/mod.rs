@@ -120,7 +120,8 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let source = Source::storage(storage);
         let sealer = Sealer::new(Box::new(place), Box::new(entropy));
-        Self { database: None, source, last: None, sealer, path: PathBuf::from("storage"), _lock: None }.begun()
+        Self { database: None, source, last: None, sealer, path: PathBuf::from("storage"), _lock: None }
+            .begun()
     }
 
     fn begun(mut self) -> Result<Self, StoreError> {

@@ -110,13 +110,14 @@ impl Sealer {
     pub(super) fn opener(&self, round: RoundId) -> Result<Opener, Fault> {
         match Self::look(self.place.as_ref())? {
             Some((of, cipher)) if of == round => Ok(Opener { round, cipher }),
-            Some((RoundId { round: number, stage }, _)) => Err(Fault::Damaged(format!(
-                "the key of the stored updates is that of round {number}, stage {stage}, and they are of round {}, stage {}",
+            Some((RoundId { round: number, stage }, _)) => Err(Fault::Key(format!(
+                "it is the key of round {number}, stage {stage}, and updates of round {}, stage {} are stored",
                 round.round, round.stage
             ))),
-            None => Err(Fault::Damaged(
-                "the key of the stored updates (round.key) is missing or damaged".to_owned(),
-            )),
+            None => Err(Fault::Key(format!(
+                "it is missing or damaged, and updates of round {}, stage {} are stored that nothing else opens",
+                round.round, round.stage
+            ))),
         }
     }
 

@@ -65,6 +65,22 @@ impl Snapshot {
         self.bytes
     }
 
+    /// The campaign, but for what the open round has of its devices: that needs the round's key, and is nobody's until the round is over.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it makes no sense.
+    pub fn campaign(&self) -> Result<Option<Stored>, StoreError> {
+        quietly(|| tables::without_round(&self.database.begin_read()?)).map_err(|error| error.at(&self.path))
+    }
+
+    /// How many updates the open round has counted.
+    ///
+    /// # Errors
+    /// As [`Self::campaign`].
+    pub fn count_updates(&self) -> Result<u64, StoreError> {
+        quietly(|| tables::count_updates(&self.database.begin_read()?)).map_err(|error| error.at(&self.path))
+    }
+
     /// As [`Store::load`](super::Store::load).
     ///
     /// # Errors

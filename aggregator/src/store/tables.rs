@@ -2,8 +2,8 @@
 
 use fedspan_protocol::message::RoundId;
 use redb::{
-    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
-    TableError, WriteTransaction,
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table,
+    TableDefinition, TableError, WriteTransaction,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -257,6 +257,11 @@ pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<Round>, Fault> {
 /// How many rounds were committed.
 pub(super) fn count_rounds(read: &ReadTransaction) -> Result<u64, Fault> {
     Ok(read.open_table(ROUNDS)?.len()?)
+}
+
+/// How many updates the open round has counted.
+pub(super) fn count_updates(read: &ReadTransaction) -> Result<u64, Fault> {
+    Ok(read.open_table(UPDATES)?.len()?)
 }
 
 /// Gives the rounds that were committed, each with its exchange, to `each`, until it wants no more.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use fedspan_aggregator::engine::Phase;
 use fedspan_aggregator::server::query;
-use fedspan_aggregator::store::{self, Stored};
+use fedspan_aggregator::store::{Snapshot, StoreError, Stored};
 
 use crate::{FAILED, complain, print, printed};
 
@@ -41,8 +41,10 @@ fn said(line: String) -> Result<String, String> {
 }
 
 fn from_files(state: &Path) -> ExitCode {
-    match store::read(state) {
-        Ok(Some(stored)) => printed(print(&offline(&stored)).map(|()| ExitCode::SUCCESS), "standard output"),
+    match glance(state) {
+        Ok(Some((stored, answers))) => {
+            printed(print(&offline(&stored, answers)).map(|()| ExitCode::SUCCESS), "standard output")
+        }
         Ok(None) => {
             complain(FAILED, &format!("{}: no server is running and nothing is committed", state.display()))
         }
@@ -50,8 +52,15 @@ fn from_files(state: &Path) -> ExitCode {
     }
 }
 
+/// The campaign, and how many answers its open round has: for that no key is needed.
+fn glance(state: &Path) -> Result<Option<(Stored, u64)>, StoreError> {
+    let Some(snapshot) = Snapshot::of(state)? else { return Ok(None) };
+    let Some(stored) = snapshot.campaign()? else { return Ok(None) };
+    Ok(Some((stored, snapshot.count_updates()?)))
+}
+
 /// What the files know, in the words of a running server's status.
-fn offline(stored: &Stored) -> String {
+fn offline(stored: &Stored, answers: u64) -> String {
     let Some(checkpoint) = &stored.checkpoint else {
         return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
     };
@@ -67,7 +76,7 @@ fn offline(stored: &Stored) -> String {
         "training_ended": checkpoint.ends_training(),
         "exchange": stored.last().map_or(0, |id| id.round),
         "is_open": checkpoint.open.is_some(),
-        "answers": stored.updates.len(),
+        "answers": answers,
     })
     .to_string()
 }
