@@ -86,11 +86,16 @@ impl Plan {
         let rounds = within(random, 4, 13);
         let d = choose(random, &[5, 40, 90]);
         let is_private = percent(random, 25);
-        let policy = match random.next_u32() % 5 {
+        let policy = match random.next_u32() % 9 {
             0 | 1 => "policy = \"full\"".to_owned(),
             2 => "policy = \"fraction\"\nr = 0.6".to_owned(),
             3 => format!("policy = \"first-arrivals\"\nn = {}", devices.div_ceil(2)),
-            _ => "policy = \"doubling\"\nn0 = 2\nschedule = \"fixed\"\nstage_rounds = 2".to_owned(),
+            4 => format!("policy = \"first-arrivals\"\nn = 2\ncohort = {}", devices.div_ceil(2) + 1),
+            5 => "policy = \"doubling\"\nn0 = 2\nschedule = \"fixed\"\nstage_rounds = 2".to_owned(),
+            6 => "policy = \"doubling\"\nn0 = 2\nschedule = \"fixed\"\nstage_rounds = 2\nby = \"samples\""
+                .to_owned(),
+            7 => "policy = \"doubling\"\nn0 = 2".to_owned(),
+            _ => "policy = \"doubling\"\nn0 = 2\nschedule = \"theorem\"".to_owned(),
         };
         let rule = choose(random, &["mean", "geometric-median", "trimmed-mean"]);
         let init = choose(random, &["random", "power"]);
@@ -102,12 +107,13 @@ impl Plan {
             "[model]\nk = {K}\ninit = \"{init}\"\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\nstep_size = 0.25\n\
              [participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n{hidden}"
         );
-        let mut plan = Self::of(seed, devices, d, &sections, Kind::Hectic)?;
+        let samples = within(random, 4, 10);
+        let mut plan = Self::of(seed, devices, (d, samples), &sections, Kind::Hectic)?;
         let fleet = &mut plan.fleet;
         fleet.absence = Duration::from_secs(choose(random, &[0, 5, 30]));
         let deadline = choose(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
         let min_count = usize::try_from(within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
-        fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
+        fleet.rounds = RoundsSection { deadline, min_count, over_select: choose(random, &[1.0, 1.3]) };
         fleet.limits.idle = Duration::from_secs(30);
         plan.is_encrypted = percent(random, 60);
         plan.is_line = percent(random, 40);
@@ -123,7 +129,7 @@ impl Plan {
         let sections = format!(
             "[model]\nk = {K}\n[algorithm]\nname = \"fedrep\"\nrounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"full\"\n"
         );
-        let mut plan = Self::of(seed, devices, 5, &sections, Kind::Day { devices })?;
+        let mut plan = Self::of(seed, devices, (5, 6), &sections, Kind::Day { devices })?;
         plan.is_encrypted = true;
         plan.fleet.absence = Duration::from_secs(120);
         let min_count = usize::try_from(devices / 2).unwrap_or(1).max(1);
@@ -135,9 +141,15 @@ impl Plan {
         Ok(plan)
     }
 
-    fn of(seed: u64, devices: u64, d: u64, sections: &str, kind: Kind) -> Result<Self, String> {
+    fn of(
+        seed: u64,
+        devices: u64,
+        (d, samples): (u64, u64),
+        sections: &str,
+        kind: Kind,
+    ) -> Result<Self, String> {
         let text = format!(
-            "seed = {}\n[data]\nkind = \"linear-regression\"\nclients = {devices}\nd = {d}\nk = {K}\nsamples = 6\n\
+            "seed = {}\n[data]\nkind = \"linear-regression\"\nclients = {devices}\nd = {d}\nk = {K}\nsamples = {samples}\n\
              noise_std = 0.1\n{sections}",
             seed % (1 << 40),
         );

@@ -27,6 +27,8 @@ pub enum Out {
     Closed(LinkKey),
     /// When something is due on a link.
     Due(LinkKey, Millis),
+    /// The host has told a conversation something, which is heard after a while.
+    Commands(LinkKey),
     /// A device is asked.
     Opened(Arc<Opening>),
     /// A device's update has come.
@@ -126,13 +128,12 @@ impl Running {
             }
             self.host.settle(own)?;
         }
-        let links: Vec<LinkKey> = self.peers.keys().copied().collect();
-        links.into_iter().for_each(|link| self.obey(now, link, out));
+        out.extend(self.peers.keys().map(|link| Out::Commands(*link)));
         Ok(())
     }
 
     /// A conversation does what the host wants.
-    fn obey(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+    pub fn obey(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
         loop {
             let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.is_greeting()) else {
                 return;

@@ -34,6 +34,8 @@ pub struct Server {
     life: u32,
     /// Lines of the journal that were read: they are durable.
     lines: u64,
+    /// Lines of the journal that there were when it was switched on.
+    before: u64,
     /// How often it had to wait for its disk, and whether it does.
     pub stalls: usize,
     is_stalled: bool,
@@ -81,6 +83,7 @@ impl Server {
             seed,
             life: 0,
             lines: 0,
+            before: 0,
             stalls: 0,
             is_stalled: false,
             running: None,
@@ -96,6 +99,11 @@ impl Server {
     /// Whether it runs.
     pub fn is_on(&self) -> bool {
         self.running.is_some()
+    }
+
+    /// How often it has been switched on.
+    pub fn life(&self) -> u64 {
+        self.boots
     }
 
     /// It waits for its disk.
@@ -156,10 +164,11 @@ impl Server {
         if host.coordinator().lines() <= self.lines {
             return Err(self.forgot(host.coordinator().lines()));
         }
+        self.before = host.coordinator().lines();
         let patience = Patience::from(&self.fleet.limits);
         let lines = self.is_line.then_some(devices);
         self.running = Some(Running::new(host, patience, now, lines, out));
-        self.follow(false, out)?;
+        self.follow(out)?;
         Ok(true)
     }
 
@@ -226,6 +235,13 @@ impl Server {
         }
     }
 
+    /// A conversation comes to what the host wants.
+    pub fn obey(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+        if let Some(running) = &mut self.running {
+            running.obey(now, link, out);
+        }
+    }
+
     /// The host's turn.
     pub fn turn(&mut self, now: Millis, out: &mut Vec<Out>) -> Result<(), Violation> {
         let Some(running) = &mut self.running else { return Ok(()) };
@@ -237,11 +253,11 @@ impl Server {
         turned.map_err(|error| Violation::new(format!("the server stopped: {error}")))?;
         let was_stalled = std::mem::replace(&mut self.is_stalled, is_stalled);
         self.stalls += usize::from(self.is_stalled && !was_stalled);
-        self.follow(true, out)
+        self.follow(out)
     }
 
     /// Reads what has become durable, unless something waits for the disk.
-    fn follow(&mut self, counts: bool, out: &mut Vec<Out>) -> Result<(), Violation> {
+    fn follow(&mut self, out: &mut Vec<Out>) -> Result<(), Violation> {
         let Some(running) = self.running.as_mut().filter(|running| !running.host.is_stalled()) else {
             return Ok(());
         };
@@ -256,10 +272,10 @@ impl Server {
                 coordinator.store().journal(self.lines).map_err(|error| Violation::new(error.to_string()))?
             }
         };
-        for text in &lines {
+        for (number, text) in (self.lines..).zip(&lines) {
             let line: Line =
                 serde_json::from_str(text).map_err(|error| Violation::new(format!("{text}: {error}")))?;
-            if counts {
+            if number >= self.before {
                 running.tally.reads(&line);
             }
             if let Line::Committed(committed) = line {

@@ -14,7 +14,7 @@ use super::chaos::{self, Disaster};
 use super::device::{Device, Said};
 use super::history::{History, Violation};
 use super::link::Link;
-use super::plan::{Kind, Plan, within};
+use super::plan::{Kind, Plan, percent, within};
 use super::queue::Queue;
 use super::report::{Report, Watcher};
 use super::running::{LinkKey, Out};
@@ -47,6 +47,8 @@ pub enum Event {
     Beat,
     /// Something may be due on a link of the server.
     Due(LinkKey),
+    /// A conversation of the server, in its so manieth life, comes to what the host wants.
+    Commands(LinkKey, u64),
     DeviceBoot(usize),
     /// Only the newest counts.
     DeviceWake(usize, u64),
@@ -266,7 +268,10 @@ impl World<'_> {
 
     fn happen(&mut self, now: Millis, event: Event) -> Result<(), Violation> {
         if self.watcher.listens()
-            && !matches!(event, Event::Look | Event::Beat | Event::Due(_) | Event::DeviceWake(..))
+            && !matches!(
+                event,
+                Event::Look | Event::Beat | Event::Due(_) | Event::Commands(..) | Event::DeviceWake(..)
+            )
         {
             let text = match &event {
                 Event::ToDevice(link, bytes) => format!("ToDevice {link:?} {} bytes", bytes.len()),
@@ -296,6 +301,11 @@ impl World<'_> {
             }
             Event::Beat => self.queue.after(BEAT, Event::Beat),
             Event::Due(link) => self.server.elapse(now, link, &mut out),
+            Event::Commands(link, life) => {
+                if life == self.server.life() {
+                    self.server.obey(now, link, &mut out);
+                }
+            }
             Event::DeviceBoot(index) => self.boot(now, index)?,
             Event::DeviceWake(index, wake) => {
                 if self.places.get(index).is_some_and(|place| place.wake == wake) {
@@ -546,6 +556,12 @@ impl World<'_> {
                 }
                 Out::Committed(committed) => self.history.committed(&committed)?,
                 Out::Due(link, at) => self.queue.at(at, Event::Due(link)),
+                // At once, mostly: a task that has something else to do, or waits for its socket, comes to it later.
+                Out::Commands(link) => {
+                    let wait =
+                        if percent(&mut self.random, 70) { 0 } else { within(&mut self.random, 1, 80) };
+                    self.queue.after(wait, Event::Commands(link, self.server.life()));
+                }
             }
         }
         Ok(())
