@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use fedspan_tests::disasters::{Kind, Unwatched, Watcher, run};
+use fedspan_tests::disasters::{Faults, Kind, Unwatched, Watcher, run};
 
 /// Everything that happens, in one number.
 #[derive(Default)]
@@ -39,14 +39,18 @@ fn the_same_seed_is_the_same_world() {
 #[test]
 fn nothing_goes_wrong() {
     // Other seeds than those of the command.
-    let mut crashes = 0;
+    let mut faults = Faults::default();
     for seed in 1_000_000..1_000_040 {
         let report =
             run(seed, Kind::Hectic, &mut Unwatched).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         assert!(report.rounds > 0 && report.counted > 0, "seed {seed}");
-        crashes += report.faults.crashes;
+        faults.add(&report.faults);
     }
-    assert!(crashes > 0);
+    println!("{faults}");
+    // What is to befall them does, and where it matters.
+    let Faults { crashes, inside, torn, amid, stalls, devices, flash, links, revoked, accounts } = faults;
+    assert!(crashes > 40 && inside > 15 && torn > 10 && amid > 15 && stalls > 2, "{faults}");
+    assert!(devices > 40 && flash > 10 && links > 10 && revoked > 2 && accounts > 100, "{faults}");
 }
 
 #[test]

@@ -110,6 +110,12 @@ impl<T> Receiver<T> {
         self.0.queue().take().flatten()
     }
 
+    /// Nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.queue().waiting.is_empty()
+    }
+
     /// The sender is gone: what is left can be taken, and nothing comes after it.
     #[must_use]
     pub fn is_closed(&self) -> bool {

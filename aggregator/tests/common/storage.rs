@@ -114,10 +114,10 @@ impl Disk {
         inner.durable.reserve(bytes);
     }
 
-    /// Bytes of memory in which something is.
+    /// Bytes of memory that it takes.
     pub fn memory(&self) -> usize {
         let inner = self.inner();
-        inner.seen.len() + inner.durable.len()
+        inner.seen.capacity() + inner.durable.capacity()
     }
 
     /// What a backup has.

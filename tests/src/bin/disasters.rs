@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fedspan_tests::disasters::{Kind, Report, Unwatched, Watcher, run};
-use fedspan_tests::load::memory_of;
+use peak_alloc::PeakAlloc;
 
 const USAGE: &str = "usage: disasters N [FIRST]
        disasters --trace SEED
@@ -15,7 +15,8 @@ const USAGE: &str = "usage: disasters N [FIRST]
 Runs the worlds of N seeds, from FIRST (default 1) on: real server code, real devices, disks and flash that lose and tear, links
 that lose, repeat, damage and delay, crashes, full disks, clocks that jump, keys that are revoked; all of it in virtual time.
 --trace tells on standard error what happens in one of them. --day is one world of many devices (default 1000) for a day: rounds
-one after the other, every device loses its link three times and its power twice, the server is restarted every hour.
+one after the other, every device loses its link ten times and its power twice, the server its power 24 times in the first six
+hours; memory may not grow after that.
 exit: 0 nothing went wrong, 1 something did (with the seed that repeats it), 2 wrong arguments";
 
 /// Says what happens.
@@ -31,18 +32,60 @@ impl Watcher for Trace {
     }
 }
 
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// Hours after which all memory that is needed is there: the last restart is long ago, and the database's cache of pages is full, as
+/// everything is read every hour.
+const WARM: usize = 20;
+
+/// Of the memory of that hour: how much more may be there later. What is kept for every connection or every round that is over is more.
+const GROWTH: f64 = 0.02;
+
 /// Says every hour how much memory there is.
-struct Hours(Instant);
+struct Hours {
+    began: Instant,
+    memory: Vec<usize>,
+}
+
+impl Hours {
+    fn new() -> Self {
+        Self { began: Instant::now(), memory: Vec::new() }
+    }
+
+    /// By how much it has grown from the time when all was there to the hour with most of it.
+    #[allow(clippy::cast_precision_loss, reason = "a part")]
+    fn growth(&self) -> Option<f64> {
+        let (warm, later) = self.memory.get(WARM - 1..)?.split_first()?;
+        Some(*later.iter().max()? as f64 / *warm as f64 - 1.0)
+    }
+}
 
 impl Watcher for Hours {
+    #[allow(clippy::cast_precision_loss, reason = "for people")]
     fn hour(&mut self, hour: u64, rounds: usize, disk: u64) {
-        let resident = memory_of(std::process::id()).map_or(0, |memory| memory.resident);
+        let memory = MEMORY.current_usage().saturating_sub(usize::try_from(disk).unwrap_or(0));
+        self.memory.push(memory);
         println!(
-            "hour {hour:>2}: {rounds} rounds, {:.1} MB of memory, and {:.1} MB for the simulated disk; {:.1} s",
-            resident.saturating_sub(disk) as f64 / 1e6,
-            disk as f64 / 1e6,
-            self.0.elapsed().as_secs_f64()
+            "hour {hour:>2}: {rounds} rounds, {:.3} MB of memory in use besides the simulated disk; {:.1} s",
+            memory as f64 / 1e6,
+            self.began.elapsed().as_secs_f64()
         );
+    }
+}
+
+fn day(devices: u64) -> ExitCode {
+    let mut hours = Hours::new();
+    let code = one(1, Kind::Day { devices }, &mut hours);
+    match hours.growth() {
+        Some(growth) if growth <= GROWTH => {
+            println!("memory has grown by {:.1} % since hour {WARM}", growth * 100.0);
+            code
+        }
+        growth => {
+            eprintln!("disasters: memory has grown by {growth:?} since hour {WARM}, allowed: {GROWTH}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -54,10 +97,8 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
-        ["--day"] => return one(1, Kind::Day { devices: 1000 }, &mut Hours(Instant::now())),
-        ["--day", devices] if let Some(devices) = number(devices) => {
-            return one(1, Kind::Day { devices }, &mut Hours(Instant::now()));
-        }
+        ["--day"] => return day(1000),
+        ["--day", devices] if let Some(devices) = number(devices) => return day(devices),
         ["--trace", seed] if let Some(seed) = number(seed) => return one(seed, Kind::Hectic, &mut Trace),
         [seeds] => (Some(1), number(seeds)),
         [seeds, first] => (number(first), number(seeds)),

@@ -44,13 +44,13 @@ pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
     }
 }
 
-/// A bad day: every device loses its link three times and its power twice, the server is restarted every hour, nothing passes
-/// four times, and the disk is full twice.
+/// A bad day: every device loses its link ten times and its power twice, nothing passes four times, and the disk is full twice. The
+/// server loses its power 24 times in the first six hours, and then never: what it keeps that it should not, stays.
 pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Disaster)> {
     let mut all = Vec::new();
     let mut at = |random: &mut ChaCha8Rng, disaster| all.push((within(random, 0, DAY), disaster));
     for device in 0..devices {
-        for _ in 0..3 {
+        for _ in 0..10 {
             at(random, Disaster::LinkReset(device));
         }
         let off = within(random, 1_000, 1_800_000);
@@ -58,17 +58,21 @@ pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Disaster
         let bytes = usize::try_from(within(random, 1, 700)).unwrap_or(1);
         at(random, Disaster::FlashCut(device, bytes));
     }
-    for _ in 0..24 {
+    for number in 0..24u32 {
         let off = within(random, 20, 60_000);
-        at(random, Disaster::ServerCrash(off));
+        let disaster = match number % 2 {
+            0 => Disaster::ServerCrash(off),
+            _ => Disaster::PowerCut(number, off),
+        };
+        all.push((within(random, 0, DAY / 4), disaster));
     }
     for _ in 0..4 {
         let time = within(random, 1_000, 600_000);
-        at(random, Disaster::Blackout(time));
+        all.push((within(random, 0, DAY), Disaster::Blackout(time)));
     }
     for _ in 0..2 {
         let time = within(random, 1_000, 120_000);
-        at(random, Disaster::DiskFull(0, time));
+        all.push((within(random, 0, DAY), Disaster::DiskFull(0, time)));
     }
     all
 }

@@ -216,6 +216,7 @@ impl History {
                         number: committed.round,
                         counted: std::mem::take(&mut open),
                         representation: committed.representation.clone(),
+                        told: String::new(),
                     });
                 }
                 _ => {}
@@ -241,6 +242,9 @@ impl History {
         };
         if kept.len() != rounds.len() || !kept.iter().zip(&rounds).all(same) {
             return wrong("what is kept of the rounds is not what the journal says".to_owned());
+        }
+        for (round, kept) in rounds.iter_mut().zip(kept) {
+            round.told = kept.representation;
         }
         for (device, round) in self.told.iter().chain(&self.again).chain(&self.heard) {
             if !counted.contains(&(*device, *round)) {

@@ -14,6 +14,7 @@ use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
 use fedspan_sim::fleet::{SimDevice, foreseeable};
 use fedspan_sim::network::Joins;
+use sha2::{Digest, Sha256};
 
 use super::history::Violation;
 use super::plan::Plan;
@@ -24,6 +25,8 @@ pub struct Round {
     pub number: u32,
     pub counted: BTreeMap<DeviceId, u32>,
     pub representation: String,
+    /// What others are told of the representation: its SHA-256.
+    pub told: String,
 }
 
 /// Where the updates come from.
@@ -78,7 +81,13 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
                 _ => {}
             }
         }
-        let found = digest(&engine);
+        let (found, told) = (digest(&engine), sha256(&engine));
+        if told != round.told {
+            return Err(Violation::new(format!(
+                "of round {} it is said that the representation is {}, and it is {told}",
+                round.number, round.told
+            )));
+        }
         if !committed || found != round.representation {
             return Err(Violation::new(format!(
                 "round {} with {:?} has the representation {}, and without disasters {found}",
@@ -96,6 +105,15 @@ fn declined(device: DeviceId, opening: &Opening) -> Event {
 fn digest(engine: &Engine) -> String {
     let bytes: Vec<u8> = engine.representation().iter().flat_map(|value| value.to_le_bytes()).collect();
     format!("{:08x}", crc32c(&bytes))
+}
+
+/// Column by column, as numpy and C would have to be told.
+fn sha256(engine: &Engine) -> String {
+    let columns = engine.representation().column_iter();
+    let bytes: Vec<u8> = columns
+        .flat_map(|column| column.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
+        .collect();
+    Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Devices to which nothing has ever happened.

@@ -30,7 +30,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    fn add(&mut self, other: &Self) {
+    /// The sum of many.
+    pub fn add(&mut self, other: &Self) {
         let Self { crashes, inside, torn, amid, stalls, devices, flash, links, revoked, accounts } = other;
         self.crashes += crashes;
         self.inside += inside;

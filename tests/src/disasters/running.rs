@@ -66,6 +66,13 @@ struct Peer {
     planned: Option<Millis>,
 }
 
+impl Peer {
+    /// The host has told it something, or has let it go.
+    fn has_commands(&self) -> bool {
+        !self.commands.is_empty() || self.commands.is_closed()
+    }
+}
+
 impl Running {
     /// A server that has just begun, with so many lines if links are lines.
     pub fn new(
@@ -128,7 +135,8 @@ impl Running {
             }
             self.host.settle(own)?;
         }
-        out.extend(self.peers.keys().map(|link| Out::Commands(*link)));
+        let told = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
+        out.extend(told.map(|(link, _)| Out::Commands(*link)));
         Ok(())
     }
 

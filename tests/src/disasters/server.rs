@@ -291,6 +291,16 @@ impl Server {
         self.running.as_ref().is_some_and(Running::has_mail)
     }
 
+    /// Somebody exports everything that it keeps: as a server that runs reads it.
+    pub fn read_all(&self) -> Result<(), Violation> {
+        let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
+        let past = running.host.past().and_then(|past| {
+            past.rounds(|_| true)?;
+            past.journal(|_| true)
+        });
+        past.map_err(|error| Violation::new(error.to_string()))
+    }
+
     /// When the host wants to be woken.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
         self.running.as_ref()?.wake(now)

@@ -347,6 +347,7 @@ impl World<'_> {
             Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
             Event::Heal => self.heal(now),
             Event::Hour(hour) => {
+                self.server.read_all()?;
                 self.watcher.hour(hour, self.history.rounds(), self.server.disk.memory() as u64);
             }
             Event::Hello => (0..self.places.len()).for_each(|index| self.reset(now, index)),
