@@ -11,7 +11,7 @@ use common::Scratch;
 use common::kept;
 use fedspan_aggregator::store::{FILE, KEY_FILE, Store};
 use getrandom::SysRng;
-use redb::{Database, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
@@ -269,6 +269,155 @@ fn a_journal_that_tells_otherwise_is_not_sound() {
         assert!(said.contains(says), "{says}: {said}");
         assert!(!String::from_utf8(output.stdout).unwrap().contains("sound"));
     }
+}
+
+fn line(kept: &Kept, number: u64) -> String {
+    let database = Database::open(kept.state().join(FILE)).unwrap();
+    let read = database.begin_read().unwrap();
+    read.open_table(JOURNAL).unwrap().get(number).unwrap().unwrap().value().to_owned()
+}
+
+/// Says nothing in the configuration of the journal from now on, or that none is kept.
+fn keeps(kept: &Kept, journal: bool) {
+    let text = std::fs::read_to_string(&kept.config).unwrap().replace("journal = false\n", "");
+    std::fs::write(&kept.config, if journal { text } else { "journal = false\n".to_owned() + &text })
+        .unwrap();
+}
+
+/// A journal that was not kept for a while has a gap, and nothing else is wrong with it.
+#[test]
+fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
+    type Course = &'static [(bool, &'static [usize])];
+    let cases: [(Course, &str); 8] = [
+        // The rest of a round, and all of one.
+        (&[(false, &[5, 1]), (true, &[2])], "a gap of rounds 3 to 4 (not kept)"),
+        (&[(false, &[5, 1]), (true, &[5, 2])], "a gap of rounds 3 to 4 (not kept)"),
+        // In the middle of one round, which goes on and is committed.
+        (&[(false, &[3]), (true, &[4])], "a gap of round 3 (not kept)"),
+        (&[(false, &[3]), (true, &[5, 2])], "a gap of round 3 (not kept)"),
+        (&[(false, &[5]), (true, &[1])], "a gap of rounds 3 to 4 (not kept)"),
+        // Twice, the second time until now.
+        (&[(false, &[3]), (true, &[5, 1]), (false, &[2])], "gaps of rounds 3, 4 (not kept)"),
+        (&[(false, &[5])], "a gap of rounds 3 to 4 (not kept)"),
+        // Not kept, and nothing has happened.
+        (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
+    ];
+    for (course, says) in cases {
+        let kept = Kept::new();
+        for (journal, counted) in course {
+            kept::go_on(&kept.state(), *journal, counted);
+        }
+        keeps(&kept, course.last().unwrap().0);
+        let output = kept.run(&["check"]);
+        let (said, wrong) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!((output.status.code(), wrong.as_str()), (Some(0), ""), "{course:?}: {said}");
+        assert!(said.contains(says), "{course:?}: {said}");
+        assert_eq!(says.contains("gap"), said.contains("gap"), "{course:?}: {said}");
+    }
+    // From the first round on.
+    let kept = Kept::new();
+    std::fs::remove_dir_all(kept.state()).unwrap();
+    kept::go_on(&kept.state(), false, &[5, 5, 2]);
+    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("journal: none is kept\n") && said.contains("\nsound\n"), "{said}");
+    kept::go_on(&kept.state(), true, &[5, 2]);
+    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("a gap of rounds 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
+}
+
+/// What a gap does not explain is wrong as before.
+#[test]
+fn a_gap_hides_nothing_else() {
+    fn replace(kept: &Kept, number: u64, from: &str, to: &str) {
+        let old = line(kept, number);
+        assert!(old.contains(from), "{old}");
+        kept.change(|write| {
+            drop(write.open_table(JOURNAL).unwrap().insert(number, old.replace(from, to).as_str()))
+        });
+    }
+    // Lines 0 to 17 are from before; 18 is that of the server that goes on.
+    let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
+    let cases: [(&[(bool, &[usize]); 2], Damage, &str); 9] = [
+        (
+            whole,
+            |kept| replace(kept, 18, "\"after\":4", "\"after\":2"),
+            "it goes on after exchange 2, and exchange 3 was opened before",
+        ),
+        (
+            whole,
+            |kept| replace(kept, 20, "\"device\":2", "\"device\":1"),
+            "device 1 counted again in exchange 4",
+        ),
+        (
+            whole,
+            |kept| replace(kept, 23, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            "exchange 4 was committed with others than it counted",
+        ),
+        (
+            whole,
+            |kept| replace(kept, 23, "\"round\":4", "\"round\":3"),
+            "exchange 4 was committed, and the journal does not say so",
+        ),
+        (
+            part,
+            |kept| replace(kept, 21, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            "exchange 3 was committed with others than it counted",
+        ),
+        (
+            part,
+            |kept| replace(kept, 20, "\"device\":4", "\"device\":2"),
+            "exchange 3 was committed with others than it counted",
+        ),
+        (
+            part,
+            |kept| {
+                let old = line(kept, 21);
+                let at = old.find("\"representation\":\"").unwrap() + 18;
+                let (from, to) = (&old[at..at + 8], if &old[at..at + 8] == "00000000" { "1" } else { "0" });
+                replace(kept, 21, from, &to.repeat(8));
+            },
+            "the stored representation is not that of the last commit",
+        ),
+        (
+            whole,
+            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
+            "exchange 5 has counted 1 devices, and 2 updates are stored",
+        ),
+        (
+            whole,
+            |kept| {
+                kept.change(|write| drop(write.open_table(ROUNDS).unwrap().remove(4)));
+            },
+            "exchange 4 is not what the rounds say of it",
+        ),
+    ];
+    for (course, damage, says) in cases {
+        let kept = Kept::new();
+        for (journal, counted) in course {
+            kept::go_on(&kept.state(), *journal, counted);
+        }
+        assert_eq!(kept.run(&["check"]).status.code(), Some(0), "before: {says}");
+        damage(&kept);
+        let output = kept.run(&["check"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    // Where a journal is to be kept, and its end is missing, somebody has to know why.
+    let kept = Kept::new();
+    kept::go_on(&kept.state(), false, &[5, 1]);
+    kept.refuses(
+        &["check"],
+        &["the journal: it ends in exchange 3", "exchange 4 was opened", "journal = false"],
+    );
+    keeps(&kept, false);
+    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    // One that is not kept is behind, and never ahead.
+    let kept = Kept::new();
+    kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
+    keeps(&kept, false);
+    kept.refuses(&["check"], &["exchange 3 has counted 2 devices, and 1 updates are stored"]);
 }
 
 #[test]
