@@ -12,6 +12,9 @@ use crate::engine::{DeviceId, Engine};
 use crate::journal::{self, Line, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
 
+/// What to do about a file that follows the database.
+const ANEW: &str = "move it away; the next start writes it anew from the database";
+
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
@@ -164,11 +167,23 @@ impl Inspection {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return self.faults.push(format!("{name}: it is no text; {ANEW}"));
+            }
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
         // What has no end yet is written again.
         let whole: Vec<&str> =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
+        let anew = match lines.first() {
+            // Those of an older database, which nobody can write anew.
+            Some((first @ 1.., _)) => {
+                format!(
+                    "cut it off after line {first}; the next start writes the rest anew from the database"
+                )
+            }
+            _ => ANEW.to_owned(),
+        };
         let next = lines.last().map_or(0, |(number, _)| number + 1);
         let written = whole.len() as u64;
         let differs = lines.iter().find(|(number, line)| {
@@ -176,9 +191,9 @@ impl Inspection {
             at.is_some_and(|written| written != line)
         });
         if let Some((number, _)) = differs {
-            self.faults.push(format!("{name}: line {} is not that of the database", number + 1));
+            self.faults.push(format!("{name}: line {} is not that of the database; {anew}", number + 1));
         } else if written > next {
-            self.faults.push(format!("{name}: {written} lines, and the database has {next}"));
+            self.faults.push(format!("{name}: {written} lines, and the database has {next}; {anew}"));
         } else {
             let behind = match next - written {
                 0 => "all of them".to_owned(),

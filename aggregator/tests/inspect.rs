@@ -5,7 +5,8 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use common::Scratch;
 use common::kept;
@@ -51,6 +52,18 @@ impl Kept {
             .unwrap()
     }
 
+    /// A server of the program, once it listens.
+    fn served(&self) -> Served {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        command.args(["serve", "--config"]).arg(&self.config);
+        let mut server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while !self.state().join("control.sock").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(server.try_wait().unwrap().is_none(), "it serves");
+        }
+        Served(server)
+    }
+
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let entries = std::fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
@@ -81,6 +94,16 @@ impl Kept {
         let write = database.begin_write().unwrap();
         change(&write);
         write.commit().unwrap();
+    }
+}
+
+/// Is stopped when this goes.
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
     }
 }
 
@@ -418,6 +441,55 @@ fn a_gap_hides_nothing_else() {
     kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
     keeps(&kept, false);
     kept.refuses(&["check"], &["exchange 3 has counted 2 devices, and 1 updates are stored"]);
+}
+
+/// What to do about the file, which follows the database.
+#[test]
+fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
+    let damages: [(Damage, &str); 3] = [
+        (
+            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
+            "line 1 is not that",
+        ),
+        (|kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "it is no text"),
+        (
+            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes.extend(b"{}\n")),
+            "19 lines, and the database has 18",
+        ),
+    ];
+    for (damage, says) in damages {
+        let kept = Kept::new();
+        let path = kept.state().join("arrivals.jsonl");
+        let whole = std::fs::read(&path).unwrap();
+        damage(&kept);
+        let remedy = "move it away; the next start writes it anew from the database";
+        kept.refuses(&["check"], &["arrivals.jsonl", says, remedy]);
+        std::fs::rename(&path, path.with_extension("old")).unwrap();
+        drop(kept.served());
+        let anew = std::fs::read(&path).unwrap();
+        assert!(anew.starts_with(&whole), "all of it");
+        assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    }
+}
+
+/// A new database beside the file of an older one: the older lines are nobody's to write anew.
+#[test]
+fn a_damaged_file_with_the_lines_of_an_older_database_is_cut_off() {
+    let kept = Kept::new();
+    let path = kept.state().join("arrivals.jsonl");
+    for file in [FILE, KEY_FILE] {
+        std::fs::remove_file(kept.state().join(file)).unwrap();
+    }
+    drop(kept.served());
+    let whole = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(whole.lines().count(), 19);
+    std::fs::write(&path, whole.replacen("began", "begun", 2)).unwrap();
+    kept.refuses(&["check"], &["line 19 is not that of the database; cut it off after line 18;"]);
+    let older: String = whole.lines().take(18).map(|line| line.to_owned() + "\n").collect();
+    std::fs::write(&path, older).unwrap();
+    drop(kept.served());
+    assert!(std::fs::read_to_string(&path).unwrap().starts_with(&whole));
+    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
 }
 
 #[test]
