@@ -6,11 +6,11 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::Scratch;
 use common::kept;
-use fedspan_aggregator::store::{FILE, KEY_FILE, Store};
+use fedspan_aggregator::store::{FILE, KEY_FILE, Snapshot, Store};
 use getrandom::SysRng;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use safetensors::SafeTensors;
@@ -490,6 +490,28 @@ fn a_damaged_file_with_the_lines_of_an_older_database_is_cut_off() {
     drop(kept.served());
     assert!(std::fs::read_to_string(&path).unwrap().starts_with(&whole));
     assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+}
+
+/// A server waits for those who are reading: they are done in a moment.
+#[test]
+fn a_server_waits_for_a_check_that_is_reading() {
+    let kept = Kept::new();
+    let reading = Snapshot::of(&kept.state()).unwrap().unwrap();
+    let waiting = std::thread::scope(|scope| {
+        let server = scope.spawn(|| kept.served());
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!kept.state().join("control.sock").exists(), "it waits");
+        drop(reading);
+        server.join().unwrap()
+    });
+    // A second server does not wait for the first.
+    let began = Instant::now();
+    let output = kept.run(&["serve"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another server is running on this state directory"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(4));
+    drop(waiting);
 }
 
 #[test]
