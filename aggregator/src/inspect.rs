@@ -7,7 +7,7 @@ use std::path::Path;
 
 use self::course::Course;
 use crate::config::Fleet;
-use crate::coordinator::take_up;
+use crate::coordinator::{ResumeError, take_up};
 use crate::engine::{DeviceId, Engine};
 use crate::journal::{self, Line, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
@@ -39,7 +39,7 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
     let mut engine = fleet.engine();
     let taken = take_up(&mut engine, &stored, &fleet.fingerprint());
     if let Err(error) = &taken {
-        found.faults.push(error.to_string());
+        found.faults.push(located(error, &fleet.state));
     }
     // It is of no use otherwise.
     let engine = taken.is_ok().then_some(&engine);
@@ -58,6 +58,16 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
     }
     found.file(&fleet.state.join(journal::FILE), &lines);
     Ok(Some(found))
+}
+
+/// Why a campaign cannot be taken up, and whose that is: whoever has several configurations has mistaken the directory, perhaps.
+#[must_use]
+pub fn located(error: &ResumeError, state: &Path) -> String {
+    match error {
+        // It names the file.
+        ResumeError::Store(error) => error.to_string(),
+        error => format!("{}: {error}", state.display()),
+    }
 }
 
 fn about(stored: &Stored) -> String {

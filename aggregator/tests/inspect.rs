@@ -492,6 +492,26 @@ fn a_damaged_file_with_the_lines_of_an_older_database_is_cut_off() {
     assert_eq!(kept.run(&["check"]).status.code(), Some(0));
 }
 
+/// A database that lies behind another one's file: of the settings only those are named that differ.
+#[test]
+fn a_setting_that_came_is_named_and_no_other() {
+    let kept = Kept::new();
+    let text = std::fs::read_to_string(&kept.config).unwrap();
+    let with = |more: &str| std::fs::write(&kept.config, text.clone() + more).unwrap();
+    with("[aggregation]\nrule = \"geometric-median\"\n");
+    let state = kept.state().display().to_string();
+    let (_, out) = out(&kept);
+    for command in [&["check"][..], &["export", "--out", &out], &["serve"]] {
+        let output = kept.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        let lines: Vec<&str> =
+            said.lines().filter(|line| line.starts_with("- ") || line.starts_with("+ ")).collect();
+        assert_eq!(lines, ["+ aggregation.rule = \"geometric-median\""], "{command:?}: {said}");
+        assert!(said.contains(&state) && said.contains("put the lines back"), "{command:?}: {said}");
+    }
+}
+
 /// A server waits for those who are reading: they are done in a moment.
 #[test]
 fn a_server_waits_for_a_check_that_is_reading() {

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Parser, Subcommand};
 use cli::unlock::Sources;
 use fedspan_aggregator::config::{Fleet, Security};
-use fedspan_aggregator::export::{export, export_told};
-use fedspan_aggregator::inspect::inspect;
+use fedspan_aggregator::export::{ExportError, export, export_told};
+use fedspan_aggregator::inspect::{inspect, located};
 use fedspan_aggregator::keys::KeyStore;
-use fedspan_aggregator::server::{Protection, Server, Status, ask};
+use fedspan_aggregator::server::{Protection, ServeError, Server, Status, ask};
 use getrandom::SysRng;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -204,7 +204,7 @@ fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
 }
 
 async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
-    let expected = fleet.expected;
+    let (expected, state) = (fleet.expected, fleet.state.clone());
     let protection = match protection(&fleet, passphrase_file) {
         Ok(protection) => protection,
         Err(message) => return complain(WRONG, &message),
@@ -229,6 +229,7 @@ async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finishe
             let _ = print(&format!("stopped: {phase} after round {round} of {rounds}"));
             ExitCode::SUCCESS
         }
+        Err(ServeError::Resume(error)) => complain(FAILED, &located(&error, &state)),
         Err(error) => complain(FAILED, &error.to_string()),
     }
 }
@@ -330,6 +331,7 @@ async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
     };
     match written {
         Ok(()) => ExitCode::SUCCESS,
+        Err(ExportError::State(error)) => complain(FAILED, &located(&error, &fleet.state)),
         Err(error) => complain(FAILED, &error.to_string()),
     }
 }
