@@ -7,7 +7,8 @@ mod common;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use common::Scratch;
 use common::kept::{configuration, keep};
@@ -41,6 +42,29 @@ impl Place {
             .arg(self.scratch.path().join("fleet.toml"))
             .output()
             .unwrap()
+    }
+
+    /// A command that goes on, with what it says.
+    fn spawn(&self, command: &str) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
+            .args([command, "--config"])
+            .arg(self.scratch.path().join("fleet.toml"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// A server, once it listens, and the line that says so.
+    fn served(&self) -> (Child, String) {
+        let mut server = self.spawn("serve");
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        while !self.state.join("control.sock").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(server.try_wait().unwrap().is_none(), "it serves");
+        }
+        (server, line)
     }
 
     fn export(&self) -> Output {
@@ -213,4 +237,48 @@ fn what_others_may_not_read() {
     }
     drop(listener);
     sound(&place);
+}
+
+fn ended(mut server: Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
+    server.wait().unwrap();
+}
+
+/// A server that was stopped, or waits for a disk that is gone: it takes connections, and says nothing.
+#[test]
+fn a_server_that_does_not_answer() {
+    let place = Place::kept("state");
+    let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
+    let out = place.scratch.path().join("out").display().to_string();
+    let export = ["export", "--out", &out];
+    std::thread::scope(|scope| {
+        for command in [&["status"][..], &["watch"], &export, &["keys", "list"]] {
+            let place = &place;
+            scope.spawn(move || {
+                let began = Instant::now();
+                refused(&place.run(command), "the server that runs here does not answer");
+                let took = began.elapsed();
+                assert!((9..30).contains(&took.as_secs()), "{command:?}: {took:?}");
+            });
+        }
+    });
+    assert!(!Path::new(&out).exists());
+}
+
+/// Who watches hears how it ended: orderly, or not.
+#[test]
+fn a_watcher_hears_of_a_server_that_is_gone() {
+    for (signal, code, says) in [("-KILL", 1, "the server is gone"), ("-INT", 0, "")] {
+        let place = Place::kept("state");
+        let (server, _) = place.served();
+        let mut watch = place.spawn("watch");
+        // Longer than it takes to be heard.
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(watch.try_wait().unwrap().is_none(), "it watches");
+        ended(server, signal);
+        let output = watch.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{signal}: {said}");
+        assert!(said.contains(says) && said.is_empty() == says.is_empty(), "{signal}: {said}");
+    }
 }

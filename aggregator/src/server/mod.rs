@@ -38,7 +38,7 @@ use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 
 pub use crate::host::{PrivacyStatus, Status};
-pub use control::query;
+pub use control::{is_left_behind, query};
 pub use listener::Listener;
 pub use past::ask;
 
@@ -260,6 +260,8 @@ impl<L: Listener> Server<L> {
                 },
             }
         };
+        // First: who watches looks for it when there is nothing more to hear.
+        drop(control);
         // What is queued for the devices (the last acknowledgements) is still written.
         messages.close();
         host.release();
