@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::Scratch;
-use common::kept::{configuration, keep};
+use common::kept::{configuration, go_on, keep};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
@@ -42,6 +42,19 @@ impl Place {
             .arg(self.scratch.path().join("fleet.toml"))
             .output()
             .unwrap()
+    }
+
+    /// The same, by somebody to whom permissions mean something: root may become one.
+    fn run_by_another(&self, command: &[&str]) -> Output {
+        use std::os::unix::fs::MetadataExt;
+        use std::os::unix::process::CommandExt;
+        let program = self.scratch.path().join("program");
+        let _ = std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), &program);
+        let mut run = Command::new(program);
+        if std::fs::metadata(self.scratch.path()).unwrap().uid() == 0 {
+            run.uid(65534).gid(65534);
+        }
+        run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")).output().unwrap()
     }
 
     /// A command that goes on, with what it says.
@@ -242,6 +255,107 @@ fn what_others_may_not_read() {
 fn ended(mut server: Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
     server.wait().unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).unwrap().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// What cannot be looked into holds keys, perhaps: nobody is told to do without. And no file is named that never was.
+#[test]
+fn a_directory_that_cannot_be_looked_into() {
+    let place = Place::kept("state");
+    let config = place.scratch.path().join("fleet.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    set_mode(&place.state, 0);
+    for command in ["status", "check", "serve"] {
+        let output = place.run_by_another(&[command]);
+        refused(&output, "ermission denied");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("campaign.bin") && said.contains("state"), "{said}");
+    }
+    std::fs::write(&config, text.replace("plaintext = true\n", "")).unwrap();
+    let output = place.run_by_another(&["serve"]);
+    refused(&output, "state/keys: Permission denied");
+    set_mode(&place.state, 0o700);
+    std::fs::remove_dir_all(&place.state).unwrap();
+    std::fs::write(&place.state, b"a file").unwrap();
+    refused(&place.run(&["serve"]), "state/keys: Not a directory");
+    // Where there is nothing it is said what to do.
+    std::fs::remove_file(&place.state).unwrap();
+    let output = place.run(&["serve"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
+}
+
+/// A server has to make files: one that cannot says so before anybody is let in.
+#[test]
+fn a_directory_in_which_nothing_can_be_made() {
+    let place = Place::kept("state");
+    let names = || std::fs::read_dir(&place.state).unwrap().map(|entry| entry.unwrap().file_name()).count();
+    for entry in std::fs::read_dir(&place.state).unwrap() {
+        set_mode(&entry.unwrap().path(), 0o666);
+    }
+    set_mode(&place.state, 0o555);
+    let before = names();
+    let output = place.run_by_another(&["serve"]);
+    refused(&output, "no file can be made here");
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("state: no file can be made here: Permission denied")
+    );
+    set_mode(&place.state, 0o777);
+    assert_eq!(names(), before);
+    sound(&place);
+}
+
+/// Who has no business there does not even see what is there.
+#[test]
+fn a_directory_that_a_server_makes_is_its_own() {
+    let place = Place::new("new/state");
+    let (server, line) = place.served();
+    assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
+    assert!(line.ends_with(", waiting for 5 devices\n"), "{line}");
+    assert_eq!(mode(&place.state), 0o700);
+    assert!(!place.state.join("probe").exists());
+    ended(server, "-INT");
+    // One that was there is its owner's affair.
+    set_mode(&place.state, 0o750);
+    ended(place.served().0, "-INT");
+    assert_eq!(mode(&place.state), 0o750);
+}
+
+/// Nobody is told that it listens before it can go on, and from where.
+#[test]
+fn a_server_says_that_it_listens_when_it_has_the_campaign() {
+    let place = Place::kept("state");
+    let (server, line) = place.served();
+    assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
+    assert!(line.ends_with(", going on with round 3 of 4\n"), "{line}");
+    ended(server, "-INT");
+    // Heads are left to fit.
+    go_on(&place.state, true, &[5, 5]);
+    let (server, line) = place.served();
+    assert!(line.ends_with(", going on after round 4 of 4: heads are fitted\n"), "{line}");
+    ended(server, "-INT");
+    let place = Place::kept("state");
+    // Nothing is said before a refusal.
+    let key = place.state.join("round.key");
+    let kept = std::fs::read(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    refused(&place.run(&["serve"]), "round.key");
+    std::fs::write(&key, kept).unwrap();
+    let config = place.scratch.path().join("fleet.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("seed = 3", "seed = 4")).unwrap();
+    let output = place.run(&["serve"]);
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
 /// A server that was stopped, or waits for a disk that is gone: it takes connections, and says nothing.
