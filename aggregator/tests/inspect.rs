@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Scratch;
-use common::kept;
+use common::{Scratch, closed, kept, output, spawned};
 use fedspan_aggregator::store::{FILE, KEY_FILE, Snapshot, Store};
 use getrandom::SysRng;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -44,19 +43,15 @@ impl Kept {
 
     fn run(&self, arguments: &[&str]) -> Output {
         let (command, more) = arguments.split_first().unwrap();
-        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
-            .args([command, "--config"])
-            .arg(&self.config)
-            .args(more)
-            .output()
-            .unwrap()
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        output(program.args([command, "--config"]).arg(&self.config).args(more))
     }
 
     /// A server of the program, once it listens.
     fn served(&self) -> Served {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         command.args(["serve", "--config"]).arg(&self.config);
-        let mut server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = spawned(command.stdout(Stdio::null()).stderr(Stdio::null()));
         while !self.state().join("control.sock").exists() {
             std::thread::sleep(Duration::from_millis(5));
             assert!(server.try_wait().unwrap().is_none(), "it serves");
@@ -94,6 +89,7 @@ impl Kept {
         let write = database.begin_write().unwrap();
         change(&write);
         write.commit().unwrap();
+        closed(database);
     }
 }
 
@@ -297,7 +293,9 @@ fn a_journal_that_tells_otherwise_is_not_sound() {
 fn line(kept: &Kept, number: u64) -> String {
     let database = Database::open(kept.state().join(FILE)).unwrap();
     let read = database.begin_read().unwrap();
-    read.open_table(JOURNAL).unwrap().get(number).unwrap().unwrap().value().to_owned()
+    let line = read.open_table(JOURNAL).unwrap().get(number).unwrap().unwrap().value().to_owned();
+    closed((read, database));
+    line
 }
 
 /// Says nothing in the configuration of the journal from now on, or that none is kept.
@@ -521,7 +519,7 @@ fn a_server_waits_for_a_check_that_is_reading() {
         let server = scope.spawn(|| kept.served());
         std::thread::sleep(Duration::from_millis(300));
         assert!(!kept.state().join("control.sock").exists(), "it waits");
-        drop(reading);
+        closed(reading);
         server.join().unwrap()
     });
     // A second server does not wait for the first.
@@ -541,7 +539,7 @@ fn a_running_server_is_in_the_way_and_nothing_is_nothing() {
     let (_, text) = out(&kept);
     kept.refuses(&["check"], &["another server is running on this state directory"]);
     kept.refuses(&["export", "--out", &text], &["another server is running on this state directory"]);
-    drop(store);
+    closed(store);
     assert_eq!(kept.run(&["check"]).status.code(), Some(0));
     std::fs::remove_dir_all(kept.state()).unwrap();
     for command in [&["check"][..], &["export", "--out", &text]] {

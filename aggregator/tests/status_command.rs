@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Scratch;
 use common::kept::{configuration, go_on, keep};
+use common::{Scratch, alone, closed, output, spawned};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
@@ -36,12 +36,8 @@ impl Place {
     }
 
     fn run(&self, command: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
-            .args(command)
-            .arg("--config")
-            .arg(self.scratch.path().join("fleet.toml"))
-            .output()
-            .unwrap()
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        output(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
     /// The same, by somebody to whom permissions mean something: root may become one.
@@ -49,23 +45,19 @@ impl Place {
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::process::CommandExt;
         let program = self.scratch.path().join("program");
-        let _ = std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), &program);
+        copied(&program);
         let mut run = Command::new(program);
         if std::fs::metadata(self.scratch.path()).unwrap().uid() == 0 {
             run.uid(65534).gid(65534);
         }
-        run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")).output().unwrap()
+        output(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
     /// A command that goes on, with what it says.
     fn spawn(&self, command: &str) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
-            .args([command, "--config"])
-            .arg(self.scratch.path().join("fleet.toml"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        program.args([command, "--config"]).arg(self.scratch.path().join("fleet.toml"));
+        spawned(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
     /// A server, once it listens, and the line that says so.
@@ -87,6 +79,12 @@ impl Place {
         let _ = std::fs::remove_dir_all(out);
         output
     }
+}
+
+/// A program that nobody writes to any more, or it could not be run.
+fn copied(to: &Path) {
+    let _alone = alone();
+    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
 }
 
 fn refused(output: &Output, says: &str) {
@@ -135,7 +133,7 @@ fn a_file_where_a_directory_should_be() {
 fn a_socket_to_which_nobody_listens() {
     let place = Place::kept("state");
     let socket = place.state.join("control.sock");
-    drop(UnixListener::bind(&socket).unwrap());
+    closed(UnixListener::bind(&socket).unwrap());
     sound(&place);
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, b"no socket").unwrap();
@@ -152,7 +150,7 @@ fn a_path_that_is_too_long_for_a_socket() {
         refused(&place.run(&[command]), "another server is running on this state directory");
     }
     refused(&place.export(), "another server is running on this state directory");
-    drop(store);
+    closed(store);
     sound(&place);
 }
 
@@ -222,13 +220,13 @@ fn what_others_may_not_read() {
     // Permissions mean nothing to root, who may become somebody to whom they do.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
-    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), &program).unwrap();
+    copied(&program);
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         if is_root {
             command.uid(65534).gid(65534);
         }
-        command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")).output().unwrap()
+        output(command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")))
     };
     let mode = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();

@@ -9,6 +9,7 @@ use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
 use super::campaign::honest;
+use super::closed;
 
 /// The configuration of a directory.
 pub fn configuration(state: &Path) -> String {
@@ -53,6 +54,7 @@ pub fn keep(state: &Path) -> (String, Vec<f64>) {
     let representation = coordinator.engine().representation().transpose().iter().copied().collect();
     let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
     std::fs::write(state.join("arrivals.jsonl"), text).unwrap();
+    closed(coordinator);
     (configuration(state), representation)
 }
 
@@ -74,4 +76,5 @@ pub fn go_on(state: &Path, journal: bool, counted: &[usize]) {
         }
     }
     coordinator.settle().unwrap();
+    closed(coordinator);
 }
