@@ -350,6 +350,7 @@ fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
 /// What a gap does not explain is wrong as before.
 #[test]
 fn a_gap_hides_nothing_else() {
+    type Course = [(bool, &'static [usize]); 2];
     fn replace(kept: &Kept, number: u64, from: &str, to: &str) {
         let old = line(kept, number);
         assert!(old.contains(from), "{old}");
@@ -359,7 +360,7 @@ fn a_gap_hides_nothing_else() {
     }
     // Lines 0 to 17 are from before; 18 is that of the server that goes on.
     let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
-    let cases: [(&[(bool, &[usize]); 2], Damage, &str); 9] = [
+    let cases: [(&Course, Damage, &str); 9] = [
         (
             whole,
             |kept| replace(kept, 18, "\"after\":4", "\"after\":2"),

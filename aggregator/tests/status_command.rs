@@ -296,7 +296,7 @@ fn a_directory_that_cannot_be_looked_into() {
 #[test]
 fn a_directory_in_which_nothing_can_be_made() {
     let place = Place::kept("state");
-    let names = || std::fs::read_dir(&place.state).unwrap().map(|entry| entry.unwrap().file_name()).count();
+    let names = || std::fs::read_dir(&place.state).unwrap().count();
     for entry in std::fs::read_dir(&place.state).unwrap() {
         set_mode(&entry.unwrap().path(), 0o666);
     }

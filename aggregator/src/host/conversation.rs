@@ -63,7 +63,8 @@ impl From<&Limits> for Patience {
 fn come_back(peer: u64) -> u32 {
     const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let width = u64::from(RETRY.end - RETRY.start);
-    let place = (peer.wrapping_mul(RATIO) >> 32) * width >> 32;
+    let fraction = peer.wrapping_mul(RATIO) >> 32;
+    let place = (fraction * width) >> 32;
     RETRY.start + u32::try_from(place).unwrap_or_default()
 }
 
