@@ -25,7 +25,10 @@ pub enum ResumeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The state belongs to another configuration.
-    #[error("the campaign was begun under another configuration:\n{difference}")]
+    #[error(
+        "the campaign was begun under another configuration:\n{difference}put the lines back to go on with it (- was, + is), \
+         or begin a new one in another directory (`state`)"
+    )]
     Changed {
         /// Lines that differ.
         difference: String,

@@ -1,13 +1,19 @@
 //! Looks at everything that a state directory holds, and whether it agrees with itself and with a configuration. Changes nothing.
 
+mod course;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use self::course::Course;
 use crate::config::Fleet;
-use crate::coordinator::take_up;
+use crate::coordinator::{ResumeError, take_up};
 use crate::engine::{DeviceId, Engine};
-use crate::journal::{self, Line, Outcome, Round, digest, sha256};
+use crate::journal::{self, Line, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
+
+/// What to do about a file that follows the database.
+const ANEW: &str = "move it away; the next start writes it anew from the database";
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +39,7 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
     let mut engine = fleet.engine();
     let taken = take_up(&mut engine, &stored, &fleet.fingerprint());
     if let Err(error) = &taken {
-        found.faults.push(error.to_string());
+        found.faults.push(located(error, &fleet.state));
     }
     // It is of no use otherwise.
     let engine = taken.is_ok().then_some(&engine);
@@ -47,11 +53,21 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
         serde_json::from_str::<Line>(text).map_err(|error| format!("line {number} of the journal: {error}"))
     });
     match text.collect::<Result<Vec<Line>, String>>() {
-        Ok(journal) => found.journal(&journal, &rounds, &stored, engine),
+        Ok(journal) => found.journal(&journal, fleet.journal, &rounds, &stored, engine),
         Err(fault) => found.faults.push(fault),
     }
     found.file(&fleet.state.join(journal::FILE), &lines);
     Ok(Some(found))
+}
+
+/// Why a campaign cannot be taken up, and whose that is: whoever has several configurations has mistaken the directory, perhaps.
+#[must_use]
+pub fn located(error: &ResumeError, state: &Path) -> String {
+    match error {
+        // It names the file.
+        ResumeError::Store(error) => error.to_string(),
+        error => format!("{}: {error}", state.display()),
+    }
 }
 
 fn about(stored: &Stored) -> String {
@@ -95,80 +111,64 @@ impl Inspection {
         self.seen.push(format!("rounds: {}, the last is exchange {exchange}", rounds.len()));
     }
 
-    /// Holds the journal against the rest.
-    fn journal(&mut self, lines: &[Line], rounds: &[Round], stored: &Stored, engine: Option<&Engine>) {
-        let (mut last, mut number, mut representation) = (0, 0, None);
-        let mut commits = Vec::new();
-        let mut open: Vec<DeviceId> = Vec::new();
-        let mut wrong = |what: String| self.faults.push(format!("the journal: {what}"));
-        for line in lines {
-            match line {
-                // What was before it is of another campaign.
-                Line::Began(_) => {
-                    (last, representation, open) = (0, None, Vec::new());
-                    commits.clear();
-                }
-                Line::Resumed(_) => {}
-                Line::Opened(opened) => {
-                    if opened.round <= last {
-                        wrong(format!("exchange {} was opened after exchange {last}", opened.round));
-                    }
-                    if opened.continues.is_some_and(|before| before != last) {
-                        wrong(format!("exchange {} continues another one than the last", opened.round));
-                    }
-                    last = opened.round;
-                    if opened.continues.is_none() {
-                        open.clear();
-                    }
-                }
-                Line::Answered(answer) if answer.outcome == Outcome::Counted => {
-                    if answer.round > last || open.contains(&answer.device) {
-                        wrong(format!("device {} counted again in exchange {}", answer.device, answer.round));
-                    }
-                    open.push(answer.device);
-                }
-                Line::Answered(_) => {}
-                Line::Committed(committed) => {
-                    let counted: BTreeSet<&DeviceId> = open.iter().collect();
-                    if committed.round != last
-                        || committed.participants.iter().collect::<BTreeSet<_>>() != counted
-                    {
-                        wrong(format!(
-                            "exchange {} was committed with others than it counted",
-                            committed.round
-                        ));
-                    }
-                    number += 1;
-                    commits.push(committed);
-                    open.clear();
-                    representation = Some(&committed.representation);
-                }
-            }
+    /// Holds the journal against the rest. What it does not say since none was kept is a gap; `goes_on`: one is kept now.
+    fn journal(
+        &mut self,
+        lines: &[Line],
+        goes_on: bool,
+        rounds: &[Round],
+        stored: &Stored,
+        engine: Option<&Engine>,
+    ) {
+        if lines.is_empty() {
+            return self.seen.push("journal: none is kept".to_owned());
         }
-        for committed in commits {
+        let mut course = Course::of(lines);
+        let (last, now) = (course.last, stored.last().map_or(0, |id| id.round));
+        if !goes_on {
+            course.ends_here(now);
+        }
+        let mut wrong = std::mem::take(&mut course.wrong);
+        for committed in &course.commits {
             let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
             let known = known.ok().and_then(|place| rounds.get(place));
             if known.is_none_or(|round| round.participants != committed.participants) {
-                wrong(format!("exchange {} is not what the rounds say of it", committed.round));
+                wrong.push(format!("exchange {} is not what the rounds say of it", committed.round));
             }
         }
-        let is_kept = !lines.is_empty();
+        let told: BTreeSet<u32> = course.commits.iter().map(|committed| committed.round).collect();
+        for Round { exchange, .. } in rounds {
+            // What is after the end of a journal that goes on is told below, once.
+            let is_told =
+                told.contains(exchange) || goes_on && (*exchange > last || *exchange == last && now > last);
+            if !is_told && !course.may_miss(*exchange) {
+                wrong.push(format!("exchange {exchange} was committed, and the journal does not say so"));
+            }
+        }
         let counted: Vec<DeviceId> = stored.updates.iter().map(|(device, _)| *device).collect();
-        if is_kept && stored.open().and(stored.last()).is_some_and(|id| id.round != last || counted != open) {
-            wrong(format!(
-                "exchange {last} has counted {} devices, and {} updates are stored",
-                open.len(),
+        if now > last && goes_on {
+            wrong.push(format!(
+                "it ends in exchange {last}, and exchange {now} was opened since; if none was kept until now (journal = \
+                 false), the next start says so in it"
+            ));
+        } else if now <= last && stored.open().is_some() && (now < last || !course.has_counted(&counted)) {
+            let open = course.open.len();
+            wrong.push(format!(
+                "exchange {last} has counted {open} devices, and {} updates are stored",
                 counted.len()
             ));
         }
-        let now = engine.map(|engine| digest(engine.representation()));
-        if now.zip(representation).is_some_and(|(now, known)| now != *known) {
-            wrong("the stored representation is not that of the last commit".to_owned());
+        let committed = course.commits.last();
+        // Of a later round it says nothing, and that has been judged.
+        let is_last = rounds.last().zip(committed).is_none_or(|(round, told)| told.round >= round.exchange);
+        let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
+        if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
+            wrong.push("the stored representation is not that of the last commit".to_owned());
         }
-        self.seen.push(match is_kept {
-            true => format!("journal: {} lines, {number} rounds", lines.len()),
-            false => "journal: none is kept".to_owned(),
-        });
+        self.faults.extend(wrong.into_iter().map(|what| format!("the journal: {what}")));
+        let number = lines.iter().filter(|line| matches!(line, Line::Committed(_))).count();
+        let gaps = course.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
+        self.seen.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
     }
 
     /// Holds the journal's file against the table.
@@ -177,11 +177,23 @@ impl Inspection {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return self.faults.push(format!("{name}: it is no text; {ANEW}"));
+            }
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
         // What has no end yet is written again.
         let whole: Vec<&str> =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
+        let anew = match lines.first() {
+            // Those of an older database, which nobody can write anew.
+            Some((first @ 1.., _)) => {
+                format!(
+                    "cut it off after line {first}; the next start writes the rest anew from the database"
+                )
+            }
+            _ => ANEW.to_owned(),
+        };
         let next = lines.last().map_or(0, |(number, _)| number + 1);
         let written = whole.len() as u64;
         let differs = lines.iter().find(|(number, line)| {
@@ -189,9 +201,9 @@ impl Inspection {
             at.is_some_and(|written| written != line)
         });
         if let Some((number, _)) = differs {
-            self.faults.push(format!("{name}: line {} is not that of the database", number + 1));
+            self.faults.push(format!("{name}: line {} is not that of the database; {anew}", number + 1));
         } else if written > next {
-            self.faults.push(format!("{name}: {written} lines, and the database has {next}"));
+            self.faults.push(format!("{name}: {written} lines, and the database has {next}; {anew}"));
         } else {
             let behind = match next - written {
                 0 => "all of them".to_owned(),

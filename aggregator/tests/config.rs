@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::aggregate::Rule;
 use fedspan_aggregator::config::{
-    AlgorithmName, Fleet, Init, ParticipationSection, Security, Source, nearest,
+    AlgorithmName, Fleet, Init, ParticipationSection, Security, Source, difference, nearest,
 };
 use proptest::prelude::*;
 
@@ -500,4 +500,27 @@ fn nothing_is_near_a_word_of_its_own() {
     assert_eq!(nearest("qqqqqq", &["fedrep", "fedavg"]), None);
     assert_eq!(nearest("", &["fedrep"]), None);
     assert_eq!(nearest("x", &[]), None);
+}
+
+/// By key, not by position: what was added or taken out says nothing of the others.
+#[test]
+fn the_difference_of_two_configurations_is_what_differs() {
+    let old = "seed = 1\nmodel.filters = 3 of side 5\nmodel.filters = 6 of side 5\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
+    for (given, says) in [
+        (old.to_owned(), ""),
+        (old.replace("last", "aggregation.rule = \"x\"\nlast"), "+ aggregation.rule = \"x\"\n"),
+        (old.replace("seed = 1\n", ""), "- seed = 1\n"),
+        (old.replace("a = b", "a = c"), "- last = \"a = b\"\n+ last = \"a = c\"\n"),
+        (
+            old.replace("model.filters = 6 of side 5\n", "new = 1\n").replace("rounds = 4", "rounds = 5"),
+            "- model.filters = 6 of side 5\n- algorithm.rounds = 4\n+ algorithm.rounds = 5\n+ new = 1\n",
+        ),
+        (old.replace("6 of", "7 of"), "- model.filters = 6 of side 5\n+ model.filters = 7 of side 5\n"),
+        (
+            old.replace("1\nmodel.filters = 3", "1\nmodel.filters = 2 of side 1\nmodel.filters = 3"),
+            "- model.filters = 3 of side 5\n+ model.filters = 2 of side 1\n- model.filters = 6 of side 5\n+ model.filters = 3 of side 5\n+ model.filters = 6 of side 5\n",
+        ),
+    ] {
+        assert_eq!(difference(old, &given), says, "{given}");
+    }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::Scratch;
 use common::kept::{configuration, keep};
+use common::{Scratch, output, spawned};
 
 /// A configuration, and perhaps a state: five devices in the middle of their third round.
 struct Place {
@@ -45,7 +45,7 @@ impl Place {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        self.program(arguments).output().unwrap()
+        output(&mut self.program(arguments))
     }
 
     /// Runs a command that is refused with one line, which says this.
@@ -62,8 +62,7 @@ struct Served(Child);
 
 impl Served {
     fn new(kept: &Place) -> Self {
-        let mut server =
-            kept.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = spawned(kept.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()));
         while !kept.state().join("control.sock").exists() {
             std::thread::sleep(Duration::from_millis(5));
             assert!(server.try_wait().unwrap().is_none(), "it serves");

@@ -5,13 +5,13 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use common::Scratch;
-use common::kept;
-use fedspan_aggregator::store::{FILE, KEY_FILE, Store};
+use common::{Scratch, closed, kept, output, spawned};
+use fedspan_aggregator::store::{FILE, KEY_FILE, Snapshot, Store};
 use getrandom::SysRng;
-use redb::{Database, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
@@ -43,12 +43,20 @@ impl Kept {
 
     fn run(&self, arguments: &[&str]) -> Output {
         let (command, more) = arguments.split_first().unwrap();
-        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
-            .args([command, "--config"])
-            .arg(&self.config)
-            .args(more)
-            .output()
-            .unwrap()
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        output(program.args([command, "--config"]).arg(&self.config).args(more))
+    }
+
+    /// A server of the program, once it listens.
+    fn served(&self) -> Served {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        command.args(["serve", "--config"]).arg(&self.config);
+        let mut server = spawned(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        while !self.state().join("control.sock").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(server.try_wait().unwrap().is_none(), "it serves");
+        }
+        Served(server)
     }
 
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -81,6 +89,17 @@ impl Kept {
         let write = database.begin_write().unwrap();
         change(&write);
         write.commit().unwrap();
+        closed(database);
+    }
+}
+
+/// Is stopped when this goes.
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
     }
 }
 
@@ -271,6 +290,249 @@ fn a_journal_that_tells_otherwise_is_not_sound() {
     }
 }
 
+fn line(kept: &Kept, number: u64) -> String {
+    let database = Database::open(kept.state().join(FILE)).unwrap();
+    let read = database.begin_read().unwrap();
+    let line = read.open_table(JOURNAL).unwrap().get(number).unwrap().unwrap().value().to_owned();
+    closed((read, database));
+    line
+}
+
+/// Says nothing in the configuration of the journal from now on, or that none is kept.
+fn keeps(kept: &Kept, journal: bool) {
+    let text = std::fs::read_to_string(&kept.config).unwrap().replace("journal = false\n", "");
+    std::fs::write(&kept.config, if journal { text } else { "journal = false\n".to_owned() + &text })
+        .unwrap();
+}
+
+/// A journal that was not kept for a while has a gap, and nothing else is wrong with it.
+#[test]
+fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
+    type Course = &'static [(bool, &'static [usize])];
+    let cases: [(Course, &str); 8] = [
+        // The rest of a round, and all of one.
+        (&[(false, &[5, 1]), (true, &[2])], "a gap of rounds 3 to 4 (not kept)"),
+        (&[(false, &[5, 1]), (true, &[5, 2])], "a gap of rounds 3 to 4 (not kept)"),
+        // In the middle of one round, which goes on and is committed.
+        (&[(false, &[3]), (true, &[4])], "a gap of round 3 (not kept)"),
+        (&[(false, &[3]), (true, &[5, 2])], "a gap of round 3 (not kept)"),
+        (&[(false, &[5]), (true, &[1])], "a gap of rounds 3 to 4 (not kept)"),
+        // Twice, the second time until now.
+        (&[(false, &[3]), (true, &[5, 1]), (false, &[2])], "gaps of rounds 3, 4 (not kept)"),
+        (&[(false, &[5])], "a gap of rounds 3 to 4 (not kept)"),
+        // Not kept, and nothing has happened.
+        (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
+    ];
+    for (course, says) in cases {
+        let kept = Kept::new();
+        for (journal, counted) in course {
+            kept::go_on(&kept.state(), *journal, counted);
+        }
+        keeps(&kept, course.last().unwrap().0);
+        let output = kept.run(&["check"]);
+        let (said, wrong) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!((output.status.code(), wrong.as_str()), (Some(0), ""), "{course:?}: {said}");
+        assert!(said.contains(says), "{course:?}: {said}");
+        assert_eq!(says.contains("gap"), said.contains("gap"), "{course:?}: {said}");
+    }
+    // From the first round on.
+    let kept = Kept::new();
+    std::fs::remove_dir_all(kept.state()).unwrap();
+    kept::go_on(&kept.state(), false, &[5, 5, 2]);
+    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("journal: none is kept\n") && said.contains("\nsound\n"), "{said}");
+    kept::go_on(&kept.state(), true, &[5, 2]);
+    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("a gap of rounds 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
+}
+
+/// What a gap does not explain is wrong as before.
+#[test]
+fn a_gap_hides_nothing_else() {
+    type Course = [(bool, &'static [usize]); 2];
+    fn replace(kept: &Kept, number: u64, from: &str, to: &str) {
+        let old = line(kept, number);
+        assert!(old.contains(from), "{old}");
+        kept.change(|write| {
+            drop(write.open_table(JOURNAL).unwrap().insert(number, old.replace(from, to).as_str()))
+        });
+    }
+    // Lines 0 to 17 are from before; 18 is that of the server that goes on.
+    let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
+    let cases: [(&Course, Damage, &str); 9] = [
+        (
+            whole,
+            |kept| replace(kept, 18, "\"after\":4", "\"after\":2"),
+            "it goes on after exchange 2, and exchange 3 was opened before",
+        ),
+        (
+            whole,
+            |kept| replace(kept, 20, "\"device\":2", "\"device\":1"),
+            "device 1 counted again in exchange 4",
+        ),
+        (
+            whole,
+            |kept| replace(kept, 23, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            "exchange 4 was committed with others than it counted",
+        ),
+        (
+            whole,
+            |kept| replace(kept, 23, "\"round\":4", "\"round\":3"),
+            "exchange 4 was committed, and the journal does not say so",
+        ),
+        (
+            part,
+            |kept| replace(kept, 21, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            "exchange 3 was committed with others than it counted",
+        ),
+        (
+            part,
+            |kept| replace(kept, 20, "\"device\":4", "\"device\":2"),
+            "exchange 3 was committed with others than it counted",
+        ),
+        (
+            part,
+            |kept| {
+                let old = line(kept, 21);
+                let at = old.find("\"representation\":\"").unwrap() + 18;
+                let (from, to) = (&old[at..at + 8], if &old[at..at + 8] == "00000000" { "1" } else { "0" });
+                replace(kept, 21, from, &to.repeat(8));
+            },
+            "the stored representation is not that of the last commit",
+        ),
+        (
+            whole,
+            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
+            "exchange 5 has counted 1 devices, and 2 updates are stored",
+        ),
+        (
+            whole,
+            |kept| {
+                kept.change(|write| drop(write.open_table(ROUNDS).unwrap().remove(4)));
+            },
+            "exchange 4 is not what the rounds say of it",
+        ),
+    ];
+    for (course, damage, says) in cases {
+        let kept = Kept::new();
+        for (journal, counted) in course {
+            kept::go_on(&kept.state(), *journal, counted);
+        }
+        assert_eq!(kept.run(&["check"]).status.code(), Some(0), "before: {says}");
+        damage(&kept);
+        let output = kept.run(&["check"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    // Where a journal is to be kept, and its end is missing, somebody has to know why.
+    let kept = Kept::new();
+    kept::go_on(&kept.state(), false, &[5, 1]);
+    kept.refuses(
+        &["check"],
+        &["the journal: it ends in exchange 3", "exchange 4 was opened", "journal = false"],
+    );
+    keeps(&kept, false);
+    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    // One that is not kept is behind, and never ahead.
+    let kept = Kept::new();
+    kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
+    keeps(&kept, false);
+    kept.refuses(&["check"], &["exchange 3 has counted 2 devices, and 1 updates are stored"]);
+}
+
+/// What to do about the file, which follows the database.
+#[test]
+fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
+    let damages: [(Damage, &str); 3] = [
+        (
+            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
+            "line 1 is not that",
+        ),
+        (|kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "it is no text"),
+        (
+            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes.extend(b"{}\n")),
+            "19 lines, and the database has 18",
+        ),
+    ];
+    for (damage, says) in damages {
+        let kept = Kept::new();
+        let path = kept.state().join("arrivals.jsonl");
+        let whole = std::fs::read(&path).unwrap();
+        damage(&kept);
+        let remedy = "move it away; the next start writes it anew from the database";
+        kept.refuses(&["check"], &["arrivals.jsonl", says, remedy]);
+        std::fs::rename(&path, path.with_extension("old")).unwrap();
+        drop(kept.served());
+        let anew = std::fs::read(&path).unwrap();
+        assert!(anew.starts_with(&whole), "all of it");
+        assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    }
+}
+
+/// A new database beside the file of an older one: the older lines are nobody's to write anew.
+#[test]
+fn a_damaged_file_with_the_lines_of_an_older_database_is_cut_off() {
+    let kept = Kept::new();
+    let path = kept.state().join("arrivals.jsonl");
+    for file in [FILE, KEY_FILE] {
+        std::fs::remove_file(kept.state().join(file)).unwrap();
+    }
+    drop(kept.served());
+    let whole = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(whole.lines().count(), 19);
+    std::fs::write(&path, whole.replacen("began", "begun", 2)).unwrap();
+    kept.refuses(&["check"], &["line 19 is not that of the database; cut it off after line 18;"]);
+    let older: String = whole.lines().take(18).map(|line| line.to_owned() + "\n").collect();
+    std::fs::write(&path, older).unwrap();
+    drop(kept.served());
+    assert!(std::fs::read_to_string(&path).unwrap().starts_with(&whole));
+    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+}
+
+/// A database that lies behind another one's file: of the settings only those are named that differ.
+#[test]
+fn a_setting_that_came_is_named_and_no_other() {
+    let kept = Kept::new();
+    let text = std::fs::read_to_string(&kept.config).unwrap();
+    let with = |more: &str| std::fs::write(&kept.config, text.clone() + more).unwrap();
+    with("[aggregation]\nrule = \"geometric-median\"\n");
+    let state = kept.state().display().to_string();
+    let (_, out) = out(&kept);
+    for command in [&["check"][..], &["export", "--out", &out], &["serve"]] {
+        let output = kept.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        let lines: Vec<&str> =
+            said.lines().filter(|line| line.starts_with("- ") || line.starts_with("+ ")).collect();
+        assert_eq!(lines, ["+ aggregation.rule = \"geometric-median\""], "{command:?}: {said}");
+        assert!(said.contains(&state) && said.contains("put the lines back"), "{command:?}: {said}");
+    }
+}
+
+/// A server waits for those who are reading: they are done in a moment.
+#[test]
+fn a_server_waits_for_a_check_that_is_reading() {
+    let kept = Kept::new();
+    let reading = Snapshot::of(&kept.state()).unwrap().unwrap();
+    let waiting = std::thread::scope(|scope| {
+        let server = scope.spawn(|| kept.served());
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!kept.state().join("control.sock").exists(), "it waits");
+        closed(reading);
+        server.join().unwrap()
+    });
+    // A second server does not wait for the first.
+    let began = Instant::now();
+    let output = kept.run(&["serve"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another server is running on this state directory"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(4));
+    drop(waiting);
+}
+
 #[test]
 fn a_running_server_is_in_the_way_and_nothing_is_nothing() {
     let kept = Kept::new();
@@ -278,7 +540,7 @@ fn a_running_server_is_in_the_way_and_nothing_is_nothing() {
     let (_, text) = out(&kept);
     kept.refuses(&["check"], &["another server is running on this state directory"]);
     kept.refuses(&["export", "--out", &text], &["another server is running on this state directory"]);
-    drop(store);
+    closed(store);
     assert_eq!(kept.run(&["check"]).status.code(), Some(0));
     std::fs::remove_dir_all(kept.state()).unwrap();
     for command in [&["check"][..], &["export", "--out", &text]] {

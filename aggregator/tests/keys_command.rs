@@ -444,3 +444,35 @@ fn with_a_server_that_has_no_keys_the_file_is_changed() {
     }
     assert!(at.join("state/keys").exists());
 }
+
+/// The same words and the same exit code, whoever of the two locks comes first; a command that holds the keys for a moment is
+/// waited for.
+#[test]
+fn a_second_server_is_told_of_the_first() {
+    let directory = fleet();
+    let at = directory.path();
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        command.current_dir(at).args(["serve", "--config", "fleet.toml"]);
+        command
+    };
+    done(at, &["add", "1..3"]);
+    // A command that takes its time.
+    let unlock = Unlock::from_key_file(&at.join("key")).unwrap();
+    let held = KeyStore::open(&at.join("state/keys"), &unlock, SysRng).unwrap();
+    let mut server = program().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(server.try_wait().unwrap().is_none(), "it waits");
+    drop(held);
+    while !at.join("state/control.sock").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(server.try_wait().unwrap().is_none(), "it serves");
+    }
+    let began = std::time::Instant::now();
+    let (code, out, err) = said(&program().output().unwrap());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("another server is running on this state directory"), "{err}");
+    assert!(err.lines().count() == 1 && began.elapsed().as_secs() < 4, "{err}");
+}

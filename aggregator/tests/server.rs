@@ -61,6 +61,12 @@ async fn serve(fleet: &str, until_finished: bool) -> Running {
     Running { address, stop, end: tokio::spawn(server.serve(shutdown, until_finished)) }
 }
 
+/// Why there is no server: nobody is told that one listens.
+async fn refused(fleet: &str) -> ServeError {
+    let fleet = Fleet::parse("fleet.toml", fleet).unwrap();
+    Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap_err()
+}
+
 impl Running {
     /// As a crash ends it: nothing is flushed, nothing is said.
     async fn crash(self) {
@@ -489,10 +495,10 @@ async fn training_that_was_stopped_by_a_small_change_is_not_taken_up_again() {
         assert_eq!(on_disk(state.path()), kept);
     }
     let changed = fleet.replace("change = 1.0", "change = 0.5");
-    let error = serve(&changed, false).await.end.await.unwrap().unwrap_err();
+    let error = refused(&changed).await;
     let ServeError::Resume(ResumeError::Changed { difference }) = &error else { panic!("{error}") };
     assert_eq!(difference, "- stop.change = 1.0\n+ stop.change = 0.5\n");
-    let without = serve(&fleet.replace("change = 1.0", ""), false).await.end.await.unwrap().unwrap_err();
+    let without = refused(&fleet.replace("change = 1.0", "")).await;
     let ServeError::Resume(ResumeError::Changed { difference }) = &without else { panic!("{without}") };
     assert_eq!(difference, "- stop.change = 1.0\n");
 }
@@ -512,7 +518,7 @@ async fn another_configuration_is_refused_with_the_lines_that_differ() {
     let before = on_disk(state.path());
 
     let changed = fleet.replace("seed = 5", "seed = 6").replace("step_size = 0.25", "step_size = 0.5");
-    let error = serve(&changed, true).await.end.await.unwrap().unwrap_err();
+    let error = refused(&changed).await;
     let ServeError::Resume(ResumeError::Changed { difference }) = &error else { panic!("{error}") };
     let lines: Vec<&str> = difference.lines().collect();
     assert_eq!(lines.len(), 4, "{difference}");
@@ -528,8 +534,7 @@ async fn another_configuration_is_refused_with_the_lines_that_differ() {
 
     // A damaged state is an error, not a new campaign.
     std::fs::write(state.path().join("campaign.redb"), b"FEDSPAN and nothing else").unwrap();
-    let error =
-        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, SysRng, Protection::Plaintext).await.unwrap_err();
+    let error = refused(&fleet).await;
     assert!(matches!(error, ServeError::Store(StoreError::Damaged { .. })), "{error}");
 }
 
@@ -538,8 +543,7 @@ async fn one_server_a_state_directory() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
     let _server = serve(&fleet, false).await;
-    let second =
-        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, SysRng, Protection::Plaintext).await.unwrap_err();
+    let second = refused(&fleet).await;
     assert!(second.to_string().contains("another server"), "{second}");
 }
 
@@ -824,14 +828,10 @@ async fn the_listener_and_the_directory_are_named_where_they_fail() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let fleet = text(state.path(), 1, FEDREP).replace("127.0.0.1:0", &address);
-    let error =
-        Server::bind(Fleet::parse("f", &fleet).unwrap(), 1, SysRng, Protection::Plaintext).await.unwrap_err();
+    let error = refused(&fleet).await;
     assert!(error.to_string().contains(&address), "{error}");
     let file = state.path().join("file");
     std::fs::write(&file, b"").unwrap();
-    let error =
-        Server::bind(Fleet::parse("f", &text(&file, 1, FEDREP)).unwrap(), 1, SysRng, Protection::Plaintext)
-            .await
-            .unwrap_err();
+    let error = refused(&text(&file, 1, FEDREP)).await;
     assert!(error.to_string().contains("file"), "{error}");
 }

@@ -7,10 +7,11 @@ mod common;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use common::Scratch;
-use common::kept::{configuration, keep};
+use common::kept::{configuration, go_on, keep};
+use common::{Scratch, alone, closed, output, spawned};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
@@ -35,12 +36,40 @@ impl Place {
     }
 
     fn run(&self, command: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
-            .args(command)
-            .arg("--config")
-            .arg(self.scratch.path().join("fleet.toml"))
-            .output()
-            .unwrap()
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        output(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
+    }
+
+    /// The same, by somebody to whom permissions mean something: root may become one.
+    fn run_by_another(&self, command: &[&str]) -> Output {
+        use std::os::unix::fs::MetadataExt;
+        use std::os::unix::process::CommandExt;
+        let program = self.scratch.path().join("program");
+        copied(&program);
+        let mut run = Command::new(program);
+        if std::fs::metadata(self.scratch.path()).unwrap().uid() == 0 {
+            run.uid(65534).gid(65534);
+        }
+        output(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
+    }
+
+    /// A command that goes on, with what it says.
+    fn spawn(&self, command: &str) -> Child {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        program.args([command, "--config"]).arg(self.scratch.path().join("fleet.toml"));
+        spawned(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    /// A server, once it listens, and the line that says so.
+    fn served(&self) -> (Child, String) {
+        let mut server = self.spawn("serve");
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        while !self.state.join("control.sock").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(server.try_wait().unwrap().is_none(), "it serves");
+        }
+        (server, line)
     }
 
     fn export(&self) -> Output {
@@ -50,6 +79,12 @@ impl Place {
         let _ = std::fs::remove_dir_all(out);
         output
     }
+}
+
+/// A program that nobody writes to any more, or it could not be run.
+fn copied(to: &Path) {
+    let _alone = alone();
+    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
 }
 
 fn refused(output: &Output, says: &str) {
@@ -98,7 +133,7 @@ fn a_file_where_a_directory_should_be() {
 fn a_socket_to_which_nobody_listens() {
     let place = Place::kept("state");
     let socket = place.state.join("control.sock");
-    drop(UnixListener::bind(&socket).unwrap());
+    closed(UnixListener::bind(&socket).unwrap());
     sound(&place);
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, b"no socket").unwrap();
@@ -115,7 +150,7 @@ fn a_path_that_is_too_long_for_a_socket() {
         refused(&place.run(&[command]), "another server is running on this state directory");
     }
     refused(&place.export(), "another server is running on this state directory");
-    drop(store);
+    closed(store);
     sound(&place);
 }
 
@@ -185,13 +220,13 @@ fn what_others_may_not_read() {
     // Permissions mean nothing to root, who may become somebody to whom they do.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
-    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), &program).unwrap();
+    copied(&program);
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         if is_root {
             command.uid(65534).gid(65534);
         }
-        command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")).output().unwrap()
+        output(command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")))
     };
     let mode = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -213,4 +248,149 @@ fn what_others_may_not_read() {
     }
     drop(listener);
     sound(&place);
+}
+
+fn ended(mut server: Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
+    server.wait().unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).unwrap().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// What cannot be looked into holds keys, perhaps: nobody is told to do without. And no file is named that never was.
+#[test]
+fn a_directory_that_cannot_be_looked_into() {
+    let place = Place::kept("state");
+    let config = place.scratch.path().join("fleet.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    set_mode(&place.state, 0);
+    for command in ["status", "check", "serve"] {
+        let output = place.run_by_another(&[command]);
+        refused(&output, "ermission denied");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("campaign.bin") && said.contains("state"), "{said}");
+    }
+    std::fs::write(&config, text.replace("plaintext = true\n", "")).unwrap();
+    let output = place.run_by_another(&["serve"]);
+    refused(&output, "state/keys: Permission denied");
+    set_mode(&place.state, 0o700);
+    std::fs::remove_dir_all(&place.state).unwrap();
+    std::fs::write(&place.state, b"a file").unwrap();
+    refused(&place.run(&["serve"]), "state/keys: Not a directory");
+    // Where there is nothing it is said what to do.
+    std::fs::remove_file(&place.state).unwrap();
+    let output = place.run(&["serve"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
+}
+
+/// A server has to make files: one that cannot says so before anybody is let in.
+#[test]
+fn a_directory_in_which_nothing_can_be_made() {
+    let place = Place::kept("state");
+    let names = || std::fs::read_dir(&place.state).unwrap().count();
+    for entry in std::fs::read_dir(&place.state).unwrap() {
+        set_mode(&entry.unwrap().path(), 0o666);
+    }
+    set_mode(&place.state, 0o555);
+    let before = names();
+    let output = place.run_by_another(&["serve"]);
+    refused(&output, "no file can be made here");
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("state: no file can be made here: Permission denied")
+    );
+    set_mode(&place.state, 0o777);
+    assert_eq!(names(), before);
+    sound(&place);
+}
+
+/// Who has no business there does not even see what is there.
+#[test]
+fn a_directory_that_a_server_makes_is_its_own() {
+    let place = Place::new("new/state");
+    let (server, line) = place.served();
+    assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
+    assert!(line.ends_with(", waiting for 5 devices\n"), "{line}");
+    assert_eq!(mode(&place.state), 0o700);
+    assert!(!place.state.join("probe").exists());
+    ended(server, "-INT");
+    // One that was there is its owner's affair.
+    set_mode(&place.state, 0o750);
+    ended(place.served().0, "-INT");
+    assert_eq!(mode(&place.state), 0o750);
+}
+
+/// Nobody is told that it listens before it can go on, and from where.
+#[test]
+fn a_server_says_that_it_listens_when_it_has_the_campaign() {
+    let place = Place::kept("state");
+    let (server, line) = place.served();
+    assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
+    assert!(line.ends_with(", going on with round 3 of 4\n"), "{line}");
+    ended(server, "-INT");
+    // Heads are left to fit.
+    go_on(&place.state, true, &[5, 5]);
+    let (server, line) = place.served();
+    assert!(line.ends_with(", going on after round 4 of 4: heads are fitted\n"), "{line}");
+    ended(server, "-INT");
+    let place = Place::kept("state");
+    // Nothing is said before a refusal.
+    let key = place.state.join("round.key");
+    let kept = std::fs::read(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    refused(&place.run(&["serve"]), "round.key");
+    std::fs::write(&key, kept).unwrap();
+    let config = place.scratch.path().join("fleet.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("seed = 3", "seed = 4")).unwrap();
+    let output = place.run(&["serve"]);
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
+}
+
+/// A server that was stopped, or waits for a disk that is gone: it takes connections, and says nothing.
+#[test]
+fn a_server_that_does_not_answer() {
+    let place = Place::kept("state");
+    let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
+    let out = place.scratch.path().join("out").display().to_string();
+    let export = ["export", "--out", &out];
+    std::thread::scope(|scope| {
+        for command in [&["status"][..], &["watch"], &export, &["keys", "list"]] {
+            let place = &place;
+            scope.spawn(move || {
+                let began = Instant::now();
+                refused(&place.run(command), "the server that runs here does not answer");
+                let took = began.elapsed();
+                assert!((9..30).contains(&took.as_secs()), "{command:?}: {took:?}");
+            });
+        }
+    });
+    assert!(!Path::new(&out).exists());
+}
+
+/// Who watches hears how it ended: orderly, or not.
+#[test]
+fn a_watcher_hears_of_a_server_that_is_gone() {
+    for (signal, code, says) in [("-KILL", 1, "the server is gone"), ("-INT", 0, "")] {
+        let place = Place::kept("state");
+        let (server, _) = place.served();
+        let mut watch = place.spawn("watch");
+        // Longer than it takes to be heard.
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(watch.try_wait().unwrap().is_none(), "it watches");
+        ended(server, signal);
+        let output = watch.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{signal}: {said}");
+        assert!(said.contains(says) && said.is_empty() == says.is_empty(), "{signal}: {said}");
+    }
 }

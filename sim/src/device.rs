@@ -10,7 +10,7 @@ use embedded_io_adapters::tokio_1::FromTokio;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::{Config, Event, Protection};
 use getrandom::SysRng;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{SeedableRng, TryRng};
@@ -105,9 +105,20 @@ pub async fn converse(
     address: &str,
     began: Instant,
 ) -> std::io::Result<Closed<std::io::Error>> {
+    let socket = connect(address).await?;
+    Ok(converse_over(session, socket, began).await)
+}
+
+async fn connect(address: &str) -> std::io::Result<TcpStream> {
     let socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
-    Ok(converse_over(session, socket, began).await)
+    Ok(socket)
+}
+
+/// When a session that could not connect tries again: it waits longer and longer, as after a link that was lost.
+fn try_again_at(session: &mut SimSession, now: u64) -> u64 {
+    let mut nothing = vec![0; session.config().transmit_capacity()];
+    session.handle(now, Event::Tick, &mut nothing).wake
 }
 
 /// Runs a session over a link that is there, until it ends. `began` is the device's time 0.
@@ -198,11 +209,21 @@ async fn take_part(
     let began = Instant::now();
     // One for all: a signal that comes between two waits must not be lost.
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    // Nobody asks why a first attempt succeeds.
+    let mut was_away = false;
     loop {
+        let conversation = async {
+            let socket = connect(&arguments.connect).await?;
+            if was_away {
+                eprintln!("device {}: connected again", arguments.wearer);
+            }
+            Ok::<_, std::io::Error>(converse_over(&mut session, socket, began).await)
+        };
         let ended = tokio::select! {
-            ended = converse(&mut session, &arguments.connect, began) => Some(ended),
+            ended = conversation => Some(ended),
             _ = &mut interrupted => None,
         };
+        was_away = true;
         let retry_at = match ended {
             None => break,
             Some(Ok(closed)) => {
@@ -217,7 +238,7 @@ async fn take_part(
             }
             Some(Err(error)) => {
                 eprintln!("device {}: {}: {error}, trying again", arguments.wearer, arguments.connect);
-                u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX) + 1000
+                try_again_at(&mut session, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
             }
         };
         tokio::select! {

@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use common::{code, directory, errors, program};
 
@@ -32,5 +33,67 @@ fn an_address_that_is_none_is_exit_2() {
         let output = program(&here, &["device", "--connect", address, "--wearer", "3", "--plaintext"]);
         assert_eq!(code(&output), 2, "{address}");
         assert!(errors(&output).contains(address) && errors(&output).contains("HOST:PORT"), "{address}");
+    }
+}
+
+/// A server that is gone is not asked every second by all who have lost it, and who is back says so.
+#[test]
+fn a_device_asks_less_and_less_often_and_says_when_it_is_back() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
+        .args(["device", "--connect", &address.to_string(), "--wearer", "3", "--plaintext"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(device.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut times = Vec::new();
+    for line in said.by_ref() {
+        assert!(!line.contains("connected again"), "{line}");
+        if line.contains("trying again") {
+            times.push(Instant::now());
+        }
+        if times.len() == 4 {
+            break;
+        }
+    }
+    // Half of a delay is certain, and the delay doubles from 0.5 s on; a busy machine is late.
+    let pauses: Vec<u128> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
+    assert!((200..900).contains(&pauses[0]), "{pauses:?}");
+    assert!(pauses[1] >= 450 && pauses[2] >= 950, "{pauses:?}");
+    // It is back, twice: each time it says so once.
+    let listener = std::net::TcpListener::bind(address).unwrap();
+    let mut back = Vec::new();
+    for _ in 0..2 {
+        drop(listener.accept().unwrap());
+        back.push(said.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+        back.push(said.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+    }
+    for pair in back.chunks(2) {
+        assert!(pair[0].ends_with("connected again") && pair[1].contains("connection lost"), "{back:?}");
+    }
+    device.kill().unwrap();
+    device.wait().unwrap();
+}
+
+/// What the help shows is what one can run.
+#[test]
+fn the_examples_of_its_help_are_whole() {
+    let here = directory("device-examples");
+    let help = program(&here, &["device", "--help"]);
+    let help = String::from_utf8(help.stdout).unwrap();
+    let examples: Vec<&str> =
+        help.lines().filter_map(|line| line.trim().strip_prefix("fedspan-sim device ")).collect();
+    assert_eq!(examples.len(), 2, "{help}");
+    for example in examples {
+        let words = example.split_whitespace().take_while(|word| !word.starts_with('('));
+        // Nobody is connected to: what comes after the command line is refused.
+        let arguments: Vec<&str> =
+            ["device"].into_iter().chain(words).chain(["--set", "attack.kind=mimic"]).collect();
+        let output = program(&here, &arguments);
+        assert_eq!(code(&output), 2);
+        assert!(errors(&output).contains("attack.kind"), "{example}: {}", errors(&output));
     }
 }

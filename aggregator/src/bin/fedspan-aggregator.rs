@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
-use cli::unlock::Sources;
-use fedspan_aggregator::config::{Fleet, Security};
-use fedspan_aggregator::export::{export, export_told};
-use fedspan_aggregator::inspect::inspect;
-use fedspan_aggregator::keys::KeyStore;
-use fedspan_aggregator::server::{Protection, Server, Status, ask};
-use getrandom::SysRng;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::export::{ExportError, export, export_told};
+use fedspan_aggregator::inspect::{inspect, located};
+use fedspan_aggregator::server::ask;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The run failed.
@@ -153,7 +150,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
     with_runtime(async {
         match command {
             FleetCommand::Serve { passphrase_file, exit_when_finished, .. } => {
-                serve(fleet, passphrase_file, exit_when_finished).await
+                cli::serve::serve(fleet, passphrase_file, exit_when_finished).await
             }
             FleetCommand::Status { .. } => cli::status::status(&fleet.state).await,
             FleetCommand::Watch { .. } => cli::status::watch(&fleet.state).await,
@@ -201,54 +198,6 @@ fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => complain(FAILED, &format!("{what}: {error}")),
     }
-}
-
-async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
-    let expected = fleet.expected;
-    let protection = match protection(&fleet, passphrase_file) {
-        Ok(protection) => protection,
-        Err(message) => return complain(WRONG, &message),
-    };
-    // First: who sees the server listening may stop it.
-    let interrupted = match interrupted() {
-        Ok(interrupted) => interrupted,
-        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
-    };
-    let server = match Server::bind(fleet, campaign(), SysRng, protection).await {
-        Ok(server) => server,
-        Err(error) => return complain(FAILED, &error.to_string()),
-    };
-    // Nobody has to read this.
-    match server.address() {
-        Ok(address) => drop(print(&format!("listening on {address}, waiting for {expected} devices"))),
-        Err(error) => return complain(FAILED, &error.to_string()),
-    }
-    match server.serve(interrupted, exit_when_finished).await {
-        Ok(status) => {
-            let Status { phase, round, rounds, .. } = status;
-            let _ = print(&format!("stopped: {phase} after round {round} of {rounds}"));
-            ExitCode::SUCCESS
-        }
-        Err(error) => complain(FAILED, &error.to_string()),
-    }
-}
-
-/// What the configuration asks for: the fleet's keys, opened, or none of them.
-fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protection, String> {
-    let Security::Keys { store, key_file } = &fleet.security else { return Ok(Protection::Plaintext) };
-    fleet.security.check_store()?;
-    let derivation = KeyStore::derivation(store).map_err(|error| error.to_string())?;
-    let sources = Sources { passphrase_file, key_file: key_file.clone() };
-    let unlock = sources.unlock(store, derivation)?;
-    let keys = KeyStore::open(store, &unlock, SysRng).map_err(|error| error.to_string())?;
-    Ok(Protection::Keys(keys, Box::new(SysRng)))
-}
-
-/// A number that differs from one campaign to the next; nothing secret hangs on it.
-fn campaign() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let nanoseconds = u64::from(since.subsec_nanos());
-    since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
 }
 
 /// Ctrl-C or SIGTERM, from now on.
@@ -330,6 +279,7 @@ async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
     };
     match written {
         Ok(()) => ExitCode::SUCCESS,
+        Err(ExportError::State(error)) => complain(FAILED, &located(&error, &fleet.state)),
         Err(error) => complain(FAILED, &error.to_string()),
     }
 }

@@ -113,23 +113,33 @@ impl Fleet {
     }
 }
 
-/// Lines of two fingerprints that differ, the stored ones with a minus.
+/// Lines of two fingerprints that differ, the stored ones with a minus, those that are given now with a plus. A key may come several
+/// times, and is compared in that order.
 #[must_use]
 pub fn difference(stored: &str, given: &str) -> String {
+    let (old, new) = (keyed(stored), keyed(given));
     let mut lines = String::new();
-    let (mut stored, mut given) = (stored.lines(), given.lines());
-    loop {
-        let pair = (stored.next(), given.next());
-        if pair == (None, None) {
-            return lines;
-        }
-        if let (Some(old), true) = (pair.0, pair.0 != pair.1) {
-            lines.push_str(&format!("- {old}\n"));
-        }
-        if let (Some(new), true) = (pair.1, pair.0 != pair.1) {
-            lines.push_str(&format!("+ {new}\n"));
+    for (key, was) in &old {
+        let is = new.iter().find(|(other, _)| other == key).map(|(_, line)| line);
+        if is != Some(was) {
+            lines.push_str(&format!("- {was}\n"));
+            lines.extend(is.map(|is| format!("+ {is}\n")));
         }
     }
+    let came = new.iter().filter(|(key, _)| old.iter().all(|(other, _)| other != key));
+    lines.extend(came.map(|(_, is)| format!("+ {is}\n")));
+    lines
+}
+
+/// Every line under its key, and how often that has come before.
+fn keyed(lines: &str) -> Vec<((&str, usize), &str)> {
+    let mut found: Vec<((&str, usize), &str)> = Vec::new();
+    for line in lines.lines() {
+        let key = line.split_once(" = ").map_or(line, |(key, _)| key);
+        let before = found.iter().filter(|((other, _), _)| *other == key).count();
+        found.push(((key, before), line));
+    }
+    found
 }
 
 fn quoted(word: &str) -> String {

@@ -35,10 +35,11 @@ impl Security {
     /// Whether a server can start: it must not, without keys, unless it was told to.
     ///
     /// # Errors
-    /// A message with the two ways out.
+    /// A message with the two ways out. Where it cannot be looked for a key store nobody is told to do without: opening it says
+    /// why not.
     pub fn check_store(&self) -> Result<(), String> {
         match self {
-            Self::Keys { store, .. } if !store.exists() => Err(format!(
+            Self::Keys { store, .. } if matches!(store.try_exists(), Ok(false)) => Err(format!(
                 "{}: no key store, so that no device could join. Either make one, `fedspan-aggregator keys add \
                  DEVICE...` with the same --config; or let anybody in who can reach the port, for a bench: \
                  `plaintext = true` in [listen]",

@@ -17,8 +17,8 @@ use crate::engine::{DeviceId, Millis};
 /// Commands that wait for a device; one that lets them pile up is cut off.
 pub(crate) const COMMANDS: usize = 16;
 
-/// When a device is told to come back for which there is no room.
-const RETRY: u32 = 30_000;
+/// When a device is told to come back for which there is no room: not all at the same moment.
+const RETRY: std::ops::Range<u32> = 15_000..30_000;
 
 /// Silence within an update in chunks after which the missing ones are asked for.
 const ASK_AGAIN: Millis = 1_000;
@@ -56,6 +56,16 @@ impl From<&Limits> for Patience {
             repeat: milliseconds(limits.repeat),
         }
     }
+}
+
+/// When a conversation's device is to come back. Multiples of the golden ratio lie apart from one another, so that conversations
+/// that follow one another spread evenly (Knuth, The Art of Computer Programming, 6.4).
+fn come_back(peer: u64) -> u32 {
+    const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    let width = u64::from(RETRY.end - RETRY.start);
+    let fraction = peer.wrapping_mul(RATIO) >> 32;
+    let place = (fraction * width) >> 32;
+    RETRY.start + u32::try_from(place).unwrap_or_default()
 }
 
 /// What is to be done next, one after the other.
@@ -248,7 +258,7 @@ impl Conversation {
     /// There is no room for it: it is told to come back later.
     pub fn turn_away(&mut self) {
         if matches!(self.stage, Stage::Newcomer(..)) {
-            self.connection.turn_away(RETRY);
+            self.connection.turn_away(come_back(self.peer));
             self.stage = Stage::Farewell(What::TurnedAway, Gone::Ended);
         }
     }

@@ -3,6 +3,7 @@
 //! of [`crate::keys`] in JSON what came of it, `export` what is kept: [`super::past`].
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -14,6 +15,9 @@ use crate::host::Status;
 use crate::keys::{Answer, KeyDesk, user};
 
 const SOCKET: &str = "control.sock";
+
+/// The request that has no end.
+const WATCH: &str = "watch";
 
 /// Longest request, with the end of its line: several thousand ranges of devices.
 const REQUEST_MAX: u64 = 1 << 16;
@@ -58,6 +62,13 @@ pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
         Some(control) => control.listener.accept().await.ok().map(|(stream, _)| stream),
         None => std::future::pending().await,
     }
+}
+
+/// Whether a server is gone from a state directory that has not ended orderly: its socket is still there. For whoever has been
+/// connected to it.
+#[must_use]
+pub fn is_left_behind(directory: &Path) -> bool {
+    directory.join(SOCKET).symlink_metadata().is_ok()
 }
 
 /// Answers one client to its end.
@@ -109,7 +120,7 @@ pub(super) async fn answer(
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
         past::REQUEST => past::send(&mut write, &host).await,
-        "watch" => loop {
+        WATCH => loop {
             let line = match rounds.recv().await {
                 Ok(line) => line,
                 Err(broadcast::error::RecvError::Lagged(missed)) => format!("{{\"missed\":{missed}}}"),
@@ -132,17 +143,21 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
+/// How long a server may say nothing that was asked something.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Asks the server that runs on a state directory and gives each line of its answer to `each`. `None` if
-/// no server runs there.
+/// no server runs there. Rounds that are watched may take any time; everything else is answered soon.
 ///
 /// # Errors
-/// What the system says about the socket, or `each`.
+/// What the system says about the socket, or `each`; [`std::io::ErrorKind::TimedOut`] if the server takes connections and does not
+/// answer.
 pub async fn query(
     directory: &Path,
     request: &str,
     mut each: impl FnMut(&str) -> std::io::Result<()>,
 ) -> std::io::Result<Option<()>> {
-    let mut stream = match UnixStream::connect(directory.join(SOCKET)).await {
+    let mut stream = match in_time(UnixStream::connect(directory.join(SOCKET))).await {
         Ok(stream) => stream,
         Err(error)
             if matches!(
@@ -155,13 +170,31 @@ pub async fn query(
         {
             return Ok(None);
         }
+        // Others wait for its answer already.
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(silent()),
         Err(error) => return Err(error),
     };
-    stream.write_all(format!("{request}\n").as_bytes()).await?;
+    in_time(stream.write_all(format!("{request}\n").as_bytes())).await?;
     let mut lines = BufReader::new(stream).lines();
-    while let Some(line) = lines.next_line().await? {
+    loop {
+        let line = match request {
+            WATCH => lines.next_line().await?,
+            _ => in_time(lines.next_line()).await?,
+        };
+        let Some(line) = line else { return Ok(Some(())) };
         // It may hold keys.
         each(&Zeroizing::new(line))?;
     }
-    Ok(Some(()))
+}
+
+async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(silent()))
+}
+
+fn silent() -> std::io::Error {
+    let seconds = PATIENCE.as_secs();
+    let what = format!(
+        "the server that runs here does not answer ({seconds} s): it is stopped, or waits for its disk"
+    );
+    std::io::Error::new(std::io::ErrorKind::TimedOut, what)
 }

@@ -31,19 +31,22 @@ use self::peer::Surroundings;
 use self::places::Places;
 use crate::config::Fleet;
 use crate::coordinator::ResumeError;
-use crate::engine::Millis;
+use crate::engine::{Checkpoint, Millis};
 use crate::host::{Host, HostError, Patience};
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 
 pub use crate::host::{PrivacyStatus, Status};
-pub use control::query;
+pub use control::{is_left_behind, query};
 pub use listener::Listener;
 pub use past::ask;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.
 const INBOX: usize = 1024;
+
+/// A file that is made and removed at the start.
+const PROBE: &str = "probe";
 
 /// How long no connection is accepted after that has failed: out of file descriptors, most likely, and some
 /// must be given back first.
@@ -80,14 +83,15 @@ impl From<HostError> for ServeError {
     }
 }
 
-/// A server that listens but has not started.
+/// A server that listens and has its campaign, but has not started.
 #[derive(Debug)]
 pub struct Server<L = TcpListener> {
     fleet: Fleet,
     listener: L,
-    store: Store,
-    campaign: u64,
-    protection: Protection,
+    host: Host,
+    /// Counts from when the campaign was taken up.
+    clock: Clock,
+    desk: Option<KeyDesk>,
     lines: Vec<(String, Box<dyn Line>)>,
 }
 
@@ -112,7 +116,7 @@ pub trait Line: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Line for T {}
 
 impl Server {
-    /// Binds the listener and opens the state directory. `campaign` makes a new campaign distinct from every
+    /// Binds the listener, and takes up the campaign of the state directory, or begins one. `campaign` makes a new campaign distinct from every
     /// earlier one of the same configuration: devices that remember one would decline its round numbers. A
     /// campaign that is resumed keeps the number it has. `entropy` makes the keys of what is stored.
     ///
@@ -124,11 +128,26 @@ impl Server {
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = Store::open(&fleet.state, entropy)?;
+        let store = opened(&fleet, entropy)?;
         let listener = TcpListener::bind(&fleet.tcp)
             .await
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Ok(Self { fleet, listener, store, campaign, protection, lines: Vec::new() })
+        Self::taken_up(fleet, listener, store, campaign, protection)
+    }
+}
+
+/// Opens the state directory. A server makes files in it all the time: where it may not, that is said before anybody is let in. A disk
+/// that is full has room again later.
+fn opened(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let store = Store::open(&fleet.state, entropy)?;
+    let probe = store.directory().join(PROBE);
+    match std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe)) {
+        Err(error) if !matches!(error.kind(), StorageFull | QuotaExceeded) => {
+            let error = std::io::Error::new(error.kind(), format!("no file can be made here: {error}"));
+            Err(StoreError::Io { path: store.directory().to_owned(), error })
+        }
+        _ => Ok(store),
     }
 }
 
@@ -136,7 +155,7 @@ impl<L: Listener> Server<L> {
     /// [`Server::bind`] with a listener that is there already: the configuration's address is not used.
     ///
     /// # Errors
-    /// [`ServeError`] if the state directory cannot be opened.
+    /// [`ServeError`] if the state directory cannot be opened, or its campaign not be taken up.
     pub fn over(
         fleet: Fleet,
         listener: L,
@@ -144,8 +163,36 @@ impl<L: Listener> Server<L> {
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = Store::open(&fleet.state, entropy)?;
-        Ok(Self { fleet, listener, store, campaign, protection, lines: Vec::new() })
+        let store = opened(&fleet, entropy)?;
+        Self::taken_up(fleet, listener, store, campaign, protection)
+    }
+
+    fn taken_up(
+        fleet: Fleet,
+        listener: L,
+        store: Store,
+        campaign: u64,
+        protection: Protection,
+    ) -> Result<Self, ServeError> {
+        let (desk, nonces) = match protection {
+            Protection::Plaintext => (None, None),
+            Protection::Keys(keys, nonces) => (Some(KeyDesk::new(keys)), Some(nonces)),
+        };
+        let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
+        let host = Host::new(&fleet, store, campaign, desk.clone().zip(nonces), file)?;
+        Ok(Self { fleet, listener, host, clock: Clock::new(), desk, lines: Vec::new() })
+    }
+
+    /// Where the campaign is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.host.status()
+    }
+
+    /// Where it goes on, if a round of the campaign was opened before.
+    #[must_use]
+    pub fn resumes(&self) -> Option<Checkpoint> {
+        Some(self.host.coordinator().engine().checkpoint()).filter(|checkpoint| checkpoint.id.round > 0)
     }
 
     /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
@@ -173,16 +220,9 @@ impl<L: Listener> Server<L> {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, store, campaign, protection, lines: attached } = self;
+        let Self { fleet, mut listener, mut host, clock, desk, lines: attached } = self;
         let limits = fleet.limits;
-        let control = control::Control::bind(store.directory());
-        let (desk, nonces) = match protection {
-            Protection::Plaintext => (None, None),
-            Protection::Keys(keys, nonces) => (Some(KeyDesk::new(keys)), Some(nonces)),
-        };
-        let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
-        let mut host = Host::new(&fleet, store, campaign, desk.clone().zip(nonces), file)?;
-        let clock = Clock::new();
+        let control = control::Control::bind(&fleet.state);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let (ask, mut asked) = mpsc::channel::<past::Asked>(1);
         let places = Places::new(&limits);
@@ -260,6 +300,8 @@ impl<L: Listener> Server<L> {
                 },
             }
         };
+        // First: who watches looks for it when there is nothing more to hear.
+        drop(control);
         // What is queued for the devices (the last acknowledgements) is still written.
         messages.close();
         host.release();

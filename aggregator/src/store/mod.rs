@@ -25,8 +25,10 @@ mod snapshot;
 mod source;
 mod tables;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use redb::{Database, ReadableDatabase, StorageBackend};
 
@@ -57,6 +59,10 @@ const OLD: &str = "campaign.bin";
 /// Bytes of the database that stay in memory.
 const CACHE: usize = 8 << 20;
 
+/// How long a server waits for those who read the directory, and between two attempts.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// A campaign's database, locked for one server.
 #[derive(Debug)]
 pub struct Store {
@@ -77,15 +83,12 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if it cannot be made, another server holds it, or what is there is none.
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
-        std::fs::create_dir_all(directory).map_err(io(directory))?;
+        // One that is there is its owner's affair.
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io(directory))?;
         let path = directory.join("lock");
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
-            Err(std::fs::TryLockError::Error(error)) => return Err(io(&path)(error)),
-        }
+        lock_alone(&lock, path)?;
         let old = directory.join(OLD);
         if old.exists() {
             return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
@@ -253,6 +256,28 @@ fn remains(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
         }
     }
     Ok(None)
+}
+
+/// Takes the lock. A server that holds it does not let go; `check` and `export`, which share it, are done in a moment.
+fn lock_alone(lock: &File, path: PathBuf) -> Result<(), StoreError> {
+    let began = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+        }
+        match lock.try_lock_shared() {
+            Ok(()) => lock.unlock().map_err(io(&path))?,
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
+            Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+        }
+        if began.elapsed() > PATIENCE {
+            let error = std::io::Error::other("a check or an export is still reading this state directory");
+            return Err(StoreError::Io { path, error });
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Makes an empty database, under another name until it is one: a crash leaves no half of it.

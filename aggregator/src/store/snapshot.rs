@@ -106,8 +106,9 @@ impl Snapshot {
     }
 }
 
+/// What stands in the way is the directory's: of the file nobody knows whether it is there.
 fn exists(path: &Path) -> Result<bool, StoreError> {
-    path.try_exists().map_err(io(path))
+    path.try_exists().map_err(io(path.parent().unwrap_or(path)))
 }
 
 /// The lock of a server that does not run; `None` where none has ever run.

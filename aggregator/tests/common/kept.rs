@@ -9,6 +9,7 @@ use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
 use super::campaign::honest;
+use super::closed;
 
 /// The configuration of a directory.
 pub fn configuration(state: &Path) -> String {
@@ -21,8 +22,13 @@ pub fn configuration(state: &Path) -> String {
 
 /// Its campaign, begun or gone on with.
 pub fn coordinator(state: &Path) -> Coordinator {
+    kept_or_not(state, Some(0))
+}
+
+/// The same, with a journal or without.
+fn kept_or_not(state: &Path, journal: Option<u64>) -> Coordinator {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
-    let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal: Some(0) };
+    let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal };
     let store = Store::open(&fleet.state, SysRng).unwrap();
     Coordinator::new(fleet.engine(), store, &about).unwrap().0
 }
@@ -48,5 +54,27 @@ pub fn keep(state: &Path) -> (String, Vec<f64>) {
     let representation = coordinator.engine().representation().transpose().iter().copied().collect();
     let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
     std::fs::write(state.join("arrivals.jsonl"), text).unwrap();
+    closed(coordinator);
     (configuration(state), representation)
+}
+
+/// Begins it, or goes on with it, while a journal is kept or not: of each round in turn until so many devices have counted.
+pub fn go_on(state: &Path, journal: bool, counted: &[usize]) {
+    let mut coordinator = kept_or_not(state, journal.then_some(0));
+    (0..5).for_each(|device| coordinator.handle(10, Event::Joined(device)));
+    for wanted in counted {
+        let actions = coordinator.settle().unwrap().actions.into_iter();
+        let openings = actions.filter_map(|action| match action {
+            Action::Open(_, opening) => Some(opening),
+            _ => None,
+        });
+        let opening = openings.last().unwrap();
+        let had = coordinator.engine().open_round().unwrap().participants.clone();
+        let others = (0..5).filter(|device| !had.contains(device));
+        for device in others.take(wanted - had.len()) {
+            coordinator.handle(11, Event::Update(device, honest(device, &opening)));
+        }
+    }
+    coordinator.settle().unwrap();
+    closed(coordinator);
 }

@@ -7,7 +7,9 @@ pub mod model;
 pub mod storage;
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::Update;
@@ -42,6 +44,32 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Held while a file that is locked is closed, or a program that will be run, and while a program is started: between its fork and
+/// its first instruction it has copies of all open files of this process, and with them their locks.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a program.
+pub fn spawned(command: &mut Command) -> Child {
+    let _alone = alone();
+    command.spawn().unwrap()
+}
+
+/// Runs a program to its end.
+pub fn output(command: &mut Command) -> Output {
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    spawned(piped).wait_with_output().unwrap()
+}
+
+/// Closes something that is locked.
+pub fn closed<T>(locked: T) {
+    let _alone = alone();
+    drop(locked);
 }
 
 pub fn bits(matrix: &Matrix) -> Vec<u64> {

@@ -271,7 +271,7 @@ impl KeyPlace for Storage {
         // Also when the power goes just now.
         let mut inner = self.disk.inner();
         assert_eq!(inner.key, None, "where a key is");
-        if failed.is_none() || inner.random.next_u32() % 2 == 0 {
+        if failed.is_none() || inner.random.next_u32().is_multiple_of(2) {
             inner.key = Some(key.to_vec());
             inner.keys.push(key.to_vec());
             inner.is_key_unsynced = failed.is_some();

@@ -194,7 +194,9 @@ simulator decides everything again at the arrivals of the server's journal. [sto
 Exit code 0 if every decision is equal, 1 at the first that is not. aggregator/JOURNAL.md describes the journal.")]
     Replay(replay::ReplayOptions),
     /// Be one virtual device for a real server
-    #[command(after_help = "Example:\n  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3")]
+    #[command(after_help = "Examples:
+  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --keys devices.keys
+  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --plaintext    (a server on a bench)")]
     Device(crate::device::Arguments),
 }
 

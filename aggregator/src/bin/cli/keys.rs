@@ -20,10 +20,10 @@ use super::noise::{NoiseOptions, multiplier};
 use super::unlock::Sources;
 
 /// How long a command waits for another one that is writing.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(20);
+pub const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of `keys`.
 #[derive(Args)]
@@ -231,8 +231,14 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
         lines.push(Zeroizing::new(line.to_owned()));
         Ok(())
     };
-    let asked = query(state, &format!("keys {request}"), keep).await;
-    if asked.map_err(|error| failed(format!("{}: {error}", state.display())))?.is_none() {
+    let asked = query(state, &format!("keys {request}"), keep).await.map_err(|error| {
+        let then = match error.kind() {
+            std::io::ErrorKind::TimedOut => "; what was asked may still be done: see `keys list`",
+            _ => "",
+        };
+        failed(format!("{}: {error}{then}", state.display()))
+    });
+    if asked?.is_none() {
         return Ok(None);
     }
     let line =

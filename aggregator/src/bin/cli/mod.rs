@@ -4,5 +4,6 @@ pub mod adapter;
 pub mod exchange;
 pub mod keys;
 pub mod noise;
+pub mod serve;
 pub mod status;
 pub mod unlock;

@@ -4,28 +4,34 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use fedspan_aggregator::engine::Phase;
-use fedspan_aggregator::server::query;
+use fedspan_aggregator::server::{is_left_behind, query};
 use fedspan_aggregator::store::{Snapshot, StoreError, Stored};
 
 use crate::{FAILED, complain, print, printed};
 
 /// A line from the server, or from its files.
 pub async fn status(state: &Path) -> ExitCode {
+    match answer(state).await {
+        Ok(Some(line)) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
+        Ok(None) => from_files(state),
+        Err(message) => complain(FAILED, &format!("{}: {message}", state.display())),
+    }
+}
+
+/// What the server says of itself; `None` if none runs.
+async fn answer(state: &Path) -> Result<Option<String>, String> {
     let mut answer = None;
     let asked = query(state, "status", |line| {
         answer = Some(line.to_owned());
         Ok(())
     });
-    let told = match asked.await {
+    match asked.await {
         Ok(Some(())) => {
-            answer.ok_or_else(|| "the server hung up before it had answered".to_owned()).and_then(said)
+            let hung_up = || "the server hung up before it had answered".to_owned();
+            answer.ok_or_else(hung_up).and_then(said).map(Some)
         }
-        Ok(None) => return from_files(state),
+        Ok(None) => Ok(None),
         Err(error) => Err(error.to_string()),
-    };
-    match told {
-        Ok(line) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
-        Err(message) => complain(FAILED, &format!("{}: {message}", state.display())),
     }
 }
 
@@ -83,12 +89,21 @@ fn offline(stored: &Stored, answers: u64) -> String {
 
 /// A line after every round, as long as the server runs.
 pub async fn watch(state: &Path) -> ExitCode {
+    let name = state.display();
+    let nobody = || complain(FAILED, &format!("{name}: no server is running on this state directory"));
+    // Until the next round is over it says nothing: whether it would is found out so.
+    match answer(state).await {
+        Ok(Some(_)) => {}
+        Ok(None) => return nobody(),
+        Err(message) => return complain(FAILED, &format!("{name}: {message}")),
+    }
     let asked = query(state, "watch", |line| print(&said(line.to_owned()).map_err(std::io::Error::other)?));
     let code = asked.await.map(|answered| match answered {
-        Some(()) => ExitCode::SUCCESS,
-        None => {
-            complain(FAILED, &format!("{}: no server is running on this state directory", state.display()))
+        Some(()) if is_left_behind(state) => {
+            complain(FAILED, &format!("{name}: the server is gone, and has not said why"))
         }
+        Some(()) => ExitCode::SUCCESS,
+        None => nobody(),
     });
-    printed(code, &state.display().to_string())
+    printed(code, &name.to_string())
 }

@@ -229,6 +229,32 @@ fn who_is_turned_away_is_told_when_to_come_back_before_it_is_over() {
     assert!(commands.try_recv().is_none());
 }
 
+/// Those who were turned away one after the other come back one by one, evenly, and always at the same time.
+#[test]
+fn who_is_turned_away_does_not_come_back_with_all_the_others() {
+    for first in [0, 17, 4_000_000_000, u64::MAX - 3_000] {
+        let mut times: Vec<u32> = (first..first + 3_000).map(come_back).collect();
+        times.sort_unstable();
+        assert!(times[0] >= 15_000 && times[2_999] < 30_000, "{first}");
+        let widest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        // 5 on average.
+        assert!(times[0] < 15_030 && times[2_999] > 29_970 && widest <= 20, "{first}: {widest}");
+        for second in times.chunk_by(|a, b| a / 1_000 == b / 1_000) {
+            assert!((190..=210).contains(&second.len()), "{first}: {} in a second", second.len());
+        }
+    }
+    let (mut conversation, _commands) = begin(false, 0);
+    let mut frame = Vec::new();
+    conversation.receive(&hello(3));
+    assert!(matches!(conversation.next(0, &mut frame), Next::Admit));
+    conversation.turn_away();
+    assert!(matches!(conversation.next(0, &mut frame), Next::Send));
+    let mut told = vec![0; 200];
+    let retry = ToDevice::RetryAfter { milliseconds: come_back(7) };
+    let sent = encode(&retry, 0, |_| {}, &mut told).unwrap();
+    assert_eq!(frame, told[..sent]);
+}
+
 #[test]
 fn who_is_let_go_hears_what_was_said_before() {
     let (mut conversation, mut commands) = begin(false, 0);

@@ -6,7 +6,7 @@ use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToServer, Welcome,
 };
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::*;
@@ -52,7 +52,7 @@ async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
     let connection = Connection::new(Arc::clone(&around.gate));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let socket = TcpStream::connect(address).await.unwrap();
     let place = Places::new(&fleet.limits).enter(address).unwrap();
     let task = size_of_val(&run(0, socket, address, around, place));
     let on_heap = connection.memory_max() - size_of::<Connection>();

@@ -1,0 +1,108 @@
+//! `serve`: the campaign of a configuration, until Ctrl-C or SIGTERM.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use fedspan_aggregator::config::{Fleet, Security};
+use fedspan_aggregator::engine::{Checkpoint, Phase};
+use fedspan_aggregator::inspect::located;
+use fedspan_aggregator::keys::{FileError, KeyStore, KeyStoreError};
+use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
+use fedspan_aggregator::store::{Snapshot, StoreError};
+use getrandom::SysRng;
+
+use super::keys::{PATIENCE, PAUSE};
+use super::unlock::Sources;
+use crate::{FAILED, WRONG, complain, interrupted, print};
+
+/// Serves, and says where and how it ended.
+pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
+    let (expected, state) = (fleet.expected, fleet.state.clone());
+    let protection = match protection(&fleet, passphrase_file) {
+        Ok(protection) => protection,
+        Err((code, message)) => return complain(code, &message),
+    };
+    // First: who sees the server listening may stop it.
+    let interrupted = match interrupted() {
+        Ok(interrupted) => interrupted,
+        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+    };
+    let server = match Server::bind(fleet, campaign(), SysRng, protection).await {
+        Ok(server) => server,
+        Err(ServeError::Resume(error)) => return complain(FAILED, &located(&error, &state)),
+        Err(error) => return complain(FAILED, &error.to_string()),
+    };
+    let then = match server.resumes() {
+        Some(checkpoint) => goes_on(&checkpoint, server.status().rounds),
+        None => format!("waiting for {expected} devices"),
+    };
+    // Nobody has to read this.
+    match server.address() {
+        Ok(address) => drop(print(&format!("listening on {address}, {then}"))),
+        Err(error) => return complain(FAILED, &error.to_string()),
+    }
+    match server.serve(interrupted, exit_when_finished).await {
+        Ok(status) => {
+            let Status { phase, round, rounds, .. } = status;
+            let _ = print(&format!("stopped: {phase} after round {round} of {rounds}"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => complain(FAILED, &error.to_string()),
+    }
+}
+
+/// Where a campaign is that was begun earlier.
+fn goes_on(checkpoint: &Checkpoint, rounds: u32) -> String {
+    match checkpoint.done {
+        Phase::Train(done) if checkpoint.ends_training() => {
+            format!("going on after round {done} of {rounds}: heads are fitted")
+        }
+        Phase::Train(done) => format!("going on with round {} of {rounds}", done.saturating_add(1)),
+        _ => format!("going on with the start, before round 1 of {rounds}"),
+    }
+}
+
+/// What the configuration asks for: the fleet's keys, opened, or none of them. With the exit code.
+fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protection, (u8, String)> {
+    let Security::Keys { store, key_file } = &fleet.security else { return Ok(Protection::Plaintext) };
+    let wrong = |message| (WRONG, message);
+    let refused = |error: KeyStoreError| match error {
+        KeyStoreError::File(FileError::Io { .. }) | KeyStoreError::Locked { .. } => {
+            (FAILED, error.to_string())
+        }
+        error => wrong(error.to_string()),
+    };
+    fleet.security.check_store().map_err(wrong)?;
+    let derivation = KeyStore::derivation(store).map_err(refused)?;
+    let sources = Sources { passphrase_file, key_file: key_file.clone() };
+    let unlock = sources.unlock(store, derivation).map_err(wrong)?;
+    let began = Instant::now();
+    let mut is_first = true;
+    loop {
+        let error = match KeyStore::open(store, &unlock, SysRng) {
+            Ok(keys) => return Ok(Protection::Keys(keys, Box::new(SysRng))),
+            Err(error @ KeyStoreError::Locked { .. }) => error,
+            Err(error) => return Err(refused(error)),
+        };
+        // A server has it as long as it runs, a command for a moment. A server has the state, too, a moment after the keys.
+        let is_late = began.elapsed() > PATIENCE;
+        if (is_first || is_late)
+            && let Err(error @ StoreError::Locked { .. }) = Snapshot::of(&fleet.state)
+        {
+            return Err((FAILED, error.to_string()));
+        }
+        if is_late {
+            return Err(refused(error));
+        }
+        is_first = false;
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A number that differs from one campaign to the next; nothing secret hangs on it.
+fn campaign() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let nanoseconds = u64::from(since.subsec_nanos());
+    since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
+}

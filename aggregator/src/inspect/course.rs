@@ -1,0 +1,184 @@
+//! The journal, line by line, against itself: what it says of the rounds, and where it has a gap, since none was kept for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::engine::DeviceId;
+use crate::journal::{Answered, Committed, Line, Opened, Outcome};
+
+/// How far a journal has come.
+#[derive(Debug, Default)]
+pub(super) struct Course<'a> {
+    /// The exchange that was opened last.
+    pub(super) last: u32,
+    /// Who has counted since, as far as lines say.
+    pub(super) open: Vec<DeviceId>,
+    /// How many had counted when a server went on: others may have counted before that, of which no line says anything.
+    pauses: Vec<usize>,
+    /// It was committed.
+    is_over: bool,
+    pub(super) commits: Vec<&'a Committed>,
+    /// Exchanges of which lines are missing, the first and the last.
+    gaps: BTreeMap<u32, u32>,
+    /// Exchanges that were opened and over while no journal was kept.
+    skipped: Vec<Range<u32>>,
+    /// Exchanges that were open when a server went on, and in which nobody is known to have counted since: they may have been
+    /// over by then.
+    unsure: BTreeSet<u32>,
+    pub(super) wrong: Vec<String>,
+}
+
+impl<'a> Course<'a> {
+    pub(super) fn of(lines: &'a [Line]) -> Self {
+        let mut course = Self { is_over: true, ..Self::default() };
+        for line in lines {
+            match line {
+                // What was before it is of another campaign.
+                Line::Began(_) => {
+                    let wrong = std::mem::take(&mut course.wrong);
+                    course = Self { is_over: true, wrong, ..Self::default() };
+                }
+                Line::Resumed(server) => course.resumed(server.after),
+                Line::Opened(opened) => course.opened(opened),
+                Line::Answered(answer) if answer.outcome == Outcome::Counted => course.counted(answer),
+                Line::Answered(_) => {}
+                Line::Committed(committed) => course.committed(committed),
+            }
+        }
+        course
+    }
+
+    fn resumed(&mut self, after: u32) {
+        let Self { last, .. } = *self;
+        if after < last {
+            self.wrong
+                .push(format!("it goes on after exchange {after}, and exchange {last} was opened before"));
+        }
+        if after > last {
+            self.skip_to(after);
+            self.open.clear();
+            self.pauses.clear();
+            (self.last, self.is_over) = (after, false);
+            self.pause();
+        } else if !self.is_over {
+            self.pause();
+        }
+    }
+
+    fn opened(&mut self, opened: &Opened) {
+        let Self { last, .. } = *self;
+        if opened.round <= last {
+            self.wrong.push(format!("exchange {} was opened after exchange {last}", opened.round));
+        }
+        if opened.continues.is_some_and(|before| before != last) {
+            self.wrong.push(format!("exchange {} continues another one than the last", opened.round));
+        }
+        (self.last, self.is_over) = (opened.round, false);
+        if opened.continues.is_none() {
+            self.open.clear();
+            self.pauses.clear();
+        }
+    }
+
+    fn counted(&mut self, answer: &Answered) {
+        if answer.round > self.last || self.open.contains(&answer.device) {
+            self.wrong.push(format!("device {} counted again in exchange {}", answer.device, answer.round));
+        }
+        self.open.push(answer.device);
+        self.unsure.remove(&self.last);
+    }
+
+    fn committed(&mut self, committed: &'a Committed) {
+        if committed.round != self.last || !self.has_counted(&committed.participants) {
+            self.wrong
+                .push(format!("exchange {} was committed with others than it counted", committed.round));
+        }
+        self.commits.push(committed);
+        self.open.clear();
+        self.pauses.clear();
+        self.is_over = true;
+    }
+
+    /// Whether these, in their order, can be those who have counted in the round that is open: no line says so of some only where
+    /// a server went on, and that is a gap then.
+    pub(super) fn has_counted(&mut self, all: &[DeviceId]) -> bool {
+        let (mut told, mut is_whole) = (0, true);
+        for device in all {
+            if self.open.get(told) == Some(device) {
+                told += 1;
+            } else if self.pauses.contains(&told) {
+                is_whole = false;
+            } else {
+                return false;
+            }
+        }
+        if !is_whole {
+            self.miss(self.last);
+        }
+        told == self.open.len()
+    }
+
+    /// No journal is kept now: the round that was open may have gone on, and others may have followed.
+    pub(super) fn ends_here(&mut self, last: u32) {
+        if last > self.last {
+            self.skip_to(last);
+            self.unsure.insert(last);
+        } else if !self.is_over {
+            self.pause();
+        }
+    }
+
+    /// Whether it says nothing of the commit of a round because no journal was kept.
+    pub(super) fn may_miss(&mut self, exchange: u32) -> bool {
+        let may =
+            self.unsure.contains(&exchange) || self.skipped.iter().any(|range| range.contains(&exchange));
+        if may {
+            self.miss(exchange);
+        }
+        may
+    }
+
+    /// What is missing, for people.
+    pub(super) fn gaps(&self) -> Option<String> {
+        let named: Vec<String> = self
+            .gaps
+            .iter()
+            .map(|(first, last)| if first == last { first.to_string() } else { format!("{first} to {last}") })
+            .collect();
+        let named = named.join(", ");
+        match (self.gaps.len(), self.gaps.first_key_value()) {
+            (0, _) => None,
+            (1, Some((first, last))) if first == last => Some(format!("a gap of round {named} (not kept)")),
+            (1, _) => Some(format!("a gap of rounds {named} (not kept)")),
+            _ => Some(format!("gaps of rounds {named} (not kept)")),
+        }
+    }
+
+    /// Whatever happened in the open round before the next line may be missing.
+    fn pause(&mut self) {
+        self.pauses.push(self.open.len());
+        self.unsure.insert(self.last);
+    }
+
+    /// Nothing is said of what came after the last line, up to this exchange.
+    fn skip_to(&mut self, exchange: u32) {
+        let first = if self.is_over { self.last.saturating_add(1) } else { self.last };
+        self.skipped.push(first..exchange);
+        match self.gap_of(first) {
+            Some(last) => *last = exchange,
+            None => drop(self.gaps.insert(first, exchange)),
+        }
+    }
+
+    /// The end of the gap in which this exchange is.
+    fn gap_of(&mut self, exchange: u32) -> Option<&mut u32> {
+        let (_, last) = self.gaps.range_mut(..=exchange).next_back()?;
+        (exchange <= *last).then_some(last)
+    }
+
+    fn miss(&mut self, exchange: u32) {
+        if self.gap_of(exchange).is_none() {
+            self.gaps.insert(exchange, exchange);
+        }
+    }
+}
