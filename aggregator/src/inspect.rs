@@ -185,15 +185,6 @@ impl Inspection {
         // What has no end yet is written again.
         let whole: Vec<&str> =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
-        let anew = match lines.first() {
-            // Those of an older database, which nobody can write anew.
-            Some((first @ 1.., _)) => {
-                format!(
-                    "cut it off after line {first}; the next start writes the rest anew from the database"
-                )
-            }
-            _ => ANEW.to_owned(),
-        };
         let next = lines.last().map_or(0, |(number, _)| number + 1);
         let written = whole.len() as u64;
         let differs = lines.iter().find(|(number, line)| {
@@ -201,9 +192,9 @@ impl Inspection {
             at.is_some_and(|written| written != line)
         });
         if let Some((number, _)) = differs {
-            self.faults.push(format!("{name}: line {} is not that of the database; {anew}", number + 1));
+            self.faults.push(format!("{name}: line {} is not that of the database; {ANEW}", number + 1));
         } else if written > next {
-            self.faults.push(format!("{name}: {written} lines, and the database has {next}; {anew}"));
+            self.faults.push(format!("{name}: {written} lines, and the database has {next}; {ANEW}"));
         } else {
             let behind = match next - written {
                 0 => "all of them".to_owned(),

@@ -471,27 +471,7 @@ fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
     }
 }
 
-/// A new database beside the file of an older one: the older lines are nobody's to write anew.
-#[test]
-fn a_damaged_file_with_the_lines_of_an_older_database_is_cut_off() {
-    let kept = Kept::new();
-    let path = kept.state().join("arrivals.jsonl");
-    for file in [FILE, KEY_FILE] {
-        std::fs::remove_file(kept.state().join(file)).unwrap();
-    }
-    drop(kept.served());
-    let whole = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(whole.lines().count(), 19);
-    std::fs::write(&path, whole.replacen("began", "begun", 2)).unwrap();
-    kept.refuses(&["check"], &["line 19 is not that of the database; cut it off after line 18;"]);
-    let older: String = whole.lines().take(18).map(|line| line.to_owned() + "\n").collect();
-    std::fs::write(&path, older).unwrap();
-    drop(kept.served());
-    assert!(std::fs::read_to_string(&path).unwrap().starts_with(&whole));
-    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
-}
-
-/// A database that lies behind another one's file: of the settings only those are named that differ.
+/// Of the settings only those are named that differ, with the directory and the ways out.
 #[test]
 fn a_setting_that_came_is_named_and_no_other() {
     let kept = Kept::new();
