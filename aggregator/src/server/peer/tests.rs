@@ -6,7 +6,7 @@ use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToServer, Welcome,
 };
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::*;
