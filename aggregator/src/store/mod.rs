@@ -23,7 +23,7 @@ mod seal;
 mod snapshot;
 mod tables;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableDatabase, StorageBackend};
@@ -32,7 +32,7 @@ use self::error::Fault;
 use self::key_file::KeyFile;
 use self::quiet::quietly;
 use self::seal::Sealer;
-use crate::keys::Entropy;
+use crate::keys::{Entropy, make_directories};
 
 pub use error::StoreError;
 pub use key_file::KEY_FILE;
@@ -80,7 +80,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if it cannot be made, another server holds it, or what is there is none.
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
-        std::fs::create_dir_all(directory).map_err(io(directory))?;
+        make_directories(directory, &DirBuilder::new()).map_err(io(directory))?;
         let path = directory.join("lock");
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
@@ -148,7 +148,7 @@ impl Store {
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
-        let failed = || io(&self.path)(std::io::Error::other("an earlier write has failed"));
+        let failed = || Fault::Database(redb::Error::PreviousIo).at(&self.path);
         self.database.as_ref().ok_or_else(failed)
     }
 
