@@ -33,6 +33,17 @@ pub enum ResumeError {
         /// Lines that differ.
         difference: String,
     },
+    /// The journal's file tells of more than the database, which it follows.
+    #[error(
+        "arrivals.jsonl has {file} lines, and the database {table}, which is older than the one that was here: put the newer one \
+         back, or move arrivals.jsonl away to go on from this one"
+    )]
+    Older {
+        /// Lines in the file.
+        file: u64,
+        /// Lines in the database.
+        table: u64,
+    },
     /// What is stored contradicts itself, or was made by an engine that decides otherwise.
     #[error("the stored campaign cannot be taken up: {what}")]
     Contradiction {
@@ -50,7 +61,7 @@ pub struct Campaign {
     pub number: u64,
     /// How many devices the first round waits for.
     pub expected: usize,
-    /// Lines that the journal has already, in a file from before the store; none: no journal is kept.
+    /// Lines that the journal's file has already: never more than the store, which it follows; none: no journal is kept.
     pub journal: Option<u64>,
 }
 
@@ -139,13 +150,18 @@ impl Coordinator {
     ) -> Result<(Self, Millis), ResumeError> {
         let Campaign { configuration, number, expected, journal } = campaign;
         let stored = store.load()?;
+        // The journal goes on where it was, whatever becomes of the campaign.
+        let lines = stored.as_ref().map_or(0, |stored| stored.lines);
+        if let Some(file) = journal.filter(|file| lines > 0 && *file > lines) {
+            return Err(ResumeError::Older { file, table: lines });
+        }
         // Where no round was opened there is nothing that another configuration could spoil.
         let stored =
             stored.filter(|stored| stored.configuration == *configuration || stored.checkpoint.is_some());
-        let (mut number, mut clock, mut lines, mut after) = (*number, 0, 0, None);
+        let (mut number, mut clock, mut after) = (*number, 0, None);
         if let Some(stored) = &stored {
             take_up(&mut engine, stored, configuration)?;
-            (number, clock, lines) = (stored.campaign, stored.clock, stored.lines);
+            (number, clock) = (stored.campaign, stored.clock);
             if stored.updates.is_empty() {
                 store.erase_key()?;
             }

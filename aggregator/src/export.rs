@@ -1,15 +1,17 @@
 //! Writes what a state directory holds for other programs: the model, the rounds, the ledger, the journal.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use self::whole::{Whole, refuse_to_overwrite};
 use crate::algorithm::Tensor;
 use crate::config::Fleet;
 use crate::coordinator::{ResumeError, take_up};
 use crate::journal::{self, Round};
-use crate::keys::beside;
 use crate::linalg::Matrix;
 use crate::privacy::Delta;
 use crate::privacy::units::epsilon_of;
@@ -58,7 +60,7 @@ pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     refuse_to_overwrite(to)?;
     let nothing = || ExportError::Nothing { path: fleet.state.clone() };
     let snapshot = Snapshot::of(&fleet.state)?.ok_or_else(nothing)?;
-    let stored = snapshot.load()?.ok_or_else(nothing)?;
+    let stored = snapshot.campaign()?.ok_or_else(nothing)?;
     let lines = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
     export_told(fleet, &Told { stored, rounds: snapshot.rounds()?, lines }, to)
 }
@@ -107,18 +109,11 @@ pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportEr
         (journal::FILE, Content::Lines(lines)),
         ("configuration.txt", Content::Bytes(stored.configuration.clone().into_bytes())),
     ];
-    let partial = beside(to, ".partial");
-    let written = write(&partial, &files).and_then(|()| {
-        std::fs::rename(&partial, to).map_err(|error| ExportError::Io { path: to.into(), error })
-    });
-    written.inspect_err(|_| drop(std::fs::remove_dir_all(&partial)))
-}
-
-fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
-    match to.symlink_metadata() {
-        Ok(_) => Err(ExportError::Exists { path: to.into() }),
-        Err(_) => Ok(()),
+    let whole = Whole::begin(to)?;
+    for (name, content) in files {
+        whole.file(name, |file| content.write(file))?;
     }
+    whole.put()
 }
 
 /// What a file holds. Lines are as many as a campaign has had, and never copied into one.
@@ -128,7 +123,6 @@ enum Content<'a> {
 }
 
 impl Content<'_> {
-    /// Returns when it is on the disk.
     fn write(&self, file: &File) -> std::io::Result<()> {
         let mut to = BufWriter::new(file);
         match self {
@@ -140,26 +134,8 @@ impl Content<'_> {
                 }
             }
         }
-        to.flush()?;
-        file.sync_all()
+        to.flush()
     }
-}
-
-fn write(directory: &Path, files: &[(&str, Content<'_>)]) -> Result<(), ExportError> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |error| ExportError::Io { path, error }
-    };
-    // What a crash has left.
-    if directory.is_dir() {
-        std::fs::remove_dir_all(directory).map_err(io(directory))?;
-    }
-    std::fs::create_dir_all(directory).map_err(io(directory))?;
-    for (name, content) in files {
-        let path = directory.join(name);
-        File::create(&path).and_then(|file| content.write(&file)).map_err(io(&path))?;
-    }
-    Ok(())
 }
 
 /// A line each. Nothing in a round has no JSON.

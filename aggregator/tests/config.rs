@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use fedspan_aggregator::aggregate::Rule;
+use fedspan_aggregator::algorithm::network::Method;
 use fedspan_aggregator::config::{
-    AlgorithmName, Fleet, Init, ParticipationSection, Security, Source, difference, nearest,
+    AlgorithmName, Fleet, Init, NetworkSection, ParticipationSection, Security, Source, difference, nearest,
 };
 use proptest::prelude::*;
 
@@ -455,9 +456,21 @@ fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
         ("step_size = 0.5", "step_size = 0.5\nweighting = \"samples\""),
         ("step_size = 0.5", "step_size = 0.5\nnumeric = \"i16\""),
         ("[model]", "[participation]\npolicy = \"fraction\"\nr = 0.5\n[model]"),
+        ("[model]", "[limits]\nnorm = 5\n[model]"),
+        ("[model]", "[limits]\nsamples = 5\n[model]"),
     ] {
         assert_ne!(of(&BASE.replacen(old, new, 1)), base, "{new}");
     }
+    // SCAFFOLD divides by how many there are; others may be more later.
+    let network = BASE.replacen("k = 3", "kind = \"mlp\"\nhidden = [4]", 1);
+    let network = Fleet::parse("f", &network).unwrap();
+    let among = |method: Method, expected| {
+        let mut fleet = Fleet { expected, ..network.clone() };
+        fleet.algorithm.network = fleet.algorithm.network.map(|section| NetworkSection { method, ..section });
+        fleet.fingerprint()
+    };
+    assert_ne!(among(Method::Scaffold, 2), among(Method::Scaffold, 3));
+    assert_eq!(among(Method::FedAvg, 2), among(Method::FedAvg, 3));
     // Campaigns that began before there was a choice go on.
     assert_eq!(of(&BASE.replacen("step_size = 0.5", "step_size = 0.5\nnumeric = \"f32\"", 1)), base);
     let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");

@@ -104,6 +104,13 @@ fn a_running_server_says_what_its_files_say() {
     let (before, during) = (read(&before, "arrivals.jsonl"), read(&during, "arrivals.jsonl"));
     let more = during.strip_prefix(before.as_str()).unwrap();
     assert!(more.starts_with("{\"event\":\"resumed\"") && more.lines().count() == 1, "{more}");
+    let slash = format!("{}/beside/", kept.scratch.path().display());
+    let partial = kept.scratch.path().join("beside.partial");
+    std::fs::create_dir(&partial).unwrap();
+    std::fs::write(partial.join("f"), b"x").unwrap();
+    assert!(kept.run(&["export", "--out", &slash]).status.success());
+    assert_eq!(std::fs::read_dir(&slash).unwrap().count(), 6);
+    assert_eq!(read(&partial, "f"), "x", "what is another's stays");
     kept.refuses(&["export", "--out", &during_text], "it is there already, and nothing is written over");
     kept.refuses(&["check"], "another server is running on this state directory");
     drop(server);

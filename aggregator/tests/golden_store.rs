@@ -46,13 +46,13 @@ fn this_version_goes_on_with_it() {
     let state = scratch.path().join("state");
     if std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some() {
         keep(&state);
-        std::fs::create_dir_all(golden(4)).unwrap();
+        std::fs::create_dir_all(golden(5)).unwrap();
         for name in FILES {
-            std::fs::copy(state.join(name), golden(4).join(name)).unwrap();
+            std::fs::copy(state.join(name), golden(5).join(name)).unwrap();
         }
         std::fs::remove_dir_all(&state).unwrap();
     }
-    copy(4, &state);
+    copy(5, &state);
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
     let found = inspect(&fleet).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
@@ -80,22 +80,33 @@ fn this_version_goes_on_with_it() {
     assert_eq!(digest(coordinator.engine().representation().iter().copied()), DIGESTS[1]);
 }
 
-/// Format 3 kept no rounds; it was never released.
+/// Format 3 kept no rounds, format 4 no clock; neither was ever released.
 #[test]
-fn the_format_before_is_refused_and_left_as_it_is() {
+fn the_formats_before_are_refused_and_left_as_they_are() {
+    for format in [3, 4] {
+        refused(format);
+    }
+}
+
+fn refused(format: u32) {
     let scratch = Scratch::new();
     let state = scratch.path().join("state");
-    copy(3, &state);
+    copy(format, &state);
     let says = |error: StoreError| {
-        assert!(error.to_string().contains("it has format 3, and this version reads format 4"), "{error}");
+        let what = format!("it has format {format}, and this version reads format 5");
+        assert!(error.to_string().contains(&what), "{error}");
     };
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
     says(inspect(&fleet).unwrap_err());
     for name in FILES {
-        assert!(std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(3).join(name)).unwrap());
+        assert!(
+            std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(format).join(name)).unwrap()
+        );
     }
     says(Store::open(&state, SysRng).unwrap_err());
     for name in ["round.key", "arrivals.jsonl"] {
-        assert!(std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(3).join(name)).unwrap());
+        assert!(
+            std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(format).join(name)).unwrap()
+        );
     }
 }

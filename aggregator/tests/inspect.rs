@@ -16,6 +16,7 @@ use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+const CHECKPOINT: TableDefinition<'_, (), &[u8]> = TableDefinition::new("checkpoint");
 const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
@@ -81,6 +82,21 @@ impl Kept {
             after.insert(self.state().join(FILE), before[&self.state().join(FILE)].clone());
         }
         assert!(after == before, "{arguments:?} changes something");
+    }
+
+    /// What lies beside the state, in order.
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.scratch.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Adds to the configuration.
+    fn configure(&self, more: &str) {
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        std::fs::write(&self.config, text + more).unwrap();
     }
 
     /// Changes the database, as somebody who knows how.
@@ -178,6 +194,54 @@ fn what_is_exported_is_what_others_read() {
     kept.refuses(&["export", "--out", &text], &["out: it is there already, and nothing is written over"]);
 }
 
+/// What lies beside may be anybody's, also where an export would put what is not whole yet.
+#[test]
+fn an_export_removes_nothing_that_it_has_not_made() {
+    let kept = Kept::new();
+    let (out, text) = out(&kept);
+    let beside = kept.scratch.path().join("out.partial");
+    std::fs::create_dir(&beside).unwrap();
+    std::fs::write(beside.join("f"), b"x").unwrap();
+    let before = kept.names();
+    // It fails after its first files: one file is longer than any may be.
+    for place in ["out", "deep/er/out", "out.partial/out"] {
+        let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\"";
+        let output = Command::new("sh")
+            .args(["-c", script, env!("CARGO_BIN_EXE_fedspan-aggregator"), "export", "--config"])
+            .arg(&kept.config)
+            .arg("--out")
+            .arg(kept.scratch.path().join(place))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{place}: {said}");
+        assert!(said.contains("arrivals.jsonl: File too large") && said.lines().count() == 1, "{said}");
+        assert_eq!(kept.names(), before, "{place}");
+        assert_eq!(std::fs::read_dir(&beside).unwrap().count(), 1, "{place}");
+    }
+    let output = kept.run(&["export", "--out", &text]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read(beside.join("f")).unwrap(), b"x");
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 6);
+    assert_eq!(kept.names(), ["fleet.toml", "out", "out.partial", "state"]);
+}
+
+#[test]
+fn a_path_with_a_slash_at_its_end_is_the_same_path() {
+    let kept = Kept::new();
+    for place in ["out/", "out2//", "new/out/."] {
+        let text = format!("{}/{place}", kept.scratch.path().display());
+        let output = kept.run(&["export", "--out", &text]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(std::fs::read_dir(&text).unwrap().count(), 6, "{place}");
+        kept.refuses(
+            &["export", "--out", &text],
+            &["out", "it is there already, and nothing is written over"],
+        );
+    }
+    assert_eq!(kept.names(), ["fleet.toml", "new", "out", "out2", "state"]);
+}
+
 type Damage = fn(&Kept);
 
 fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -189,7 +253,7 @@ fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 /// One clear line each, from whoever is asked; nothing is changed, and nothing begins anew.
 #[test]
 fn what_cannot_be_used_is_said_in_a_line() {
-    let cases: [(Damage, &[&str]); 9] = [
+    let cases: [(Damage, &[&str]); 12] = [
         (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes.truncate(5000)), &["campaign.redb"]),
         (|kept| overwrite(&kept.state().join(FILE), Vec::clear), &["campaign.redb: it is empty"]),
         (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes[..64].fill(0x55)), &["campaign.redb"]),
@@ -224,19 +288,76 @@ fn what_cannot_be_used_is_said_in_a_line() {
             },
             &["another configuration", "- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"],
         ),
+        // What counted would not count again, or with another weight.
+        (
+            |kept| kept.configure("[limits]\nnorm = 0.001\n"),
+            &["another configuration:\n- limits.norm = 10000.0\n+ limits.norm = 0.001"],
+        ),
+        (
+            |kept| kept.configure("[limits]\nsamples = 2\n"),
+            &["another configuration:\n- limits.samples = 100000\n+ limits.samples = 2"],
+        ),
+        (
+            |kept| kept.configure("[limits]\nsamples = 2\nnorm = 1\n[stop]\nchange = 0.5\n"),
+            &[
+                "another configuration",
+                "- limits.norm = 10000.0\n+ limits.norm = 1.0\n- limits.samples = 100000\n+ limits.samples = 2\n+ stop.change = 0.5",
+            ],
+        ),
     ];
     for (damage, says) in cases {
         let kept = Kept::new();
         damage(&kept);
         let (_, text) = out(&kept);
         kept.refuses(&["check"], says);
-        kept.refuses(&["export", "--out", &text], says);
         kept.refuses(&["serve"], says);
-        // It knows of no configuration.
-        if !says[0].contains("configuration") {
+        // What the open round has counted is nothing to these.
+        let of_round = says[0].contains("round.key") || says[0].contains("an update");
+        if !of_round {
+            kept.refuses(&["export", "--out", &text], says);
+        }
+        // And this knows of no configuration.
+        if !of_round && !says[0].contains("configuration") {
             kept.refuses(&["status"], says);
         }
+        if of_round {
+            assert!(
+                kept.run(&["status"]).status.success()
+                    && kept.run(&["export", "--out", &text]).status.success()
+            );
+        }
     }
+}
+
+/// The first round has been opened: more devices may come, and nobody computes anything of how many were expected.
+#[test]
+fn more_devices_may_be_expected_of_a_campaign_that_runs() {
+    let kept = Kept::new();
+    let text = std::fs::read_to_string(&kept.config).unwrap();
+    std::fs::write(&kept.config, text.replace("expected = 5", "expected = 7")).unwrap();
+    let output = kept.run(&["check"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The file follows the database: where it is ahead, the database is not the one that it followed.
+#[test]
+fn a_database_that_is_older_than_its_journal_is_not_served() {
+    let kept = Kept::new();
+    let path = kept.state().join("arrivals.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let last = text.lines().last().unwrap();
+    std::fs::write(&path, format!("{text}{last}\n{last}\n")).unwrap();
+    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines, and the database 18"]);
+    kept.refuses(&["check"], &["arrivals.jsonl: 20 lines, and the database has 18"]);
+    // Also where the campaign would be begun anew.
+    kept.change(|write| {
+        drop(write.open_table(ABOUT).unwrap().insert("configuration", b"another".as_slice()));
+        write.delete_table(CHECKPOINT).unwrap();
+        drop(write.open_table(CHECKPOINT).unwrap());
+        write.delete_table(UPDATES).unwrap();
+        drop(write.open_table(UPDATES).unwrap());
+    });
+    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines, and the database 18"]);
 }
 
 /// What a server would go on from, and what does not agree.

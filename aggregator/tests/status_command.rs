@@ -201,7 +201,7 @@ fn a_store_that_cannot_be_read() {
     std::fs::create_dir(&place.state).unwrap();
     let file = place.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
-    let says = "it has format 3, and this version reads format 4";
+    let says = "it has format 3, and this version reads format 5";
     for command in ["status", "check", "serve"] {
         refused(&place.run(&[command]), says);
     }

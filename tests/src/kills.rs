@@ -34,6 +34,9 @@ d = 20
 k = 2
 samples = 10
 noise_std = 0.1
+[limits]
+norm = 1e4
+samples = 100000
 "#;
 
 const SECTIONS: &str = r#"

@@ -38,6 +38,9 @@ d = 20
 k = 2
 samples = 20
 noise_std = 0.1
+[limits]
+norm = 1e4
+samples = 100000
 "#;
 
 const CAMPAIGN: &str = r#"

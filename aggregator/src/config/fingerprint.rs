@@ -10,10 +10,12 @@ use super::network::FrontModel;
 use super::participation::ParticipationSection;
 use super::sections::Init;
 use crate::aggregate::Rule;
+use crate::algorithm::network::Method;
 
 impl Fleet {
-    /// The settings of the campaign, a line each, in the words of the file. Settings that may change while a
-    /// campaign runs (addresses, deadlines, limits) are not among them.
+    /// The settings of the campaign, a line each, in the words of the file: everything on which depends what counts, and
+    /// as what. Settings that may change while a campaign runs (addresses, deadlines, how many devices are expected, what one
+    /// peer may take) are not among them.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut lines = String::new();
@@ -62,6 +64,10 @@ impl Fleet {
         }
         if let Some(network) = algorithm.network {
             line("algorithm.network", format!("{network:?}"));
+            // Otherwise it says how many the first round waits for: more may come later.
+            if network.method == Method::Scaffold {
+                line("devices.expected", self.expected.to_string());
+            }
         }
         if let Some(power) = algorithm.power {
             line("algorithm.iterations", power.iterations.to_string());
@@ -106,6 +112,8 @@ impl Fleet {
                 }
             },
         );
+        line("limits.norm", format!("{:?}", self.limits.norm));
+        line("limits.samples", self.limits.samples.most.to_string());
         if let Some(change) = self.stop_change {
             line("stop.change", format!("{change:?}"));
         }

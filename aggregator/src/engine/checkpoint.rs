@@ -76,6 +76,16 @@ impl Engine {
         Checkpoint { id: self.last_id, done, rounds: self.settings.rounds, state, open }
     }
 
+    /// Training has ended: no round will close any more.
+    #[must_use]
+    pub fn is_trained(&self) -> bool {
+        match self.phase {
+            Phase::FitHead | Phase::Finished => true,
+            Phase::Train(done) => self.open.is_none() && done >= self.settings.rounds,
+            Phase::Waiting | Phase::Start(_) | Phase::Failed => false,
+        }
+    }
+
     /// Goes on from a checkpoint: with the same round open, under the same number, as it was when nobody had answered it.
     /// [`Self::recount`] then brings what was counted. Nobody is connected; all who were there are expected back. False if the
     /// checkpoint is none of this campaign; the engine is of no use then.

@@ -335,7 +335,8 @@ impl Host {
         if after.renamed > before.renamed {
             tracing::warn!("devices have lost their answers to a round; it goes on under another number");
         }
-        self.follow_rounds();
+        // A round that is opened has a quota of its own.
+        self.quota.follow(self.engine().open_round().map(|round| round.opening.id));
     }
 
     /// Makes durable what has happened, and does what follows from it. If it cannot be written for a while the host
@@ -359,6 +360,10 @@ impl Host {
             }
             if let Some(journal) = &mut self.journal {
                 journal.append(&lines);
+            }
+            // Only now: after a power cut a round whose end was not durable is open again.
+            if self.engine().is_trained() {
+                self.rounds_are_over();
             }
             let mut told = BTreeMap::new();
             for action in actions {
@@ -426,14 +431,6 @@ impl Host {
             }
         }
         Ok(())
-    }
-
-    /// A round that is opened has a quota of its own. Where heads are fitted none closes any more.
-    fn follow_rounds(&mut self) {
-        self.quota.follow(self.coordinator.engine().open_round().map(|round| round.opening.id));
-        if self.is_fitting() {
-            self.rounds_are_over();
-        }
     }
 
     fn rounds_are_over(&mut self) {

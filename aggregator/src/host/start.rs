@@ -65,7 +65,6 @@ impl Host {
         if counted > 0 {
             tracing::info!(counted, "resuming in the middle of a round");
         }
-        let trained = checkpoint.ends_training();
         let (status, _) = watch::channel(Status::default());
         let (round_lines, _) = broadcast::channel(64);
         let idle_milliseconds = u32::try_from(fleet.limits.idle.as_millis()).unwrap_or(u32::MAX);
@@ -104,9 +103,6 @@ impl Host {
             stalled: None,
             stalls: 0,
         };
-        if trained {
-            host.rounds_are_over();
-        }
         // The journal's first line, and a round that only waited for its end to be told.
         host.settle(0)?;
         Ok(host)

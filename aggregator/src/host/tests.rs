@@ -1,5 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod keys;
+mod lines;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,8 +81,8 @@ impl StorageBackend for Disk {
 }
 
 /// Where the key of a round lies while these tests run.
-#[derive(Default)]
-struct Place(Mutex<Option<Vec<u8>>>);
+#[derive(Clone, Default)]
+struct Place(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl KeyPlace for Place {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
@@ -122,6 +125,8 @@ fn a_full_disk_delays_acknowledgements() {
     host.tick(WRITE_AGAIN).unwrap();
     assert!(commands.try_recv().is_none(), "nothing is acknowledged that is not written");
     assert_eq!((host.status().stalls, host.wake()), (1, Some(2 * WRITE_AGAIN)));
+    let said = host.past().err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(said.contains("waits for its disk") && said.contains("try again"), "{said}");
     disk.fills(false);
     host.tick(2 * WRITE_AGAIN).unwrap();
     assert!(!host.status().stalled);
@@ -510,29 +515,4 @@ fn late_updates_do_not_cost_a_device_the_next_round() {
     take(&mut host, 0, update(&new));
     take(&mut host, 2, update(&new));
     assert_eq!((host.done, host.status().connections.over_quota), (2, 1));
-}
-
-/// Old and new are accepted until a round closes; where none will, the old one is not accepted for ever.
-#[test]
-fn after_training_a_rotation_has_no_grace() {
-    let state = tempfile::tempdir().unwrap();
-    let path = state.path().join("keys");
-    let entropy = || ChaCha20Rng::seed_from_u64(1);
-    let unlock = Unlock::KeyFile(zeroize::Zeroizing::new([7; 32]));
-    let mut store = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
-    store.add(&[0, 1], false, 1).unwrap();
-    let desk = KeyDesk::new(store);
-    let mut host = host_with(state.path(), Some((desk.clone(), Box::new(entropy()))));
-    let rotate = || desk.answer(r#"{"rotate":"all"}"#, 2).to_string();
-    assert!(rotate().contains("rotating"));
-    let _heard = trained(&mut host);
-    let keys = desk.keys();
-    assert!(keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some(), "a round has closed");
-    assert!(!rotate().contains("rotating"));
-    assert!(keys.lookup(0, 1).is_none() && keys.lookup(0, 2).is_some());
-    // Nor has it after a restart, when nobody has come yet.
-    drop((host, desk));
-    let desk = KeyDesk::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
-    let _host = host_with(state.path(), Some((desk.clone(), Box::new(entropy()))));
-    assert!(!desk.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }

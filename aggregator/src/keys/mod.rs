@@ -40,7 +40,7 @@ pub use error::KeyError;
 pub use lines::{LinesError, Mistake, parse_keys, read_keys};
 pub use live::{AcceptedKey, Keys};
 pub use private::{FileError, create_private};
-pub(crate) use private::{beside, read_secret, sync_directory, user};
+pub(crate) use private::{beside, make_directories, parent, read_secret, sync_directory, user};
 pub use request::{Answer, Range, Request, Which, ranges};
 pub use store::{KeyDesk, KeyStore, KeyStoreError};
 pub use table::{DEVICES_MAX, KeyTable, Listed, Refusal, State};

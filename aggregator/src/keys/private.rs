@@ -186,7 +186,34 @@ pub(super) fn lock(path: &Path) -> Result<Option<File>, FileError> {
 /// The directory of a file, for its owner alone if it has to be made.
 pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
     let directory = parent(path);
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| io(directory, error))
+    let made = make_directories(directory, DirBuilder::new().mode(0o700));
+    made.map(drop).map_err(|error| io(directory, error))
+}
+
+/// Makes a directory, and those above it that are missing, durable when this returns. Says which it has made, outermost first;
+/// an error leaves none of them.
+pub(crate) fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Result<Vec<PathBuf>> {
+    let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.is_dir());
+    let mut missing: Vec<&Path> = missing.collect();
+    let mut made = Vec::new();
+    while let Some(path) = missing.pop() {
+        let done = match builder.create(path) {
+            Ok(()) => {
+                made.push(path.to_owned());
+                sync_directory(path)
+            }
+            // Somebody else was faster.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            // A file, which the system says in its own words.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => builder.create(directory),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            made.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+            return Err(error);
+        }
+    }
+    Ok(made)
 }
 
 /// A rename must survive, too.
@@ -194,7 +221,8 @@ pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
     File::open(parent(path)).and_then(|directory| directory.sync_all())
 }
 
-fn parent(path: &Path) -> &Path {
+/// The directory in which a file lies.
+pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -207,4 +235,25 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 fn io(path: &Path, error: std::io::Error) -> FileError {
     FileError::Io { path: path.to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn directories_that_were_made_are_named_and_an_error_leaves_none() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (new, under) = (scratch.path().join("new"), scratch.path().join("new/under"));
+        make_directories(&new.join("x".repeat(300)), &DirBuilder::new()).unwrap_err();
+        assert!(!new.exists());
+        assert_eq!(make_directories(&under, &DirBuilder::new()).unwrap(), [new, under.clone()]);
+        assert!(make_directories(&under, &DirBuilder::new()).unwrap().is_empty());
+        std::fs::write(under.join("file"), b"x").unwrap();
+        for path in ["file", "file/below"] {
+            make_directories(&under.join(path), &DirBuilder::new()).unwrap_err();
+        }
+    }
 }

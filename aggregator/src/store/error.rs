@@ -99,8 +99,10 @@ impl Fault {
             }
             Self::Database(redb::Error::Io(error)) => StoreError::Io { path, error },
             Self::Database(redb::Error::PreviousIo) => {
-                let error = std::io::Error::other("an earlier write has failed");
-                StoreError::Io { path, error }
+                // It is opened anew with the next write that does not.
+                let what =
+                    "a write has failed, and the server waits for its disk; try again when that takes writes";
+                StoreError::Io { path, error: std::io::Error::other(what) }
             }
             Self::Database(error) => StoreError::Damaged { path, what: error.to_string() },
         }

@@ -38,7 +38,7 @@ use self::quiet::quietly;
 use self::seal::Sealer;
 use self::source::Source;
 use crate::journal;
-use crate::keys::Entropy;
+use crate::keys::{Entropy, make_directories};
 
 pub use error::StoreError;
 pub use key_file::KEY_FILE;
@@ -84,7 +84,7 @@ impl Store {
     /// [`StoreError`] if it cannot be made, another server holds it, or what is there is none.
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
         // One that is there is its owner's affair.
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io(directory))?;
+        make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io(directory))?;
         let path = directory.join("lock");
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
@@ -160,7 +160,7 @@ impl Store {
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
-        let failed = || io(&self.path)(std::io::Error::other("an earlier write has failed"));
+        let failed = || Fault::Database(redb::Error::PreviousIo).at(&self.path);
         self.database.as_ref().ok_or_else(failed)
     }
 

@@ -1,0 +1,103 @@
+//! A directory that appears whole and durable, or not at all. Nothing goes but what was made here.
+
+use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::ExportError;
+use crate::keys::{beside, make_directories, parent, sync_directory};
+
+/// Names that are tried for what is not whole yet: others may be somebody's, or left by a crash.
+const NAMES: u32 = 16;
+
+/// A directory that is being written beside its place. Unless it [comes there](Self::put) it goes when this goes.
+#[derive(Debug)]
+pub(super) struct Whole {
+    to: PathBuf,
+    /// Where it is now.
+    made: Option<PathBuf>,
+    /// Directories above it that had to be made, outermost first.
+    above: Vec<PathBuf>,
+}
+
+impl Whole {
+    /// Begins a directory that is not there yet.
+    pub(super) fn begin(to: &Path) -> Result<Self, ExportError> {
+        // A slash at the end says nothing.
+        let to: PathBuf = to.components().collect();
+        refuse_to_overwrite(&to)?;
+        let above = make_directories(parent(&to), &DirBuilder::new()).map_err(io(&to))?;
+        let mut whole = Self { to, made: None, above };
+        whole.made = Some(whole.partial()?);
+        Ok(whole)
+    }
+
+    /// Makes the first that is not there, whatever the others are.
+    fn partial(&self) -> Result<PathBuf, ExportError> {
+        let first = beside(&self.to, ".partial");
+        let others = (2..=NAMES).map(|number| beside(&first, &format!("-{number}")));
+        for path in [first.clone()].into_iter().chain(others) {
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(path),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(io(&path)(error)),
+            }
+        }
+        Err(ExportError::Exists { path: first })
+    }
+
+    /// Writes a file of it, which is durable when this returns.
+    pub(super) fn file(
+        &self,
+        name: &str,
+        write: impl FnOnce(&File) -> std::io::Result<()>,
+    ) -> Result<(), ExportError> {
+        let path = self.made.as_ref().unwrap_or(&self.to).join(name);
+        let written = File::create_new(&path).and_then(|file| {
+            write(&file)?;
+            file.sync_all()
+        });
+        written.map_err(io(&path))
+    }
+
+    /// Puts it in its place, for good.
+    pub(super) fn put(mut self) -> Result<(), ExportError> {
+        if let Some(partial) = &self.made {
+            File::open(partial).and_then(|made| made.sync_all()).map_err(io(partial))?;
+            std::fs::rename(partial, &self.to).map_err(|error| match error.kind() {
+                ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                    ExportError::Exists { path: self.to.clone() }
+                }
+                _ => io(&self.to)(error),
+            })?;
+            self.made = Some(self.to.clone());
+        }
+        sync_directory(&self.to).map_err(io(&self.to))?;
+        self.made = None;
+        self.above.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if let Some(made) = &self.made {
+            let _ = std::fs::remove_dir_all(made);
+        }
+        // Only as far as nobody has put anything there meanwhile.
+        self.above.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+    }
+}
+
+/// Nothing is written over, nor said of a place before this.
+pub(super) fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
+    let to: PathBuf = to.components().collect();
+    match to.symlink_metadata() {
+        Ok(_) => Err(ExportError::Exists { path: to }),
+        Err(_) => Ok(()),
+    }
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> ExportError {
+    move |error| ExportError::Io { path: path.to_owned(), error }
+}

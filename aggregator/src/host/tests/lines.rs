@@ -1,0 +1,21 @@
+//! The journal's file beside its table.
+
+use super::*;
+
+/// Table and file number their lines alike.
+#[test]
+fn a_campaign_that_is_begun_anew_goes_on_with_the_journal_of_those_before() {
+    let state = tempfile::tempdir().unwrap();
+    (0..3).for_each(|_| drop(host(state.path())));
+    std::fs::write(state.path().join(journal::FILE), "").unwrap();
+    let fleet = Fleet::parse("fleet.toml", &text(state.path()).replace("rounds = 3", "rounds = 4")).unwrap();
+    let (store, file) = (Store::open(state.path(), SysRng).unwrap(), Journal::open(state.path()).unwrap());
+    drop(Host::new(&fleet, store, 1, None, Some(file)).unwrap());
+    is_sound(&fleet, 4);
+}
+
+fn is_sound(fleet: &Fleet, lines: usize) {
+    let found = crate::inspect::inspect(fleet).unwrap().expect("a campaign");
+    let says = format!("{}: {lines} lines, all of them", fleet.state.join(journal::FILE).display());
+    assert!(found.faults.is_empty() && found.seen.contains(&says), "{found:?}");
+}
