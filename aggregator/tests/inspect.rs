@@ -114,7 +114,7 @@ struct Served(Child);
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        let _ = spawned(Command::new("kill").args(["-INT", &self.0.id().to_string()])).wait();
         let _ = self.0.wait();
     }
 }
@@ -206,13 +206,13 @@ fn an_export_removes_nothing_that_it_has_not_made() {
     // It fails after its first files: one file is longer than any may be.
     for place in ["out", "deep/er/out", "out.partial/out"] {
         let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\"";
-        let output = Command::new("sh")
+        let mut command = Command::new("sh");
+        command
             .args(["-c", script, env!("CARGO_BIN_EXE_fedspan-aggregator"), "export", "--config"])
             .arg(&kept.config)
             .arg("--out")
-            .arg(kept.scratch.path().join(place))
-            .output()
-            .unwrap();
+            .arg(kept.scratch.path().join(place));
+        let output = output(&mut command);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{place}: {said}");
         assert!(said.contains("arrivals.jsonl: File too large") && said.lines().count() == 1, "{said}");
