@@ -150,7 +150,7 @@ impl Inner {
     fn cut(&mut self) {
         self.life += 1;
         self.torn += u32::from(!self.pending.is_empty());
-        if std::mem::take(&mut self.is_key_unsynced) && self.random.next_u32() % 2 == 0 {
+        if std::mem::take(&mut self.is_key_unsynced) && self.random.next_u32().is_multiple_of(2) {
             self.key = None;
         }
         let Self { seen, durable, pending, random, .. } = self;
