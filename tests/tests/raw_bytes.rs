@@ -229,7 +229,8 @@ async fn too_many_connections_are_told_to_come_back() {
         idle.push(socket);
     }
     let hello = frame(&ToServer::Hello(world.hello(72)));
-    assert_eq!(talk(address, &hello).await, [ToDevice::RetryAfter { milliseconds: 30_000 }]);
+    let told = talk(address, &hello).await;
+    assert!(matches!(told[..], [ToDevice::RetryAfter { milliseconds: 15_000..=30_000 }]), "{told:?}");
     drop(idle);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let status = world.finish().await;
