@@ -5,6 +5,7 @@ use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use fedspan_aggregator::keys::{
@@ -17,6 +18,10 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
+
+/// Whoever starts a program has it alone: between its fork and its first instruction it has copies of all open files of this process, and
+/// with them their locks.
+static FORKS: RwLock<()> = RwLock::new(());
 
 const NOW: u64 = 1_700_000_000;
 const SECRET: [u8; 32] = [0x5e; 32];
@@ -108,6 +113,7 @@ fn secrets(store: &KeyStore) -> Vec<(u64, u16, [u8; 32])> {
 
 #[test]
 fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state/keys");
     let store = filled(&path, &key_file());
@@ -133,12 +139,13 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
         secrets(&store).iter().map(|key| (key.0, key.1)).collect::<Vec<_>>(),
         [(3, 0), (5, 1), (9, 1)]
     );
-    assert!(!format!("{store:?} {:?}", key_file()).contains("94"));
+    assert!(!format!("{store:?} {:?}", key_file()).contains("94, 94"));
 }
 
 /// The tables in KEYS.md, and the RustCrypto crate: a reader that shares no code with the one under test.
 #[test]
 fn the_file_is_what_its_description_says() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let bytes = store.bytes();
     assert_eq!(bytes[..12], *b"FEDSPKEY\x01\0\0\0");
@@ -176,6 +183,7 @@ fn the_file_is_what_its_description_says() {
 /// `FEDSPAN_REGENERATE_KEYS=1` writes it anew.
 #[test]
 fn a_store_of_version_1_opens() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
     if std::env::var_os("FEDSPAN_REGENERATE_KEYS").is_some_and(|value| value == "1") {
@@ -199,6 +207,7 @@ fn a_store_of_version_1_opens() {
 
 #[test]
 fn every_write_has_a_nonce_of_its_own() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
     let mut store = filled(&path, &Unlock::passphrase("correct horse").unwrap());
@@ -217,6 +226,7 @@ fn every_write_has_a_nonce_of_its_own() {
 
 #[test]
 fn every_truncation_is_an_error() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let bytes = store.bytes();
     for got in 0..bytes.len() {
@@ -233,6 +243,7 @@ fn every_truncation_is_an_error() {
 /// By accident, the checksum says so; on purpose, the tag.
 #[test]
 fn every_flip_of_every_bit_is_an_error() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let bytes = store.bytes();
     for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
@@ -274,6 +285,7 @@ proptest! {
 /// Only a program with the secret can write these: a later one with a mistake, an earlier one with another idea.
 #[test]
 fn rows_that_verify_and_make_no_sense_are_refused() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let row = |device: u64, epoch: u16, accepted: u8, revoked: u64, keys: [u8; 2]| {
         let mut row = device.to_le_bytes().to_vec();
@@ -314,6 +326,7 @@ fn rows_that_verify_and_make_no_sense_are_refused() {
 
 #[test]
 fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
     let unlock = Unlock::passphrase("correct horse").unwrap();
@@ -352,6 +365,7 @@ fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
 
 #[test]
 fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let (words, file) = (directory.path().join("words"), directory.path().join("file"));
     let passphrase = |text: &str| Unlock::passphrase(text).unwrap();
@@ -376,6 +390,7 @@ fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
 
 #[test]
 fn a_store_that_others_can_read_is_refused_with_what_to_do() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     assert_eq!(std::fs::metadata(&store.path).unwrap().mode() & 0o7777, 0o600);
     for mode in [0o640, 0o604, 0o620, 0o610, 0o644, 0o666, 0o777] {
@@ -399,6 +414,7 @@ fn a_store_that_others_can_read_is_refused_with_what_to_do() {
 
 #[test]
 fn what_is_no_file_is_refused_without_waiting_for_it() {
+    let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let link = store.directory.path().join("link");
     std::os::unix::fs::symlink(&store.path, &link).unwrap();
@@ -416,6 +432,7 @@ fn what_is_no_file_is_refused_without_waiting_for_it() {
 
 #[test]
 fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let first = store.open().unwrap();
     assert!(matches!(store.open().unwrap_err(), KeyStoreError::Locked { .. }));
@@ -433,6 +450,7 @@ fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
 /// The disk is full: nothing is given that is not kept, and what is withdrawn stays withdrawn.
 #[test]
 fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let mut open = store.open().unwrap();
     let before = (listed(&open), store.bytes());
@@ -459,6 +477,7 @@ fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
 
 #[test]
 fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let mut open = store.open().unwrap();
     assert_eq!(open.round_closed().unwrap(), 1);
@@ -470,6 +489,7 @@ fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
 /// Where no round will close, a rotation has no grace.
 #[test]
 fn after_the_last_round_a_rotation_takes_effect_at_once() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
     let mut store = filled(&path, &key_file());
@@ -491,6 +511,7 @@ fn after_the_last_round_a_rotation_takes_effect_at_once() {
 /// A pipe that others may write to, or read from, is as good as a file that they may.
 #[test]
 fn a_named_pipe_is_checked_as_a_file_is() {
+    let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pipe");
     let made = std::process::Command::new("mkfifo").args(["-m", "666"]).arg(&path).status().unwrap();
@@ -510,6 +531,7 @@ fn a_named_pipe_is_checked_as_a_file_is() {
 
 #[test]
 fn key_files_and_passphrase_files_are_read_and_checked() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| {
         let path = directory.path().join(name);
