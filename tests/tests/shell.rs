@@ -1,4 +1,4 @@
-//! The server's tokio shell on a network that is simulated ([turmoil](https://docs.rs/turmoil)) in virtual time: sockets, places,
+//! The server's tokio shell on a network that is simulated (turmoil) in virtual time: sockets, places,
 //! inbox, timers and tasks are the real ones, and so is the database; the server is stopped where it stands, and whoever talks to
 //! whom is cut off, held up, let go again. The same seed is the same run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
