@@ -369,14 +369,12 @@ impl Host {
             for action in actions {
                 // An update that came again and again while it had to wait for the disk is answered once.
                 if let Action::Acknowledge(device, ack) = &action {
-                    match told.insert((*device, ack.id), ack.outcome) {
-                        Some(first) if first == ack.outcome || first == AckOutcome::Counted => {
-                            told.insert((*device, ack.id), first);
-                            self.connections.answered_already += 1;
-                            continue;
-                        }
-                        _ => {}
+                    let first = told.get(&(*device, ack.id));
+                    if first.is_some_and(|first| *first == ack.outcome || *first == AckOutcome::Counted) {
+                        self.connections.answered_already += 1;
+                        continue;
                     }
+                    told.insert((*device, ack.id), ack.outcome);
                 }
                 self.act(now, action)?;
             }

@@ -149,7 +149,7 @@ impl Store {
             tables::check_format(&database)?;
             let last = tables::last_transaction(&database)?;
             // What failed may have been written all the same.
-            if self.last.is_some_and(|known| last != known && last != known + 1) {
+            if self.last.is_some_and(|known| last != known && last != known.saturating_add(1)) {
                 return Err(Fault::Damaged("it is not what this server has written last".to_owned()));
             }
             Ok((database, last))

@@ -11,7 +11,7 @@ use super::error::Fault;
 use super::key_file::KeyFile;
 use super::quiet::quietly;
 use super::seal::Sealer;
-use super::{FILE, OLD, StoreError, Stored, builder, io, tables};
+use super::{FILE, OLD, StoreError, Stored, builder, io, remains, tables};
 use crate::journal::Round;
 use crate::keys::{Entropy, KeyError};
 
@@ -27,7 +27,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the database of a state directory; `None` if there is none. Every page is held against its checksum.
+    /// Reads the database of a state directory; `None` if there never was one. Every page is held against its checksum.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Locked`] while a server runs.
@@ -38,7 +38,7 @@ impl Snapshot {
         }
         let path = directory.join(FILE);
         if !exists(&path)? {
-            return Ok(None);
+            return remains(directory)?.map_or(Ok(None), |beside| Err(StoreError::Missing { path, beside }));
         }
         let lock = locked(&directory.join("lock"))?;
         let bytes = std::fs::read(&path).map_err(io(&path))?;
