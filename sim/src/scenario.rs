@@ -249,6 +249,14 @@ impl Scenario {
         };
         root.finish()?;
         scenario.check(&root)?;
+        let asked = root.section("algorithm")?.has("labels_per_class");
+        let follows = scenario.data.labels_per_class().filter(|_| !asked);
+        let classes = scenario.data.targeted() == Targeted::Classes;
+        // Scores of ridges are of classes, and have no noise.
+        let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| classes && scenario.privacy.is_none());
+        let ridge_labels = ridge_labels.map(|own| follows.unwrap_or(own));
+        let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
+        let scenario = Self { algorithm, ..scenario };
         if scenario.privacy.is_none() {
             return Ok(scenario);
         }

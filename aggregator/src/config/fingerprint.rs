@@ -58,6 +58,9 @@ impl Fleet {
         line("algorithm.step_size", format!("{:?}", algorithm.step_size));
         line("algorithm.head", head(algorithm.head));
         line("algorithm.final_head", head(algorithm.final_head));
+        if let Some(labels) = algorithm.ridge_labels {
+            line("algorithm.labels_per_class", labels.to_string());
+        }
         if algorithm.name == AlgorithmName::FedAvg {
             line("algorithm.head_step_size", format!("{:?}", algorithm.head_step_size));
             line("algorithm.local_steps", algorithm.local_steps.to_string());
@@ -176,6 +179,7 @@ fn head(head: HeadSolve) -> String {
         HeadSolve::Gradient { steps, step_size } => {
             format!("\"gradient\", {steps} steps of {step_size:?}")
         }
+        HeadSolve::LeaveOneOut { .. } => quoted("auto"),
         other => format!("{other:?}"),
     }
 }

@@ -117,7 +117,9 @@ impl Fleet {
         }
         // What is left after the check can be hidden.
         let init = fleet.model.init.clone().hidden().unwrap_or(Init::Random);
-        Ok(Self { model: ModelSection { init, ..fleet.model }, ..fleet })
+        // Scores of ridges have no noise.
+        let algorithm = AlgorithmSection { ridge_labels: None, ..fleet.algorithm };
+        Ok(Self { model: ModelSection { init, ..fleet.model }, algorithm, ..fleet })
     }
 
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {

@@ -9,6 +9,7 @@ use super::power::{PowerSection, read_power};
 use super::reader::Section;
 use super::source::Problem;
 use crate::algorithm::Weighting;
+use crate::engine::DEFAULT_RIDGE;
 
 /// `[model]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +95,8 @@ pub struct AlgorithmSection {
     pub head: HeadSolve,
     /// How heads are solved at the end, for evaluation and new devices.
     pub final_head: HeadSolve,
+    /// Where the fleet chooses a ridge for who has no two samples of each class: samples of each class that it plays to have.
+    pub ridge_labels: Option<u16>,
     /// Step size of a shared head.
     pub head_step_size: f64,
     /// Local steps of FedAvg.
@@ -178,7 +181,8 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
     let default_step = if steps && name != AlgorithmName::FfaLora { None } else { Some(0.0) };
     let step_size = section.number("step_size", default_step, 0.0..=1e6)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
-    let final_ridge = section.number("final_ridge", Some(ridge), 0.0..=1e6)?;
+    let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
+    let labels = section.integer("labels_per_class", Some(1), 1..=65_535)?;
     let default_head = if name == AlgorithmName::GdGd { "gradient" } else { "least-squares" };
     let gradient =
         section.choice("head", Some(default_head), &[("least-squares", false), ("gradient", true)])?;
@@ -215,7 +219,11 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
         rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
         step_size,
         head,
-        final_head: HeadSolve::LeastSquares { ridge: narrow(final_ridge) },
+        final_head: match final_ridge {
+            Some(ridge) => HeadSolve::LeastSquares { ridge: narrow(ridge) },
+            None => HeadSolve::LeaveOneOut { otherwise: DEFAULT_RIDGE },
+        },
+        ridge_labels: final_ridge.is_none().then(|| small(labels)),
         head_step_size,
         local_steps,
         weighting,
@@ -245,6 +253,7 @@ fn read_rest(
         step_size: descent.step_size.into(),
         head: HeadSolve::Sgd { epochs: network.head_epochs, descent },
         final_head: HeadSolve::Sgd { epochs: network.tuning_epochs, descent },
+        ridge_labels: None,
         head_step_size: descent.step_size.into(),
         local_steps: network.epochs,
         weighting,
