@@ -79,7 +79,8 @@ fn one_pass_agrees_with_two_up_to_condition_100() {
             assert!(gradient <= 1e-5, "gradient: {gradient:e} at {at}");
             worst.saw("gradient, over |X^T y| |w| / m", gradient);
             let heads = (&one.w - &two.w).norm() / w;
-            assert!(heads <= 2e-5, "head: {heads:e} at {at}");
+            // What the normal equations lose at pivots of a tenth of their diagonals.
+            assert!(heads <= 5e-5, "head: {heads:e} at {at}");
             worst.saw("head, relative difference", heads);
         }
     }

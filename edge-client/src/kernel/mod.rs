@@ -11,6 +11,7 @@
 
 #[cfg(feature = "convolution")]
 pub mod convolution;
+pub mod constant;
 pub mod dense;
 #[cfg(feature = "i16")]
 pub mod fixed;
@@ -21,6 +22,7 @@ pub mod gradient;
 #[cfg(feature = "network")]
 pub mod layer;
 pub mod least_squares;
+pub mod leave_one_out;
 pub mod project;
 pub mod rank;
 #[cfg(feature = "recurrent")]
