@@ -150,7 +150,9 @@ fn predictions_stay_within_the_bound_or_the_rank_is_below_k() {
             }
         }
     }
-    println!("{total} heads, {cut} with a rank below k ({cut_at_ease} of them at ease), {silent} silent misses");
+    println!(
+        "{total} heads, {cut} with a rank below k ({cut_at_ease} of them at ease), {silent} silent misses"
+    );
     assert_eq!(silent, 0);
     assert!(cut_at_ease == 0, "{cut_at_ease} of {total} were cut with a bound below 2 %");
 }

@@ -137,6 +137,12 @@ impl Engine {
         }
     }
 
+    /// The same with final heads that are fitted so.
+    #[must_use]
+    pub fn with_final_head(self, final_head: HeadSolve) -> Self {
+        Self { settings: Settings { final_head, ..self.settings }, ..self }
+    }
+
     /// The same, with a round after training in which devices score ridges for final heads that are fitted on so many
     /// samples of each class. Without it [`HeadSolve::LeaveOneOut`] keeps the ridge that it has.
     #[must_use]

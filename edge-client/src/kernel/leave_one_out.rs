@@ -14,8 +14,20 @@ use super::rank::Directions;
 use super::vector::{dot, from};
 
 /// Ridges that are compared, in mean squares of `Z`: none, and half decades from 1e-4 to 10.
-pub const RIDGES: [f32; 12] =
-    [0.0, 1e-4, 3.162_277_7e-4, 1e-3, 3.162_277_7e-3, 1e-2, 3.162_277_7e-2, 0.1, 0.316_227_77, 1.0, 3.162_277_7, 10.0];
+pub const RIDGES: [f32; 12] = [
+    0.0,
+    1e-4,
+    3.162_277_7e-4,
+    1e-3,
+    3.162_277_7e-3,
+    1e-2,
+    3.162_277_7e-2,
+    0.1,
+    0.316_227_77,
+    1.0,
+    3.162_277_7,
+    10.0,
+];
 
 /// Least `1 - h` that can be divided by: a thousand roundings are left of it. Under a ridge where a leverage is closer to
 /// one, a sample is explained by itself alone, and the ridge is not chosen.
