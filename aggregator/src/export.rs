@@ -52,7 +52,8 @@ impl From<StoreError> for ExportError {
 }
 
 /// Writes a directory `to`, whole or not at all: `representation.npy` (f64, d x k), `model.safetensors` (f32, what devices fit their
-/// heads on), `rounds.jsonl`, `ledger.json`, `arrivals.jsonl`, `configuration.txt`.
+/// heads on), `rounds.jsonl`, `ledger.json`, `arrivals.jsonl`, `configuration.txt`; where the fleet has chosen a ridge for final heads
+/// also `ridge.json`.
 ///
 /// # Errors
 /// [`ExportError`].
@@ -99,7 +100,12 @@ pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportEr
         .collect();
     let ledger = serde_json::json!({ "delta": delta.get(), "devices": ledger });
     let round = stored.last().map_or(0, |id| id.round);
-    let about = [("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
+    let chosen = engine.chosen_ridge();
+    let mut about = vec![("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
+    about.extend(chosen.as_ref().map(|chosen| ("ridge", chosen.ridge.to_string())));
+    let ridge = chosen.map(|chosen| {
+        ("ridge.json", Content::Bytes(format!("{}\n", serde_json::json!(chosen)).into_bytes()))
+    });
     let rounds = in_json(rounds);
     let files = [
         ("representation.npy", Content::Bytes(npy(engine.representation()))),
@@ -110,7 +116,7 @@ pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportEr
         ("configuration.txt", Content::Bytes(stored.configuration.clone().into_bytes())),
     ];
     let whole = Whole::begin(to)?;
-    for (name, content) in files {
+    for (name, content) in files.into_iter().chain(ridge) {
         whole.file(name, |file| content.write(file))?;
     }
     whole.put()

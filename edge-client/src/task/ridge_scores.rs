@@ -6,6 +6,7 @@
 //! ridge, and about `k^3 / 6 + k^2 C` for each ridge. No buffer is of length m, and none is added to a workspace; the
 //! head in memory is overwritten.
 
+use fedspan_protocol::labelled::is_labelled;
 use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX, RIDGES_MAX};
 use fedspan_protocol::message::{DeclineReason, RoundId, Task as Wire};
 use libm::sqrtf;
@@ -148,27 +149,18 @@ fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
     }
 }
 
-/// Whether the draw labels the next sample, which is of this class: those that it labels of a class are a uniform draw
-/// (selection sampling; Knuth, volume 2, algorithm 3.4.2 S).
-fn is_labelled(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
+/// Whether the draw labels the next sample, which is of this class.
+fn takes(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
     let classes = parts.shape.outputs;
-    let (coming, needed) = (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts")]
-    let (left, wanted) = (coming as u64, needed as u64);
-    let labelled = (u64::from(mix(number ^ mix(draw + 1))) * left) >> 32 < wanted;
-    put(parts.residual, classes + class, coming - 1.0);
+    let (left, needed) = (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts below 2^24")]
+    let count = |value: f32| value as u32;
+    let labelled = is_labelled(draw, number, count(left), count(needed));
+    put(parts.residual, classes + class, left - 1.0);
     if labelled {
         put(parts.residual, 2 * classes + class, needed - 1.0);
     }
     labelled
-}
-
-/// Pseudo-random bits of a number: every bit of it flips each of them about as often as not (Mueller's `lowbias32` as
-/// improved by Wellons).
-fn mix(number: u32) -> u32 {
-    let number = (number ^ number >> 16).wrapping_mul(0x7feb_352d);
-    let number = (number ^ number >> 15).wrapping_mul(0x846c_a68b);
-    number ^ number >> 16
 }
 
 /// `Z^T Z` and `Z^T Y` of a draw's labelled samples. Returns how many they are.
@@ -185,7 +177,7 @@ fn add_labelled(
     let mut labelled = 0.0;
     each_sample(parts, id, source, |parts, class, number| {
         if let Some(class) = class
-            && is_labelled(parts, class, number, draw)
+            && takes(parts, class, number, draw)
         {
             add_normal(parts.factor, parts.rhs, parts.z, parts.y);
             labelled += 1.0;
@@ -261,7 +253,7 @@ fn score(
     begin_draw(parts, grid.labels);
     let mut tried = 0;
     each_sample(parts, id, source, |parts, class, number| {
-        let Some(class) = class.filter(|class| !is_labelled(parts, *class, number, draw)) else { return };
+        let Some(class) = class.filter(|class| !takes(parts, *class, number, draw)) else { return };
         tried += 1;
         let Parts { shape, head, residual, z, y, .. } = parts;
         for (place, right) in right.iter_mut().enumerate() {

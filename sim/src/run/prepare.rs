@@ -247,7 +247,8 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
 
 fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError> {
     let began = Instant::now();
-    let head = scenario.algorithm.final_head;
+    let algorithm = &scenario.algorithm;
+    let (head, ridge) = evaluate::ridge::chosen(dataset, algorithm.final_head, algorithm.ridge_labels);
     let (scores, clients, newcomers) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
             let scores = evaluate::pooled(dataset, &[], 0, &dataset.clients, head);
@@ -291,6 +292,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         newcomers_global: Scores::default(),
         left_out: dataset.left_out,
         outputs: dataset.outputs,
+        ridge,
         representation: None,
         layers: Vec::new(),
         counters: Counters::default(),

@@ -54,6 +54,7 @@ impl Simulation<'_> {
             }),
             left_out: self.dataset.left_out,
             outputs: self.dataset.outputs,
+            ridge: self.engine.chosen_ridge(),
             representation: basis,
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
             counters: self.engine.counters(),
