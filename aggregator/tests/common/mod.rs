@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod campaign;
+pub mod golden;
 pub mod kept;
 pub mod model;
 pub mod storage;
