@@ -19,6 +19,35 @@ const CAMPAIGNS: [(&str, (Phase, usize)); 5] = [
     ("store-5-start", (Phase::Start(2), 2)),
 ];
 
+/// What only the file of then said, or what was a default then and is none now: the campaign goes on under it where the file says
+/// nothing of it, and is refused where the file says something else.
+#[test]
+fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
+    let scratch = Scratch::new();
+    let (name, state) = ("store-5-doubling-fixed", scratch.path().join("state"));
+    copy(name, &state);
+    let required = format!(
+        "state = {:?}\n[listen]\nplaintext = true\n[devices]\nexpected = 7\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
+         name = \"gd-gd\"\nrounds = 5\nstep_size = 0.1\n",
+        state.display().to_string()
+    );
+    let said = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
+    let said = Fleet::parse("fleet.toml", &said).unwrap();
+    let found = inspect(&said).unwrap().expect("a campaign");
+    let differs = "begun under another configuration:\n- aggregation.rule = \"trimmed-mean\"\n+ aggregation.rule = \"mean\"\nput the \
+                   lines back";
+    assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");
+
+    let found = inspect(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
+    assert!(found.faults.is_empty(), "{found:?}");
+    let kept = "settings that the campaign began with and the file does not say: seed = 8, data.outputs = 2, model.init = \"power\", \
+                model.power_iterations = 2, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
+                \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
+    assert!(found.seen.iter().any(|line| line.starts_with(kept)), "{found:?}");
+    let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
+    assert_eq!(Underway::new(&required).joined().finished(), expected);
+}
+
 /// With FEDSPAN_REGENERATE_VECTORS=1 they are written anew.
 #[test]
 fn this_version_goes_on_with_each_and_decides_the_same() {

@@ -89,6 +89,11 @@ impl Underway {
     pub fn new(text: &str) -> Self {
         let fleet = Fleet::parse("fleet.toml", text).unwrap();
         let store = Store::open(&fleet.state, SysRng).unwrap();
+        // As a server does.
+        let fleet = match store.settings().unwrap() {
+            Some(stored) => fleet.resumed(&stored).unwrap().fleet,
+            None => fleet,
+        };
         let about = Campaign {
             configuration: fleet.fingerprint(),
             number: 7,

@@ -5,6 +5,7 @@ pub mod campaign;
 pub mod golden;
 pub mod kept;
 pub mod model;
+pub mod shapes;
 pub mod storage;
 
 use std::path::{Path, PathBuf};
