@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use self::whole::{Whole, refuse_to_overwrite};
 use crate::algorithm::Tensor;
 use crate::config::Fleet;
-use crate::coordinator::{ResumeError, take_up};
+use crate::coordinator::{ResumeError, resumed, take_up};
 use crate::journal::{self, Round};
 use crate::linalg::Matrix;
 use crate::privacy::Delta;
@@ -84,6 +84,7 @@ pub struct Told {
 pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportError> {
     let Told { stored, rounds, lines } = told;
     refuse_to_overwrite(to)?;
+    let fleet = resumed(fleet, &stored.configuration)?.fleet;
     let mut engine = fleet.engine();
     take_up(&mut engine, stored, &fleet.fingerprint())?;
     let delta = fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta);

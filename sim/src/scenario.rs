@@ -10,7 +10,7 @@ use data::read_data;
 pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
-    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
+    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem, Said,
     Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_schedule,
     read_aggregation, read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
 };
@@ -207,6 +207,8 @@ pub struct Scenario {
     pub privacy: Option<PrivacySection>,
     /// When to stop early.
     pub stop: StopSection,
+    /// Keys that the file says, or the command line.
+    pub said: Said,
 }
 
 impl Scenario {
@@ -246,6 +248,7 @@ impl Scenario {
             deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
+            said: source.said(),
         };
         root.finish()?;
         scenario.check(&root)?;

@@ -15,6 +15,7 @@ use super::network::check_schedule;
 use super::participation::{ParticipationSection, read_participation};
 use super::privacy::{check_hidden, read_minimum};
 use super::reader::Section;
+use super::said::Said;
 use super::sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use super::security::{self, Security};
 use super::source::{Problem, Source};
@@ -69,6 +70,8 @@ pub struct Fleet {
     pub rounds: RoundsSection,
     /// What bounds a peer.
     pub limits: Limits,
+    /// Keys that the file says; of others a stored campaign keeps the values with which it began.
+    pub said: Said,
 }
 
 impl Fleet {
@@ -109,6 +112,7 @@ impl Fleet {
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?, rule)?,
+            said: source.said(),
         };
         root.finish()?;
         fleet.check(&root)?;
@@ -305,7 +309,7 @@ fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, 
     Ok((expected, distinct, Duration::from_secs_f64(absence)))
 }
 
-fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {
+pub(super) fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {
     let shape = Shape {
         features: section.size("d", None, 1..=65_535)?,
         outputs: section.size("outputs", Some(1), 1..=256)?,

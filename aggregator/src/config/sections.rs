@@ -11,6 +11,21 @@ use super::source::Problem;
 use crate::algorithm::Weighting;
 use crate::engine::DEFAULT_RIDGE;
 
+/// Words of `weighting`.
+pub(super) const WEIGHTINGS: [(&str, Weighting); 2] =
+    [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
+
+/// Words of `numeric`.
+pub(super) const NUMERICS: [(&str, Numeric); 2] = [("f32", Numeric::F32), ("i16", Numeric::I16)];
+
+/// Words of `send`.
+pub(super) const SENDS: [(&str, Upload); 2] =
+    [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
+
+/// Words of `upload` and `download`.
+pub(super) const ENCODINGS: [(&str, Encoding); 3] =
+    [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
+
 /// `[model]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSection {
@@ -190,10 +205,8 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
     let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weighting = read_weighting(section)?;
-    let numerics = [("f32", Numeric::F32), ("i16", Numeric::I16)];
-    let numeric = section.choice("numeric", Some("f32"), &numerics)?;
-    let sends = [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
-    let send = section.choice("send", Some("gradient"), &sends)?;
+    let numeric = section.choice("numeric", Some("f32"), &NUMERICS)?;
+    let send = section.choice("send", Some("gradient"), &SENDS)?;
     let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
     section.finish()?;
     if name == AlgorithmName::GdGd && !gradient {
@@ -267,13 +280,11 @@ fn read_rest(
 }
 
 fn read_weighting(section: &Section<'_>) -> Result<Weighting, Problem> {
-    let weightings = [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
-    section.choice("weighting", Some("uniform"), &weightings)
+    section.choice("weighting", Some("uniform"), &WEIGHTINGS)
 }
 
 fn read_encoding(section: &Section<'_>, key: &str) -> Result<Encoding, Problem> {
-    let encodings = [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
-    section.choice(key, Some("f32"), &encodings)
+    section.choice(key, Some("f32"), &ENCODINGS)
 }
 
 fn small(value: u64) -> u16 {

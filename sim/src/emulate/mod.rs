@@ -11,7 +11,7 @@ mod samples;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security, Shape};
+use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Said, Security, Shape};
 use fedspan_aggregator::server::{Server, Status, query};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
@@ -283,6 +283,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             norm: 1e4,
             samples: *samples,
         },
+        said: Said::EVERYTHING,
     }
 }
 
