@@ -107,11 +107,7 @@ impl Config {
                 _ => return Err(wrong(key, expected)),
             };
             let entries = entries.iter().filter_map(|(key, value)| Some((key.as_str(), value.number()?)));
-            Patterns::new(entries).map_err(|count| Fault::Config {
-                field: key,
-                found: format!("{count} expressions"),
-                expected: "a map of at most 256 expressions, besides plain names,",
-            })
+            Ok(Patterns::new(entries))
         };
         let ranks =
             patterns("rank_pattern", |value| rank(value).is_some(), "a map of whole numbers from 1 on")?;
