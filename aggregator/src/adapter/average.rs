@@ -29,9 +29,9 @@ pub struct Job {
 pub struct Averaged {
     /// Clients in their order, and the weight of each.
     pub clients: Vec<Counted>,
-    /// How many tensors were averaged.
+    /// Number of tensors that were averaged.
     pub averaged: usize,
-    /// How many stayed: frozen factors, and integers and booleans in which all agree.
+    /// Number of tensors that stayed: frozen factors, and integers and booleans in which all agree.
     pub kept: usize,
     /// Names of tensors of integers that differed, and of which the largest were taken.
     pub largest: Vec<String>,

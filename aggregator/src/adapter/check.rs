@@ -87,7 +87,7 @@ pub struct Target {
     pub module: String,
     /// Rank of the adapter, of one expert where there are several.
     pub rank: u64,
-    /// How many experts there are: 1 for a plain module.
+    /// Number of experts: 1 for a plain module.
     pub experts: u64,
     /// The number that `B A` is multiplied with: alpha/r or alpha/sqrt(r). Without a configuration 1/r.
     pub scale: f64,

@@ -46,9 +46,9 @@ pub struct Config {
 pub struct Difference {
     /// The key.
     pub key: String,
-    /// Its value here.
+    /// Value in this configuration.
     pub found: String,
-    /// Its value there.
+    /// Value in the other one.
     pub expected: String,
     /// Whether it is known what the key means.
     pub is_known: bool,
@@ -144,7 +144,7 @@ impl Config {
         Some(Difference { key: key.to_owned(), found, expected, is_known: known(key).is_some() })
     }
 
-    /// What it says of a key that tells the model: in a form to compare, and to print.
+    /// Statement of a key that tells the model: in a form to compare, and to print.
     pub(super) fn stated(&self, key: &str) -> Option<(String, String)> {
         let value = self.values.get(key);
         let shown = value.map_or_else(|| "true by default".to_owned(), |value| short(&value.to_string()));

@@ -286,7 +286,7 @@ pub enum Fault {
     Config {
         /// The setting.
         field: &'static str,
-        /// Its value in the file.
+        /// Value in the file.
         found: String,
         /// Values that it may have.
         expected: &'static str,
@@ -312,7 +312,7 @@ pub enum Fault {
         found: String,
         /// Rank and scale there.
         expected: String,
-        /// That file.
+        /// Path of the other file.
         first: PathBuf,
     },
     /// A configuration longer than any.
@@ -339,7 +339,7 @@ pub enum Fault {
     /// An element that is no number.
     #[error("element {index} is {value}")]
     NotFinite {
-        /// Its place in the order of the file.
+        /// Place in the order of the file.
         index: u64,
         /// NaN or an infinity.
         value: f64,
@@ -350,7 +350,7 @@ pub enum Fault {
         other.display()
     )]
     Disagree {
-        /// Its place in the order of the file.
+        /// Place in the order of the file.
         index: u64,
         /// Type of the tensor.
         kind: Kind,

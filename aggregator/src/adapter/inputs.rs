@@ -28,7 +28,7 @@ pub struct Counted {
     pub file: String,
     /// Samples that it was trained with, if they were given.
     pub samples: Option<u64>,
-    /// Its weight in the mean: all of them make 1.
+    /// Weight in the mean: all of them make 1.
     pub weight: f64,
 }
 

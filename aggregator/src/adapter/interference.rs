@@ -34,7 +34,7 @@ impl Squares {
         Self { product: self.product + other.product, difference: self.difference + other.difference }
     }
 
-    /// Those of a module that is multiplied with this.
+    /// The squares of a module that is multiplied with this.
     pub(super) fn scaled(self, scale: f64) -> Self {
         let square = scale * scale;
         Self { product: self.product * square, difference: self.difference * square }

@@ -27,11 +27,11 @@ pub(super) enum Form {
 /// Uses of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Use {
-    /// It gives tensors a meaning: it must mean the same in all files.
+    /// Tensors have their meaning from it: it must mean the same in all files.
     Same(Form),
-    /// It says to which model an adapter belongs: a difference is a warning, for this reason.
+    /// Names the model that an adapter belongs to: a difference is a warning, for this reason.
     Told(&'static str),
-    /// It says how an adapter was begun, trained or saved: it may differ.
+    /// Tells how an adapter was begun, trained or saved: it may differ.
     Free,
 }
 
@@ -113,8 +113,8 @@ pub(super) fn normal(form: Form, value: Option<&Json>) -> Json {
     }
 }
 
-/// What a file says of the model that its adapter belongs to, in a form in which equal ones mean the same; none where it
-/// says nothing.
+/// The statement of a file about the model that its adapter belongs to, in a form in which equal ones mean the same; none
+/// where it says nothing.
 pub(super) fn stated(key: &str, value: Option<&Json>) -> Option<String> {
     match (key, value) {
         ("init_lora_weights", Some(Json::Text(text))) => {

@@ -41,7 +41,7 @@ pub enum Kind {
     C64,
 }
 
-/// What a mean is of numbers of some type.
+/// Rules for the mean of numbers of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The weighted mean, rounded once to the type.
@@ -115,7 +115,7 @@ impl Kind {
         self.about().1
     }
 
-    /// What a mean is of them.
+    /// The rule for their mean.
     #[must_use]
     pub fn rule(self) -> Rule {
         self.about().2

@@ -25,7 +25,7 @@ enum Key {
 /// A name whose points stand for any character, unless they are escaped.
 #[derive(Clone, Debug)]
 struct Plain {
-    /// Its characters; none where any fits.
+    /// Characters; none where any fits.
     letters: Vec<Option<char>>,
     /// Whether it is all of a module's name.
     is_whole: bool,
@@ -102,7 +102,7 @@ mod tests {
 
     use super::{EXPRESSIONS_MAX, Patterns};
 
-    /// What Python's `re.match(rf"(.*\.)?({key})$", name)` says.
+    /// Python's `re.match(rf"(.*\.)?({key})$", name)` says the same.
     #[test]
     fn keys_match_as_in_peft() {
         let name = "model.layers.10.self_attn.q_proj";

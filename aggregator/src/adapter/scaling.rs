@@ -24,7 +24,7 @@ const PARAMETERS_MAX: usize = 6;
 pub struct Share {
     /// The rank r, of one expert where there are several.
     pub rank: u64,
-    /// How many experts: 1 for a plain module.
+    /// Number of experts: 1 for a plain module.
     pub experts: u64,
     /// alpha/r or alpha/sqrt(r); 1/r without a configuration.
     pub scale: f64,

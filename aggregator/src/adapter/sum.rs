@@ -5,7 +5,7 @@
 //! Elsewhere it is made again as Shewchuk (1997, "Adaptive precision floating-point arithmetic") does, and rounded once. So
 //! what is divided is in every case the f64 next to the exact sum, and no order of clients can be seen in it.
 //!
-//! Of f64 a product is two numbers (with a fused multiplication), all of which are added up as Shewchuk does.
+//! A product of f64 is two numbers (with a fused multiplication), all of which are added up as Shewchuk does.
 //!
 //! The mean differs from the exact one by two roundings of f64, 2^-52 of its magnitude, before it is rounded into a file's
 //! numbers.

@@ -20,7 +20,7 @@ fn folder(dtype: Dtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
     folder
 }
 
-/// What becomes of the tensor, in its dtype and shape.
+/// The tensor after an average, in its dtype and shape.
 fn averaged(folder: &Folder, samples: Option<&[u64]>) -> (Vec<u8>, Averaged) {
     let done = folder.average(Round::Up, samples).unwrap();
     let read = |name: &str| std::fs::read(folder.at(name)).unwrap();
@@ -72,7 +72,7 @@ fn integers_in_which_all_agree_are_kept() {
     }
 }
 
-/// Of counters the largest, element by element, of clients that count; the base's does not.
+/// The largest element by element, of clients that count; the base's does not.
 #[test]
 fn counters_go_to_the_largest() {
     for (dtype, least, most) in INTEGERS {

@@ -36,7 +36,7 @@ fn folder(configs: &[&str]) -> Folder {
     Folder::directories(&[base.clone()].into_iter().chain(clients).collect::<Vec<_>>(), configs)
 }
 
-/// What an average says: warnings, or an error.
+/// Warnings of an average, or its error.
 fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
     let folder = folder(configs);
     let result = folder.open().and_then(|inputs| {
@@ -254,7 +254,7 @@ fn another_model_is_a_warning() {
     assert_eq!(checked.warnings.len(), 1);
 }
 
-/// Of two keys that match a module the first counts, so their order has a meaning there, and none elsewhere.
+/// The first of two keys that match a module counts, so their order has a meaning there, and none elsewhere.
 #[test]
 fn the_order_of_patterns_counts_where_two_match() {
     let with = |pattern: &str| {

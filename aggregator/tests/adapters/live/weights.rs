@@ -13,7 +13,7 @@ fn record(place: &Place, round: u32) -> Record {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// It is counted and told, and changes nothing in the mean of the others.
+/// An update without samples is counted and told, and changes nothing in the mean of the others.
 #[test]
 fn no_samples_are_an_answer_without_weight() {
     for (weights, own) in [("samples", [5, 3]), ("uniform", [1, 1])] {
