@@ -132,7 +132,7 @@ pub enum Fault {
         length: u64,
     },
     /// Not JSON of the form that headers and configurations have.
-    #[error("{}", short(&.0.to_string()))]
+    #[error("cannot be read: {}", short(&.0.to_string()))]
     Json(#[from] serde_json::Error),
     /// Names are kept in memory and printed.
     #[error("a name of {length} bytes, at most {NAME_MAX} are read")]
