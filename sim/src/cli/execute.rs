@@ -69,9 +69,9 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
         Format::Json => {
             output::print(&files::json(&runs.written()).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => output::print(&table(&entry, runs).text())?,
+        format => output::print(&format.shown(&table(&entry, runs)))?,
     }
-    if options.format == Format::Human
+    if options.format != Format::Json
         && let Some(directory) = &entry.directory
     {
         output::say(&format!("results: {}", directory.join("report.html").display()));
