@@ -175,7 +175,8 @@ fn write(page: &Path, text: &str) -> std::io::Result<()> {
 /// All pages below a directory, in order; nothing that was built, and nothing hidden.
 fn documents(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
-    let mut entries = std::fs::read_dir(directory).map_err(wrong)?.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+    let mut entries =
+        std::fs::read_dir(directory).map_err(wrong)?.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     let mut found = Vec::new();
     for entry in entries {

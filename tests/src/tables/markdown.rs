@@ -82,8 +82,8 @@ mod tests {
             columns: vec![word(""), word("a b")],
             rows: vec![vec![word("x \\| y"), word("")], vec![word("1"), word("0.5 (0.4 to 0.6)")]],
         };
-        assert_eq!(tables(&table.text()), [table.clone()]);
         assert_eq!(tidy(&table.text()), table.text());
+        assert_eq!(tables(&table.text()), [table]);
     }
 
     #[test]
@@ -92,7 +92,10 @@ mod tests {
         let found = tables(text);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].rows, [["1", ""]]);
-        assert_eq!((found[1].columns.as_slice(), found[1].rows.as_slice()), (&["c".to_owned()][..], &[vec!["2".to_owned()]][..]));
+        assert_eq!(
+            (found[1].columns.as_slice(), found[1].rows.as_slice()),
+            (&["c".to_owned()][..], &[vec!["2".to_owned()]][..])
+        );
         let tidied = tidy("\n| a   | b |\n| --- | --- |\n| 1   |   |\n\n");
         assert_eq!(tidied, "| a | b |\n| --- | --- |\n| 1 | |\n");
     }

@@ -1,6 +1,10 @@
 //! Tables that no command prints: of what is known at compile time, or of files that several runs leave.
 
 mod account;
+mod doubling;
+mod lora;
+mod power;
+mod rounds;
 mod sizes;
 mod stationary;
 
@@ -11,6 +15,13 @@ type Print = fn(&mut Programs) -> Result<String, String>;
 /// Names, and what makes them.
 const OWN: &[(&str, Print)] = &[
     ("account", |_| account::releases()),
+    ("adaptive", doubling::adaptive),
+    ("fedpower-fastest", power::fastest),
+    ("fedpower-soon", power::soon),
+    ("lora-5", |programs| lora::table(lora::PLAIN_FIVE, programs)),
+    ("lora-5-momentum", |programs| lora::table(lora::MOMENTUM_FIVE, programs)),
+    ("lora-10", |programs| lora::table(lora::PLAIN_TEN, programs)),
+    ("lora-10-momentum", |programs| lora::table(lora::MOMENTUM_TEN, programs)),
     ("noise", |_| account::noise()),
     ("sizes", |_| Ok(sizes::table())),
     ("stationary", |_| Ok(stationary::table())),

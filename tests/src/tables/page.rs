@@ -105,7 +105,9 @@ fn next_mark(text: &str, from: usize) -> Option<usize> {
 /// Reads what stands between the word and the colon; with the offset of a day.
 fn class(head: &str) -> Result<(Class, Option<usize>), String> {
     let wrong = || {
-        format!("found \"table{head}:\", allowed: \"table:\", \"table, nightly:\", \"table, measured 2026-01-31:\"")
+        format!(
+            "found \"table{head}:\", allowed: \"table:\", \"table, nightly:\", \"table, measured 2026-01-31:\""
+        )
     };
     match head.trim() {
         "" => Ok((Class::Quick, None)),
@@ -136,6 +138,8 @@ pub fn with(text: &str, slot: &Slot, table: &str, today: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::{Class, slots, with};
 
     const PAGE: &str = "# A page\n<!-- table: fedspan-sim power | table 2 -->\n| a |\n<!-- end of table -->\nText.\n\
@@ -145,7 +149,10 @@ mod tests {
     fn marks_are_read_and_what_is_between_them_is_replaced() {
         let found = slots(PAGE).unwrap();
         assert_eq!(found.len(), 2);
-        assert_eq!((found[0].line, &found[0].class, &PAGE[found[0].place.clone()]), (2, &Class::Quick, "| a |\n"));
+        assert_eq!(
+            (found[0].line, &found[0].class, &PAGE[found[0].place.clone()]),
+            (2, &Class::Quick, "| a |\n")
+        );
         assert_eq!(found[1].commands(), "fedspan-sim live a && fedspan-sim live b");
         assert_eq!(with(PAGE, &found[0], "| a |\n", "2026-02-01"), PAGE);
         let changed = with(PAGE, &found[1], "| c |\n| d |\n", "2026-02-01");
@@ -158,7 +165,11 @@ mod tests {
         for (from, to, told) in [
             ("table:", "table, sometimes:", "line 2: found \"table, sometimes:\", allowed"),
             ("table:", "table", "line 2: no colon"),
-            ("| a |\n<!-- end of table -->", "| a |", "line 2: no \"<!-- end of table -->\" before the next mark"),
+            (
+                "| a |\n<!-- end of table -->",
+                "| a |",
+                "line 2: no \"<!-- end of table -->\" before the next mark",
+            ),
             ("2026-01-31", "yesterday", "line 6: found"),
             ("fedspan-sim live a\nfedspan-sim live b\n", "", "line 6: the mark names no command"),
             (" | table 2", " | first", "line 2: found \"first\", allowed"),

@@ -47,7 +47,10 @@ impl Programs {
             }
             _ => {
                 let found = command.join(" ");
-                Err(format!("found {found:?}, allowed: a command of {} or {} --print NAME", KNOWN[0], KNOWN[1]))
+                Err(format!(
+                    "found {found:?}, allowed: a command of {} or {} --print NAME",
+                    KNOWN[0], KNOWN[1]
+                ))
             }
         };
         self.printed.insert(command.to_owned(), printed.clone());
@@ -111,7 +114,8 @@ impl Times {
     /// Notes how long a table took. A file that cannot be written is no reason to stop.
     pub fn note(&mut self, commands: &str, began: Instant) {
         self.seconds.insert(commands.to_owned(), began.elapsed().as_secs_f64());
-        if let (Ok(text), Some(directory)) = (serde_json::to_string_pretty(&self.seconds), self.file.parent()) {
+        if let (Ok(text), Some(directory)) = (serde_json::to_string_pretty(&self.seconds), self.file.parent())
+        {
             let _ = std::fs::create_dir_all(directory);
             let _ = std::fs::write(&self.file, text);
         }

@@ -184,10 +184,13 @@ fn words(text: &str) -> Result<Vec<String>, String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::{Line, words};
     use crate::tables::markdown::tables;
 
-    const OUTPUT: &str = "| setting | noise | end |\n| --- | --- | --- |\n| a | 1 | 0.5 |\n| b | 2 | 0.25 |\n";
+    const OUTPUT: &str =
+        "| setting | noise | end |\n| --- | --- | --- |\n| a | 1 | 0.5 |\n| b | 2 | 0.25 |\n";
 
     fn shown(steps: &str) -> Result<String, String> {
         let line = Line::parse(&format!("fedspan-sim power{steps}"))?;

@@ -76,8 +76,7 @@ pub fn command(options: &RoLoraOptions) -> Result<(), Stop> {
     let parts = options.steps.iter().map(|step| part(options, *step)).collect::<Result<Vec<Part>, Stop>>()?;
     match options.format {
         format @ (Format::Human | Format::Markdown) => {
-            let texts: Vec<String> =
-                parts.iter().map(|part| format.shown(&table(options, part))).collect();
+            let texts: Vec<String> = parts.iter().map(|part| format.shown(&table(options, part))).collect();
             output::print(&texts.join("\n"))
         }
         Format::Json => {
