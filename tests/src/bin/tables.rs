@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fedspan_tests::tables::date::today;
 use fedspan_tests::tables::page::{Class, Slot, slots, with};
-use fedspan_tests::tables::programs::{Programs, Times};
+use fedspan_tests::tables::programs::{Programs, Times, is_known};
 use fedspan_tests::tables::{diff, own, text, unmarked};
 
 const USAGE: &str = "usage: tests/tables [--all | --measured] [--check | --list] [PAGE...]
@@ -16,7 +16,8 @@ Writes the tables of the documents anew: what stands between <!-- table: COMMAND
 COMMAND prints. Without pages: of all pages.
 
   --all        also the tables that take minutes (marked `nightly`)
-  --measured   those with times and memory of this machine (marked `measured`), and no others
+  --measured   those that are put down with the day on which they were measured, as they hold times and memory of a machine
+               (marked `measured`), and no others; says which ones only people can write anew
   --check      writes nothing; prints page, line, command and differences where a table is not what its command prints
   --list       runs nothing; prints every table, its class, the seconds it took here last, its command
   --print NAME prints a table that no other command prints
@@ -123,7 +124,11 @@ fn work(options: &Options) -> Result<bool, String> {
             if !is_asked_for(&slot.class, options) {
                 continue;
             }
-            eprintln!("{place}: {commands}");
+            if options.measured && !slot.lines.iter().all(|line| is_known(&line.command)) {
+                println!("{place}: is put down by hand: {commands}");
+                continue;
+            }
+            eprintln!("{place}: {}", short(&commands));
             let began = Instant::now();
             made += 1;
             match text(&slot, &mut programs) {
@@ -150,6 +155,15 @@ fn work(options: &Options) -> Result<bool, String> {
         eprintln!("{made} tables, {wrong} differ or failed");
     }
     Ok(wrong == 0)
+}
+
+/// The beginning of the commands, for a line of progress.
+fn short(commands: &str) -> String {
+    const LENGTH: usize = 100;
+    match commands.char_indices().nth(LENGTH) {
+        Some((end, _)) => format!("{} ...", &commands[..end]),
+        None => commands.to_owned(),
+    }
 }
 
 fn is_asked_for(class: &Class, options: &Options) -> bool {

@@ -9,10 +9,14 @@ use super::own;
 
 /// The simulator, which prints Markdown where it is asked to.
 const SIMULATOR: &str = "fedspan-sim";
-/// Programs whose output can be shown; each stands beside this one.
-const KNOWN: [&str; 2] = [SIMULATOR, OWN];
 /// This program, as marks name it.
 const OWN: &str = "tests/tables";
+
+/// Whether the output of a command can be shown. Of others (benchmarks, what needs other data) people put the figures down.
+#[must_use]
+pub fn is_known(command: &[String]) -> bool {
+    command.first().is_some_and(|program| [SIMULATOR, OWN].contains(&program.as_str()))
+}
 
 /// Runs commands, and remembers what they printed and how long they took.
 #[derive(Debug)]
@@ -47,10 +51,7 @@ impl Programs {
             }
             _ => {
                 let found = command.join(" ");
-                Err(format!(
-                    "found {found:?}, allowed: a command of {} or {} --print NAME",
-                    KNOWN[0], KNOWN[1]
-                ))
+                Err(format!("found {found:?}, allowed: a command of {SIMULATOR}, or {OWN} --print NAME"))
             }
         };
         self.printed.insert(command.to_owned(), printed.clone());
