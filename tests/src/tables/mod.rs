@@ -26,6 +26,15 @@ use recipe::Line;
 /// # Errors
 /// A sentence: a command that failed, or a selection of what it did not print.
 pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
+    let made = made(slot, programs)?;
+    // A figure that is not there must not get into a page in silence.
+    match made.lines().find(|line| line.contains("NaN")) {
+        Some(line) => Err(format!("found NaN, allowed: numbers: {line}")),
+        None => Ok(made),
+    }
+}
+
+fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     // One command without a selection is shown as it prints, with headings between its tables if there are several.
     if let [line] = slot.lines.as_slice()
         && line.steps.is_empty()

@@ -90,22 +90,21 @@ pub fn table(case: Case, programs: &mut Programs) -> Result<String, String> {
         programs.simulate(&words, &out)?;
         let runs = Rounds::of_seeds(programs, &out, SEEDS)?;
         let all = |name: &str| runs.iter().flat_map(|run| run.figures(name)).collect::<Vec<_>>();
-        let accuracies = all("accuracy_global");
-        let after = |round: usize| {
-            let of: Vec<f64> =
-                accuracies.iter().filter(|(at, _)| *at == round).map(|(_, value)| *value).collect();
-            format!(" {:.2} |", mean(&of))
+        let accuracies = all("accuracy");
+        let of = |from: usize, to: usize| -> Vec<f64> {
+            accuracies.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, value)| *value).collect()
         };
+        let missing = || format!("{out}/rounds.jsonl: a round without accuracy or interference");
+        let after = |round| Ok(format!(" {:.2} |", mean(&of(round, round)).ok_or_else(missing)?));
+        let cells = SHOWN.into_iter().map(after).collect::<Result<String, String>>()?;
         let last = runs.iter().map(Rounds::last).max().unwrap_or_default();
-        let late: Vec<f64> =
-            accuracies.iter().filter(|(at, _)| at + 10 > last).map(|(_, value)| *value).collect();
-        let middle = mean(&late);
+        let late = of(last.saturating_sub(9), last);
+        let middle = mean(&late).ok_or_else(missing)?;
         let squares: f64 = late.iter().map(|value| (value - middle) * (value - middle)).sum();
         let deviation = (squares / late.len().saturating_sub(1) as f64).sqrt();
-        let lost =
-            median(all("interference").into_iter().map(|(_, value)| value).collect()).unwrap_or_default();
+        let lost: Vec<f64> = all("interference").into_iter().map(|(_, value)| value).collect();
+        let lost = median(lost).ok_or_else(missing)?;
         let lost = if lost < 1e-12 { "0".to_owned() } else { format!("{lost:.1e}") };
-        let cells: String = SHOWN.into_iter().map(after).collect();
         text += &format!("| {name} | {step} |{cells} {middle:.3} ({deviation:.3}) | {lost} |\n");
     }
     Ok(text)

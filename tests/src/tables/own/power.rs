@@ -26,7 +26,7 @@ pub fn soon(programs: &mut Programs) -> Result<String, String> {
         let cell = |run: &Rounds| match run.near(distance) {
             Some(round) => {
                 let bytes = run.sum("bytes_up", round) + run.sum("bytes_down", round);
-                let time = run.at(round, "time").unwrap_or_default();
+                let time = run.at(round, "time").unwrap_or(f64::NAN);
                 format!(" {round}, {:.0} MB, {time:.0} |", bytes / 1e6)
             }
             None => " |".to_owned(),
