@@ -11,14 +11,11 @@
 //! cheap where a later sample shows that it was no constant. `f_i` is kept in `R` below the diagonal, in the first
 //! column of row `i`.
 
-use super::vector::{at, dot};
+use super::vector::{at, dot, subtract};
 use crate::memory::Eight;
 
 /// Least magnitude of a constant column.
 const SMALLEST: f32 = 1e-18;
-
-/// Largest quotient of another column's first value and the constant.
-const LARGEST_QUOTIENT: f32 = 1e18;
 
 /// Deviations below this fraction of a column's size are roundings of its values: the column is taken for constant.
 /// Sixteen roundings of f32 (2^-20).
@@ -42,18 +39,16 @@ impl Constant {
     #[inline(never)]
     pub fn find(r: &mut [f32], block: &mut [Eight], rows: usize) -> Self {
         let k = block.len();
-        let (mut found, mut varies, mut most) = (None, false, 0.0f32);
+        let (mut found, mut varies) = (None, false);
         for (column, values) in block.iter().enumerate() {
             let [first, ..] = *values;
-            most = most.max(first.abs());
             if values.iter().take(rows).any(|value| *value != first) {
                 varies = true;
             } else if first.abs() >= SMALLEST {
                 found = u16::try_from(column).ok().map(|column| Self { column, value: first });
             }
         }
-        let fits = |found: &Self| varies && rows > 1 && most <= found.value.abs() * LARGEST_QUOTIENT;
-        let Some(found) = found.filter(fits) else { return Self::NONE };
+        let Some(found) = found.filter(|_| varies && rows > 1) else { return Self::NONE };
         found.change_places(block);
         for ([first, ..], row) in block.iter().zip(r.chunks_exact_mut(k.max(1))).skip(1) {
             if let Some(place) = row.first_mut() {
@@ -87,6 +82,13 @@ impl Constant {
     #[inline(always)]
     pub fn check(&mut self, r: &mut [f32], k: usize, values: &[f32]) {
         if self.is_some() && values.iter().any(|value| *value != self.value) {
+            self.give_up(r, k);
+        }
+    }
+
+    /// Undoes the operation where a ridge outweighs the constant: its row of the ridge would be longer than the columns.
+    pub fn give_up_under(&mut self, ridge: f32, r: &mut [f32], k: usize) {
+        if self.is_some() && ridge > self.value * self.value {
             self.give_up(r, k);
         }
     }
@@ -182,15 +184,19 @@ impl Constant {
         }
     }
 
-    /// As [`Self::restore_weights`] for a row of weights, with what [`Self::centre`] has put into `first`.
-    pub fn restore_row(&self, row: &mut [f32], first: &[f32]) {
-        if self.is_some()
-            && let Some(((own, others), first)) = row.split_first_mut().zip(first.get(1..))
-        {
-            *own -= dot(first, others, 1) / self.value;
+    /// As [`Self::restore_weights`] for the rows of directions, of which the first is that of all constant columns: they share
+    /// what the others owe to a constant. `first` comes from [`Self::centre`]; `factor` makes the first row's prediction
+    /// one.
+    pub fn restore_rows(&self, r: &mut [f32], first: &[f32], factor: f32, k: usize) {
+        if let Some((constants, rows)) = r.split_at_mut_checked(k).filter(|_| self.is_some()) {
+            for row in rows.chunks_exact_mut(k.max(1)) {
+                subtract(factor * dot(first, row, 1), constants, row, 1);
+            }
         }
-        if self.column() < row.len() {
-            row.swap(0, self.column());
+        for row in r.chunks_exact_mut(k.max(1)) {
+            if self.column() < row.len() {
+                row.swap(0, self.column());
+            }
         }
     }
 }

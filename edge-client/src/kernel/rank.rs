@@ -21,7 +21,7 @@ use libm::sqrtf;
 
 use super::constant::Constant;
 use super::largest;
-use super::vector::{dot, from, from_mut, rotate, subtract};
+use super::vector::{at, dot, from, from_mut, rotate, subtract};
 
 /// Singular values under this fraction of the largest are cut: about a hundred roundings of f32.
 pub const RANK_CUT: f32 = 1e-5;
@@ -165,6 +165,7 @@ pub fn decompose(
         constant.centre(r, first, k);
     }
     let scale = shrink(r)?;
+    let root = at(r, 0);
     lift(r, factors);
     orthogonalise_rows(r, q, k, c);
     let mut directions = measure(r, squares, scale, RANK_CUT);
@@ -173,8 +174,8 @@ pub fn decompose(
         for (value, factor) in row.iter_mut().zip(&*factors) {
             *value *= factor;
         }
-        constant.restore_row(row, first);
     }
+    constant.restore_rows(r, first, root / (at(squares, 0) * constant.value()), k);
     Some(directions)
 }
 
