@@ -150,7 +150,9 @@ fn predictions_stay_within_the_bound_or_the_rank_is_below_k() {
             }
         }
     }
-    println!("{total} heads, {cut} with a rank below k ({cut_at_ease} of them at ease), {silent} silent misses");
+    println!(
+        "{total} heads, {cut} with a rank below k ({cut_at_ease} of them at ease), {silent} silent misses"
+    );
     assert_eq!(silent, 0);
     assert!(cut_at_ease == 0, "{cut_at_ease} of {total} were cut with a bound below 2 %");
 }
@@ -209,7 +211,11 @@ fn powers_of_two_change_exponents_only() {
             for (j, (before, after)) in before.chunks(c).zip(after.chunks(c)).enumerate() {
                 for (before, after) in before.iter().zip(after) {
                     let expected = f64::from(*before) / factors[j];
-                    assert_eq!(f64::from(*after), expected, "{way}: column {j} of {k}, m={m}, case {case} {powers:?}");
+                    assert_eq!(
+                        f64::from(*after),
+                        expected,
+                        "{way}: column {j} of {k}, m={m}, case {case} {powers:?}"
+                    );
                 }
             }
         }
@@ -289,8 +295,7 @@ fn a_column_that_ceases_to_be_constant_does_no_harm() {
         let (x, y) = (flat(&x), random.normals(m));
         let (z, y64) = (matrix(m, k, &x), matrix(m, 1, &y));
         let largest = norm2(&z);
-        for (way, w) in
-            [("twice", by_client(&x, &y, k, 1, EXACT)), ("once", by_stream(&x, &y, k, 1, EXACT))]
+        for (way, w) in [("twice", by_client(&x, &y, k, 1, EXACT)), ("once", by_stream(&x, &y, k, 1, EXACT))]
         {
             let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
             let bound = 2.0 * rounding(m, k);
@@ -349,7 +354,8 @@ fn a_ridge_keeps_its_units_beside_a_constant() {
         let y64 = matrix(m, 1, &y).resize(m + k, 1, 0.0);
         let largest = norm2(&z);
         let head = HeadSolve::LeastSquares { ridge };
-        for (way, w) in [("client", by_client(&x, &y, k, 1, head)), ("stream", by_stream(&x, &y, k, 1, head))] {
+        for (way, w) in [("client", by_client(&x, &y, k, 1, head)), ("stream", by_stream(&x, &y, k, 1, head))]
+        {
             let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
             let bound = 4.0 * rounding(m + k, k);
             assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m} ridge={ridge:e}");
@@ -363,7 +369,8 @@ fn a_ridge_keeps_its_units_beside_a_constant() {
 fn air_pressure_is_a_feature_like_any_other() {
     let mut random = Random(48);
     let m = 20;
-    let pressure: Vec<f64> = (0..m).map(|_| 1013.0 + 5.0 * random.normal()).map(|p| (p * 100.0).round() / 100.0).collect();
+    let pressure: Vec<f64> =
+        (0..m).map(|_| 1013.0 + 5.0 * random.normal()).map(|p| (p * 100.0).round() / 100.0).collect();
     let x = M::from_fn(m, 2, |i, j| if j == 0 { pressure[i] } else { 1.0 });
     let y = M::from_fn(m, 1, |i, _| 0.2 * (pressure[i] - 1013.0));
     let problem = Problem { k: 2, c: 1, x, y, constant: Some(1) };
@@ -384,7 +391,9 @@ fn fits_are_counted_where_directions_are_cut() {
     let mut model = Linear::new(Heap::new(k, k, c));
     model.set_representation(&identity(k)).unwrap();
     assert_eq!(model.head_fits(), HeadFits::default());
-    for (x, expected) in [(&full[..], (3, 0, 0)), (&flat, (2, 1, 0)), (&flat[..6], (2, 1, 1)), (&full, (3, 1, 1))] {
+    for (x, expected) in
+        [(&full[..], (3, 0, 0)), (&flat, (2, 1, 0)), (&flat[..6], (2, 1, 1)), (&full, (3, 1, 1))]
+    {
         model.fit_head(EXACT, &mut Recording::regression(x, &y[..x.len() / k], k, c)).unwrap();
         let fits = model.head_fits();
         assert_eq!((fits.last.rank, fits.cut, fits.short), expected);

@@ -9,9 +9,9 @@
 //! in which a source hands out its samples. What is there for one sample and for four adds the same
 //! products in the same order; four need fewer loads and stores.
 
+pub mod constant;
 #[cfg(feature = "convolution")]
 pub mod convolution;
-pub mod constant;
 pub mod dense;
 #[cfg(feature = "i16")]
 pub mod fixed;

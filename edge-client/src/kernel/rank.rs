@@ -305,7 +305,8 @@ impl Directions {
         let c = q.len().checked_div(squares.len()).unwrap_or(0);
         for (number, (q, &square)) in q.chunks_exact_mut(c.max(1)).zip(squares).enumerate() {
             let free = extra == 0.0 || (number == 0 && self.first_is_free);
-            let weight = if square == 0.0 { 0.0 } else { self.scale / if free { square } else { square + extra } };
+            let weight =
+                if square == 0.0 { 0.0 } else { self.scale / if free { square } else { square + extra } };
             for value in q {
                 *value *= weight;
             }

@@ -39,7 +39,9 @@ pub fn solve(
     let (mut sums, directions) = {
         let Parts { shape, factor, rhs, residual, .. } = &mut *parts;
         let (room, squares, counts) = split(rows::room_of_two_passes(*shape, residual, spare), k, c);
-        let Some(directions) = rank::decompose(factor, rhs, squares, room, *constant) else { return Ok(false) };
+        let Some(directions) = rank::decompose(factor, rhs, squares, room, *constant) else {
+            return Ok(false);
+        };
         counts.fill(0.0);
         (LeftOut::new(&directions, squares), directions)
     };

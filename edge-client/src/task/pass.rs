@@ -183,7 +183,9 @@ impl Pass<'_, '_> {
         }
         match self.sum {
             Sum::Normal => add_normal_four(self.parts.factor, self.parts.rhs, z, y),
-            Sum::Triangular => return rows::push_four(self.parts, spare, self.constant, self.usage.samples, z, y),
+            Sum::Triangular => {
+                return rows::push_four(self.parts, spare, self.constant, self.usage.samples, z, y);
+            }
             Sum::Residual => {
                 subtract_predictions(self.parts.rhs, z, y);
                 accumulate_four(self.parts.residual, x, y);

@@ -14,7 +14,11 @@ use crate::memory::{Blocks, Eight, Parts, Shape};
 /// Takes sample `number` from `parts.z` and `parts.y`, which are used up.
 #[inline(never)]
 pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, number: u32) {
-    constant.check(parts.factor, parts.z.len(), from(parts.z, constant.column()).get(..1).unwrap_or_default());
+    constant.check(
+        parts.factor,
+        parts.z.len(),
+        from(parts.z, constant.column()).get(..1).unwrap_or_default(),
+    );
     push_row(parts, spare, constant, number, number == 7);
 }
 

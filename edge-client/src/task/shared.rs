@@ -57,5 +57,13 @@ pub fn residual(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     copy(parts.rhs, parts.head);
-    sum_up(Sum::Residual, parts, &mut Projected::new(parts.shape), &mut Constant::default(), id, Over::All, source)
+    sum_up(
+        Sum::Residual,
+        parts,
+        &mut Projected::new(parts.shape),
+        &mut Constant::default(),
+        id,
+        Over::All,
+        source,
+    )
 }

@@ -117,8 +117,7 @@ pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usiz
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         fold_one(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
     }
-    let rank =
-        least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], Constant::default());
+    let rank = least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], Constant::default());
     (q, rank)
 }
 

@@ -172,7 +172,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             }
             #[cfg(feature = "shared-head")]
             Wire::AdapterUp { head, .. } => {
-                let usage = fedrep::solve_head(&mut memory.parts(), head, &mut state.fits, id, Over::All, source)?;
+                let usage =
+                    fedrep::solve_head(&mut memory.parts(), head, &mut state.fits, id, Over::All, source)?;
                 state.head = state.representation;
                 usage
             }
