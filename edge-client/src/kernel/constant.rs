@@ -106,8 +106,15 @@ impl Constant {
     }
 
     /// Takes the columns of a block relative to the first sample.
-    #[inline(never)]
+    #[inline(always)]
     pub fn subtract(&self, r: &[f32], block: &mut [Eight]) {
+        if *self != Self::NONE {
+            self.change(r, block);
+        }
+    }
+
+    #[inline(never)]
+    fn change(&self, r: &[f32], block: &mut [Eight]) {
         self.change_places(block);
         let k = block.len();
         if let Some((column, others)) = block.split_first_mut().filter(|_| self.is_some()) {
