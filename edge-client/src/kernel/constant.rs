@@ -17,6 +17,9 @@ use crate::memory::Eight;
 /// Least magnitude of a constant column.
 const SMALLEST: f32 = 1e-18;
 
+/// Largest quotient of an entry and the constant's where directions are cut: lifts of columns do not reach farther.
+const LARGEST_QUOTIENT: f32 = 1e15;
+
 /// Deviations below this fraction of a column's size are roundings of its values: the column is taken for constant.
 /// Sixteen roundings of f32 (2^-20).
 const LEAST_DEVIATION: f32 = 9.536_743e-7;
@@ -89,6 +92,13 @@ impl Constant {
     /// Undoes the operation where a ridge outweighs the constant: its row of the ridge would be longer than the columns.
     pub fn give_up_under(&mut self, ridge: f32, r: &mut [f32], k: usize) {
         if self.is_some() && ridge > self.value * self.value {
+            self.give_up(r, k);
+        }
+    }
+
+    /// Undoes the operation where the constant is nothing beside an entry of this size: it would be cut.
+    pub fn give_up_beside(&mut self, largest: f32, r: &mut [f32], k: usize) {
+        if self.is_some() && largest > at(r, 0) * LARGEST_QUOTIENT {
             self.give_up(r, k);
         }
     }

@@ -32,8 +32,8 @@ const SMALLEST: f32 = 1e-18;
 /// A column that is shorter than the longest by a factor below 2^5 is not lifted: the exponent 4 as it stands in a float.
 const LIFTED: u32 = 127 + 4;
 
-/// The largest lift is below this power of two.
-const LIFT_MAX: u32 = 64;
+/// The largest lift is below this power of two: squares of shorter columns have no digits to spare.
+const LIFT_MAX: u32 = 56;
 
 /// Times that every pair of rows is rotated, at most: the loop ends whatever comes in. It ends by itself, after
 /// a pass without a rotation; the last passes converge quadratically.
@@ -155,18 +155,19 @@ pub fn decompose(
     q: &mut [f32],
     squares: &mut [f32],
     room: &mut [f32],
-    constant: Constant,
+    mut constant: Constant,
 ) -> Option<Directions> {
     let k = squares.len();
     let c = q.len().checked_div(k)?;
     let (factors, first) = room.split_at_mut_checked(k)?;
     let first = first.get_mut(..k).unwrap_or_default();
+    constant.give_up_beside(largest(r), r, k);
     if constant.is_some() {
         constant.centre(r, first, k);
     }
     let scale = shrink(r)?;
     let root = at(r, 0);
-    lift(r, factors);
+    lift(r, factors, SMALLEST * scale);
     orthogonalise_rows(r, q, k, c);
     let mut directions = measure(r, squares, scale, RANK_CUT);
     directions.first_is_free = constant.is_some();
@@ -194,8 +195,8 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
 }
 
 /// Lifts columns shorter than the longest by a factor of 32 or more: by the power of two that makes the factor less than
-/// 32. `factors` receives the power of each.
-fn lift(r: &mut [f32], factors: &mut [f32]) {
+/// 32. Columns below `smallest` stay as they are. `factors` receives the power of each.
+fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;
     for (i, place) in factors.iter_mut().enumerate() {
@@ -205,9 +206,9 @@ fn lift(r: &mut [f32], factors: &mut [f32]) {
     for (i, factor) in factors.iter_mut().enumerate() {
         // Biased as in a float: the quotient with all of its digits cut off.
         let exponent = (longest / *factor).to_bits() >> 23;
+        let counts = *factor >= smallest && (LIFTED + 1..LIFTED + LIFT_MAX).contains(&exponent);
         *factor = 1.0;
-        // What is so short that its squares are nothing stays so.
-        if (LIFTED + 1..LIFTED + LIFT_MAX).contains(&exponent) {
+        if counts {
             *factor = f32::from_bits((exponent - LIFTED + 127) << 23);
             for value in r.iter_mut().skip(i).step_by(k.max(1)) {
                 *value *= *factor;
