@@ -11,7 +11,7 @@
 //! cheap where a later sample shows that it was no constant. `f_i` is kept in `R` below the diagonal, in the first
 //! column of row `i`.
 
-use super::vector::{at, dot, subtract};
+use super::vector::{at, dot, exchange, from_mut, subtract};
 use crate::memory::Eight;
 
 /// Least magnitude of a constant column.
@@ -40,7 +40,7 @@ impl Constant {
     /// Looks for a constant column in the first `rows` rows of the first block: the last one there is, if another column
     /// is not constant. Notes in `r` (all zero, k x k) what the first row has.
     #[inline(never)]
-    pub fn find(r: &mut [f32], block: &mut [Eight], rows: usize) -> Self {
+    pub fn find(r: &mut [f32], block: &[Eight], rows: usize) -> Self {
         let k = block.len();
         let (mut found, mut varies) = (None, false);
         for (column, values) in block.iter().enumerate() {
@@ -52,13 +52,13 @@ impl Constant {
             }
         }
         let Some(found) = found.filter(|_| varies && rows > 1) else { return Self::NONE };
-        found.change_places(block);
-        for ([first, ..], row) in block.iter().zip(r.chunks_exact_mut(k.max(1))).skip(1) {
-            if let Some(place) = row.first_mut() {
-                *place = *first;
+        for (column, [first, ..]) in block.iter().enumerate().filter(|(column, _)| *column != found.column())
+        {
+            let place = if column == 0 { found.column() } else { column };
+            if let Some(kept) = r.get_mut(place * k) {
+                *kept = *first;
             }
         }
-        found.change_places(block);
         found
     }
 
@@ -139,8 +139,10 @@ impl Constant {
     }
 
     fn change_places(&self, block: &mut [Eight]) {
-        if self.column() < block.len() {
-            block.swap(0, self.column());
+        if let Some((first, others)) = block.split_first_mut()
+            && let Some(other) = self.column().checked_sub(1).and_then(|other| others.get_mut(other))
+        {
+            exchange(first, other);
         }
     }
 
@@ -165,21 +167,14 @@ impl Constant {
 
     /// Puts the weights of the columns as they came into `w` (k x c), from those of the columns of the finished `r`.
     pub fn restore_weights(&self, r: &[f32], w: &mut [f32], k: usize, c: usize) {
-        if self.is_some() {
-            let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
-            for (weights, row) in others.chunks_exact(c.max(1)).zip(r.chunks_exact(k.max(1)).skip(1)) {
-                let share = at(row, 0) / self.value;
-                for (own, weight) in own.iter_mut().zip(weights) {
-                    *own -= share * weight;
-                }
+        let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
+        for (i, weights) in others.chunks_exact_mut(c.max(1)).enumerate() {
+            if self.is_some() {
+                subtract(at(r, (i + 1) * k) / self.value, weights, own, 1);
             }
         }
-        if self.column > 0 {
-            let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
-            let other = others.chunks_exact_mut(c.max(1)).nth(self.column() - 1).unwrap_or_default();
-            for (own, other) in own.iter_mut().zip(other) {
-                core::mem::swap(own, other);
-            }
+        if let Some(other) = self.column().checked_sub(1) {
+            exchange(own, from_mut(others, other * c));
         }
     }
 
