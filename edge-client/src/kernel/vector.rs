@@ -35,6 +35,14 @@ pub fn rotate(sine: f32, half: f32, a: &mut [f32], b: &mut [f32]) {
     }
 }
 
+/// Exchanges two vectors. Not [`slice::swap`] of arrays, which would bring a large `memmove` along.
+#[inline(never)]
+pub fn exchange(a: &mut [f32], b: &mut [f32]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        (*a, *b) = (*b, *a);
+    }
+}
+
 /// What starts at `first`; nothing where that is out of range.
 pub fn from(values: &[f32], first: usize) -> &[f32] {
     values.get(first..).unwrap_or_default()

@@ -5,10 +5,12 @@
 //! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
 
 mod fedrep;
+mod fits;
 #[cfg(feature = "i16")]
 mod fixed;
 #[cfg(feature = "privacy")]
 mod hidden;
+mod left_out;
 mod linear;
 #[cfg(feature = "network")]
 mod network;
@@ -31,6 +33,7 @@ use crate::mechanism::Release;
 use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 
+pub use fits::{HeadFit, HeadFits};
 pub use linear::Linear;
 #[cfg(feature = "network")]
 pub use network::{Batches, Network, add_gradient};

@@ -146,6 +146,11 @@ pub enum HeadSolve {
         /// Their steps.
         descent: Descent,
     },
+    /// The ridge of least leave-one-out error where every class present has two samples; `otherwise` elsewhere.
+    LeaveOneOut {
+        /// The ridge where leaving a sample out would leave a class without any; 0 for none.
+        otherwise: f32,
+    },
 }
 
 /// The steps of stochastic gradient descent: `v <- momentum v + g`, `W <- W - step_size v`, with g the mean gradient of

@@ -223,7 +223,7 @@ pub(super) fn iterations(task: &Wire) -> u16 {
 /// Step size (or ridge) and number of steps; no steps where the head cannot be solved here.
 fn parameters_of(head: HeadSolve) -> (f32, u16) {
     match head {
-        HeadSolve::LeastSquares { ridge } => (ridge, 1),
+        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => (ridge, 1),
         HeadSolve::Gradient { steps, step_size } => (step_size, steps),
         _ => (0.0, 0),
     }

@@ -11,6 +11,7 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 #[cfg(feature = "privacy")]
 use super::noise;
 use super::{Linear, accepts, arithmetic};
+use crate::kernel::constant::Constant;
 use crate::kernel::gradient;
 #[cfg(feature = "privacy")]
 use crate::mechanism::Release;
@@ -154,12 +155,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let Self { memory, state, .. } = self;
         let usage = match state.task.ok_or(DeclineReason::Task)? {
             Wire::FedRep { head, .. } => {
-                let usage = arithmetic::fed_rep(memory, head, id, source)?;
+                let usage = arithmetic::fed_rep(memory, head, &mut state.fits, id, source)?;
                 state.head = state.representation;
                 usage
             }
             Wire::FitHead { head } => {
-                let usage = arithmetic::solve_head(memory, head, id, source)?;
+                let usage = arithmetic::solve_head(memory, head, &mut state.fits, id, source)?;
                 state.head = state.representation;
                 usage
             }
@@ -171,7 +172,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             }
             #[cfg(feature = "shared-head")]
             Wire::AdapterUp { head, .. } => {
-                let usage = fedrep::solve_head(&mut memory.parts(), head, id, Over::All, source)?;
+                let usage =
+                    fedrep::solve_head(&mut memory.parts(), head, &mut state.fits, id, Over::All, source)?;
                 state.head = state.representation;
                 usage
             }
@@ -203,6 +205,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
         self.state.usage = Usage::default();
+        self.state.constant = Constant::NONE;
         let Some(task @ (Wire::FedRep { .. } | Wire::FitHead { .. })) = self.state.task else {
             return Err(DeclineReason::Task);
         };
@@ -217,7 +220,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
         if let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task {
             let number = self.state.usage.samples;
-            let used = fedrep::sample(&mut self.memory.parts(), head, number, x, target);
+            let Self { memory, state, .. } = self;
+            let used = fedrep::sample(&mut memory.parts(), head, &mut state.constant, number, x, target);
             self.state.usage.count(1, used);
         }
         self.reported().samples
@@ -233,7 +237,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         };
         let fitted = usage.samples > 0 && {
             self.state.head = None;
-            match fedrep::finish(&mut self.memory.parts(), head, usage) {
+            let Self { memory, state, .. } = self;
+            match fedrep::finish(&mut memory.parts(), head, &mut state.constant, &mut state.fits, usage) {
                 Ok(()) => {
                     self.state.head = self.state.representation;
                     true
