@@ -11,7 +11,7 @@ mod times;
 use std::collections::BTreeMap;
 
 pub use devices::gate;
-use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::algorithm::{Scale, Tensor};
 use fedspan_aggregator::engine::{Counters, DeviceId, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
@@ -138,6 +138,8 @@ pub struct Outcome {
     pub outputs: usize,
     /// The final representation of linear models, orthonormal.
     pub representation: Option<Matrix>,
+    /// The scale of the samples that models are about, where they have one.
+    pub scale: Option<Scale>,
     /// Of networks: the layers that travel, as they are at the end.
     pub layers: Vec<Tensor>,
     /// The engine's counters.

@@ -3,21 +3,24 @@
 mod attack;
 mod data;
 mod fleet;
+mod scale;
 
 pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
 use data::read_data;
 pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
+use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
-    Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_schedule,
+    Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale, check_schedule,
     read_aggregation, read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
 };
 use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Pattern, Reading, Speed};
+use scale::read_scale;
 
 use crate::data::{DataError, Dataset};
 
@@ -185,6 +188,8 @@ pub struct Scenario {
     pub evaluate_every: u32,
     /// Where samples come from.
     pub data: DataSection,
+    /// The scale of the devices' samples.
+    pub scale: ScaleSource,
     /// The model.
     pub model: ModelSection,
     /// The algorithm.
@@ -228,13 +233,16 @@ impl Scenario {
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
         let model = read_model(&root.section("model")?)?;
         let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
+        let data = root.section("data")?;
+        let scale = read_scale(&data)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
-            data: read_data(&root.section("data")?, &root.section("split")?)?,
+            data: read_data(&data, &root.section("split")?)?,
+            scale,
             model,
             algorithm,
             rule,
@@ -282,6 +290,7 @@ impl Scenario {
             return Err(root.section("stop")?.problem("accuracy", message));
         }
         let data = root.section("data")?;
+        check_scale(&self.scale, self.rule, self.privacy.is_some(), &data)?;
         self.data.check(self.seed).map_err(|message| data.problem("clients", message))?;
         let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
         if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {

@@ -8,6 +8,7 @@ use super::fleet::Fleet;
 use super::names::AlgorithmName;
 use super::network::FrontModel;
 use super::participation::ParticipationSection;
+use super::scale::scale_words;
 use super::sections::Init;
 use crate::aggregate::Rule;
 use crate::algorithm::network::Method;
@@ -29,6 +30,8 @@ impl Fleet {
         if let Some(image) = self.shape.image {
             line("data.image", format!("{:?}", [image.height, image.width, image.channels]));
         }
+        // Campaigns that are older than the key have none.
+        scale_words(&self.scale).into_iter().for_each(|words| line("data.scale", words));
         match self.model.network {
             Some(network) => {
                 match network.front {

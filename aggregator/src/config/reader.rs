@@ -43,6 +43,12 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
+    /// Whether a key stands in the file as a table.
+    #[must_use]
+    pub(super) fn has_table(&self, key: &str) -> bool {
+        self.item(key).is_some_and(|item| item.as_table_like().is_some())
+    }
+
     /// The same, and the key is known from then on.
     pub(super) fn asks(&self, key: &str) -> bool {
         self.item(key).is_some()

@@ -37,7 +37,9 @@ impl Engine {
                     (Some(start), Phase::Start(_)) => start,
                     _ => &self.algorithm,
                 };
-                round.judge(device, update, self.settings.norm_bound, |tensors| algorithm.admits(tensors))
+                round.judge(device, update, self.settings.norm_bound, |tensors| {
+                    algorithm.admits(update.samples, tensors)
+                })
             }
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),

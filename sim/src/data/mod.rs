@@ -15,6 +15,7 @@ pub mod low_rank;
 pub mod npz;
 pub mod partition;
 pub mod pool;
+pub mod scaled;
 pub mod sizes;
 pub mod spiked_covariance;
 pub mod split;
@@ -331,7 +332,13 @@ impl SampleSource for ClientSource {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        let d = self.set.x.len().checked_div(self.set.len())?;
-        self.set.samples().one(index, d, 1)
+        self.few(index, 1)
+    }
+
+    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+        let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
+        let d = set.x.len().checked_div(set.len())?;
+        let outputs = if let Labels::Values { outputs, .. } = set.y { outputs } else { 1 };
+        set.samples().some(index, most, d, outputs)
     }
 }

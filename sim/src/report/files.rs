@@ -69,12 +69,13 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 }
 
 /// What a run writes into its directory, besides `seed-S` directories of the same content.
-const WRITTEN: [&str; 11] = [
+const WRITTEN: [&str; 12] = [
     "summary.json",
     "rounds.jsonl",
     "clients.csv",
     "report.html",
     "model/representation.npy",
+    "model/scale.npy",
     "model/layer-0.npy",
     "model/layer-1.npy",
     "model/layer-2.npy",
@@ -196,7 +197,8 @@ fn clients(outcome: &Outcome) -> String {
 
 /// `representation.npy` (d x k) and `heads.npy` ((clients, k), or (clients, k, outputs) where there are
 /// several), and of networks `layer-0.npy` and so on: the layers that travel, from the first of them, each (inputs + 1) x
-/// outputs. A model without a representation (local-only) has heads on all d features.
+/// outputs. `scale.npy` (2 x d) is what is subtracted from each feature and what the difference is multiplied by then, where
+/// the models are about scaled samples. A model without a representation (local-only) has heads on all d features.
 fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
     if let Some(b) = &outcome.representation {
@@ -204,6 +206,12 @@ fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
         let values: Vec<f64> = b.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect();
         let shape = [b.nrows() as u64, b.ncols() as u64];
         npz::write(&path, &shape, &values).map_err(|error| failed(&path, error))?;
+    }
+    if let Some(scale) = &outcome.scale {
+        let path = directory.join("scale.npy");
+        let values: Vec<f64> =
+            scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
+        npz::write(&path, &[2, scale.shift().len() as u64], &values).map_err(|error| failed(&path, error))?;
     }
     for (number, layer) in outcome.layers.iter().enumerate() {
         let path = directory.join(format!("layer-{number}.npy"));

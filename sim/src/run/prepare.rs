@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
+use fedspan_aggregator::algorithm::scale::{FeatureSums, Scale, ScaleSource};
 use fedspan_aggregator::config::{AlgorithmName, Init, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
@@ -111,7 +112,7 @@ impl<'a> Job<'a> {
     /// [`RunError::Failed`], [`RunError::NotFinite`] and [`RunError::Silent`].
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         if !self.scenario.is_federated() {
-            return baseline(self.scenario, &self.dataset);
+            return baseline(self.scenario, &self.dataset, self.seed);
         }
         self.simulation()?.wanting(self.wanted).run(watcher)
     }
@@ -207,6 +208,26 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         seed,
         given,
     )
+    .with_scale(&scenario.scale, dataset.features)
+}
+
+/// The scale that a campaign of everybody would find, for what has no rounds: from the same sums of the same devices.
+fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Scale>, RunError> {
+    let ScaleSource::Fleet = scenario.scale else { return Ok(None) };
+    let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
+    let mut moments = Vec::new();
+    let half = dataset.features.div_ceil(2).max(1);
+    for first in (0..dataset.features).step_by(half) {
+        let mut sums = FeatureSums::new(half.min(dataset.features - first));
+        for client in &dataset.clients {
+            let sent = build.feature_sums(client, first..(first + half).min(dataset.features))?;
+            if let Some((samples, sent)) = sent {
+                sums.absorb(samples, &sent);
+            }
+        }
+        moments.extend(sums.moments().into_iter().flatten());
+    }
+    Ok((moments.len() == dataset.features).then(|| Scale::standard(&moments)))
 }
 
 /// The starting representation where the file names one.
@@ -245,8 +266,11 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     truth * cosine + basis.columns(k, k) * sine
 }
 
-fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError> {
+fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
     let began = Instant::now();
+    let scale = fleet_scale(scenario, dataset, seed)?;
+    let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
+    let dataset = scaled.as_ref().unwrap_or(dataset);
     let head = scenario.algorithm.final_head;
     let (scores, clients, newcomers) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
@@ -293,6 +317,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         outputs: dataset.outputs,
         representation: None,
         layers: Vec::new(),
+        scale,
         counters: Counters::default(),
         privacy: None,
         updates: 0,

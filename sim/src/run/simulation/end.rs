@@ -29,7 +29,7 @@ impl Simulation<'_> {
                 (scores, clients, Vec::new())
             }
             Some(network) => {
-                let tuned = evaluate::as_they_are(&self.dataset.clients, self.devices.as_slice());
+                let tuned = evaluate::as_they_are(&self.seen().clients, self.devices.as_slice());
                 let (scores, clients) = match self.untuned.take() {
                     Some(untuned) if !network.tuned => untuned,
                     _ => (evaluate::average(&tuned), tuned.clone()),
@@ -42,6 +42,10 @@ impl Simulation<'_> {
             row.scores.get_or_insert(scores);
         }
         let privacy = self.privacy();
+        let newcomers_global = self
+            .engine
+            .shared_head()
+            .map_or_else(Scores::default, |w| evaluate::shared(&self.seen().newcomers, &representation, w));
         let outcome = Outcome {
             rounds: self.rows,
             scores,
@@ -49,12 +53,11 @@ impl Simulation<'_> {
             tuned,
             diverged: self.diverged,
             newcomers,
-            newcomers_global: self.engine.shared_head().map_or_else(Scores::default, |w| {
-                evaluate::shared(&self.dataset.newcomers, &representation, w)
-            }),
+            newcomers_global,
             left_out: self.dataset.left_out,
             outputs: self.dataset.outputs,
             representation: basis,
+            scale: self.engine.scale(),
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
             counters: self.engine.counters(),
             privacy,
