@@ -1,5 +1,7 @@
 //! Scores models: every figure that a result file reports, and the baselines that need no rounds.
 
+pub mod ridge;
+
 use fedspan_aggregator::algorithm::{Scale, Tensor};
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_client::memory::Shape;

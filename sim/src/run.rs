@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 pub use devices::gate;
 use fedspan_aggregator::algorithm::{Scale, Tensor};
-use fedspan_aggregator::engine::{Counters, DeviceId, Failure};
+use fedspan_aggregator::engine::{ChosenRidge, Counters, DeviceId, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
 pub use prepare::{Job, engine, given_start};
@@ -136,6 +136,8 @@ pub struct Outcome {
     pub left_out: usize,
     /// `C`.
     pub outputs: usize,
+    /// The ridge that the clients have chosen for heads that are fitted on a few samples, where it was left to them.
+    pub ridge: Option<ChosenRidge>,
     /// The final representation of linear models, orthonormal.
     pub representation: Option<Matrix>,
     /// The scale of the samples that models are about, where they have one.

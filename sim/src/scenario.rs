@@ -12,7 +12,7 @@ pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, T
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::{
-    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
+    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem, Said,
     Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale, check_schedule,
     read_aggregation, read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
 };
@@ -212,6 +212,8 @@ pub struct Scenario {
     pub privacy: Option<PrivacySection>,
     /// When to stop early.
     pub stop: StopSection,
+    /// Keys that the file says, or the command line.
+    pub said: Said,
 }
 
 impl Scenario {
@@ -254,9 +256,18 @@ impl Scenario {
             deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
+            said: source.said(),
         };
         root.finish()?;
         scenario.check(&root)?;
+        let asked = root.section("algorithm")?.has("labels_per_class");
+        let follows = scenario.data.labels_per_class().filter(|_| !asked);
+        let classes = scenario.data.targeted() == Targeted::Classes;
+        // Scores of ridges are of classes, and have no noise.
+        let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| classes && scenario.privacy.is_none());
+        let ridge_labels = ridge_labels.map(|own| follows.unwrap_or(own));
+        let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
+        let scenario = Self { algorithm, ..scenario };
         if scenario.privacy.is_none() {
             return Ok(scenario);
         }

@@ -136,7 +136,7 @@ async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
     let scenario = Scenario::parse("test", &format!("{text}policy = \"full\"\n"), &[]).expect("scenario");
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;
-    assert_eq!((status.phase.as_str(), status.updates.rejected), ("finished", 0));
+    assert_eq!((status.phase.as_str(), status.updates.rejected()), ("finished", 0));
     // Two exchanges of sums, those of the start, the training.
     assert!(commits(&lines) > 12 + 2);
     // Everybody counts in every round, so that the model is a function of the data.

@@ -15,6 +15,7 @@ use super::network::check_schedule;
 use super::participation::{ParticipationSection, read_participation};
 use super::privacy::{check_hidden, read_minimum};
 use super::reader::Section;
+use super::said::Said;
 use super::scale::{check_scale, read_scale};
 use super::sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use super::security::{self, Security};
@@ -73,6 +74,8 @@ pub struct Fleet {
     pub rounds: RoundsSection,
     /// What bounds a peer.
     pub limits: Limits,
+    /// Keys that the file says; of others a stored campaign keeps the values with which it began.
+    pub said: Said,
 }
 
 impl Fleet {
@@ -115,6 +118,7 @@ impl Fleet {
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?, rule)?,
+            said: source.said(),
         };
         root.finish()?;
         fleet.check(&root)?;
@@ -123,7 +127,9 @@ impl Fleet {
         }
         // What is left after the check can be hidden.
         let init = fleet.model.init.clone().hidden().unwrap_or(Init::Random);
-        Ok(Self { model: ModelSection { init, ..fleet.model }, ..fleet })
+        // Scores of ridges have no noise.
+        let algorithm = AlgorithmSection { ridge_labels: None, ..fleet.algorithm };
+        Ok(Self { model: ModelSection { init, ..fleet.model }, algorithm, ..fleet })
     }
 
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
@@ -328,7 +334,7 @@ fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, 
     Ok((expected, distinct, Duration::from_secs_f64(absence)))
 }
 
-fn read_data(section: &Section<'_>) -> Result<(Shape, ScaleSource), Problem> {
+pub(super) fn read_data(section: &Section<'_>) -> Result<(Shape, ScaleSource), Problem> {
     let shape = Shape {
         features: section.size("d", None, 1..=65_535)?,
         outputs: section.size("outputs", Some(1), 1..=256)?,

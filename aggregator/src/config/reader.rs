@@ -173,6 +173,22 @@ impl<'a> Section<'a> {
         self.number(key, None, range).map(Some)
     }
 
+    /// A number, or the word `"auto"`, which is also what is meant where the key is absent: `None`.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither, or out of range.
+    pub fn automatic(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Problem> {
+        match self.item(key) {
+            None => Ok(None),
+            Some(item) if item.as_str() == Some("auto") => Ok(None),
+            Some(item) if item.is_str() => {
+                let (least, most) = (plain(*range.start()), plain(*range.end()));
+                Err(self.mismatch(key, item, format!("\"auto\", a number from {least} to {most}")))
+            }
+            Some(_) => self.number(key, None, range).map(Some),
+        }
+    }
+
     /// True or false.
     ///
     /// # Errors

@@ -70,15 +70,3 @@ pub fn check_scale(
     }
     Ok(())
 }
-
-/// The key as a fingerprint has it; nothing where there is no scale.
-#[must_use]
-pub fn scale_words(source: &ScaleSource) -> Option<String> {
-    match source {
-        ScaleSource::None => None,
-        ScaleSource::Fleet => Some("\"fleet\"".to_owned()),
-        ScaleSource::Given(scale) => {
-            Some(format!("shift = {:?}, factor = {:?}", scale.shift(), scale.factor()))
-        }
-    }
-}

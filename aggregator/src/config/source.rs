@@ -5,6 +5,7 @@ use std::str::FromStr;
 use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
 
 use super::reader::Section;
+use super::said::Said;
 
 /// One mistake in a file or on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +83,12 @@ impl Source {
     pub fn root(&self) -> Section<'_> {
         let table: &dyn TableLike = self.effective.as_table();
         Section::root(self, table)
+    }
+
+    /// The keys that it has.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        Said::of(self.effective.as_table())
     }
 
     /// Where a dotted key stands, for messages.

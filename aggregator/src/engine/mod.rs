@@ -3,10 +3,10 @@
 //! one.
 //!
 //! ```text
-//!  Waiting --(fleet is there)--> Start rounds --> Training rounds --> FitHead --> Finished
-//!                                     |                 |                |
-//!                                     +-- no update can count, and no patience: Failed    +-- all heads are fitted,
-//!                                                                            or the deadline passed
+//!  Waiting --(fleet is there)--> Start rounds --> Training rounds --> (RidgeScores) --> FitHead --> Finished
+//!                                     |                 |                                   |
+//!                                     +-- no update can count, and no patience: Failed      +-- all heads are fitted,
+//!                                                                                               or the deadline passed
 //! ```
 //!
 //! Within a round: open for the cohort, judge updates as they come, close when the participation rule says
@@ -22,17 +22,19 @@ mod checkpoint;
 mod closing;
 mod opening;
 pub mod participation;
+mod ridge;
 mod round;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use fedspan_protocol::message::{Privacy, RoundId};
+use fedspan_protocol::message::{HeadSolve, Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use checkpoint::{Checkpoint, Underway, Waits};
 pub use participation::{Cohort, DeviceId, Participation};
+pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 pub use round::{OpenRound, Opening, Update};
 
 use crate::aggregate::MAGNITUDE_MAX;
@@ -80,6 +82,8 @@ pub struct Engine {
     /// is not open then), or by those again who declined or were rejected.
     retry_at: Option<Millis>,
     counters: Counters,
+    /// The ridge of final heads, where the fleet chooses it.
+    ridge: Option<RidgeScores>,
     /// What devices have spent of their privacy budgets.
     ledger: Ledger,
     /// What the round that closed last was called, and the noisy releases in an update for it.
@@ -127,6 +131,7 @@ impl Engine {
             ruins: 0,
             retry_at: None,
             counters: Counters::default(),
+            ridge: None,
             ledger: Ledger::default(),
             closed: None,
             absence: Cell::new(None),
@@ -148,6 +153,37 @@ impl Engine {
             _ => self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>),
         };
         Self { start, algorithm: Box::new(Scaled::new(self.algorithm, scale)), ..self }
+    }
+
+    /// The same with final heads that are fitted so.
+    #[must_use]
+    pub fn with_final_head(self, final_head: HeadSolve) -> Self {
+        Self { settings: Settings { final_head, ..self.settings }, ..self }
+    }
+
+    /// The same, with a round after training in which devices score ridges for final heads that are fitted on so many
+    /// samples of each class. Without it [`HeadSolve::LeaveOneOut`] keeps the ridge that it has.
+    #[must_use]
+    pub fn scoring_ridges(self, labels_per_class: Option<u16>) -> Self {
+        Self { ridge: labels_per_class.map(RidgeScores::new), ..self }
+    }
+
+    /// How devices fit their final heads, as far as that is known by now.
+    #[must_use]
+    pub fn final_head(&self) -> HeadSolve {
+        let head = self.settings.final_head;
+        self.ridge.as_ref().map_or(head, |ridge| ridge.published(head))
+    }
+
+    /// The ridge that the fleet has chosen for final heads, once it has.
+    #[must_use]
+    pub fn chosen_ridge(&self) -> Option<ChosenRidge> {
+        let over = match self.phase {
+            Phase::RidgeScores => self.open.is_none(),
+            Phase::FitHead | Phase::Finished => true,
+            _ => false,
+        };
+        self.ridge.as_ref().filter(|_| over).map(RidgeScores::chosen)
     }
 
     /// Where the campaign is.
@@ -172,7 +208,7 @@ impl Engine {
     /// Without the scale.
     #[must_use]
     pub fn tensors(&self) -> Vec<Tensor> {
-        let tensors = self.shown().fit_request(self.settings.final_head).tensors;
+        let tensors = self.shown().fit_request(self.final_head()).tensors;
         tensors.into_iter().filter(|tensor| tensor.role != Role::Scale).collect()
     }
 
@@ -234,7 +270,7 @@ impl Engine {
     pub fn requests(&self) -> Vec<Request> {
         let start = self.start.as_ref().map(|start| start.requests());
         let train = (self.settings.rounds > 0).then(|| self.algorithm.requests());
-        let fit = self.algorithm.fit_request(self.settings.final_head);
+        let fit = self.algorithm.fit_request(self.final_head());
         start.into_iter().chain(train).flatten().chain([fit]).collect()
     }
 

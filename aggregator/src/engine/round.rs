@@ -194,6 +194,12 @@ impl OpenRound {
         self
     }
 
+    /// With a deadline, if it has none: then.
+    #[must_use]
+    pub fn within(self, deadline: Millis) -> Self {
+        Self { deadline: self.deadline.or(Some(deadline)), ..self }
+    }
+
     /// Whom to ask was said by a policy of this state.
     #[must_use]
     pub fn drawn_by(self, policy: Vec<f64>) -> Self {

@@ -21,6 +21,7 @@ mod power;
 #[cfg(feature = "privacy")]
 mod presented;
 mod projected;
+mod ridge_scores;
 #[cfg(feature = "privacy")]
 mod rounded;
 mod rows;

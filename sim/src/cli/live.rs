@@ -86,7 +86,10 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
         let (name, own) = load::with_changes(word);
         let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
         let mut scenario = load::scenario(&name, &changes)?;
-        scenario.seed = options.seed.unwrap_or(scenario.seed);
+        if let Some(seed) = options.seed {
+            scenario.seed = seed;
+            scenario.said.add("seed");
+        }
         scenario.evaluate_every = 1;
         let taken = |label: &str| {
             entries.iter().any(|(known, _)| compare::file_name(known) == compare::file_name(label))

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::algorithm::ScaleSource;
-use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security, Shape};
+use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Said, Security, Shape};
 use fedspan_aggregator::server::{Server, Status, query};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
@@ -286,6 +286,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             norm: 1e4,
             samples: *samples,
         },
+        said: Said::EVERYTHING,
     }
 }
 

@@ -1,6 +1,6 @@
 //! `summary.json`: what a run comes to, and its spread over seeds. `RESULTS.md` lists the fields.
 
-use fedspan_aggregator::engine::Counters;
+use fedspan_aggregator::engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::evaluate::{Scores, average, worst_decile};
@@ -151,6 +151,9 @@ pub struct Summary {
     /// The account of the devices' noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub privacy: Option<PrivacyFigures>,
+    /// The ridge that the clients have chosen for heads that are fitted on a few samples, and its scores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ridge: Option<ChosenRidge>,
     /// The machine.
     pub timing: Timing,
 }
@@ -216,6 +219,7 @@ impl Summary {
             rejected: outcome.counters.rejected(),
             counters: outcome.counters,
             privacy: outcome.privacy.clone(),
+            ridge: outcome.ridge.clone(),
             timing: Timing {
                 wall_s,
                 rounds_s: outcome.seconds,

@@ -271,7 +271,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
     let scale = fleet_scale(scenario, dataset, seed)?;
     let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
     let dataset = scaled.as_ref().unwrap_or(dataset);
-    let head = scenario.algorithm.final_head;
+    let algorithm = &scenario.algorithm;
+    let (head, ridge) = evaluate::ridge::chosen(dataset, algorithm.final_head, algorithm.ridge_labels);
     let (scores, clients, newcomers) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
             let scores = evaluate::pooled(dataset, &[], 0, &dataset.clients, head);
@@ -315,6 +316,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
         newcomers_global: Scores::default(),
         left_out: dataset.left_out,
         outputs: dataset.outputs,
+        ridge,
         representation: None,
         layers: Vec::new(),
         scale,

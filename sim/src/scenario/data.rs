@@ -95,6 +95,20 @@ impl DataSection {
         }
     }
 
+    /// Samples of each class that newcomers label, where there are any.
+    pub(super) fn labels_per_class(&self) -> Option<u16> {
+        let labels = match self {
+            Self::Watch(watch) | Self::WatchWindows(watch, _) if watch.holdout_users > 0 => {
+                watch.labels_per_class
+            }
+            Self::Csv(csv) if csv.holdout.clients > 0 && csv.columns.classification => csv.holdout.samples,
+            Self::Pooled(pooled) if pooled.cutting.holdout.clients > 0 => pooled.cutting.holdout.samples,
+            _ => return None,
+        };
+        // 0: all of them.
+        (labels > 0).then(|| u16::try_from(labels).unwrap_or(u16::MAX))
+    }
+
     /// Whether the true representation is known beforehand, whatever the file.
     pub(super) fn is_synthetic(&self) -> bool {
         matches!(self, Self::Linear(_) | Self::LowRank(_) | Self::Spiked(_) | Self::Blocks(_))

@@ -28,7 +28,7 @@ use crate::task::pass::Over;
 use crate::task::power;
 #[cfg(feature = "shared-head")]
 use crate::task::shared;
-use crate::task::{Task, Usage, fedrep, start};
+use crate::task::{Task, Usage, fedrep, ridge_scores, start};
 
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
@@ -57,7 +57,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         if !possible {
             return Err(DeclineReason::Task);
         }
-        if !accepts::valid_parameters(&round.task) || accepts::iterations(&round.task) > self.iterations_max()
+        if !accepts::valid_parameters(self.shape(), &round.task)
+            || accepts::iterations(&round.task) > self.iterations_max()
         {
             return Err(DeclineReason::Parameter);
         }
@@ -183,6 +184,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                 state.head = state.representation;
                 usage
             }
+            ref task @ Wire::RidgeScores { .. } => {
+                let grid = ridge_scores::Grid::of(task).ok_or(DeclineReason::Task)?;
+                // It is fitted anew on the representation that has come.
+                state.head = None;
+                ridge_scores::run(&mut memory.parts(), grid, id, source)?
+            }
             Wire::PowerStart => {
                 state.representation = None;
                 start::power(&mut memory.parts(), id, source)?
@@ -285,6 +292,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Wire::FedAvg { .. }, 1) | (Wire::AdapterUp { .. }, _) => parts.head,
             // Nothing of a head leaves, whatever is asked for.
             (Wire::FitHead { .. }, _) => &[],
+            (Wire::RidgeScores { .. }, _) => parts.residual,
             _ => parts.representation,
         };
         for (place, &value) in out.iter_mut().zip(tensor.iter().skip(first)) {

@@ -56,6 +56,7 @@ impl Simulation<'_> {
             newcomers_global,
             left_out: self.dataset.left_out,
             outputs: self.dataset.outputs,
+            ridge: self.engine.chosen_ridge(),
             representation: basis,
             scale: self.engine.scale(),
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },

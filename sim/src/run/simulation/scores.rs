@@ -105,7 +105,7 @@ impl Simulation<'_> {
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }
-        let (head, numeric) = (algorithm.final_head, algorithm.numeric);
+        let (head, numeric) = (self.engine.final_head(), algorithm.numeric);
         let (mut scores, clients) =
             evaluate::representation(dataset, self.engine.representation(), head, numeric);
         if let Some(w) = self.engine.shared_head() {
