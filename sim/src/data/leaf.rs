@@ -180,7 +180,7 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         name: name.to_owned(),
         features: width + 1,
         classes: y.iter().copied().max().map_or(1, |largest| usize::from(largest) + 1),
-        set: Set { x, y: Labels::Classes(y) },
+        set: Set::new(x, Labels::Classes(y)),
         tests_from,
         users: users.into_iter().map(user).collect(),
         layout: Layout { shape, constant: true },
