@@ -12,7 +12,7 @@ use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
     AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
     Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_schedule,
-    read_aggregation, read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
+    read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
 };
 use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
@@ -187,6 +187,8 @@ pub struct Scenario {
     pub data: DataSection,
     /// The model.
     pub model: ModelSection,
+    /// Whether the file has a network beside a linear model, for methods that need one.
+    pub network_beside: bool,
     /// The algorithm.
     pub algorithm: AlgorithmSection,
     /// How the updates of a round become one.
@@ -226,8 +228,7 @@ impl Scenario {
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
-        let model = read_model(&root.section("model")?)?;
-        let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
+        let (model, algorithm) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
@@ -236,6 +237,7 @@ impl Scenario {
                 .unwrap_or(1),
             data: read_data(&root.section("data")?, &root.section("split")?)?,
             model,
+            network_beside: root.section("model")?.has("network"),
             algorithm,
             rule,
             norm,
@@ -294,7 +296,8 @@ impl Scenario {
                            \"spiked-covariance\" or \"stochastic-block-model\"";
             return Err(model.problem("init", message));
         }
-        if let Some(d) = self.data.features()
+        // A network may be wider than what it sees.
+        if let Some(d) = self.data.features().filter(|_| self.model.network.is_none())
             && self.model.k > d
         {
             let message =

@@ -80,7 +80,8 @@ fn parse(text: &str) -> Scenario {
 
 /// Linear models: every method, start and arithmetic on regression with as many targets as wanted.
 fn linear(Sizes { d, k, c }: Sizes) {
-    let data = format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
+    let data =
+        format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
     let (mut asked, mut claimed) = (0, 0);
     for (model, algorithm) in [
         ("init = \"random\"", "name = \"fedrep\"\nsend = \"representation\""),
@@ -90,7 +91,9 @@ fn linear(Sizes { d, k, c }: Sizes) {
         ("", "name = \"fedavg\""),
         ("init = \"power\"", "name = \"fedavg\"\nupload = \"f16\"\ndownload = \"f16\""),
     ] {
-        let text = format!("{data}[model]\nk = {k}\n{model}\n[algorithm]\nrounds = 1\nstep_size = 0.1\n{algorithm}\n");
+        let text = format!(
+            "{data}[model]\nk = {k}\n{model}\n[algorithm]\nrounds = 1\nstep_size = 0.1\n{algorithm}\n"
+        );
         let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
         (asked, claimed) = (asked | of_server, claimed | of_device);
     }
@@ -101,7 +104,8 @@ fn linear(Sizes { d, k, c }: Sizes) {
         (asked, claimed) = (asked | of_server, claimed | of_device);
     }
     for power in ["procrustes = true\nlocal_steps = 2", "procrustes = false\nlocal_steps = 1"] {
-        let text = format!("{data}[model]\nk = {k}\n[algorithm]\nname = \"fedpower\"\niterations = 4\n{power}\n");
+        let text =
+            format!("{data}[model]\nk = {k}\n[algorithm]\nname = \"fedpower\"\niterations = 4\n{power}\n");
         let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
         (asked, claimed) = (asked | of_server, claimed | of_device);
     }
@@ -110,7 +114,8 @@ fn linear(Sizes { d, k, c }: Sizes) {
 
 /// Devices that hide what they send.
 fn private(Sizes { d, k, c }: Sizes) {
-    let data = format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
+    let data =
+        format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
     for (clip, algorithm) in [
         ("clip = 0.5", "name = \"fedrep\"\nrounds = 2\nstep_size = 0.1"),
         ("", "name = \"fedpower\"\niterations = 4\nlocal_steps = 1\nprocrustes = true"),

@@ -3,6 +3,7 @@
 
 mod aggregation;
 mod build;
+mod either;
 mod fingerprint;
 mod fleet;
 mod limits;
@@ -20,6 +21,7 @@ mod words;
 
 pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
+pub use either::read_either;
 pub use fingerprint::difference;
 pub use fleet::Fleet;
 pub use limits::{Limits, RoundsSection};

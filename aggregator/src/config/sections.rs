@@ -119,7 +119,12 @@ pub struct AlgorithmSection {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
-    let adapter = match read_model_kind(section)? {
+    read_model_of(section, "linear")
+}
+
+/// Reads `[model]`, of this kind where none stands there.
+pub(super) fn read_model_of(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
+    let adapter = match read_model_kind(section, default)? {
         ModelKind::Network(network) => {
             let base = match network.is_adapted() {
                 true => section.optional_string("base", "a directory with layer-0.npy and so on")?,
@@ -163,13 +168,23 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
 /// [`Problem`] for the first mistake.
 pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
     let (name, tuned) = read_name(section, model)?;
-    let network = model.network.as_ref().map(|network| read_network(section, network, name, tuned));
-    let network = network.transpose()?;
-    let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
-    let steps = name.is_federated() && power.is_none();
-    if let Some(network) = network {
-        return read_rest(section, name, network);
+    match &model.network {
+        None => read_linear(section, name, true),
+        Some(network) => {
+            let network = read_network(section, section, network, name, tuned)?;
+            read_rest(section, name, network)
+        }
     }
+}
+
+/// Reads what algorithms on linear models have. Where it does not `run`, nothing is required.
+pub(super) fn read_linear(
+    section: &Section<'_>,
+    name: AlgorithmName,
+    run: bool,
+) -> Result<AlgorithmSection, Problem> {
+    let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
+    let steps = run && name.is_federated() && power.is_none();
     let rounds = match power {
         Some(power) => power.rounds(),
         None => section.integer("rounds", (!steps).then_some(0), u64::from(steps)..=10_000_000)?,
@@ -229,7 +244,7 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
 }
 
 /// What algorithms on networks have in common with others.
-fn read_rest(
+pub(super) fn read_rest(
     section: &Section<'_>,
     name: AlgorithmName,
     network: NetworkSection,

@@ -93,7 +93,7 @@ impl Cutting {
             outputs: pool.classes,
             classification: true,
             clients: Vec::new(),
-                truth: None,
+            truth: None,
             layout: pool.layout,
             ..Dataset::default()
         };
