@@ -3,6 +3,8 @@
 mod arrivals;
 mod attack;
 mod devices;
+mod drowned;
+mod fits;
 mod prepare;
 pub mod recorded;
 mod simulation;
@@ -15,6 +17,7 @@ use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{Counters, DeviceId, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
+pub use fits::Fits;
 pub use prepare::{Job, engine, given_start};
 pub use times::Times;
 
@@ -134,6 +137,10 @@ pub struct Outcome {
     pub newcomers_global: Scores,
     /// Users of the data who are no clients.
     pub left_out: usize,
+    /// What fits on features have left out; nothing where there were none.
+    pub fits: Option<Fits>,
+    /// What is to be said of the data and the fits, a line each.
+    pub warnings: Vec<String>,
     /// `C`.
     pub outputs: usize,
     /// The final representation of linear models, orthonormal.

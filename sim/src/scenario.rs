@@ -422,7 +422,7 @@ impl Scenario {
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        let dataset = self.data.dataset(&self.name, seed)?;
+        let dataset = self.data.dataset(&self.name, seed)?.without_idle();
         // Layers of a network have biases.
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }

@@ -219,6 +219,9 @@ fn one(
         }
         outcome => outcome?,
     };
+    for warning in &outcome.warnings {
+        output::say(&format!("warning: {}: {warning}", entry.scenario.name));
+    }
     let wall = began.elapsed().as_secs_f64();
     let summary = Summary::new(&entry.scenario, seed, job.dataset.clients.len(), &outcome, wall);
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));

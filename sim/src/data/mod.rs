@@ -8,6 +8,7 @@ pub mod file;
 pub mod flash;
 pub mod generator;
 pub mod holdout;
+mod idle;
 pub mod idx;
 pub mod layout;
 pub mod leaf;
@@ -122,6 +123,8 @@ pub struct Dataset {
     pub client_names: Vec<String>,
     /// Names of `newcomers`, where the data have some; empty otherwise.
     pub newcomer_names: Vec<String>,
+    /// Names of features, where the data have some; the constant has none.
+    pub feature_names: Vec<String>,
     /// Names of classes 0, 1, 2 and so on, where the data have some; empty otherwise.
     pub class_names: Vec<String>,
     /// Remarks on the data that a run prints, one line each.

@@ -12,6 +12,8 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::Descriptors;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::drowned::drowned;
+use super::fits::Fits;
 use super::recorded::Replay;
 use super::simulation::{Simulation, TICKS, ticks};
 use super::times::{Dropouts, Times};
@@ -20,6 +22,7 @@ use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::Build;
+use crate::least_squares::Cut;
 use crate::network::NetworkBuild;
 use crate::noise::Seeds;
 use crate::scenario::Scenario;
@@ -44,7 +47,9 @@ impl<'a> Job<'a> {
     pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
         let mut dataset = scenario.dataset(seed)?;
         if dataset.clients.is_empty() {
-            return Err(RunError::Mismatch("no client is left to train".to_owned()));
+            let message =
+                format!("no client is left to train: {} have no sample to train on", dataset.left_out);
+            return Err(RunError::Mismatch(message));
         }
         let clients = dataset.clients.len();
         scenario.participation.fits(clients, clients).map_err(|(key, message)| {
@@ -110,10 +115,14 @@ impl<'a> Job<'a> {
     /// # Errors
     /// [`RunError::Failed`], [`RunError::NotFinite`] and [`RunError::Silent`].
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
-        if !self.scenario.is_federated() {
-            return baseline(self.scenario, &self.dataset);
-        }
-        self.simulation()?.wanting(self.wanted).run(watcher)
+        let mut outcome = match self.scenario.is_federated() {
+            true => self.simulation()?.wanting(self.wanted).run(watcher)?,
+            false => baseline(self.scenario, &self.dataset)?,
+        };
+        outcome.warnings.clone_from(&self.dataset.warnings);
+        outcome.warnings.extend(drowned(self.scenario, &self.dataset));
+        outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
+        Ok(outcome)
     }
 
     fn simulation(&self) -> Result<Simulation<'_>, RunError> {
@@ -248,28 +257,32 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
 fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError> {
     let began = Instant::now();
     let head = scenario.algorithm.final_head;
-    let (scores, clients, newcomers) = match scenario.algorithm.name {
+    let (scores, clients, newcomers, fits) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
-            let scores = evaluate::pooled(dataset, &[], 0, &dataset.clients, head);
+            let (scores, cut) = evaluate::pooled_each(dataset, &[], 0, &dataset.clients, head);
             let each = |client: &Client| {
                 let one = std::slice::from_ref(client);
-                let scores = evaluate::pooled(dataset, one, 1, one, head);
+                let (scores, cut) = evaluate::pooled_each(dataset, one, 1, one, head);
                 ClientScore {
                     head: Vec::new(),
                     loss: scores.loss.unwrap_or(0.0),
                     accuracy: scores.accuracy,
                     test_mse: scores.test_mse,
+                    cut,
                 }
             };
-            let newcomers = dataset.newcomers.iter().map(each).collect();
-            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers)
+            let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
+            let fits = [cut].into_iter().chain(newcomers.iter().map(|one| one.cut.clone())).collect();
+            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
         }
         _ => {
             let clients = evaluate::local_only(dataset, &dataset.clients, head);
             let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
-            (evaluate::average(&clients), clients, newcomers)
+            let fits = clients.iter().chain(&newcomers).map(|one| one.cut.clone()).collect();
+            (evaluate::average(&clients), clients, newcomers, fits)
         }
     };
+    let fits: Vec<Cut> = fits;
     let outcome = Outcome {
         rounds: vec![RoundRow {
             round: 0,
@@ -290,6 +303,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         newcomers,
         newcomers_global: Scores::default(),
         left_out: dataset.left_out,
+        fits: Some(Fits::of(&fits, dataset)),
+        warnings: Vec::new(),
         outputs: dataset.outputs,
         representation: None,
         layers: Vec::new(),

@@ -53,6 +53,8 @@ impl Simulation<'_> {
                 evaluate::shared(&self.dataset.newcomers, &representation, w)
             }),
             left_out: self.dataset.left_out,
+            fits: None,
+            warnings: Vec::new(),
             outputs: self.dataset.outputs,
             representation: basis,
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
