@@ -5,6 +5,7 @@ mod attack;
 mod devices;
 mod drowned;
 mod fits;
+mod measured;
 mod prepare;
 pub mod recorded;
 mod simulation;
@@ -141,6 +142,8 @@ pub struct Outcome {
     pub fits: Option<Fits>,
     /// What is to be said of the data and the fits, a line each.
     pub warnings: Vec<String>,
+    /// The step size, where it was measured.
+    pub step_size: Option<f64>,
     /// `C`.
     pub outputs: usize,
     /// The final representation of linear models, orthonormal.

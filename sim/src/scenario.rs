@@ -10,7 +10,7 @@ use data::read_data;
 pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::config::{
-    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem,
+    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection, Problem,
     Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_schedule,
     read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
 };
@@ -191,6 +191,8 @@ pub struct Scenario {
     pub network_beside: bool,
     /// The algorithm.
     pub algorithm: AlgorithmSection,
+    /// Step sizes that a run measures first.
+    pub measured: MeasuredSteps,
     /// How the updates of a round become one.
     pub rule: Rule,
     /// Largest Frobenius norm of an update.
@@ -228,7 +230,7 @@ impl Scenario {
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
-        let (model, algorithm) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
+        let (model, algorithm, measured) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
@@ -239,6 +241,7 @@ impl Scenario {
             model,
             network_beside: root.section("model")?.has("network"),
             algorithm,
+            measured,
             rule,
             norm,
             samples,
@@ -427,12 +430,19 @@ impl Scenario {
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }
 
-    /// Checks that nobody attacks: real devices and boards do as they are built.
+    /// Checks that nobody attacks, and that step sizes are known: real devices and boards do as they are built and told.
     ///
     /// # Errors
     /// [`Attacked`].
     pub fn check_honest(&self) -> Result<(), Attacked> {
-        if self.attack.is_some() { Err(Attacked { name: self.name.clone() }) } else { Ok(()) }
+        let what = if self.attack.is_some() {
+            "devices that attack are simulated only: set attack.kind = \"none\", or use `run`, `compare` or `byzantine`"
+        } else if self.measured != MeasuredSteps::default() {
+            "step sizes are measured in simulations only: set algorithm.step_size to a number, or use `run` or `compare`"
+        } else {
+            return Ok(());
+        };
+        Err(Attacked { name: self.name.clone(), what })
     }
 
     /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.

@@ -31,7 +31,7 @@ pub use participation::{ParticipationSection, read_participation};
 pub use power::PowerSection;
 pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
 pub use reader::Section;
-pub use sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
+pub use sections::{AlgorithmSection, Init, MeasuredSteps, ModelSection, read_algorithm, read_model};
 pub use security::Security;
 pub use source::{Problem, Source};
 pub use stop::{StopSection, check_change, read_server_stop, read_stop};

@@ -252,6 +252,11 @@ fn read_method(
     let count = |key: &str, default: u64, range| {
         place(key).integer(key, Some(default), range).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
     };
+    if place("step_size").word("step_size") == Some("auto") {
+        let message = "found \"auto\", which is measured for linear models, whose curvature is that of their samples; allowed for \
+                       networks: a number from 0 to 1000000, by default 0.1";
+        return Err(place("step_size").problem("step_size", message));
+    }
     // Control variates are made for plain steps.
     let momentum = if name == AlgorithmName::Scaffold { 0.0 } else { 0.5 };
     let descent = Descent {

@@ -219,6 +219,9 @@ fn one(
         }
         outcome => outcome?,
     };
+    if let Some(step_size) = outcome.step_size {
+        output::say(&format!("{} seed {seed}: step_size = {step_size:.6e}, measured", entry.label));
+    }
     for warning in &outcome.warnings {
         output::say(&format!("warning: {}: {warning}", entry.scenario.name));
     }

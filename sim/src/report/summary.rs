@@ -119,6 +119,9 @@ pub struct Summary {
     /// Users of the data who are no clients, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
+    /// The step size, where it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_size: Option<f64>,
     /// Of baselines: fits that have left directions out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fits_cut: Option<Fits>,
@@ -191,6 +194,7 @@ impl Summary {
             algorithm: scenario.algorithm_word(),
             clients,
             users_left_out: Some(outcome.left_out).filter(|users| *users > 0),
+            step_size: outcome.step_size,
             fits_cut: outcome.fits.clone(),
             warnings: outcome.warnings.clone(),
             rounds: outcome.rounds.last().map_or(0, |row| row.round),

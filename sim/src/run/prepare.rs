@@ -1,20 +1,22 @@
 //! Before the loop: data, start, engine; and the baselines, which need no loop.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
-use fedspan_aggregator::config::{AlgorithmName, Init, build_engine};
+use fedspan_aggregator::config::{AlgorithmName, Init, MeasuredSteps, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
-use fedspan_protocol::message::Descriptors;
+use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::drowned::drowned;
 use super::fits::Fits;
 use super::recorded::Replay;
+use super::measured;
 use super::simulation::{Simulation, TICKS, ticks};
 use super::times::{Dropouts, Times};
 use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
@@ -30,7 +32,7 @@ use crate::scenario::Scenario;
 /// A scenario with its data: everything that can be wrong with files has been found.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
-    scenario: &'a Scenario,
+    scenario: Cow<'a, Scenario>,
     seed: u64,
     /// The data.
     pub dataset: Dataset,
@@ -87,6 +89,7 @@ impl<'a> Job<'a> {
             given = given_start(scenario, &dataset, seed)?;
         }
         let times = Times::of(scenario, &dataset, seed)?;
+        let scenario = resolved(scenario, &dataset, seed, given.clone())?;
         Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All, times })
     }
 
@@ -117,17 +120,55 @@ impl<'a> Job<'a> {
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         let mut outcome = match self.scenario.is_federated() {
             true => self.simulation()?.wanting(self.wanted).run(watcher)?,
-            false => baseline(self.scenario, &self.dataset)?,
+            false => baseline(&self.scenario, &self.dataset)?,
         };
+        if self.scenario.measured.step_size {
+            outcome.step_size = Some(self.scenario.algorithm.step_size);
+        }
         outcome.warnings.clone_from(&self.dataset.warnings);
-        outcome.warnings.extend(drowned(self.scenario, &self.dataset));
+        outcome.warnings.extend(drowned(&self.scenario, &self.dataset));
         outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
         Ok(outcome)
     }
 
     fn simulation(&self) -> Result<Simulation<'_>, RunError> {
-        Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
+        Simulation::new(&self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
     }
+}
+
+/// The scenario with the step sizes that are to be measured, at the start that the engine has.
+fn resolved<'a>(
+    scenario: &'a Scenario,
+    dataset: &Dataset,
+    seed: u64,
+    given: Option<Matrix>,
+) -> Result<Cow<'a, Scenario>, RunError> {
+    let MeasuredSteps { step_size, head_step_size } = scenario.measured;
+    if !(step_size || head_step_size) {
+        return Ok(Cow::Borrowed(scenario));
+    }
+    let start = engine(scenario, dataset, seed, given).representation().clone();
+    let Some(steps) = measured::steps(dataset, &start, scenario.algorithm.final_head) else {
+        let message = "algorithm.step_size is \"auto\", and at the start there is no curvature: the samples are zero, or not \
+                       finite in f32; allowed: a number";
+        return Err(RunError::Mismatch(message.to_owned()));
+    };
+    let mut scenario = scenario.clone();
+    let algorithm = &mut scenario.algorithm;
+    if step_size {
+        // RoLoRA's loss, and so its curvature, is twice that of others.
+        let twice = if algorithm.name == AlgorithmName::RoLora { 2.0 } else { 1.0 };
+        algorithm.step_size = steps.step_size / twice;
+    }
+    if head_step_size {
+        algorithm.head_step_size = steps.head_step_size;
+        if let HeadSolve::Gradient { step_size, .. } = &mut algorithm.head {
+            #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+            let narrow = steps.head_step_size as f32;
+            *step_size = narrow;
+        }
+    }
+    Ok(Cow::Owned(scenario))
 }
 
 /// A target that needs what the data do not have would never end a run.
@@ -305,6 +346,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         left_out: dataset.left_out,
         fits: Some(Fits::of(&fits, dataset)),
         warnings: Vec::new(),
+        step_size: None,
         outputs: dataset.outputs,
         representation: None,
         layers: Vec::new(),

@@ -55,6 +55,7 @@ impl Simulation<'_> {
             left_out: self.dataset.left_out,
             fits: None,
             warnings: Vec::new(),
+            step_size: None,
             outputs: self.dataset.outputs,
             representation: basis,
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
