@@ -11,12 +11,12 @@ use fedspan_aggregator::algorithm::{Request, Tensor};
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX, Traffic};
 use fedspan_aggregator::engine::{Opening, Update};
 use fedspan_protocol::assembly::{Assembly, plan};
-use fedspan_protocol::limits::{SCHEMA_HASH, WIRE_VERSION};
+use fedspan_protocol::limits::{PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello, Missing, Refusal,
-    RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
+    Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello, Missing, Need,
+    Refusal, RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
 };
-use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 use proptest::prelude::*;
 
 const DEVICE: u64 = 9;
@@ -416,8 +416,8 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     };
     let good = hello(DEVICE, (8, 2, 1), 256);
     let version = Refusal::WireVersion { served: WIRE_VERSION };
-    assert_eq!(refusal_of(Hello { wire_version: 2, ..good }), version);
-    assert_eq!(refusal_of(Hello { wire_version: 2, schema_hash: 0, ..good }), version);
+    assert_eq!(refusal_of(Hello { wire_version: WIRE_VERSION - 1, ..good }), version);
+    assert_eq!(refusal_of(Hello { wire_version: WIRE_VERSION + 1, schema_hash: 0, ..good }), version);
     assert_eq!(refusal_of(Hello { schema_hash: 7, ..good }), Refusal::Schema { served: SCHEMA_HASH });
     // Of another version only the first fields are alike.
     let mut connection = Connection::new(gate());
@@ -430,6 +430,38 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     let tail = &plain[at + 1..];
     let wire = [&[at as u8 + 1][..], &plain[..at], &[tail.len() as u8 + 1], tail, &[0]].concat();
     assert_eq!(hear(&mut connection, &wire), vec![Inbound::Refused(version)]);
+}
+
+/// Bits that have no meaning here are ignored, those of a fleet's own tasks as well; a campaign that needs one says which.
+#[test]
+fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
+    let own: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
+    let good = hello(DEVICE, (8, 2, 1), 256);
+    for bits in own.into_iter().chain([PRIVATE_TASKS, u16::MAX]) {
+        let mut bold = good;
+        bold.capabilities.tasks |= bits;
+        bold.capabilities.roles |= 0xF800;
+        bold.capabilities.encodings |= 0xF8;
+        let mut connection = Connection::new(gate());
+        let said = say(&mut connection, &ToServer::Hello(bold), &[]);
+        assert!(matches!(said[..], [Inbound::Hello(heard)] if heard == bold), "{said:?}");
+    }
+    let request = Request {
+        task: Task::FeatureSums { first: 0, count: 1 },
+        tensors: Vec::new(),
+        encoding: Encoding::F32,
+        expects: vec![TensorDescriptor::inline(Role::FeatureSums, Encoding::F32, 1, SUMS_COLUMNS)],
+    };
+    let needs = Requirements::new(good.capabilities.model, &[request], None);
+    let mut plain = good;
+    plain.capabilities.tasks = PRIVATE_TASKS;
+    let refusal = Refusal::Capability(Need::Tasks(1 << 10));
+    assert_eq!(needs.admit(&plain), Err(refusal));
+    plain.capabilities.tasks |= 1 << 10;
+    plain.capabilities.roles = 0;
+    assert_eq!(needs.admit(&plain), Err(Refusal::Capability(Need::Roles(1 << 8))));
+    plain.capabilities.roles = 1 << 8;
+    assert_eq!(needs.admit(&plain), Ok(()));
 }
 
 #[test]

@@ -31,7 +31,18 @@ pub enum Role {
     SharedHead,
     /// The factors of a gradient, of which one is a personal head.
     FactoredHead,
+    /// Sums and sums of squares of features, as integers in limbs, a row a feature.
+    FeatureSums,
+    /// Correct predictions for each ridge of a grid, 1 x ridges.
+    RidgeScores,
+    /// The fleet's scale, 2 x d: what is subtracted from each feature, then what it is multiplied by. It only travels to
+    /// devices; its bit says that a device applies one.
+    Scale,
 }
+
+/// Columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum, four of its sum of
+/// squares.
+pub const SUMS_COLUMNS: u16 = 8;
 
 impl Role {
     /// This role's bit in a set of roles.

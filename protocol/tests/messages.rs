@@ -228,6 +228,9 @@ fn largest_heads_fit_the_smallest_frame() {
         },
         Task::AdapterUp { head: HeadSolve::Sgd { epochs: u16::MAX, descent }, encoding: Encoding::I8 },
         Task::AdapterDown { step_size: 1.0, encoding: Encoding::I8 },
+        Task::FeatureSums { first: u16::MAX, count: u16::MAX },
+        Task::RidgeScores { labels_per_class: u16::MAX, first: 1.0, factor: 2.0, count: u8::MAX },
+        Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 1.0 } },
     ];
     for task in tasks {
         let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };

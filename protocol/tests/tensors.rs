@@ -6,7 +6,8 @@ mod common;
 
 use common::{Random, strategies};
 use fedspan_protocol::Error;
-use fedspan_protocol::limits::{CHUNKS_MAX, FRAME_LIMIT_MAX};
+use fedspan_protocol::limits::{CHUNKS_MAX, FRAME_LIMIT_MAX, PRIVATE_TASKS};
+use fedspan_protocol::message::{Task, ToDevice, decode};
 use fedspan_protocol::tensor::{Encoding, I8_BLOCK, Role, TensorDescriptor};
 use half::f16;
 use proptest::prelude::*;
@@ -258,6 +259,25 @@ fn a_chunk_index_at_the_end_of_the_number_range_is_beyond_the_end() {
     }
 }
 
+/// A fleet's own tasks collide with none of this wire's, and no message brings one yet.
+#[test]
+fn private_tasks_have_no_meaning_here() {
+    let here = [
+        Task::PowerStart,
+        Task::FeatureSums { first: 0, count: 1 },
+        Task::RidgeScores { labels_per_class: 1, first: 1.0, factor: 2.0, count: 1 },
+    ];
+    assert!(here.iter().all(|task| task.bit() & PRIVATE_TASKS == 0));
+    assert_eq!(PRIVATE_TASKS, (12..16).map(|bit| 1u16 << bit).sum::<u16>());
+    for tag in 12..16u8 {
+        // Round 7, stage 1, a task with any fields.
+        for fields in [0u8, 1, 0x7F, 0xFF] {
+            let message = [&[2, 7, 1, tag][..], &[fields; 40]].concat();
+            assert_eq!(decode::<ToDevice>(&message), Err(Error::Malformed));
+        }
+    }
+}
+
 #[test]
 fn bits_of_a_set_are_distinct() {
     let mut roles = 0u16;
@@ -270,10 +290,13 @@ fn bits_of_a_set_are_distinct() {
         Role::AdapterUp,
         Role::SharedHead,
         Role::FactoredHead,
+        Role::FeatureSums,
+        Role::RidgeScores,
+        Role::Scale,
     ] {
         assert_eq!(roles & role.bit(), 0);
         roles |= role.bit();
     }
-    assert_eq!(roles, 0xFF);
+    assert_eq!(roles, 0x7FF);
     assert_eq!(ALL.map(Encoding::bit), [1, 2, 4]);
 }

@@ -111,7 +111,7 @@ int main(void)
     REQUIRE(schema == FEDSPAN_SCHEMA_HASH);
 
     open_frame(to_server_hello, sizeof to_server_hello);
-    expect("4248", 0ull, 1ull, 0ull + FEDSPAN_SCHEMA_HASH, 0x0123456789ABCDEFull); /* tag, version, schema, device */
+    expect("4248", 0ull, 2ull, 0ull + FEDSPAN_SCHEMA_HASH, 0x0123456789ABCDEFull); /* tag, version, schema, device */
     expect("24222", 256ull, 0ull, 20ull, 2ull, 1ull);  /* frame limit, Linear, d, k, C */
     expect("2214144", 3ull, 2ull, 7ull, 0ull, 2ull, 40ull, 42ull); /* tasks, roles, encodings, F32, sizes */
     expect("4", 0ull); /* no noise */
@@ -128,6 +128,31 @@ int main(void)
     expect("442424444", 2ull, 7ull, 1ull, 5ull, 2ull, 0ull, 1ull, 0ull, 1ull); /* FedPower: 2, Features, both, F32; one */
     expect("44222", 3ull, 0ull, 20ull, 2ull, 0ull); /* tensor: Subspace, F32, 20 x 2, in the body */
     at += 160;
+    REQUIRE(at == end);
+
+    open_frame(to_device_round_open_feature_sums, sizeof to_device_round_open_feature_sums);
+    expect("442422", 2ull, 7ull, 1ull, 10ull, 3ull, 2ull); /* RoundOpen, round, stage, FeatureSums: 2 from 3 */
+    expect("4", 0ull); /* no tensors */
+    REQUIRE(at == end);
+
+    open_frame(to_server_update_feature_sums, sizeof to_server_update_feature_sums);
+    expect("44244", 1ull, 7ull, 1ull, 3ull, 0ull); /* Update, round, stage, 3 samples, 0 skipped */
+    expect("444222", 1ull, 8ull, 0ull, 2ull, 8ull, 0ull); /* one tensor: FeatureSums, F32, 2 x 8, in the body */
+    static const float samples[2][3] = {{1013.25f, 1008.5f, 1017.0f}, {-2.0f, 0.5f, -0.25f}};
+    for (int j = 0; j < 2; j++) {
+        int exponent = (int)f32(); /* SPEC 5, FeatureSums */
+        double unit = 1.0, sum = 0.0, squares = 0.0, limb;
+        for (int i = exponent; i < 0; i++) unit /= 2.0;
+        for (int i = 0; i < 3; i++) {
+            sum += (double)samples[j][i];
+            squares += (double)samples[j][i] * (double)samples[j][i];
+        }
+        limb = 1.0;
+        for (int i = 0; i < 3; i++, limb *= 4194304.0) sum -= (double)f32() * limb * unit;
+        limb = 1.0;
+        for (int i = 0; i < 4; i++, limb *= 4194304.0) squares -= (double)f32() * limb * unit * unit;
+        REQUIRE(sum == 0.0 && squares == 0.0);
+    }
     REQUIRE(at == end);
 
     open_frame(to_device_ack_rejected_norm, sizeof to_device_ack_rejected_norm);

@@ -14,6 +14,7 @@ use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::Event;
 use fedspan_client::store::NoStore;
 use fedspan_hostile::Random;
+use fedspan_protocol::limits::WIRE_VERSION;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, Hello, Missing, Model,
     Numeric, Privacy, Refusal, RoundId, ToDevice, ToServer, Update,
@@ -196,7 +197,7 @@ fn what_is_said_in_the_clear_is_not_believed() {
         total_elements: 42,
         privacy: Privacy::None,
     };
-    let foreign = Hello { wire_version: 2, ..Hello::new(DEVICE, capabilities) };
+    let foreign = Hello { wire_version: WIRE_VERSION + 1, ..Hello::new(DEVICE, capabilities) };
     for lie in [
         ToServer::Update(Update { id, samples: 1, skipped: 0, tensors: Descriptors::new() }),
         ToServer::Decline(Decline { id, reason: DeclineReason::Device }),

@@ -21,7 +21,7 @@ use nor::{Nor, PAGE, WORD};
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 
 /// Older, the next one, and any other.
-const OTHERS: [u16; 5] = [0, WIRE_VERSION + 1, 9, 0x7FFF, u16::MAX];
+const OTHERS: [u16; 6] = [0, WIRE_VERSION - 1, WIRE_VERSION + 1, 9, 0x7FFF, u16::MAX];
 
 /// Servers without keys and with them, and how a device of theirs is protected.
 fn worlds() -> [(Arc<Gate>, Protection); 2] {

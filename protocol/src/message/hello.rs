@@ -63,9 +63,11 @@ pub struct Capabilities {
     pub frame_limit: u16,
     /// The model that its buffers are made for.
     pub model: Model,
-    /// Set of [`Task::bit`](super::Task::bit).
+    /// Set of [`Task::bit`](super::Task::bit). Those in [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) mean what a
+    /// fleet's owner says.
     pub tasks: u16,
-    /// Set of [`Role::bit`](crate::tensor::Role::bit): what may leave this device.
+    /// Set of [`Role::bit`](crate::tensor::Role::bit): what may leave this device; and
+    /// [`Role::Scale`](crate::tensor::Role::Scale), which never does, if it applies a scale.
     pub roles: u16,
     /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that it reads and writes.
     pub encodings: u8,

@@ -100,6 +100,27 @@ pub enum Task {
         /// How the new one is encoded.
         encoding: Encoding,
     },
+    /// Sums and sums of squares of some features, as exact integers: from those of a fleet the server computes one
+    /// scale. Up: feature sums, `count` x [`SUMS_COLUMNS`](crate::tensor::SUMS_COLUMNS). Reveals the device's means.
+    FeatureSums {
+        /// First feature.
+        first: u16,
+        /// Features.
+        count: u16,
+    },
+    /// For each ridge of a geometric grid, how many of the device's own samples a head gets right that was fitted on
+    /// `labels_per_class` of them. Down: representation, and scale where the campaign has one. Up: ridge scores, 1 x
+    /// `count`.
+    RidgeScores {
+        /// Samples of each class that a head is fitted on.
+        labels_per_class: u16,
+        /// The first ridge.
+        first: f32,
+        /// Each further ridge is the one before times this.
+        factor: f32,
+        /// Ridges.
+        count: u8,
+    },
 }
 
 impl Task {
@@ -117,6 +138,8 @@ impl Task {
             Self::Baseline { .. } => 1 << 7,
             Self::AdapterUp { .. } => 1 << 8,
             Self::AdapterDown { .. } => 1 << 9,
+            Self::FeatureSums { .. } => 1 << 10,
+            Self::RidgeScores { .. } => 1 << 11,
         }
     }
 }
@@ -145,6 +168,11 @@ pub enum HeadSolve {
         epochs: u16,
         /// Their steps.
         descent: Descent,
+    },
+    /// The ridge of least leave-one-out error where every class present has two samples; `otherwise` elsewhere.
+    LeaveOneOut {
+        /// The ridge where leaving a sample out would leave a class without any; 0 for none.
+        otherwise: f32,
     },
 }
 

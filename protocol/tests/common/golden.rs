@@ -9,7 +9,7 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
-use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::Random;
 
@@ -167,6 +167,26 @@ fn fed_power(iterations: u16, upload: PowerUpload) -> Task {
     Task::FedPower { iterations, rows: PowerRows::Features, upload, encoding: Encoding::F32 }
 }
 
+/// Samples of the vectors' sums, a feature a row: all of one magnitude, and of several.
+const SAMPLES: [[f32; 3]; 2] = [[1013.25, 1008.5, 1017.0], [-2.0, 0.5, -0.25]];
+
+/// The feature sums of [`SAMPLES`], from the definition in SPEC.md. Samples are multiples of their feature's unit.
+fn feature_sums() -> Vec<f32> {
+    let limb = |value: i128, i: usize, limbs: usize| {
+        let rest = value >> (22 * i);
+        (if i + 1 < limbs { rest & 0x3F_FFFF } else { rest }) as f32
+    };
+    let row = |samples: &[f32; 3]| {
+        let largest = samples.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        let exponent = largest.log2().floor() as i32 - 29;
+        let units = samples.map(|v| (f64::from(v) / f64::from(exponent).exp2()) as i128);
+        let (sum, squares) = (units.iter().sum(), units.iter().map(|n| n * n).sum());
+        let limbs = (0..3).map(move |i| limb(sum, i, 3)).chain((0..4).map(move |i| limb(squares, i, 4)));
+        std::iter::once(exponent as f32).chain(limbs)
+    };
+    SAMPLES.iter().flat_map(row).collect()
+}
+
 /// Every golden message, in the order of their file names.
 pub fn all() -> Vec<Golden> {
     let mut all = up();
@@ -203,9 +223,9 @@ fn up() -> Vec<Golden> {
     );
     add(
         "to_server_hello_other_version",
-        "The same hello with wire version 2 and schema hash 0x01020304 (examples): a server refuses it",
+        "The same hello with wire version 1 and schema hash 0x01020304 (an example): a server refuses it",
         ToServer::Hello(Hello {
-            wire_version: 2,
+            wire_version: 1,
             schema_hash: 0x0102_0304,
             device: 0x0123_4567_89AB_CDEF,
             capabilities,
@@ -214,7 +234,7 @@ fn up() -> Vec<Golden> {
     );
     add(
         "to_server_hello_private",
-        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef, \
+        "Hello with schema hash 0x01020304 (an example) of device 0x0123456789abcdef, \
          which adds noise: task FedPower, role Subspace, 2 tensors of 40 elements, \
          80 in all; a release costs 2^21, the budget is 10 times that, of which 3 times are spent",
         ToServer::Hello(Hello {
@@ -233,7 +253,7 @@ fn up() -> Vec<Golden> {
     );
     add(
         "to_server_hello_network",
-        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: a network with \
+        "Hello with schema hash 0x01020304 (an example) of device 0x0123456789abcdef: a network with \
          64 features, hidden layers of 32 and 16, 7 classes; tasks FitHead and Sgd, role Representation, 3 tensors of \
          2080 elements, 2608 in all",
         ToServer::Hello(Hello {
@@ -254,7 +274,7 @@ fn up() -> Vec<Golden> {
     );
     add(
         "to_server_hello_convolutional",
-        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: signals of 25 \
+        "Hello with schema hash 0x01020304 (an example) of device 0x0123456789abcdef: signals of 25 \
          steps and 6 channels, 8 filters that see 5 steps, of two of which the larger is kept, a hidden layer of 16, 10 \
          classes; tasks FitHead and Sgd, role Representation, 2 tensors of 1296 elements, 1544 in all",
         ToServer::Hello(Hello {
@@ -280,7 +300,7 @@ fn up() -> Vec<Golden> {
     );
     add(
         "to_server_hello_recurrent",
-        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: sequences \
+        "Hello with schema hash 0x01020304 (an example) of device 0x0123456789abcdef: sequences \
          of 25 steps and 6 channels, 8 cells, a hidden layer of 16, 10 classes; tasks FitHead and Sgd, role Representation, \
          2 tensors of 480 elements, 624 in all",
         ToServer::Hello(Hello {
@@ -301,7 +321,7 @@ fn up() -> Vec<Golden> {
     );
     add(
         "to_server_hello_adapted",
-        "Hello with wire version 2 and schema hash 0x01020304 (examples) of device 0x0123456789abcdef: 64 features, a frozen \
+        "Hello with schema hash 0x01020304 (an example) of device 0x0123456789abcdef: 64 features, a frozen \
          layer of 64 outputs whose CRC-32C is 0x89abcdef, an adapter of rank 4, 7 classes; tasks FitHead and Sgd, roles \
          AdapterDown and AdapterUp, 2 tensors of 256 elements, 512 in all",
         ToServer::Hello(Hello {
@@ -401,6 +421,18 @@ fn up() -> Vec<Golden> {
         encoded(Encoding::F16, &Random(5).matrix(31, 1)),
     );
     add(
+        "to_server_update_feature_sums",
+        "Update of round 7, stage 1: sums of the features 3 and 4 of 3 samples: 1013.25, 1008.5, 1017 and -2, 0.5, -0.25",
+        update(3, 0, &[inline(Role::FeatureSums, Encoding::F32, 2, SUMS_COLUMNS)]),
+        encoded(Encoding::F32, &feature_sums()),
+    );
+    add(
+        "to_server_update_ridge_scores",
+        "Update of round 7, stage 1: 20 samples, of which 4 ridges get 11, 13, 16 and 12 right",
+        update(20, 0, &[inline(Role::RidgeScores, Encoding::F32, 1, 4)]),
+        encoded(Encoding::F32, &[11.0, 13.0, 16.0, 12.0]),
+    );
+    add(
         "to_server_chunk",
         "Chunk of the update: tensor 0, elements 54..108, as f32",
         ToServer::Chunk(Chunk { id: ID, tensor: 0, offset: 54 }),
@@ -459,8 +491,8 @@ fn down() -> Vec<Golden> {
     for (name, meaning, refusal) in [
         (
             "to_device_refused_wire_version",
-            "Refused: version 1 is served here",
-            Refusal::WireVersion { served: 1 },
+            "Refused: version 2 is served here",
+            Refusal::WireVersion { served: 2 },
         ),
         (
             "to_device_refused_schema",
@@ -655,6 +687,32 @@ fn down() -> Vec<Golden> {
         "RoundOpen of round 7, stage 1: MomentRows, 5 rows from row 10; no tensors",
         open(Task::MomentRows { first: 10, count: 5 }, &[]),
         none(),
+    );
+    add(
+        "to_device_round_open_feature_sums",
+        "RoundOpen of round 7, stage 1: FeatureSums, 2 features from feature 3; no tensors",
+        open(Task::FeatureSums { first: 3, count: 2 }, &[]),
+        none(),
+    );
+    let scaled =
+        [inline(Role::Representation, Encoding::F16, 20, 2), inline(Role::Scale, Encoding::F32, 2, 20)];
+    let scale: Vec<f32> = (0..40u8).map(|i| if i < 20 { f32::from(i) - 9.5 } else { 0.25 }).collect();
+    add(
+        "to_device_round_open_ridge_scores",
+        "RoundOpen of round 7, stage 1: RidgeScores of heads fitted on 1 sample of each class with ridges 0.125, 0.5, 2 and 8; \
+         the 20 x 2 representation as f16 and the 2 x 20 scale as f32 in one body",
+        open(Task::RidgeScores { labels_per_class: 1, first: 0.125, factor: 4.0, count: 4 }, &scaled),
+        [encoded(Encoding::F16, &representation()), encoded(Encoding::F32, &scale)].concat(),
+    );
+    add(
+        "to_device_round_open_leave_one_out",
+        "RoundOpen of round 7, stage 1: FitHead with the ridge of least leave-one-out error, or 0.5; the 20 x 2 \
+         representation as f32 in the body",
+        open(
+            Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 0.5 } },
+            &[inline(Role::Representation, Encoding::F32, 20, 2)],
+        ),
+        encoded(Encoding::F32, &representation()),
     );
     add(
         "to_device_chunk",

@@ -46,6 +46,9 @@ pub fn role() -> impl Strategy<Value = Role> {
         Role::AdapterUp,
         Role::SharedHead,
         Role::FactoredHead,
+        Role::FeatureSums,
+        Role::RidgeScores,
+        Role::Scale,
     ])
 }
 
@@ -83,6 +86,7 @@ pub fn head_solve() -> impl Strategy<Value = HeadSolve> {
         float().prop_map(|ridge| HeadSolve::LeastSquares { ridge }),
         (u16s(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
         (u16s(), descent()).prop_map(|(epochs, descent)| HeadSolve::Sgd { epochs, descent }),
+        float().prop_map(|otherwise| HeadSolve::LeaveOneOut { otherwise }),
     ]
 }
 
@@ -142,6 +146,10 @@ pub fn task() -> impl Strategy<Value = Task> {
         }),
         (head_solve(), encoding()).prop_map(|(head, encoding)| Task::AdapterUp { head, encoding }),
         (float(), encoding()).prop_map(|(step_size, encoding)| Task::AdapterDown { step_size, encoding }),
+        (u16s(), u16s()).prop_map(|(first, count)| Task::FeatureSums { first, count }),
+        (u16s(), float(), float(), any::<u8>()).prop_map(|(labels_per_class, first, factor, count)| {
+            Task::RidgeScores { labels_per_class, first, factor, count }
+        }),
     ]
 }
 
