@@ -3,6 +3,9 @@
 mod arrivals;
 mod attack;
 mod devices;
+mod drowned;
+mod fits;
+mod measured;
 mod prepare;
 pub mod recorded;
 mod simulation;
@@ -15,6 +18,7 @@ use fedspan_aggregator::algorithm::{Scale, Tensor};
 use fedspan_aggregator::engine::{ChosenRidge, Counters, DeviceId, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
+pub use fits::Fits;
 pub use prepare::{Job, engine, given_start};
 pub use times::Times;
 
@@ -134,6 +138,12 @@ pub struct Outcome {
     pub newcomers_global: Scores,
     /// Users of the data who are no clients.
     pub left_out: usize,
+    /// What fits on features have left out; nothing where there were none.
+    pub fits: Option<Fits>,
+    /// What is to be said of the data and the fits, a line each.
+    pub warnings: Vec<String>,
+    /// The step size, where it was measured.
+    pub step_size: Option<f64>,
     /// `C`.
     pub outputs: usize,
     /// The ridge that the clients have chosen for heads that are fitted on a few samples, where it was left to them.

@@ -3,6 +3,7 @@
 
 mod aggregation;
 mod build;
+mod either;
 mod fingerprint;
 mod fleet;
 mod limits;
@@ -22,6 +23,7 @@ mod words;
 
 pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
+pub use either::read_either;
 pub use fingerprint::{Mismatch, Resumed, difference};
 pub use fleet::Fleet;
 pub use limits::{Limits, RoundsSection};
@@ -33,7 +35,7 @@ pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
 pub use reader::Section;
 pub use said::Said;
 pub use scale::check_scale;
-pub use sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
+pub use sections::{AlgorithmSection, Init, MeasuredSteps, ModelSection, read_algorithm, read_model};
 pub use security::Security;
 pub use source::{Problem, Source};
 pub use stop::{StopSection, check_change, read_server_stop, read_stop};

@@ -49,6 +49,12 @@ impl<'a> Section<'a> {
         self.item(key).is_some_and(|item| item.as_table_like().is_some())
     }
 
+    /// The string of a key, where it has one. It does not become a known key by being asked for.
+    #[must_use]
+    pub fn word(&self, key: &str) -> Option<&'a str> {
+        self.table.and_then(|table| table.get(key)).and_then(Item::as_str)
+    }
+
     /// The same, and the key is known from then on.
     pub(super) fn asks(&self, key: &str) -> bool {
         self.item(key).is_some()

@@ -93,10 +93,9 @@ impl Cutting {
             outputs: pool.classes,
             classification: true,
             clients: Vec::new(),
-            newcomers: Vec::new(),
             truth: None,
             layout: pool.layout,
-            left_out: 0,
+            ..Dataset::default()
         };
         if self.holdout_classes.is_empty() {
             let (clients, left_out) =

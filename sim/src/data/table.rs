@@ -22,9 +22,9 @@ pub struct Columns {
 
 /// One sample.
 struct Row {
-    x: Vec<f32>,
+    x: Vec<f64>,
     /// The target as a number, for regression.
-    value: f32,
+    value: f64,
     /// The target as it stands in the file.
     word: String,
 }
@@ -53,7 +53,7 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<(Dataset, Ve
         let line = record.position().map_or(0, csv::Position::line);
         let text = |at: usize| record.get(at).unwrap_or_default().trim();
         let number = |at: usize, name: &str, hint: &str| {
-            let value = text(at).parse::<f32>().ok().filter(|value| value.is_finite());
+            let value = text(at).parse::<f64>().ok().filter(|value| narrow(*value).is_finite());
             value.ok_or_else(|| {
                 let found = text(at);
                 wrong(format!("line {line}, column {name}: found {found:?}, expected a finite number{hint}"))
@@ -80,26 +80,34 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<(Dataset, Ve
     }
     let mut clients = Vec::new();
     for samples in rows.values() {
-        let x = samples.iter().flat_map(|row| row.x.iter().copied()).collect();
+        let wide: Vec<f64> = samples.iter().flat_map(|row| row.x.iter().copied()).collect();
+        let x = wide.iter().map(|value| narrow(*value)).collect();
+        let mut wide_y = None;
         let y = if columns.classification {
             let number = |row: &Row| {
                 classes.binary_search(&row.word.as_str()).ok().and_then(|class| u8::try_from(class).ok())
             };
             Labels::Classes(samples.iter().map(|row| number(row).unwrap_or(0)).collect())
         } else {
-            Labels::values(samples.iter().map(|row| row.value).collect())
+            wide_y = Some(samples.iter().map(|row| row.value).collect());
+            Labels::values(samples.iter().map(|row| narrow(row.value)).collect())
         };
-        clients.push(Client::new(Set { x, y }, Set::empty(columns.classification)));
+        let set = Set { x, y, wide: Some(wide), wide_y };
+        clients.push(Client::new(set, Set::empty(columns.classification)));
     }
     let dataset = Dataset {
         features: columns.features.len() + 1,
         outputs: if columns.classification { classes.len() } else { 1 },
         classification: columns.classification,
         clients,
-        newcomers: Vec::new(),
         truth: None,
         layout: Layout { shape: None, constant: true },
-        left_out: 0,
+        ..Dataset::default()
     };
     Ok((dataset, rows.into_keys().collect()))
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
+fn narrow(value: f64) -> f32 {
+    value as f32
 }

@@ -304,7 +304,7 @@ pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Res
         newcomers,
         truth: None,
         layout: windows.layout,
-        left_out: 0,
+        ..Dataset::default()
     })
 }
 

@@ -221,7 +221,7 @@ fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     }
     if let Some(first) = outcome.clients.first() {
         let path = directory.join("heads.npy");
-        let values: Vec<f64> = outcome.clients.iter().flat_map(|c| &c.head).map(|&w| f64::from(w)).collect();
+        let values: Vec<f64> = outcome.clients.iter().flat_map(|c| &c.head).copied().collect();
         let (size, outputs) = (first.head.len() as u64, outcome.outputs as u64);
         let mut shape = vec![outcome.clients.len() as u64, size / outputs.max(1)];
         if outputs > 1 {

@@ -164,6 +164,7 @@ impl DataSection {
                 let (bytes, path) = files.read(path, table::LARGEST_FILE)?;
                 files.finish()?;
                 let (mut dataset, names) = table::parse(&bytes, &path, columns)?;
+                dataset.feature_names.clone_from(&columns.features);
                 let d = dataset.features;
                 dataset.clients =
                     dataset.clients.iter().map(|client| split.in_order(&client.train, d)).collect();

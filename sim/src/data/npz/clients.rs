@@ -52,10 +52,9 @@ pub fn dataset(bytes: &[u8], path: &str, classification: bool) -> Result<Dataset
         outputs: 1 + train.highest().max(test.as_ref().map_or(0, Part::highest)),
         classification,
         clients: rows.iter().map(client).collect(),
-        newcomers: Vec::new(),
         truth,
         layout: Layout::default(),
-        left_out: 0,
+        ..Dataset::default()
     })
 }
 
@@ -122,7 +121,9 @@ impl Part {
             }
         }
         let client = client.map(|client| numbers(&client, path, client_name)).transpose()?;
-        let set = Set { x: narrowed(&x, path, x_name)?, y: targets(&y, path, y_name, classification)? };
+        let wide_y = (!classification).then(|| y.values.clone());
+        let (narrow, targets) = (narrowed(&x, path, x_name)?, targets(&y, path, y_name, classification)?);
+        let set = Set { x: narrow, y: targets, wide: Some(x.values), wide_y };
         Ok(Some(Self { shape: x.shape, d, set, client }))
     }
 
