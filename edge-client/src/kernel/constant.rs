@@ -11,7 +11,7 @@
 //! cheap where a later sample shows that it was no constant. `f_i` is kept in `R` below the diagonal, in the first
 //! column of row `i`.
 
-use super::vector::{at, dot, exchange, from_mut, subtract};
+use super::vector::{at, dot, exchange, from_mut, squares, subtract};
 use crate::memory::Eight;
 
 /// Least magnitude of a constant column.
@@ -152,9 +152,9 @@ impl Constant {
         let root = at(r, 0) / self.value;
         for i in (1..k).filter(|_| self.is_some()) {
             let size = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
-            let share = |row| at(r, row * k + i) / size;
+            let deviations = squares(r.get(k..).unwrap_or_default(), i, k);
             // Written so that a NaN does not deviate.
-            let deviates = size == 0.0 || (1..=i).map(share).map(|share| share * share).sum::<f32>() > 1.0;
+            let deviates = deviations > size * size || size * size == 0.0;
             if !deviates {
                 for row in 1..=i {
                     take(r, row * k + i);
