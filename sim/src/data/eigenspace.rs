@@ -291,7 +291,7 @@ mod tests {
             outputs: 1,
             classification: false,
             clients: (0..).zip(sizes).map(set).map(client).collect(),
-                truth: None,
+            truth: None,
             layout: Layout::default(),
             ..Dataset::default()
         }

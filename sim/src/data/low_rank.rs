@@ -101,7 +101,7 @@ impl LowRankRegression {
             outputs,
             classification: false,
             clients: (0..).zip(&ups).map(client).collect(),
-                truth: Some(down),
+            truth: Some(down),
             layout: Layout::default(),
             ..Dataset::default()
         }
