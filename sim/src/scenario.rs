@@ -8,7 +8,7 @@ mod scale;
 pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
 use data::read_data;
-pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
+pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::{
@@ -445,7 +445,8 @@ impl Scenario {
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        let dataset = self.data.dataset(&self.name, seed)?.without_idle();
+        let given = matches!(self.model.init, Init::Npy(_));
+        let dataset = self.data.dataset(&self.name, seed, given)?.without_idle();
         // Layers of a network have biases.
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }

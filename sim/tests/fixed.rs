@@ -127,7 +127,7 @@ fn a_device_says_which_arithmetic_it_has() {
             privacy: None,
             seeds: Seeds::System,
             network: None,
-            scale: None,
+            scale: false,
         };
         let session = build
             .session(Config::new(1), Protection::Plaintext, client, Joins::First, foreseeable(1, 1))

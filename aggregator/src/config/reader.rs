@@ -55,7 +55,13 @@ impl<'a> Section<'a> {
         self.table.and_then(|table| table.get(key)).and_then(Item::as_str)
     }
 
-    /// The same, and the key is known from then on.
+    /// The first key that stands in the file, whatever it is.
+    #[must_use]
+    pub fn first_key(&self) -> Option<String> {
+        self.table.and_then(|table| table.iter().next()).map(|(key, _)| key.to_owned())
+    }
+
+    /// Whether a key stands in the file; it is known from then on.
     pub(super) fn asks(&self, key: &str) -> bool {
         self.item(key).is_some()
     }
@@ -247,6 +253,20 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// A string, or a list of strings.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither, or absent or empty.
+    pub fn strings(&self, key: &str, allowed: &str) -> Result<Vec<String>, Problem> {
+        let Some(item) = self.item(key) else { return Err(self.missing(key, allowed)) };
+        let strings = match (item.as_str(), item.as_array()) {
+            (Some(one), _) => Some(vec![one.to_owned()]),
+            (None, Some(array)) => array.iter().map(|value| value.as_str().map(str::to_owned)).collect(),
+            (None, None) => None,
+        };
+        strings.filter(|list: &Vec<String>| !list.is_empty()).ok_or_else(|| self.mismatch(key, item, allowed))
+    }
+
     /// A list of values that all fit.
     ///
     /// # Errors
@@ -276,6 +296,12 @@ impl<'a> Section<'a> {
                 let mut allowed: Vec<&str> = known.clone();
                 allowed.sort_unstable();
                 allowed.dedup();
+                if allowed.is_empty() {
+                    let section = &self.path;
+                    return Err(
+                        self.problem(key, format!("unknown key: [{section}] has no keys here, leave it out"))
+                    );
+                }
                 let hint =
                     nearest(key, &allowed).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
                 return Err(self.problem(key, format!("unknown key{hint}, allowed: {}", allowed.join(", "))));

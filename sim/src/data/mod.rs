@@ -16,6 +16,7 @@ pub mod low_rank;
 pub mod npz;
 pub mod partition;
 pub mod pool;
+pub mod scale;
 pub mod scaled;
 pub mod set;
 pub mod sizes;
@@ -39,6 +40,7 @@ pub use set::{Labels, Set};
 use augment::Augment;
 use eigenspace::{NoEigenspace, pooled_truth};
 use generator::Generator;
+use scale::Scaling;
 
 /// The most values that data, and the models on them, may take: 8 GiB of f32. A product of sizes that is
 /// beyond it is a mistake in a scenario, not a wish.
@@ -128,6 +130,8 @@ pub struct Dataset {
     pub feature_names: Vec<String>,
     /// Names of classes 0, 1, 2 and so on, where the data have some; empty otherwise.
     pub class_names: Vec<String>,
+    /// The scale of the features, where there is one.
+    pub scale: Option<Scaling>,
     /// Remarks on the data that a run prints, one line each.
     pub warnings: Vec<String>,
 }
