@@ -3,6 +3,8 @@
 
 mod aggregation;
 mod build;
+mod depth;
+mod file;
 mod fingerprint;
 mod fleet;
 mod limits;
@@ -21,6 +23,7 @@ mod words;
 
 pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
+pub use file::{other_than_a_file, read_file};
 pub use fingerprint::{Mismatch, Resumed, difference};
 pub use fleet::Fleet;
 pub use limits::{Limits, RoundsSection};
