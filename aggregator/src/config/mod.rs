@@ -3,7 +3,9 @@
 
 mod aggregation;
 mod build;
+mod depth;
 mod either;
+mod file;
 mod fingerprint;
 mod fleet;
 mod limits;
@@ -24,6 +26,7 @@ mod words;
 pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
 pub use either::read_either;
+pub use file::{other_than_a_file, read_file};
 pub use fingerprint::{Mismatch, Resumed, difference};
 pub use fleet::Fleet;
 pub use limits::{Limits, RoundsSection};

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 
 use toml_edit::{Item, TableLike, Value};
 
-use super::source::{Problem, Source};
-use super::words::{nearest, show};
+use super::source::{Problem, SHOWN_MAX, Source};
+use super::words::{nearest, shortened, show};
 
 /// A table of the file, read key by key.
 pub struct Section<'a> {
@@ -71,6 +71,7 @@ impl<'a> Section<'a> {
     pub fn problem(&self, key: &str, message: impl Display) -> Problem {
         let path = self.path_of(key);
         let place = self.source.place(&path);
+        let path = shortened(&path, SHOWN_MAX);
         let label =
             if path.is_empty() || place.ends_with(&path) { String::new() } else { format!("{path}: ") };
         Problem::new(place, format!("{label}{message}"))

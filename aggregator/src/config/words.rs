@@ -9,12 +9,14 @@ pub(super) fn show(item: &Item) -> String {
         None => item.to_string(),
     };
     let text = text.trim();
-    if item.is_table_like() && !item.is_value() {
-        "a table".to_owned()
-    } else if text.chars().count() > 60 {
-        format!("{}...", text.chars().take(57).collect::<String>())
-    } else {
-        text.to_owned()
+    if item.is_table_like() && !item.is_value() { "a table".to_owned() } else { shortened(text, 60) }
+}
+
+/// The beginning of what is too long for a message.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most.saturating_sub(3)).chain("...".chars()).collect(),
     }
 }
 

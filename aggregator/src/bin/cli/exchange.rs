@@ -1,16 +1,13 @@
 //! `adapter serve`: rounds of adapters over HTTP.
 
 use std::future::Future;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
+use fedspan_aggregator::config::read_file;
 use fedspan_aggregator::exchange::{Ended, Exchange, Settings};
 
 use super::adapter::threads;
-
-/// Longest configuration that is read, in bytes: a name of every client may be in it.
-const CONFIG_MAX: u64 = 16 << 20;
 
 /// Options of `adapter serve`.
 #[derive(Args)]
@@ -44,7 +41,7 @@ pub async fn serve(
     say: impl Fn(&str),
 ) -> Result<(), Stop> {
     let name = options.config.display().to_string();
-    let text = text(&options.config).map_err(|why| Stop::Wrong(format!("{name}: {why}")))?;
+    let text = read_file(&options.config).map_err(|problem| Stop::Wrong(problem.to_string()))?;
     let settings = Settings::parse(&name, &text, &options.changes)
         .map_err(|problem| Stop::Wrong(problem.to_string()))?;
     let (method, rounds, clients) =
@@ -62,19 +59,4 @@ pub async fn serve(
         exchange.run(interrupted, options.exit_when_finished, threads()).await.map_err(stop)?;
     say(&format!("stopped after round {committed} of {rounds}"));
     Ok(())
-}
-
-/// Reads a configuration: a regular file, not longer than any is. A pipe would be waited for, a device has no end.
-fn text(path: &Path) -> Result<String, String> {
-    let wrong = |error: std::io::Error| error.to_string();
-    let about = std::fs::metadata(path).map_err(wrong)?;
-    if !about.is_file() {
-        return Err("not a regular file".to_owned());
-    }
-    let (mut text, file) = (String::new(), std::fs::File::open(path).map_err(wrong)?);
-    file.take(CONFIG_MAX + 1).read_to_string(&mut text).map_err(wrong)?;
-    match text.len() as u64 > CONFIG_MAX {
-        true => Err(format!("{} bytes, at most {CONFIG_MAX} are read", about.len())),
-        false => Ok(text),
-    }
 }
