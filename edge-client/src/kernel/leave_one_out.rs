@@ -25,7 +25,7 @@ pub const RIDGES: [f32; 12] = [
     1e-3,
     3.162_277_7e-3,
     1e-2,
-    3.162_277_7e-2,
+    3.162_278e-2,
     0.1,
     0.316_227_77,
     1.0,
@@ -80,7 +80,9 @@ impl LeftOut {
                 *share = u * directions.share(number, square, ridge * self.unit);
                 remainder -= u * *share;
             }
-            if !(remainder >= LEAST_REMAINDER) {
+            // False for a NaN.
+            let compares = remainder >= LEAST_REMAINDER;
+            if !compares {
                 *error = f32::INFINITY;
                 continue;
             }
