@@ -160,7 +160,7 @@ fn configurations_are_regular_files() {
     let (_, out, err) = run(&folder, line);
     assert_eq!(out.lines().collect::<Vec<_>>(), ["2"; 5], "{out} {err}");
     assert_eq!(err.lines().count(), 5, "{err}");
-    assert!(err.contains("long: 1099511627776 bytes, at most 16777216 are read"), "{err}");
+    assert!(err.contains("long: found 1099511627776 bytes, allowed: at most 2097152"), "{err}");
 }
 
 #[test]
