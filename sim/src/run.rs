@@ -24,7 +24,8 @@ pub use times::Times;
 
 use serde::Serialize;
 
-use crate::data::DataError;
+use crate::data::scale::Scaling;
+use crate::data::{DataError, Dataset};
 use crate::evaluate::{ClientScore, Scores, average};
 use crate::fleet::BuildError;
 use crate::report::summary::Figures;
@@ -122,6 +123,8 @@ pub struct RoundRow {
 /// Everything that a run gives.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// Names that the data have, and the scale of their features.
+    pub named: Named,
     /// Round by round, from round 0.
     pub rounds: Vec<RoundRow>,
     /// Figures of the final model.
@@ -172,6 +175,32 @@ pub struct Outcome {
     pub attacks: u64,
     /// Interrupted before the end; what was finished is here.
     pub interrupted: bool,
+}
+
+/// Names that the data have, and the scale of a table's features: for result files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Named {
+    /// Names of clients that trained; empty where the data have none.
+    pub clients: Vec<String>,
+    /// Names of clients that came after training.
+    pub newcomers: Vec<String>,
+    /// Names of classes 0, 1, 2 and so on.
+    pub classes: Vec<String>,
+    /// The scale of a table's features.
+    pub scale: Option<Scaling>,
+}
+
+impl Named {
+    /// Names of a data set.
+    #[must_use]
+    pub fn of(dataset: &Dataset) -> Self {
+        Self {
+            clients: dataset.client_names.clone(),
+            newcomers: dataset.newcomer_names.clone(),
+            classes: dataset.class_names.clone(),
+            scale: dataset.scale.clone(),
+        }
+    }
 }
 
 impl Outcome {

@@ -119,6 +119,9 @@ pub struct Summary {
     /// Users of the data who are no clients, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
+    /// Names of classes 0, 1, 2 and so on, where the data have some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
     /// The step size, where it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_size: Option<f64>,
@@ -198,6 +201,7 @@ impl Summary {
             clients,
             users_left_out: Some(outcome.left_out).filter(|users| *users > 0),
             step_size: outcome.step_size,
+            classes: outcome.named.classes.clone(),
             fits_cut: outcome.fits.clone(),
             warnings: outcome.warnings.clone(),
             rounds: outcome.rounds.last().map_or(0, |row| row.round),

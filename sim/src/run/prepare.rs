@@ -20,7 +20,7 @@ use super::measured;
 use super::recorded::Replay;
 use super::simulation::{Simulation, TICKS, ticks};
 use super::times::{Dropouts, Times};
-use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
+use super::{Named, Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
@@ -126,6 +126,7 @@ impl<'a> Job<'a> {
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
         }
+        outcome.named = Named::of(&self.dataset);
         outcome.warnings.clone_from(&self.dataset.warnings);
         outcome.warnings.extend(drowned(&self.scenario, &self.dataset));
         outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
@@ -350,6 +351,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
     };
     let fits: Vec<Cut> = fits;
     let outcome = Outcome {
+        named: Named::default(),
         rounds: vec![RoundRow {
             round: 0,
             stage: 0,

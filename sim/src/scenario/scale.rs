@@ -3,11 +3,11 @@
 use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::{Problem, Section};
 
-/// Reads the key where it asks for the fleet's scale, or for none; other words are left to the kind of data.
+/// Reads the key: whether the campaign finds a scale.
 pub fn read_scale(section: &Section<'_>) -> Result<ScaleSource, Problem> {
-    let words = [("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)];
-    match section.word("scale") {
-        Some("none" | "fleet") => section.choice("scale", Some("none"), &words),
-        _ => Ok(ScaleSource::None),
+    if matches!(section.word("kind"), Some("csv" | "npz")) {
+        let fleet = section.word("scale") == Some("fleet");
+        return Ok(if fleet { ScaleSource::Fleet } else { ScaleSource::None });
     }
+    section.choice("scale", Some("none"), &[("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)])
 }

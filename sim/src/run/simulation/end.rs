@@ -6,7 +6,7 @@ use fedspan_aggregator::linalg::orthonormal;
 use super::Simulation;
 use crate::evaluate::{self, ClientScore, Scores};
 use crate::network::Joins;
-use crate::run::{Outcome, PrivacyFigures, RunError, Unwatched};
+use crate::run::{Named, Outcome, PrivacyFigures, RunError, Unwatched};
 
 impl Simulation<'_> {
     /// Everyone's final figures, once training is over and final heads are fitted.
@@ -47,6 +47,7 @@ impl Simulation<'_> {
             .shared_head()
             .map_or_else(Scores::default, |w| evaluate::shared(&self.seen().newcomers, &representation, w));
         let outcome = Outcome {
+            named: Named::default(),
             rounds: self.rows,
             scores,
             clients,

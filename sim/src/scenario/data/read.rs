@@ -13,8 +13,6 @@ use crate::data::synthetic::{HeadNorm, LinearRegression};
 use crate::data::watch::windows::DECIMATIONS;
 use crate::data::watch::{self, Validation, WatchSettings};
 
-/// Kinds with a `scale`: tables, of columns with units of their own.
-const SCALED: [&str; 2] = ["npz", "csv"];
 /// Kinds without a `[split]`: what tests is made, too.
 const MADE: [&str; 4] =
     ["linear-regression", "low-rank-regression", "spiked-covariance", "stochastic-block-model"];
@@ -43,14 +41,6 @@ pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSecti
     ];
     let (word, read) = section.choice("kind", None, &kinds.map(|(word, read)| (word, (word, read))))?;
     let data = read(section, split)?;
-    let campaigns = matches!(section.word("scale"), Some("none" | "fleet"));
-    if section.has("scale") && !campaigns && !SCALED.contains(&word) {
-        let message = format!(
-            "the values of kind = {word:?} have one unit, or are scaled when they are read; allowed here: \"none\", \"fleet\"; \
-             kinds with more: {SCALED:?}"
-        );
-        return Err(section.problem("scale", message));
-    }
     section.finish()?;
     if let Some(key) = split.first_key().filter(|_| MADE.contains(&word)) {
         let cut: Vec<&str> =
