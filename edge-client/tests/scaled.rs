@@ -70,8 +70,11 @@ impl SampleSource for Passes<'_> {
     }
 }
 
-/// Rows of a device's sums as numbers: exponent, sum, sum of squares.
-fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<(i32, i128, i128)>), DeclineReason> {
+/// A feature's exponent, sum and sum of squares.
+type Row = (i32, i128, i128);
+
+/// Samples used and skipped, and the rows that a device sends.
+fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<Row>), DeclineReason> {
     let mut all = Vec::new();
     let mut counts = (0, 0);
     for (first, count) in [(0u16, 3u16), (3, 2)] {

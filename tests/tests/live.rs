@@ -152,15 +152,22 @@ async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
     let simulated = fedspan_sim::run::Job::prepare(&scenario, scenario.seed).expect("a job");
     let outcome = simulated.run(&mut fedspan_sim::run::Unwatched).expect("a run");
     let scale = outcome.scale.expect("found");
-    let npy = std::fs::read(to.join("scale.npy")).expect("scale.npy");
-    let header = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
-    let (values, _) = npy[header..].as_chunks::<8>();
-    let exported: Vec<f64> = values.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    let read = |name: &str| -> Vec<f64> {
+        let npy = std::fs::read(to.join(name)).expect("an array");
+        let header = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+        let (values, _) = npy[header..].as_chunks::<8>();
+        values.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
+    };
+    let exported = read("scale.npy");
     let found: Vec<f64> = scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
     assert_eq!(exported, found);
+    let b = outcome.representation.expect("a representation");
+    let same =
+        read("representation.npy").iter().zip(b.transpose().iter()).all(|(a, b)| (a - b).abs() < 1e-12);
+    assert!(same && !b.is_empty());
     assert!(scale.factor().iter().all(|factor| *factor != 1.0));
     let model = std::fs::read(to.join("model.safetensors")).expect("model.safetensors");
-    assert!(String::from_utf8_lossy(&model[..400]).contains("1.scale"));
+    assert!(String::from_utf8_lossy(&model).contains("1.scale"));
 }
 
 /// Devices whose head depends on every round that they have computed, also in vain.
