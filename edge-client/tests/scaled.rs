@@ -312,3 +312,36 @@ fn capabilities_say_what_is_there() {
     assert!(capabilities.tensors >= 2 && capabilities.total_elements as usize >= D * K + 2 * D);
     assert!(capabilities.tensor_elements as usize >= COLUMNS * D.div_ceil(2));
 }
+
+/// The sums are a device's own means: what may not leave without noise does not leave so, whoever asks. A scale from elsewhere
+/// is taken.
+#[cfg(feature = "privacy")]
+#[test]
+fn a_device_with_noise_sends_no_sums() {
+    use fedspan_client::Mechanism;
+    use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, Seed, Settings};
+
+    struct Noise(Settings);
+
+    impl Mechanism for Noise {
+        fn settings(&self) -> Option<Settings> {
+            Some(self.0)
+        }
+
+        fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+            Err(NoEntropy)
+        }
+    }
+
+    let multiplier = NoiseMultiplier::from_square(1 << 16).unwrap();
+    let settings = Settings::new(multiplier, 1 << 40, 100, 5000).unwrap();
+    let private = Linear::private(Workspace::<D, K>::new(), Noise(settings)).unwrap();
+    let mut model = Scaled::new(private, [0.0; VALUES]).unwrap();
+    let capabilities = model.capabilities();
+    assert_eq!(capabilities.tasks & sums_round(0, 1).task.bit(), 0);
+    assert_eq!(capabilities.roles & Role::FeatureSums.bit(), 0);
+    assert_ne!(capabilities.roles & Role::Scale.bit(), 0);
+    assert_eq!(model.open(&sums_round(0, 1)), Err(DeclineReason::Task));
+    let fit = Wire::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } };
+    assert_eq!(model.open(&round(fit, true)), Ok(()));
+}
