@@ -44,7 +44,7 @@ fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
     let found = inspect(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
     let kept = "settings that the campaign began with and the file does not say: seed = 8, data.outputs = 2, model.init = \"power\", \
-                model.power_iterations = 2, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
+                model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
                 \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
     assert!(found.seen.iter().any(|line| line.starts_with(kept)), "{found:?}");
     let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();

@@ -12,11 +12,12 @@ pub(super) fn show(item: &Item) -> String {
     if item.is_table_like() && !item.is_value() { "a table".to_owned() } else { shortened(text, 60) }
 }
 
-/// The beginning of what is too long for a message.
+/// Text for a message of one line: the beginning of what is too long, and no line feeds.
 pub(super) fn shortened(text: &str, most: usize) -> String {
+    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     match text.char_indices().nth(most) {
-        None => text.to_owned(),
-        Some(_) => text.chars().take(most.saturating_sub(3)).chain("...".chars()).collect(),
+        None => line.collect(),
+        Some(_) => line.take(most.saturating_sub(3)).chain("...".chars()).collect(),
     }
 }
 
