@@ -127,9 +127,7 @@ impl Fleet {
         }
         // What is left after the check can be hidden.
         let init = fleet.model.init.clone().hidden().unwrap_or(Init::Random);
-        // Scores of ridges have no noise.
-        let algorithm = AlgorithmSection { ridge_labels: None, ..fleet.algorithm };
-        Ok(Self { model: ModelSection { init, ..fleet.model }, algorithm, ..fleet })
+        Ok(Self { model: ModelSection { init, ..fleet.model }, ..fleet })
     }
 
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
@@ -268,11 +266,13 @@ impl Fleet {
             patience: Some(PATIENCE),
             stop_change: self.stop_change,
         };
+        // Scores of ridges have no noise.
+        let ridge_labels = self.algorithm.ridge_labels.filter(|_| self.privacy.is_none());
         build_engine(
             settings,
             self.shape,
             &self.model,
-            &self.algorithm,
+            &AlgorithmSection { ridge_labels, ..self.algorithm },
             self.rule,
             self.participation,
             self.rounds.over_select,
