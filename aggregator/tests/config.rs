@@ -510,3 +510,52 @@ fn nothing_is_near_a_word_of_its_own() {
     assert_eq!(nearest("", &["fedrep"]), None);
     assert_eq!(nearest("x", &[]), None);
 }
+
+/// Keys, tables and lists within each other without end: one line, and no stack that overflows, neither in reading nor in what is left
+/// behind.
+#[test]
+fn absurd_nesting_is_refused_in_a_line() {
+    let long = "a.".repeat(20_000);
+    let chain = |depth: usize| format!("{}b", "a.".repeat(depth));
+    let nested = (0..79).fold("1".to_owned(), |inner, _| format!("{{ {} = {inner} }}", chain(78)));
+    for text in [
+        format!("{long}b = 1\n"),
+        format!("[{long}b]\nc = 1\n"),
+        format!("[[{long}b]]\nc = 1\n"),
+        format!("seed = {}\n", "[".repeat(100_000)),
+        format!("seed = {}1{}\n", "[".repeat(100_000), "]".repeat(100_000)),
+        format!("seed = {}\n", "{a=".repeat(100_000)),
+        format!("seed = {}1{}\n", "{a=".repeat(100_000), "}".repeat(100_000)),
+        format!("[{}]\n{} = {nested}\n", chain(78), chain(78)),
+        "a.".repeat(500_000),
+        "[".repeat(1_000_000),
+        "[a]\n".repeat(200_000),
+        "a = 1\n".repeat(200_000),
+        "\"".repeat(1_000_000),
+    ] {
+        let message = Fleet::parse("fleet.toml", &text).unwrap_err().to_string();
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.len() < 400, "{} characters", message.len());
+    }
+    for change in [
+        format!("{long}b=1"),
+        format!("{long}=1"),
+        format!("{}=1", ".".repeat(20_000)),
+        format!("seed={}", "[".repeat(100_000)),
+        format!("seed={}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+        "a".repeat(100_000),
+        format!("{}=1", "a".repeat(100_000)),
+        format!("{}=1", "é\"\n".repeat(100_000)),
+        format!("{}.b=1", "a".repeat(100_000)),
+    ] {
+        let source = Source::parse("s.toml", "seed = 1\n", std::slice::from_ref(&change));
+        let read = source.and_then(|source| {
+            let root = source.root();
+            root.integer("seed", None, 0..=9)?;
+            root.finish()
+        });
+        let message = read.unwrap_err().to_string();
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.len() < 400, "{} characters", message.len());
+    }
+}

@@ -1,8 +1,9 @@
 //! Scores models: every figure that a result file reports, and the baselines that need no rounds.
 
+mod baselines;
 pub mod ridge;
 
-use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::algorithm::{Scale, Tensor};
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
@@ -10,8 +11,12 @@ use fedspan_client::{Linear, Mechanism, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
+pub use baselines::{local_only, pooled, pooled_each};
+
+use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
+use crate::least_squares::Cut;
 use crate::network::{self, SimNetwork};
 
 /// The figures of one model on one data set. What does not apply is absent.
@@ -42,8 +47,8 @@ pub enum Wanted {
 /// One client's personal model and what it scores.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientScore {
-    /// The head, k x C.
-    pub head: Vec<f32>,
+    /// The head, k x C; of baselines on all features d x C.
+    pub head: Vec<f64>,
     /// `1/(2m) |residual|^2` on training data; NaN where no head could be fitted on the samples that are
     /// there.
     pub loss: f64,
@@ -51,6 +56,8 @@ pub struct ClientScore {
     pub accuracy: Option<f64>,
     /// On its test set; `None` without one, or for classification.
     pub test_mse: Option<f64>,
+    /// Directions that the fit has left out.
+    pub cut: Cut,
 }
 
 /// Fits every client's head on `b` (d x k, row-major) and scores it, as a device of this arithmetic does.
@@ -107,11 +114,12 @@ pub fn score<P: Mechanism>(
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
     let loss = mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0;
     ClientScore {
-        head: model.head().to_vec(),
+        head: model.head().iter().map(|weight| f64::from(*weight)).collect(),
         loss: if train.unanswered { f64::NAN } else { loss },
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
         accuracy: if classification { mean(test.right as f64, client.test.len()) } else { None },
         test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
+        cut: Cut::default(),
     }
 }
 
@@ -121,6 +129,14 @@ pub fn on_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientSco
     match task {
         SimTask::Linear(model) => score(model, client, shape),
         SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Scaled(scaled) => {
+            let scale = scaled.scale().and_then(|scale| {
+                let (shift, factor) = scale.split_at_checked(shape.features)?;
+                Scale::new(shift.to_vec(), factor.to_vec())
+            });
+            let seen = scale.map(|scale| scaled_client(client, &scale));
+            on_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
+        }
     }
 }
 
@@ -134,11 +150,12 @@ pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> Cl
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
     let head = shape.range(shape.layers() - 1..shape.layers());
     ClientScore {
-        head: parameters.get(head).unwrap_or_default().to_vec(),
+        head: parameters.get(head).unwrap_or_default().iter().map(|weight| f64::from(*weight)).collect(),
         loss: mean(train.loss, train.count).unwrap_or(0.0),
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
         accuracy: mean(test.right as f64, test.count),
         test_mse: None,
+        cut: Cut::default(),
     }
 }
 
@@ -151,7 +168,7 @@ pub fn with_networks(
     shared: &[Tensor],
     tuning: Option<(HeadSolve, u32)>,
 ) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => {
             let scored = network.scored(shared, &client.train);
             let scored = match tuning {
@@ -160,7 +177,7 @@ pub fn with_networks(
             };
             with_network(network, &scored, client)
         }
-        SimTask::Linear(_) => ClientScore::default(),
+        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
 }
@@ -168,9 +185,9 @@ pub fn with_networks(
 /// Scores every client with what its device has. Clients in parallel, results in order.
 #[must_use]
 pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => with_network(network, network.own(), client),
-        SimTask::Linear(_) => ClientScore::default(),
+        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
 }
@@ -306,46 +323,6 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
         )
         .collect();
     average(&each)
-}
-
-/// Each client alone: least squares on all features. Nobody is scored where there are no targets.
-#[must_use]
-pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec<ClientScore> {
-    if !dataset.has_targets() {
-        return Vec::new();
-    }
-    let d = dataset.features;
-    personal(clients, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head, Numeric::F32)
-}
-
-/// One model of all clients' samples in one place, each sample of `extra` counting `weight` times; scored
-/// on `scored`. There is none without targets.
-#[must_use]
-pub fn pooled(
-    dataset: &Dataset,
-    extra: &[Client],
-    weight: usize,
-    scored: &[Client],
-    head: HeadSolve,
-) -> Scores {
-    if !dataset.has_targets() {
-        return Scores::default();
-    }
-    let mut all = Set::empty(dataset.classification);
-    for client in &dataset.clients {
-        all.append(&client.train);
-    }
-    for client in extra {
-        for _ in 0..weight {
-            all.append(&client.train);
-        }
-    }
-    let d = dataset.features;
-    let one = [Client::new(all, Set::empty(dataset.classification))];
-    let fitted = personal(&one, &to_f32(&Matrix::identity(d, d)), shape_of(dataset, d), head, Numeric::F32);
-    let Some(model) = fitted.first() else { return Scores::default() };
-    let scores = direct(scored, &model.head, dataset.outputs);
-    if model.loss.is_nan() { Scores { loss: Some(f64::NAN), ..scores } } else { scores }
 }
 
 /// Sizes of a linear model of width `width` on a data set.

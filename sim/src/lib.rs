@@ -5,7 +5,7 @@
 //! virtual: what is simulated is what is flashed.
 //!
 //! [`scenario`] reads what to do; [`data`] makes or reads samples; [`fleet`] holds the devices; [`run`] is
-//! the loop; [`evaluate`] scores models; [`report`] writes results; [`demo`] is the run without arguments;
+//! the loop; [`evaluate`] scores models, [`least_squares`] solves the baselines; [`report`] writes results; [`demo`] is the run without arguments;
 //! [`device`] is one virtual device for a real server; [`live`] is a fleet of them in real time, [`emulate`] one of
 //! emulated boards; [`speedup`] compares schedules of participation, [`theory`] says what they should gain; [`byzantine`] compares
 //! rules of aggregation under attack; [`dropout`] measures campaigns whose devices do not answer; [`cli`] is the program.
@@ -23,6 +23,7 @@ pub mod emulate;
 pub mod encoder;
 pub mod evaluate;
 pub mod fleet;
+pub mod least_squares;
 pub mod live;
 pub mod network;
 pub mod noise;

@@ -3,21 +3,24 @@
 mod attack;
 mod data;
 mod fleet;
+mod scale;
 
 pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
 use data::read_data;
-pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
+pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
+use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::{
-    AlgorithmName, AlgorithmSection, Init, ModelSection, ParticipationSection, PrivacySection, Problem, Said,
-    Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_schedule,
-    read_aggregation, read_algorithm, read_bounds, read_model, read_participation, read_privacy, read_stop,
+    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection,
+    Problem, Said, Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale,
+    check_schedule, read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
 };
 use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Pattern, Reading, Speed};
+use scale::read_scale;
 
 use crate::data::{DataError, Dataset};
 
@@ -185,10 +188,16 @@ pub struct Scenario {
     pub evaluate_every: u32,
     /// Where samples come from.
     pub data: DataSection,
+    /// The scale of the devices' samples.
+    pub scale: ScaleSource,
     /// The model.
     pub model: ModelSection,
+    /// Whether the file has a network beside a linear model, for methods that need one.
+    pub network_beside: bool,
     /// The algorithm.
     pub algorithm: AlgorithmSection,
+    /// Step sizes that a run measures first.
+    pub measured: MeasuredSteps,
     /// How the updates of a round become one.
     pub rule: Rule,
     /// Largest Frobenius norm of an update.
@@ -228,17 +237,21 @@ impl Scenario {
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
-        let model = read_model(&root.section("model")?)?;
-        let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
+        let (model, algorithm, measured) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
+        let data = root.section("data")?;
+        let scale = read_scale(&data)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
-            data: read_data(&root.section("data")?, &root.section("split")?)?,
+            data: read_data(&data, &root.section("split")?)?,
+            scale,
             model,
+            network_beside: root.section("model")?.has("network"),
             algorithm,
+            measured,
             rule,
             norm,
             samples,
@@ -293,6 +306,7 @@ impl Scenario {
             return Err(root.section("stop")?.problem("accuracy", message));
         }
         let data = root.section("data")?;
+        check_scale(&self.scale, self.rule, self.privacy.is_some(), &data)?;
         self.data.check(self.seed).map_err(|message| data.problem("clients", message))?;
         let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
         if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
@@ -305,7 +319,8 @@ impl Scenario {
                            \"spiked-covariance\" or \"stochastic-block-model\"";
             return Err(model.problem("init", message));
         }
-        if let Some(d) = self.data.features()
+        // A network may be wider than what it sees.
+        if let Some(d) = self.data.features().filter(|_| self.model.network.is_none())
             && self.model.k > d
         {
             let message =
@@ -430,17 +445,25 @@ impl Scenario {
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        let dataset = self.data.dataset(&self.name, seed)?;
+        let given = matches!(self.model.init, Init::Npy(_));
+        let dataset = self.data.dataset(&self.name, seed, given)?.without_idle();
         // Layers of a network have biases.
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }
 
-    /// Checks that nobody attacks: real devices and boards do as they are built.
+    /// Checks that nobody attacks, and that step sizes are known: real devices and boards do as they are built and told.
     ///
     /// # Errors
     /// [`Attacked`].
     pub fn check_honest(&self) -> Result<(), Attacked> {
-        if self.attack.is_some() { Err(Attacked { name: self.name.clone() }) } else { Ok(()) }
+        let what = if self.attack.is_some() {
+            "devices that attack are simulated only: set attack.kind = \"none\", or use `run`, `compare` or `byzantine`"
+        } else if self.measured != MeasuredSteps::default() {
+            "step sizes are measured in simulations only: set algorithm.step_size to a number, or use `run` or `compare`"
+        } else {
+            return Ok(());
+        };
+        Err(Attacked { name: self.name.clone(), what })
     }
 
     /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.

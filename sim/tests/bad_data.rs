@@ -259,8 +259,10 @@ proptest! {
         let file = here.join("damaged.npz");
         std::fs::write(&file, damaged(&std::fs::read(&whole).unwrap(), cut, &flips)).unwrap();
         let bytes = std::fs::read(&file).unwrap();
-        let _ = npz::dataset(&bytes, "damaged.npz", false);
-        let _ = npz::dataset(&bytes, "damaged.npz", true);
+        for classification in [false, true] {
+            let arrays = npz::Arrays { classification, ..npz::Arrays::default() };
+            let _ = npz::table(&bytes, "damaged.npz", &arrays);
+        }
         let _ = npz::read_matrix(file.to_str().unwrap(), 5);
     }
 
@@ -297,15 +299,17 @@ proptest! {
         let whole = "who,a,b,y\n1,2,3,4\n1,0.5,-3,2\n2,1e3,0,7\n";
         let bytes = damaged(whole.as_bytes(), cut, &flips);
         let columns = Columns {
-            client: "who".to_owned(),
+            client: Some("who".to_owned()),
             target: "y".to_owned(),
             features: vec!["a".to_owned(), "b".to_owned()],
             classification: false,
+            delimiter: None,
+            decimal: None,
+            not_missing: Vec::new(),
         };
-        if let Ok((data, _)) = table::parse(&bytes, "damaged.csv", &columns) {
-            for client in &data.clients {
-                prop_assert!(client.train.x.iter().all(|value| value.is_finite()));
-            }
+        if let Ok(table) = table::parse(&bytes, "damaged.csv", &columns) {
+            prop_assert!(table.x.iter().all(|value| value.is_finite()));
+            prop_assert_eq!(table.x.len(), table.rows() * 2);
         }
     }
 }

@@ -137,3 +137,185 @@ fn a_cell_is_over_all_values_of_a_key() {
     assert_eq!(row("lg-fedavg").matches("+-").count(), 2, "{shown}");
     assert!(!shown.contains("fold"), "{shown}");
 }
+
+/// Fifteen speakers with ten features and twelve vowels each, as a table.
+fn write_speakers(place: &std::path::Path) {
+    let mut table = String::from("speaker,vowel");
+    (0..10).for_each(|j| table += &format!(",f{j}"));
+    let (centres, noise) = (common::numbers(120, 1), common::numbers(15 * 12 * 8 * 10, 2));
+    let mut noise = noise.chunks(10);
+    for speaker in 0..15 {
+        for take in 0..8 * 12 {
+            let vowel = take % 12;
+            table += &format!("\ns{speaker},v{vowel}");
+            for (j, noise) in noise.next().unwrap().iter().enumerate() {
+                table += &format!(",{:.4}", 2.0 * centres[vowel * 10 + j] + 0.4 * noise);
+            }
+        }
+    }
+    std::fs::write(place.join("speakers.csv"), table).unwrap();
+    let scenario = "[data]\nkind = \"csv\"\npath = \"speakers.csv\"\nclient = \"speaker\"\ntarget = \"vowel\"\n\
+                    task = \"classes\"\n\
+                    features = [\"f0\", \"f1\", \"f2\", \"f3\", \"f4\", \"f5\", \"f6\", \"f7\", \"f8\", \"f9\"]\n\
+                    [split]\nholdout_users = 3\n[model]\nk = 5\n\
+                    [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.1\n";
+    std::fs::write(place.join("speakers.toml"), scenario).unwrap();
+}
+
+/// More classes than features: every method there is, on a linear model or on a network, in one table.
+#[test]
+fn all_methods_run_on_a_table_of_many_classes() {
+    let place = directory("comparisons-speakers");
+    write_speakers(&place);
+    let ran = program(&place, &["compare", "speakers.toml", "--algorithms", "all"]);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let shown = text(&ran);
+    let after = shown.split("came after training").next().unwrap();
+    for name in [
+        "fedrep",
+        "gd-gd",
+        "fedavg",
+        "local-only",
+        "pooled",
+        "fedper",
+        "fedprox",
+        "scaffold",
+        "lg-fedavg",
+        "perfedavg",
+        "perfedavg-hf",
+        "ditto",
+        "apfl",
+        "l2gd",
+        "fed-mtl",
+    ] {
+        let row = after.lines().find(|line| line.split_whitespace().next() == Some(name));
+        assert!(row.is_some_and(|row| row.contains('.')), "{name}: {shown}");
+    }
+    assert!(shown.contains("networks of one hidden layer of 32"), "{shown}");
+    assert!(!shown.contains("hidden="), "labels are those of the algorithms: {shown}");
+    // The network of the file, and its steps, for the methods that need one; the linear model for the others.
+    let beside = [
+        "--set",
+        "model.network.hidden=[64, 7]",
+        "--set",
+        "algorithm.network.step_size=0.05",
+        "--set",
+        "algorithm.ditto.pull=0.5",
+    ];
+    let words = ["compare", "speakers.toml", "--algorithms", "fedrep,ditto,fedavg+ft", "--out", "beside"];
+    let ran = program(&place, &[&words[..], &beside].concat());
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    assert!(!text(&ran).contains("one hidden layer"), "{}", text(&ran));
+    assert!(place.join("beside/speakers-name=-ditto-/model/layer-2.npy").exists());
+    assert!(place.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
+}
+
+/// A method without the model that it needs says which.
+#[test]
+fn methods_say_what_they_need() {
+    let place = directory("comparisons-needs");
+    write_speakers(&place);
+    for (words, says) in [
+        (
+            &["run", "speakers.toml", "--set", "algorithm.name=\"fedper\""][..],
+            &["needs a network", "mlp", "hidden"][..],
+        ),
+        (&["run", "speakers.toml", "--set", "algorithm.name=\"rolora\""], &["needs an adapter", "rank"]),
+        (
+            &["compare", "digits-network", "--algorithms", "fedrep,pooled"],
+            &["\"pooled\" needs a linear model"],
+        ),
+        (&["compare", "linear", "--algorithms", "fedrep,fedper"], &["tells classes apart"]),
+        (
+            &[
+                "run",
+                "speakers.toml",
+                "--set",
+                "model.network.hidden=[0]",
+                "--set",
+                "algorithm.name=\"fedrep\"",
+            ],
+            &["model.network.hidden", "1 to 4096"],
+        ),
+        (
+            &[
+                "run",
+                "speakers.toml",
+                "--set",
+                "model.network.hidden=[8]",
+                "--set",
+                "algorithm.network.pull=1",
+            ],
+            &["algorithm.network.pull", "unknown key"],
+        ),
+    ] {
+        let ran = program(&place, words);
+        assert_eq!(code(&ran), 2, "{words:?}: {}", errors(&ran));
+        for part in says {
+            assert!(errors(&ran).contains(part), "{words:?}: {}", errors(&ran));
+        }
+    }
+}
+
+/// One run that diverges leaves a note, and the others their figures.
+#[test]
+fn a_run_that_stops_does_not_end_the_others() {
+    let place = directory("comparisons-stopped");
+    write_speakers(&place);
+    let words =
+        ["compare", "speakers.toml", "--algorithms", "gd-gd,local-only", "--set", "algorithm.step_size=1e6"];
+    let ran = program(&place, &[&words[..], &["--set", "algorithm.rounds=20"]].concat());
+    assert_eq!(code(&ran), 1, "{}", errors(&ran));
+    let shown = text(&ran);
+    assert!(shown.contains("1 of 1 seeds stopped") && shown.contains("local-only"), "{shown}");
+    assert!(
+        shown.lines().any(|line| line.trim_start().starts_with("local-only") && line.contains('.')),
+        "{shown}"
+    );
+}
+
+/// Networks are as wide as one likes, on tables and on recordings.
+#[test]
+fn networks_may_be_wider_than_their_samples() {
+    let place = directory("comparisons-wide");
+    write_speakers(&place);
+    let network = [
+        "--set",
+        "model={ kind = \"mlp\", hidden = [32] }",
+        "--set",
+        "algorithm={ name = \"fedper\", rounds = 1 }",
+    ];
+    for words in [
+        &["run", "watch-network", "--set", "model.hidden=[64]", "--set", "algorithm.rounds=1"][..],
+        &[
+            "run",
+            "watch-signal",
+            "--set",
+            "model={ kind = \"mlp\", hidden = [700] }",
+            "--set",
+            "algorithm.rounds=1",
+        ],
+        &["run", "digits-network", "--set", "model.hidden=[128]", "--set", "algorithm.rounds=1"],
+        &[&["run", "speakers.toml"][..], &network].concat(),
+    ] {
+        let ran = program(&place, words);
+        assert_eq!(code(&ran), 0, "{words:?}: {}", errors(&ran));
+    }
+}
+
+#[test]
+fn scenarios_of_either_model_are_compared_by_the_same_methods() {
+    let place = directory("comparisons-either");
+    let words =
+        ["compare", "demo", "watch-network", "--algorithms", "fedrep,fedper", "--set", "algorithm.rounds=2"];
+    let ran = program(&place, &words);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    for name in ["fedrep", "fedper"] {
+        let shown = text(&ran);
+        let row = shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        assert!(
+            row.split_whitespace().skip(1).all(|cell| cell.contains('.')),
+            "a figure in each column: {shown}"
+        );
+    }
+}

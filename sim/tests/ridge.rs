@@ -26,8 +26,8 @@ fn outcome(changes: &[&str]) -> Outcome {
     run(&scenario(DIGITS, changes), 5, &mut Unwatched).unwrap()
 }
 
-fn heads(outcome: &Outcome) -> Vec<Vec<u32>> {
-    let bits = |head: &Vec<f32>| head.iter().map(|weight| weight.to_bits()).collect();
+fn heads(outcome: &Outcome) -> Vec<Vec<u64>> {
+    let bits = |head: &Vec<f64>| head.iter().map(|weight| weight.to_bits()).collect();
     outcome.newcomers.iter().map(|client| bits(&client.head)).collect()
 }
 

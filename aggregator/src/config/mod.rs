@@ -3,6 +3,9 @@
 
 mod aggregation;
 mod build;
+mod depth;
+mod either;
+mod file;
 mod fingerprint;
 mod fleet;
 mod limits;
@@ -13,6 +16,7 @@ mod power;
 mod privacy;
 mod reader;
 mod said;
+mod scale;
 mod sections;
 mod security;
 mod source;
@@ -21,6 +25,8 @@ mod words;
 
 pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
+pub use either::read_either;
+pub use file::{other_than_a_file, read_file};
 pub use fingerprint::{Mismatch, Resumed, difference};
 pub use fleet::Fleet;
 pub use limits::{Limits, RoundsSection};
@@ -31,7 +37,8 @@ pub use power::PowerSection;
 pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
 pub use reader::Section;
 pub use said::Said;
-pub use sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
+pub use scale::check_scale;
+pub use sections::{AlgorithmSection, Init, MeasuredSteps, ModelSection, read_algorithm, read_model};
 pub use security::Security;
 pub use source::{Problem, Source};
 pub use stop::{StopSection, check_change, read_server_stop, read_stop};

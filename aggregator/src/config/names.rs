@@ -112,6 +112,25 @@ impl AlgorithmName {
         })
     }
 
+    /// Names of the methods that need a network: there is no such thing on a linear model.
+    pub fn of_networks_alone() -> impl Iterator<Item = &'static str> {
+        let alone = |name: &Self| name.on_a_network().is_some() && !name.is_for_linear_models();
+        ALGORITHMS.iter().filter(move |(_, name, _)| alone(name)).map(|(word, _, _)| *word)
+    }
+
+    /// Whether a name as it stands in a file is that of a method that needs a network; all names that end with `+ft` are.
+    #[must_use]
+    pub fn needs_network(word: &str) -> bool {
+        let tuned = word.strip_suffix(TUNED).and_then(Self::named);
+        tuned.is_some_and(|name| name.on_a_network().is_some())
+            || Self::of_networks_alone().any(|name| name == word)
+    }
+
+    /// The algorithm of that name, whatever model it is for.
+    fn named(word: &str) -> Option<Self> {
+        ALGORITHMS.iter().find(|(known, _, _)| *known == word).map(|(_, name, _)| *name)
+    }
+
     /// Names and algorithms for a network.
     pub(super) fn of_networks(network: &NetworkModel) -> impl Iterator<Item = (&'static str, Self)> {
         named(move |name| name.of_network(network))
@@ -178,5 +197,20 @@ pub(super) fn read_name(
     let words: Vec<(String, (AlgorithmName, bool))> = plain.chain(tuned).collect();
     let words: Vec<(&str, (AlgorithmName, bool))> =
         words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
-    section.choice("name", None, &words)
+    section.choice("name", None, &words).map_err(|problem| {
+        let Some(word) = section.word("name") else { return problem };
+        let needs = match model.network {
+            None if AlgorithmName::needs_network(word) => {
+                "a network: add model.kind = \"mlp\" and model.hidden = [32], or beside the linear model model.network.hidden = [32]"
+            }
+            _ if AlgorithmName::named(word).is_some_and(AlgorithmName::is_for_adapters) => {
+                "an adapter: add model.kind = \"lora-mlp\", model.rank and model.width, or \"lora-linear\" and model.rank"
+            }
+            _ if AlgorithmName::named(word).is_some_and(AlgorithmName::is_for_linear_models) => {
+                "a linear model: add model.kind = \"linear\" and model.k"
+            }
+            _ => return problem,
+        };
+        section.problem("name", format!("{word:?} needs {needs}"))
+    })
 }

@@ -123,11 +123,12 @@ pub fn check_schedule(
     }
 }
 
-/// Reads the kind of model, and the layers of a network; of a linear model nothing else has been read.
+/// Reads the kind of model, `default` where none stands there, and the layers of a network; of a linear model nothing else
+/// has been read.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
-pub(super) fn read_model_kind(section: &Section<'_>) -> Result<ModelKind, Problem> {
+pub(super) fn read_model_kind(section: &Section<'_>, default: &str) -> Result<ModelKind, Problem> {
     let kinds = [
         ("linear", Kind::Linear),
         ("mlp", Kind::Mlp),
@@ -137,7 +138,7 @@ pub(super) fn read_model_kind(section: &Section<'_>) -> Result<ModelKind, Proble
         ("lora-linear", Kind::LoraLinear),
     ];
     let network = |front, hidden| Ok(ModelKind::Network(NetworkModel { front, hidden }));
-    match section.choice("kind", Some("linear"), &kinds)? {
+    match section.choice("kind", Some(default), &kinds)? {
         Kind::Linear => Ok(ModelKind::Linear),
         Kind::LoraLinear => Ok(ModelKind::LinearAdapter),
         Kind::Mlp => {
@@ -206,13 +207,14 @@ fn read_widths<const N: usize>(
     }
 }
 
-/// Reads the keys of networks. What stands in a table of the method's own name is for this method alone, so that one file
-/// serves to compare several.
+/// Reads the keys of networks from `common`. What stands in a table of the method's own name, in `section`, is for this method
+/// alone, so that one file serves to compare several.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake, in the tables of other methods too.
 pub(super) fn read_network(
     section: &Section<'_>,
+    common: &Section<'_>,
     model: &NetworkModel,
     name: AlgorithmName,
     tuned: bool,
@@ -223,7 +225,7 @@ pub(super) fn read_network(
         table.finish()?;
     }
     let own = section.section(name.word())?;
-    let read = read_method(&own, Some(section), model, name, tuned)?;
+    let read = read_method(&own, Some(common), model, name, tuned)?;
     own.finish()?;
     Ok(read)
 }
@@ -250,6 +252,11 @@ fn read_method(
     let count = |key: &str, default: u64, range| {
         place(key).integer(key, Some(default), range).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
     };
+    if place("step_size").word("step_size") == Some("auto") {
+        let message = "found \"auto\", which is measured for linear models, whose curvature is that of their samples; allowed for \
+                       networks: a number from 0 to 1000000, by default 0.1";
+        return Err(place("step_size").problem("step_size", message));
+    }
     // Control variates are made for plain steps.
     let momentum = if name == AlgorithmName::Scaffold { 0.0 } else { 0.5 };
     let descent = Descent {

@@ -137,7 +137,12 @@ pub struct AlgorithmSection {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
-    let adapter = match read_model_kind(section)? {
+    read_model_of(section, "linear")
+}
+
+/// Reads `[model]`, of this kind where none stands there.
+pub(super) fn read_model_of(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
+    let adapter = match read_model_kind(section, default)? {
         ModelKind::Network(network) => {
             let base = match network.is_adapted() {
                 true => section.optional_string("base", "a directory with layer-0.npy and so on")?,
@@ -181,27 +186,73 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
 /// [`Problem`] for the first mistake.
 pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
     let (name, tuned) = read_name(section, model)?;
-    let network = model.network.as_ref().map(|network| read_network(section, network, name, tuned));
-    let network = network.transpose()?;
-    let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
-    let steps = name.is_federated() && power.is_none();
-    if let Some(network) = network {
-        return read_rest(section, name, network);
+    match &model.network {
+        None => Ok(read_linear(section, name, true, false)?.0),
+        Some(network) => {
+            let network = read_network(section, section, network, name, tuned)?;
+            read_rest(section, name, network)
+        }
     }
+}
+
+/// Step sizes that are measured on samples, of which a server has none; they are 0 in the section.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeasuredSteps {
+    /// That of the representation.
+    pub step_size: bool,
+    /// That of heads.
+    pub head_step_size: bool,
+}
+
+/// The word of a step size that is measured.
+const AUTO: &str = "auto";
+
+/// Reads a step size; whether it is to be measured, where that is allowed.
+fn read_step(
+    section: &Section<'_>,
+    key: &str,
+    default: Option<f64>,
+    measured: bool,
+) -> Result<(f64, bool), Problem> {
+    match section.word(key) {
+        Some(AUTO) if measured => section.string(key, None, AUTO).map(|_| (0.0, true)),
+        Some(AUTO) => {
+            let message = "found \"auto\", which is measured on the samples of simulated clients; allowed here: a number from 0 to \
+                           1000000";
+            Err(section.problem(key, message))
+        }
+        _ => section.number(key, default, 0.0..=1e6).map(|step| (step, false)),
+    }
+}
+
+/// Reads what algorithms on linear models have. Where it does not `run`, nothing is required. Step sizes may be `measured`.
+pub(super) fn read_linear(
+    section: &Section<'_>,
+    name: AlgorithmName,
+    run: bool,
+    measured: bool,
+) -> Result<(AlgorithmSection, MeasuredSteps), Problem> {
+    let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
+    let steps = run && name.is_federated() && power.is_none();
     let rounds = match power {
         Some(power) => power.rounds(),
         None => section.integer("rounds", (!steps).then_some(0), u64::from(steps)..=10_000_000)?,
     };
     // FFA-LoRA takes none.
     let default_step = if steps && name != AlgorithmName::FfaLora { None } else { Some(0.0) };
-    let step_size = section.number("step_size", default_step, 0.0..=1e6)?;
+    let measured = measured && name.is_federated() && name != AlgorithmName::FedPower;
+    let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
     let labels = section.integer("labels_per_class", Some(1), 1..=65_535)?;
     let default_head = if name == AlgorithmName::GdGd { "gradient" } else { "least-squares" };
     let gradient =
         section.choice("head", Some(default_head), &[("least-squares", false), ("gradient", true)])?;
-    let head_step_size = section.number("head_step_size", Some(step_size), 0.0..=1e6)?;
+    let (head_step_size, head_auto) = match section.has("head_step_size") {
+        true => read_step(section, "head_step_size", None, measured)?,
+        false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, auto),
+    };
+    let measured = MeasuredSteps { step_size: auto, head_step_size: head_auto };
     let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weighting = read_weighting(section)?;
@@ -227,7 +278,7 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
     } else {
         HeadSolve::LeastSquares { ridge: narrow(ridge) }
     };
-    Ok(AlgorithmSection {
+    let section = AlgorithmSection {
         name,
         rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
         step_size,
@@ -246,11 +297,12 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
         numeric,
         power,
         network: None,
-    })
+    };
+    Ok((section, measured))
 }
 
 /// What algorithms on networks have in common with others.
-fn read_rest(
+pub(super) fn read_rest(
     section: &Section<'_>,
     name: AlgorithmName,
     network: NetworkSection,

@@ -42,7 +42,7 @@ impl Engine {
                 let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
                 round.judge(device, update, bound, |tensors| match ridge {
                     Some(ridge) => ridge.admits(update.samples, tensors),
-                    None => algorithm.admits(tensors),
+                    None => algorithm.admits(update.samples, tensors),
                 })
             }
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,

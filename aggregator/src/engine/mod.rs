@@ -38,6 +38,7 @@ pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 pub use round::{OpenRound, Opening, Update};
 
 use crate::aggregate::MAGNITUDE_MAX;
+use crate::algorithm::scale::{FleetScale, Scale, ScaleSource, Scaled};
 use crate::algorithm::{Algorithm, Request, Tensor};
 use crate::linalg::Matrix;
 use crate::privacy::{Account, Ledger};
@@ -137,6 +138,23 @@ impl Engine {
         }
     }
 
+    /// The same campaign, whose devices have `features` features and scale them. A fleet's scale is found first.
+    #[must_use]
+    pub fn with_scale(self, source: &ScaleSource, features: usize) -> Self {
+        let scale = match source {
+            ScaleSource::None => return self,
+            ScaleSource::Fleet => Scale::identity(features),
+            ScaleSource::Given(scale) => scale.clone(),
+        };
+        let start: Option<Box<dyn Algorithm>> = match source {
+            ScaleSource::Fleet => {
+                Some(Box::new(FleetScale::new(features, self.settings.samples.most, self.start)))
+            }
+            _ => self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>),
+        };
+        Self { start, algorithm: Box::new(Scaled::new(self.algorithm, scale)), ..self }
+    }
+
     /// The same with final heads that are fitted so.
     #[must_use]
     pub fn with_final_head(self, final_head: HeadSolve) -> Self {
@@ -177,13 +195,21 @@ impl Engine {
     /// The representation as it is now, d x k.
     #[must_use]
     pub fn representation(&self) -> &Matrix {
-        self.current().representation()
+        self.shown().representation()
+    }
+
+    /// The scale of the devices' samples, where they have one and it is known.
+    #[must_use]
+    pub fn scale(&self) -> Option<Scale> {
+        self.current().scale()
     }
 
     /// What devices fit their heads on, as it is now: the representation, or the layers of a network that travel.
+    /// Without the scale.
     #[must_use]
     pub fn tensors(&self) -> Vec<Tensor> {
-        self.current().fit_request(self.final_head()).tensors
+        let tensors = self.shown().fit_request(self.final_head()).tensors;
+        tensors.into_iter().filter(|tensor| tensor.role != Role::Scale).collect()
     }
 
     /// The shared head, where there is one.
@@ -306,6 +332,11 @@ impl Engine {
             _ => None,
         });
         gone.min().map(|since| since.saturating_add(self.settings.absence))
+    }
+
+    /// What has the representation: the start, unless it finds none.
+    fn shown(&self) -> &dyn Algorithm {
+        self.start.as_ref().filter(|start| start.basis().is_some()).unwrap_or(&self.algorithm).as_ref()
     }
 
     fn current(&self) -> &dyn Algorithm {

@@ -183,15 +183,19 @@ impl Engine {
         self.open = Some(open);
     }
 
-    /// The representation of a finished start becomes the algorithm's.
+    /// The representation of a finished start becomes the algorithm's, and so does its scale.
     pub(super) fn hand_over(&mut self) {
         if let Some(start) = self.start.take() {
-            let mut state = self.algorithm.state();
-            let basis = start.representation();
-            for (place, value) in state.iter_mut().zip(basis.iter()) {
-                *place = *value;
+            if let Some(basis) = start.basis() {
+                let mut state = self.algorithm.state();
+                for (place, value) in state.iter_mut().zip(basis.iter()) {
+                    *place = *value;
+                }
+                self.algorithm.restore(&state);
             }
-            self.algorithm.restore(&state);
+            if let Some(scale) = start.scale() {
+                self.algorithm.set_scale(&scale);
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ pub fn coordinator(state: &Path) -> Coordinator {
 fn kept_or_not(state: &Path, journal: Option<u64>) -> Coordinator {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
     let store = Store::open(&fleet.state, SysRng).unwrap();
-    // As a server does.
+    // As a server does: it goes on under the defaults with which the campaign began.
     let fleet = match store.settings().unwrap() {
         Some(stored) => fleet.resumed(&stored).unwrap().fleet,
         None => fleet,

@@ -11,14 +11,14 @@
 //! cheap where a later sample shows that it was no constant. `f_i` is kept in `R` below the diagonal, in the first
 //! column of row `i`.
 
-use super::vector::{at, dot};
+use super::vector::{at, dot, exchange, from_mut, squares, subtract};
 use crate::memory::Eight;
 
 /// Least magnitude of a constant column.
 const SMALLEST: f32 = 1e-18;
 
-/// Largest quotient of another column's first value and the constant.
-const LARGEST_QUOTIENT: f32 = 1e18;
+/// Largest quotient of an entry and the constant's where directions are cut: lifts of columns do not reach farther.
+const LARGEST_QUOTIENT: f32 = 1e15;
 
 /// Deviations below this fraction of a column's size are roundings of its values: the column is taken for constant.
 /// Sixteen roundings of f32 (2^-20).
@@ -40,27 +40,25 @@ impl Constant {
     /// Looks for a constant column in the first `rows` rows of the first block: the last one there is, if another column
     /// is not constant. Notes in `r` (all zero, k x k) what the first row has.
     #[inline(never)]
-    pub fn find(r: &mut [f32], block: &mut [Eight], rows: usize) -> Self {
+    pub fn find(r: &mut [f32], block: &[Eight], rows: usize) -> Self {
         let k = block.len();
-        let (mut found, mut varies, mut most) = (None, false, 0.0f32);
+        let (mut found, mut varies) = (None, false);
         for (column, values) in block.iter().enumerate() {
             let [first, ..] = *values;
-            most = most.max(first.abs());
             if values.iter().take(rows).any(|value| *value != first) {
                 varies = true;
             } else if first.abs() >= SMALLEST {
                 found = u16::try_from(column).ok().map(|column| Self { column, value: first });
             }
         }
-        let fits = |found: &Self| varies && rows > 1 && most <= found.value.abs() * LARGEST_QUOTIENT;
-        let Some(found) = found.filter(fits) else { return Self::NONE };
-        found.change_places(block);
-        for ([first, ..], row) in block.iter().zip(r.chunks_exact_mut(k.max(1))).skip(1) {
-            if let Some(place) = row.first_mut() {
-                *place = *first;
+        let Some(found) = found.filter(|_| varies && rows > 1) else { return Self::NONE };
+        for (column, [first, ..]) in block.iter().enumerate().filter(|(column, _)| *column != found.column())
+        {
+            let place = if column == 0 { found.column() } else { column };
+            if let Some(kept) = r.get_mut(place * k) {
+                *kept = *first;
             }
         }
-        found.change_places(block);
         found
     }
 
@@ -91,6 +89,20 @@ impl Constant {
         }
     }
 
+    /// Undoes the operation where a ridge outweighs the constant: its row of the ridge would be longer than the columns.
+    pub fn give_up_under(&mut self, ridge: f32, r: &mut [f32], k: usize) {
+        if self.is_some() && ridge > self.value * self.value {
+            self.give_up(r, k);
+        }
+    }
+
+    /// Undoes the operation where the constant is nothing beside an entry of this size: it would be cut.
+    pub fn give_up_beside(&mut self, largest: f32, r: &mut [f32], k: usize) {
+        if self.is_some() && largest > at(r, 0) * LARGEST_QUOTIENT {
+            self.give_up(r, k);
+        }
+    }
+
     #[inline(never)]
     fn give_up(&mut self, r: &mut [f32], k: usize) {
         let quotient = at(r, 0) / self.value;
@@ -104,8 +116,15 @@ impl Constant {
     }
 
     /// Takes the columns of a block relative to the first sample.
-    #[inline(never)]
+    #[inline(always)]
     pub fn subtract(&self, r: &[f32], block: &mut [Eight]) {
+        if *self != Self::NONE {
+            self.change(r, block);
+        }
+    }
+
+    #[inline(never)]
+    fn change(&self, r: &[f32], block: &mut [Eight]) {
         self.change_places(block);
         let k = block.len();
         if let Some((column, others)) = block.split_first_mut().filter(|_| self.is_some()) {
@@ -120,8 +139,10 @@ impl Constant {
     }
 
     fn change_places(&self, block: &mut [Eight]) {
-        if self.column() < block.len() {
-            block.swap(0, self.column());
+        if let Some((first, others)) = block.split_first_mut()
+            && let Some(other) = self.column().checked_sub(1).and_then(|other| others.get_mut(other))
+        {
+            exchange(first, other);
         }
     }
 
@@ -131,9 +152,9 @@ impl Constant {
         let root = at(r, 0) / self.value;
         for i in (1..k).filter(|_| self.is_some()) {
             let size = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
-            let share = |row| at(r, row * k + i) / size;
+            let deviations = squares(r.get(k..).unwrap_or_default(), i, k);
             // Written so that a NaN does not deviate.
-            let deviates = size == 0.0 || (1..=i).map(share).map(|share| share * share).sum::<f32>() > 1.0;
+            let deviates = deviations > size * size || size * size == 0.0;
             if !deviates {
                 for row in 1..=i {
                     take(r, row * k + i);
@@ -146,21 +167,14 @@ impl Constant {
 
     /// Puts the weights of the columns as they came into `w` (k x c), from those of the columns of the finished `r`.
     pub fn restore_weights(&self, r: &[f32], w: &mut [f32], k: usize, c: usize) {
-        if self.is_some() {
-            let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
-            for (weights, row) in others.chunks_exact(c.max(1)).zip(r.chunks_exact(k.max(1)).skip(1)) {
-                let share = at(row, 0) / self.value;
-                for (own, weight) in own.iter_mut().zip(weights) {
-                    *own -= share * weight;
-                }
+        let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
+        for (i, weights) in others.chunks_exact_mut(c.max(1)).enumerate() {
+            if self.is_some() {
+                subtract(at(r, (i + 1) * k) / self.value, weights, own, 1);
             }
         }
-        if self.column > 0 {
-            let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
-            let other = others.chunks_exact_mut(c.max(1)).nth(self.column() - 1).unwrap_or_default();
-            for (own, other) in own.iter_mut().zip(other) {
-                core::mem::swap(own, other);
-            }
+        if let Some(other) = self.column().checked_sub(1) {
+            exchange(own, from_mut(others, other * c));
         }
     }
 
@@ -182,15 +196,19 @@ impl Constant {
         }
     }
 
-    /// As [`Self::restore_weights`] for a row of weights, with what [`Self::centre`] has put into `first`.
-    pub fn restore_row(&self, row: &mut [f32], first: &[f32]) {
-        if self.is_some()
-            && let Some(((own, others), first)) = row.split_first_mut().zip(first.get(1..))
-        {
-            *own -= dot(first, others, 1) / self.value;
+    /// As [`Self::restore_weights`] for the rows of directions, of which the first is that of all constant columns: they share
+    /// what the others owe to a constant. `first` comes from [`Self::centre`]; `factor` makes the first row's prediction
+    /// one.
+    pub fn restore_rows(&self, r: &mut [f32], first: &[f32], factor: f32, k: usize) {
+        if let Some((constants, rows)) = r.split_at_mut_checked(k).filter(|_| self.is_some()) {
+            for row in rows.chunks_exact_mut(k.max(1)) {
+                subtract(factor * dot(first, row, 1), constants, row, 1);
+            }
         }
-        if self.column() < row.len() {
-            row.swap(0, self.column());
+        for row in r.chunks_exact_mut(k.max(1)) {
+            if self.column() < row.len() {
+                row.swap(0, self.column());
+            }
         }
     }
 }

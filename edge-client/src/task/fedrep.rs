@@ -201,6 +201,7 @@ fn solve_triangular(
     let mut number = usage.samples;
     rows::end(parts, spare, constant, number);
     if ridge > 0.0 {
+        constant.give_up_under(ridge, parts.factor, parts.shape.width);
         // sqrt(m ridge) I below Z, zeros below Y: the same normal equations.
         let weight = sqrtf(ridge * count(usage));
         for row in 0..parts.shape.width {

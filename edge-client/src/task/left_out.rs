@@ -75,7 +75,8 @@ pub fn solve(
     Ok(true)
 }
 
-/// Twice k values of scratch, squared lengths of directions, counts of classes.
+/// Of the room of a block: twice k values of scratch, squared lengths of directions, counts of classes.
+#[inline(never)]
 fn split(room: &mut [f32], k: usize, c: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
     let (scratch, rest) = room.split_at_mut_checked(2 * k).unwrap_or_default();
     let (squares, rest) = rest.split_at_mut_checked(k).unwrap_or_default();

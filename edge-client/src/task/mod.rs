@@ -2,6 +2,7 @@
 //!
 //! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
 //! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg, RoLoRA and FedPower behind features.
+//! `Scaled` (a feature) wraps either of them: its samples are scaled as they are read.
 //! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
 
 mod fedrep;
@@ -24,6 +25,8 @@ mod ridge_scores;
 #[cfg(feature = "privacy")]
 mod rounded;
 mod rows;
+#[cfg(feature = "scale")]
+mod scaled;
 #[cfg(feature = "shared-head")]
 mod shared;
 mod start;
@@ -40,6 +43,8 @@ pub use linear::Linear;
 pub use network::{Batches, Network, add_gradient};
 #[cfg(feature = "power")]
 pub use power::PowerCounts;
+#[cfg(feature = "scale")]
+pub use scaled::{Scaled, scaled_values};
 
 /// How many samples a round used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -38,8 +38,9 @@ pub const SMALLEST: f64 = 1e-18;
 /// rank.
 pub fn lifts(z: &M) -> Vec<f64> {
     let longest = z.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
-    let lift = |by: f64| if (1.0..64.0).contains(&by) { by.exp2() } else { 1.0 };
-    z.column_iter().map(|column| lift((longest / column.norm()).log2().floor() - 4.0)).collect()
+    let lift = |by: f64| if (1.0..56.0).contains(&by) { by.exp2() } else { 1.0 };
+    let of = |norm: f64| if norm < SMALLEST { 1.0 } else { lift((longest / norm).log2().floor() - 4.0) };
+    z.column_iter().map(|column| of(column.norm())).collect()
 }
 
 /// The data error `e` that roundings over `m` samples and `k` columns amount to.

@@ -40,9 +40,10 @@ pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), Stop> 
     let mut entries: Vec<Entry> = Vec::new();
     let over = methods::over(what.over.as_deref())?;
     let words = methods::expand(&what.scenarios, &what.algorithms, &over, &options.changes)?;
-    for word in &words {
+    for word in &words.all {
         let (name, own) = (word.name.clone(), word.changes.clone());
-        let changes: Vec<String> = options.changes.iter().cloned().chain(own.iter().cloned()).collect();
+        let network = word.network.map(str::to_owned);
+        let changes: Vec<String> = options.changes.iter().chain(&own).cloned().chain(network).collect();
         let scenario = load::scenario(&name, &changes)?;
         let label = distinct(
             |label| entries.iter().any(|entry| file_name(&entry.label) == file_name(label)),
@@ -71,10 +72,9 @@ pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), Stop> 
         Format::Json => {
             output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => {
-            for table in tables {
-                output::print(&table.text())?;
-            }
+        format => {
+            let texts: Vec<String> = tables.iter().map(|table| format.shown(table)).collect();
+            output::print(&texts.join(if format == Format::Markdown { "\n" } else { "" }))?;
             output::say(&format!("report: {}", report.display()));
         }
     }
@@ -163,7 +163,12 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
         0 | 1 => String::new(),
         seeds => format!("median [lower, upper quartile] over {seeds} seeds"),
     };
-    Table { title, columns: columns.collect(), rows, notes: Vec::new() }
+    let stopped = entries.iter().zip(&executed.runs).filter_map(|(entry, runs)| {
+        let failure = runs.failure.as_ref()?;
+        Some(format!("{}: {} seeds stopped: {failure}", entry.label, runs.failed))
+    });
+    let notes = stopped.collect();
+    Table { title, columns: columns.collect(), rows, notes }
 }
 
 fn page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fedspan_aggregator::config::Init;
+use fedspan_aggregator::privacy::shown;
 use serde::Serialize;
 
 use super::progress::Progress;
@@ -37,6 +38,10 @@ pub struct Runs {
     pub over_seeds: Option<SeedsSummary>,
     /// Where one diverged first.
     diverged: Option<String>,
+    /// Runs that stopped without a result, and the reason of the first.
+    pub failed: usize,
+    /// What that was.
+    pub failure: Option<String>,
 }
 
 /// What was done before the end or Ctrl-C.
@@ -47,6 +52,8 @@ pub struct Executed {
     pub interrupted: Option<String>,
     /// Where a run diverged first.
     pub diverged: Option<String>,
+    /// What stopped a run first, of several that go on without it.
+    pub failure: Option<String>,
 }
 
 /// `fedspan-sim run`.
@@ -69,9 +76,9 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
         Format::Json => {
             output::print(&files::json(&runs.written()).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => output::print(&table(&entry, runs).text())?,
+        format => output::print(&format.shown(&table(&entry, runs)))?,
     }
-    if options.format == Format::Human
+    if options.format != Format::Json
         && let Some(directory) = &entry.directory
     {
         output::say(&format!("results: {}", directory.join("report.html").display()));
@@ -81,11 +88,12 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
 
 /// The message and the exit code of a command that was interrupted, or of which a run diverged.
 pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), Stop> {
-    let Executed { interrupted, diverged, .. } = executed;
-    let what = match (interrupted, diverged) {
-        (Some(place), _) => format!("interrupted {place}"),
-        (None, Some(place)) => format!("diverged {place}"),
-        (None, None) => return Ok(()),
+    let Executed { interrupted, diverged, failure, .. } = executed;
+    let what = match (interrupted, diverged, failure) {
+        (Some(place), ..) => format!("interrupted {place}"),
+        (None, Some(place), _) => format!("diverged {place}"),
+        (None, None, Some(failure)) => failure.clone(),
+        (None, None, None) => return Ok(()),
     };
     let kept = match directory {
         Some(directory) => format!("what was finished is in {}", directory.display()),
@@ -106,7 +114,8 @@ pub enum Written<'a> {
 
 impl Runs {
     fn none() -> Self {
-        Self { summaries: Vec::new(), curves: Vec::new(), over_seeds: None, diverged: None }
+        let (summaries, curves) = (Vec::new(), Vec::new());
+        Self { summaries, curves, over_seeds: None, diverged: None, failed: 0, failure: None }
     }
 
     /// What its `summary.json` holds; `None` if nothing was finished.
@@ -130,7 +139,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
         }
     }
     let flag = interrupt::watch();
-    let mut executed = Executed { runs: Vec::new(), interrupted: None, diverged: None };
+    let mut executed = Executed { runs: Vec::new(), interrupted: None, diverged: None, failure: None };
     for entry in entries {
         let mut runs = Runs::none();
         let first = first_seed(entry);
@@ -141,7 +150,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
                 break;
             }
             let several = options.seeds.is_some_and(|seeds| seeds > 1);
-            one(entry, seed, several, &flag, &mut runs)?;
+            one(entry, seed, Among { several, compared: entries.len() > 1 }, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
                 let place = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
                 executed.interrupted = Some(place);
@@ -154,6 +163,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
             }
         }
         executed.diverged = executed.diverged.take().or(runs.diverged.clone());
+        executed.failure = executed.failure.take().or(runs.failure.clone());
         executed.runs.push(runs);
         if executed.interrupted.is_some() {
             break;
@@ -162,11 +172,20 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
     Ok(executed)
 }
 
+/// The other runs of a command.
+#[derive(Clone, Copy)]
+struct Among {
+    /// There are several seeds.
+    several: bool,
+    /// There are several scenarios: one that fails does not end the others.
+    compared: bool,
+}
+
 /// Runs one seed and keeps its results.
 fn one(
     entry: &Entry,
     seed: u64,
-    several: bool,
+    Among { several, compared }: Among,
     flag: &std::sync::Arc<std::sync::atomic::AtomicBool>,
     runs: &mut Runs,
 ) -> Result<(), Stop> {
@@ -192,7 +211,21 @@ fn one(
     );
     let outcome = job.run(&mut progress);
     progress.finish();
-    let outcome = outcome.map_err(|error| stop(entry, &error))?;
+    let outcome = match outcome.map_err(|error| stop(entry, &error)) {
+        Err(Stop::Failed(message)) if compared => {
+            output::say(&format!("{} seed {seed}: {message}", entry.label));
+            runs.failed += 1;
+            runs.failure.get_or_insert(message);
+            return Ok(());
+        }
+        outcome => outcome?,
+    };
+    if let Some(step_size) = outcome.step_size {
+        output::say(&format!("{} seed {seed}: step_size = {step_size:.6e}, measured", entry.label));
+    }
+    for warning in &outcome.warnings {
+        output::say(&format!("warning: {}: {warning}", entry.scenario.name));
+    }
     let wall = began.elapsed().as_secs_f64();
     let summary = Summary::new(&entry.scenario, seed, job.dataset.clients.len(), &outcome, wall);
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
@@ -258,7 +291,7 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
         }
     }
     if let Some(privacy) = &summary.privacy {
-        lines.push(("epsilon", privacy.epsilon, format!("{:.4}", privacy.epsilon)));
+        lines.push(("epsilon", privacy.epsilon, shown(privacy.epsilon)));
         lines.push(("delta", privacy.delta, format!("{:e}", privacy.delta)));
     }
     if summary.rejected > 0 {
@@ -272,7 +305,7 @@ pub fn show(name: &str, value: f64) -> String {
     match name {
         "rounds" | "updates" | "rejected" => format!("{value:.0}"),
         "simulated time" => format!("{value:.2}"),
-        "epsilon" => format!("{value:.4}"),
+        "epsilon" => shown(value),
         "delta" => format!("{value:e}"),
         name if name.starts_with("bytes") => bytes(value),
         name => figure(name, value),

@@ -128,7 +128,7 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
         Format::Json => {
             output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => output::print(&table(&runs, options).text())?,
+        format => output::print(&format.shown(&table(&runs, options)))?,
     }
     match runs.iter().find(|run| run.replay != EQUAL) {
         None => Ok(()),

@@ -6,7 +6,10 @@ use super::execute::{Entry, Executed};
 use super::{Stop, load};
 use crate::report::summary::Summary;
 use crate::report::table::Table;
-use crate::scenario::Targeted;
+use crate::scenario::{Scenario, Targeted};
+
+/// The network that methods which need one get beside a linear model, where the scenario names none.
+const NETWORK: &str = "model.network.hidden=[32]";
 
 /// A scenario of the command line, with the changes that are its own.
 #[derive(Clone, Debug)]
@@ -15,10 +18,21 @@ pub struct Word {
     pub name: String,
     /// Changes: the scenario's, that of `--over`, that of the algorithm.
     pub changes: Vec<String>,
-    /// How many of them are of `--over`.
+    /// A change that no label shows: a network for a method that needs one.
+    pub network: Option<&'static str>,
+    /// How many changes are of `--over`.
     varied: usize,
     /// Row and column of the table: the algorithm, and which of the scenarios.
     place: Option<(String, usize)>,
+}
+
+/// The words of a comparison, and sentences on what they leave out.
+#[derive(Clone, Debug, Default)]
+pub struct Words {
+    /// In the order of the command line.
+    pub all: Vec<Word>,
+    /// Below the table.
+    pub notes: Vec<String>,
 }
 
 /// Every scenario with every algorithm, each with every change of `over`; as they are where no algorithm is asked for.
@@ -27,28 +41,103 @@ pub fn expand(
     algorithms: &[String],
     over: &[String],
     common: &[String],
-) -> Result<Vec<Word>, Stop> {
-    let mut all = Vec::new();
+) -> Result<Words, Stop> {
+    let mut expanded = Words::default();
     for (column, word) in words.iter().enumerate() {
         let (name, own) = load::with_changes(word);
         if algorithms.is_empty() {
-            all.push(Word { name, changes: own, varied: 0, place: None });
+            expanded.all.push(Word { name, changes: own, network: None, varied: 0, place: None });
             continue;
         }
-        for algorithm in names(&name, &own, common, algorithms)? {
+        let changes: Vec<String> = common.iter().chain(&own).cloned().collect();
+        let methods = methods(&name, &changes, algorithms)?;
+        expanded.notes.extend(methods.notes(&super::compare::label(&name, &own)));
+        for (algorithm, network) in methods.all {
             let word = |change: Option<&String>| {
                 let mut changes: Vec<String> = own.iter().chain(change).cloned().collect();
                 changes.push(format!("algorithm.name=\"{algorithm}\""));
                 let varied = usize::from(change.is_some());
-                Word { name: name.clone(), changes, varied, place: Some((algorithm.clone(), column)) }
+                let place = Some((algorithm.clone(), column));
+                Word { name: name.clone(), changes, network, varied, place }
             };
             match over {
-                [] => all.push(word(None)),
-                over => all.extend(over.iter().map(|change| word(Some(change)))),
+                [] => expanded.all.push(word(None)),
+                over => expanded.all.extend(over.iter().map(|change| word(Some(change)))),
             }
         }
     }
-    Ok(all)
+    Ok(expanded)
+}
+
+/// The methods of one scenario.
+#[derive(Default)]
+struct Methods {
+    /// Each with the network that it gets, where the scenario names none.
+    all: Vec<(String, Option<&'static str>)>,
+    /// Those of `all` that the scenario cannot run, and the reason of the first.
+    left_out: Vec<String>,
+    reason: String,
+}
+
+impl Methods {
+    /// What is to be said of them.
+    fn notes(&self, scenario: &str) -> Vec<String> {
+        let of = |names: Vec<&str>| names.join(", ");
+        let given = self.all.iter().filter(|(_, network)| network.is_some());
+        let given = of(given.map(|(name, _)| name.as_str()).collect());
+        let mut notes = Vec::new();
+        if !given.is_empty() {
+            notes.push(format!(
+                "{scenario}: {given}: networks of one hidden layer of 32, as the model is linear and these need a network; \
+                 [model.network] and [algorithm.network] in the scenario say otherwise"
+            ));
+        }
+        if !self.left_out.is_empty() {
+            let left_out = of(self.left_out.iter().map(String::as_str).collect());
+            notes.push(format!("{scenario}: left out: {left_out}: {}", self.reason));
+        }
+        notes
+    }
+}
+
+/// The algorithms that are asked for; `all` are those of the scenario's model, and beside a linear one those on networks where
+/// there are classes and the scenario allows it.
+fn methods(name: &str, changes: &[String], algorithms: &[String]) -> Result<Methods, Stop> {
+    let Scenario { data, mut model, network_beside, .. } = load::scenario(name, changes)?;
+    if network_beside {
+        // The linear one of both, whichever the file's own method has.
+        model.network = None;
+    }
+    let linear = model.network.is_none() && !model.adapter;
+    let network = |algorithm: &str| {
+        let needed = linear && !network_beside && AlgorithmName::needs_network(algorithm);
+        needed.then_some(NETWORK)
+    };
+    let mut methods = Methods::default();
+    if algorithms != ["all"] {
+        methods.all = algorithms.iter().map(|word| (word.clone(), network(word))).collect();
+        return Ok(methods);
+    }
+    let targeted = data.targeted();
+    let targets = targeted != Targeted::Nothing;
+    let own = AlgorithmName::of_model(&model)
+        .filter(|(_, name)| !linear || targets && *name != AlgorithmName::FedPower);
+    methods.all.extend(own.map(|(word, _)| (word.to_owned(), None)));
+    if !linear || targeted != Targeted::Classes {
+        return Ok(methods);
+    }
+    for word in AlgorithmName::of_networks_alone() {
+        let network = network(word);
+        let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
+        match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {
+            Ok(_) => methods.all.push((word.to_owned(), network)),
+            Err(Stop::Usage(reason) | Stop::Failed(reason)) => {
+                methods.left_out.push(word.to_owned());
+                methods.reason = reason;
+            }
+        }
+    }
+    Ok(methods)
 }
 
 /// `KEY=VALUE,VALUE,...` as a change for each value.
@@ -61,21 +150,6 @@ pub fn over(text: Option<&str>) -> Result<Vec<String>, Stop> {
         return Err(wrong());
     }
     Ok(values.iter().map(|value| format!("{}={value}", key.trim())).collect())
-}
-
-/// The algorithms that are asked for; `all` are those of the scenario's model.
-fn names(name: &str, own: &[String], common: &[String], algorithms: &[String]) -> Result<Vec<String>, Stop> {
-    if algorithms != ["all"] {
-        return Ok(algorithms.to_vec());
-    }
-    let changes: Vec<String> = common.iter().chain(own).cloned().collect();
-    let scenario = load::scenario(name, &changes)?;
-    let targets = scenario.data.targeted() != Targeted::Nothing;
-    let network = scenario.model.network.is_some();
-    let words = AlgorithmName::of_model(&scenario.model)
-        .filter(|(_, name)| network || targets && *name != AlgorithmName::FedPower)
-        .map(|(word, _)| word);
-    Ok(words.map(str::to_owned).collect())
 }
 
 /// What a table of methods shows, above and in brackets.
@@ -115,10 +189,12 @@ const NEWCOMERS: Shown = Shown {
 /// the mean accuracy of the last ten rounds (of what is scored elsewhere), and that of the worst decile of clients. After
 /// epochs on the heads of one network for all there is a row `+ft`. Then the same of clients that came after training, where
 /// there are any. Nothing where no algorithm was asked for.
-pub fn tables(words: &[Word], entries: &[Entry], executed: &Executed) -> Vec<Table> {
+pub fn tables(words: &Words, entries: &[Entry], executed: &Executed) -> Vec<Table> {
     let values = |entry: &Entry| entry.scenario.data.targeted() == Targeted::Values;
     let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
-    let Some(trained) = table(words, entries, executed, shown) else { return Vec::new() };
+    let Words { all: words, notes } = words;
+    let Some(mut trained) = table(words, entries, executed, shown) else { return Vec::new() };
+    trained.notes.extend_from_slice(notes);
     let came = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
     let any = executed.runs.iter().flat_map(|runs| &runs.summaries).any(came);
     let newcomers = any.then(|| table(words, entries, executed, NEWCOMERS)).flatten();
@@ -159,6 +235,12 @@ fn table(words: &[Word], entries: &[Entry], executed: &Executed, shown: Shown) -
             let count = diverged.len();
             let all = count + done.len();
             notes.push(format!("{}: {count} of {all} seeds diverged and are left out", entry.label));
+        }
+        for (_, runs) in same {
+            if let Some(failure) = &runs.failure {
+                let all = runs.failed + runs.summaries.len();
+                notes.push(format!("{}: {} of {all} seeds stopped: {failure}", entry.label, runs.failed));
+            }
         }
         runs = runs.max(done.len());
         let plain = entry.scenario.algorithm.network.is_some_and(|network| !network.tuned);

@@ -52,7 +52,7 @@ impl Augment {
             }
             x.extend_from_slice(rest);
         }
-        Set { x, y: set.y.clone() }
+        Set::new(x, set.y.clone())
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
     fn images(count: u8) -> Set {
         let pixel = |k: u8| (1..=60).map(move |value: u8| f32::from(k) * 100.0 + f32::from(value));
         let x = (0..count).flat_map(|k| pixel(k).chain([1.0])).collect();
-        Set { x, y: Labels::Classes((0..count).collect()) }
+        Set::new(x, Labels::Classes((0..count).collect()))
     }
 
     #[test]

@@ -291,10 +291,9 @@ mod tests {
             outputs: 1,
             classification: false,
             clients: (0..).zip(sizes).map(set).map(client).collect(),
-            newcomers: Vec::new(),
             truth: None,
             layout: Layout::default(),
-            left_out: 0,
+            ..Dataset::default()
         }
     }
 

@@ -53,7 +53,7 @@ impl Generator {
             }
             y.extend(clean.iter().map(|clean| narrow(clean + self.noise_std * random.normal())));
         }
-        Set { x, y: Labels::Values { values: y, outputs } }
+        Set::new(x, Labels::Values { values: y, outputs })
     }
 }
 

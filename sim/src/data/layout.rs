@@ -107,8 +107,17 @@ impl Dataset {
 
 /// Rows of `d` values, each without its last.
 fn shortened(set: &Set, d: usize) -> Set {
-    let rows = set.x.chunks_exact(d).filter_map(|row| row.split_last());
-    Set { x: rows.flat_map(|(_, row)| row).copied().collect(), y: set.y.clone() }
+    Set {
+        x: without_last(&set.x, d),
+        y: set.y.clone(),
+        wide: set.wide.as_ref().map(|wide| without_last(wide, d)),
+        wide_y: set.wide_y.clone(),
+    }
+}
+
+fn without_last<T: Copy>(values: &[T], d: usize) -> Vec<T> {
+    let rows = values.chunks_exact(d).filter_map(|row| row.split_last());
+    rows.flat_map(|(_, row)| row).copied().collect()
 }
 
 #[cfg(test)]
@@ -133,7 +142,7 @@ mod tests {
             newcomers: vec![client(&[4])],
             truth: None,
             layout: images.layout,
-            left_out: 0,
+            ..Dataset::default()
         };
         let short = whole.clone().without_constant();
         assert_eq!((whole.features, short.features), (65, 64));

@@ -91,9 +91,37 @@ impl Leaf {
         };
         pool(&name, &parts, text.as_ref())
     }
+
+    /// What to say of users of the test part who have nothing to train on, in one line.
+    ///
+    /// # Errors
+    /// [`DataError`] where that is all of them: nobody would be scored.
+    pub fn strangers(&self, pool: &Pool, files: &Files<'_>) -> Result<Option<String>, DataError> {
+        let Some(test_path) = self.test_path.as_ref().map(|path| files.locate(path)) else { return Ok(None) };
+        let path = &pool.name;
+        let is_strange = |user: &&User| user.samples.iter().all(|sample| *sample >= pool.tests_from);
+        let tested =
+            || pool.users.iter().filter(|user| user.samples.iter().any(|sample| *sample >= pool.tests_from));
+        let (all, strange) = (tested().count(), tested().filter(is_strange).count());
+        let Some(first) = tested().find(is_strange).map(|user| &user.name) else { return Ok(None) };
+        if strange == all {
+            return Err(DataError::new(
+                test_path,
+                format!(
+                    "none of its {all} users (the first is {first:?}) has samples in {path}, so there is nobody to score; \
+                     allowed: a test part of the same users. Users who come after training stand among the others, and \
+                     split.holdout_clients says how many"
+                ),
+            ));
+        }
+        Ok(Some(format!(
+            "{test_path}: {strange} of {all} users (the first is {first:?}) have no samples in {path} and are left out"
+        )))
+    }
 }
 
-/// A file, or all `.json` files of a directory in the order of their names. Users may have samples in several.
+/// A file, or all `.json` files of a directory in the order of their names. A user is in one of them: where training and test
+/// parts stand side by side, what tests would train.
 fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
     let place = files.locate(path);
     let mut paths = Vec::new();
@@ -110,16 +138,23 @@ fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
             return Err(DataError::new(place, "no .json file in this directory"));
         }
     } else {
-        paths.push(place);
+        paths.push(place.clone());
     }
     let mut users = Users::new();
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
     for path in paths {
         let (bytes, path) = files.read(&path, LARGEST)?;
-        for (user, mut samples) in json::parse(&bytes, &path)? {
-            let own = users.entry(user).or_default();
-            own.rows.append(&mut samples.rows);
-            own.texts.append(&mut samples.texts);
-            own.labels.append(&mut samples.labels);
+        for (user, samples) in json::parse(&bytes, &path)? {
+            if let Some(before) = found.insert(user.clone(), path.clone()) {
+                return Err(DataError::new(
+                    place,
+                    format!(
+                        "user {user:?} is in {before} and in {path}; allowed: each user in one file (a test part goes into \
+                         data.test_path)"
+                    ),
+                ));
+            }
+            users.insert(user, samples);
         }
     }
     Ok(users)
@@ -180,9 +215,10 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         name: name.to_owned(),
         features: width + 1,
         classes: y.iter().copied().max().map_or(1, |largest| usize::from(largest) + 1),
-        set: Set { x, y: Labels::Classes(y) },
+        set: Set::new(x, Labels::Classes(y)),
         tests_from,
         users: users.into_iter().map(user).collect(),
         layout: Layout { shape, constant: true },
+        ..Pool::default()
     })
 }

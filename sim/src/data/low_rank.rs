@@ -101,10 +101,9 @@ impl LowRankRegression {
             outputs,
             classification: false,
             clients: (0..).zip(&ups).map(client).collect(),
-            newcomers: Vec::new(),
             truth: Some(down),
             layout: Layout::default(),
-            left_out: 0,
+            ..Dataset::default()
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod file;
 pub mod flash;
 pub mod generator;
 pub mod holdout;
+mod idle;
 pub mod idx;
 pub mod layout;
 pub mod leaf;
@@ -15,6 +16,9 @@ pub mod low_rank;
 pub mod npz;
 pub mod partition;
 pub mod pool;
+pub mod scale;
+pub mod scaled;
+pub mod set;
 pub mod sizes;
 pub mod spiked_covariance;
 pub mod split;
@@ -27,14 +31,16 @@ use std::sync::Arc;
 
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_client::SourceError;
-use fedspan_client::source::{SampleSource, Samples, Targets};
+use fedspan_client::source::{SampleSource, Samples};
 use fedspan_protocol::message::RoundId;
 
 pub use layout::{Layout, Shape};
+pub use set::{Labels, Set};
 
 use augment::Augment;
 use eigenspace::{NoEigenspace, pooled_truth};
 use generator::Generator;
+use scale::Scaling;
 
 /// The most values that data, and the models on them, may take: 8 GiB of f32. A product of sizes that is
 /// beyond it is a mistake in a scenario, not a wish.
@@ -54,130 +60,6 @@ impl DataError {
     /// An error in a file.
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
         Self { file: file.into(), message: message.into() }
-    }
-}
-
-/// Samples with targets, as a device holds them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Set {
-    /// Row-major, m x d.
-    pub x: Vec<f32>,
-    /// Targets of m samples.
-    pub y: Labels,
-}
-
-/// Targets.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Labels {
-    /// Regression.
-    Values {
-        /// Row-major, m x C.
-        values: Vec<f32>,
-        /// C, values a sample.
-        outputs: usize,
-    },
-    /// Class numbers.
-    Classes(Vec<u8>),
-    /// There are none: a zero a sample, which is what a device gets that asks.
-    Absent(Vec<f32>),
-}
-
-impl Labels {
-    /// Targets of a regression, one a sample.
-    #[must_use]
-    pub fn values(values: Vec<f32>) -> Self {
-        Self::Values { values, outputs: 1 }
-    }
-}
-
-impl Set {
-    /// Samples without targets: rows of `d` values.
-    #[must_use]
-    pub fn unlabelled(x: Vec<f32>, d: usize) -> Self {
-        let count = x.len().checked_div(d).unwrap_or(0);
-        Self { x, y: Labels::Absent(vec![0.0; count]) }
-    }
-
-    /// Whether there is anything to learn a head from.
-    #[must_use]
-    pub fn has_targets(&self) -> bool {
-        !matches!(self.y, Labels::Absent(_))
-    }
-
-    /// Whether targets are class numbers.
-    #[must_use]
-    pub fn is_classes(&self) -> bool {
-        matches!(self.y, Labels::Classes(_))
-    }
-
-    /// No samples.
-    #[must_use]
-    pub fn empty(classes: bool) -> Self {
-        Self {
-            x: Vec::new(),
-            y: if classes { Labels::Classes(Vec::new()) } else { Labels::values(Vec::new()) },
-        }
-    }
-
-    /// How many.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match &self.y {
-            Labels::Values { values, outputs } => values.len().checked_div(*outputs).unwrap_or(0),
-            Labels::Classes(classes) => classes.len(),
-            Labels::Absent(zeros) => zeros.len(),
-        }
-    }
-
-    /// None.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// All, as the client takes them.
-    #[must_use]
-    pub fn samples(&self) -> Samples<'_> {
-        let targets = match &self.y {
-            Labels::Values { values, .. } | Labels::Absent(values) => Targets::Values(values),
-            Labels::Classes(classes) => Targets::Classes(classes),
-        };
-        Samples { x: &self.x, targets }
-    }
-
-    /// The samples at `indices`, in that order.
-    #[must_use]
-    pub fn select(&self, d: usize, indices: &[usize]) -> Self {
-        let x = indices.iter().flat_map(|&i| self.x.get(i * d..(i + 1) * d).unwrap_or_default()).copied();
-        let y = match &self.y {
-            Labels::Values { values, outputs } => {
-                let row = |&i: &usize| values.get(i * outputs..(i + 1) * outputs).unwrap_or_default();
-                Labels::Values { values: indices.iter().flat_map(row).copied().collect(), outputs: *outputs }
-            }
-            Labels::Classes(classes) => {
-                Labels::Classes(indices.iter().filter_map(|&i| classes.get(i).copied()).collect())
-            }
-            Labels::Absent(zeros) => {
-                Labels::Absent(indices.iter().filter_map(|&i| zeros.get(i).copied()).collect())
-            }
-        };
-        Self { x: x.collect(), y }
-    }
-
-    /// Appends another set of the same kind; one of another kind is ignored.
-    pub fn append(&mut self, other: &Self) {
-        match (&mut self.y, &other.y) {
-            (Labels::Values { values, outputs }, Labels::Values { values: others, outputs: of_others })
-                if outputs == of_others || values.is_empty() =>
-            {
-                *outputs = *of_others;
-                values.extend_from_slice(others);
-            }
-            (Labels::Absent(a), Labels::Absent(b)) => a.extend_from_slice(b),
-            (Labels::Classes(a), Labels::Classes(b)) => a.extend_from_slice(b),
-            _ => return,
-        }
-        self.x.extend_from_slice(&other.x);
     }
 }
 
@@ -222,7 +104,7 @@ impl Client {
 }
 
 /// All clients of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Dataset {
     /// `d`.
     pub features: usize,
@@ -240,6 +122,18 @@ pub struct Dataset {
     pub layout: Layout,
     /// Users of the data who are no clients: they have too few samples, or none to train on.
     pub left_out: usize,
+    /// Names of `clients`, where the data have some; empty otherwise.
+    pub client_names: Vec<String>,
+    /// Names of `newcomers`, where the data have some; empty otherwise.
+    pub newcomer_names: Vec<String>,
+    /// Names of features, where the data have some; the constant has none.
+    pub feature_names: Vec<String>,
+    /// Names of classes 0, 1, 2 and so on, where the data have some; empty otherwise.
+    pub class_names: Vec<String>,
+    /// The scale of the features, where there is one.
+    pub scale: Option<Scaling>,
+    /// Remarks on the data that a run prints, one line each.
+    pub warnings: Vec<String>,
 }
 
 impl Dataset {
@@ -248,17 +142,7 @@ impl Dataset {
     /// # Errors
     /// [`NoEigenspace`].
     pub fn unlabelled(features: usize, clients: Vec<Client>, k: usize) -> Result<Self, NoEigenspace> {
-        let (newcomers, truth, layout) = (Vec::new(), None, Layout::default());
-        let mut dataset = Self {
-            features,
-            outputs: 1,
-            classification: false,
-            clients,
-            newcomers,
-            truth,
-            layout,
-            left_out: 0,
-        };
+        let mut dataset = Self { features, outputs: 1, clients, ..Self::default() };
         dataset.truth = Some(pooled_truth(&dataset, k)?);
         Ok(dataset)
     }
@@ -331,7 +215,13 @@ impl SampleSource for ClientSource {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        let d = self.set.x.len().checked_div(self.set.len())?;
-        self.set.samples().one(index, d, 1)
+        self.few(index, 1)
+    }
+
+    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+        let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
+        let d = set.x.len().checked_div(set.len())?;
+        let outputs = if let Labels::Values { outputs, .. } = set.y { outputs } else { 1 };
+        set.samples().some(index, most, d, outputs)
     }
 }

@@ -128,7 +128,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
             .collect(),
         truth: Some(truth),
         layout: Layout::default(),
-        left_out: 0,
+        ..Dataset::default()
     }
 }
 

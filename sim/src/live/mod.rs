@@ -112,6 +112,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         security: Security::Plaintext,
         absence: Duration::from_secs(30),
         shape: dataset.sizes(),
+        scale: scenario.scale.clone(),
         model: scenario.model.clone(),
         algorithm: scenario.algorithm.clone(),
         rule: scenario.rule,

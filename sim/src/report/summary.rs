@@ -4,7 +4,7 @@ use fedspan_aggregator::engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::evaluate::{Scores, average, worst_decile};
-use crate::run::{Diverged, Outcome, PrivacyFigures, RECENT};
+use crate::run::{Diverged, Fits, Outcome, PrivacyFigures, RECENT};
 use crate::scenario::Scenario;
 
 /// Figures by name, in the order of the tables; those that do not apply are not in it.
@@ -119,6 +119,18 @@ pub struct Summary {
     /// Users of the data who are no clients, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
+    /// Names of classes 0, 1, 2 and so on, where the data have some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
+    /// The step size, where it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_size: Option<f64>,
+    /// Of baselines: fits that have left directions out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fits_cut: Option<Fits>,
+    /// What was said of the data and the fits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Rounds that were done.
     pub rounds: u32,
     /// Ended by Ctrl-C.
@@ -188,6 +200,10 @@ impl Summary {
             algorithm: scenario.algorithm_word(),
             clients,
             users_left_out: Some(outcome.left_out).filter(|users| *users > 0),
+            step_size: outcome.step_size,
+            classes: outcome.named.classes.clone(),
+            fits_cut: outcome.fits.clone(),
+            warnings: outcome.warnings.clone(),
             rounds: outcome.rounds.last().map_or(0, |row| row.round),
             interrupted: outcome.interrupted,
             diverged: outcome.diverged,

@@ -60,9 +60,16 @@ impl Attackers {
 
     /// The data without the attackers': figures are over honest clients.
     pub fn honest(&self, dataset: &Dataset) -> Dataset {
-        let clients = dataset.clients.iter().enumerate().filter(|(index, _)| !self.who.contains(index));
-        let clients = clients.map(|(_, client)| client.clone()).collect();
-        Dataset { clients, ..dataset.clone() }
+        Dataset {
+            clients: self.of_honest(&dataset.clients),
+            client_names: self.of_honest(&dataset.client_names),
+            ..dataset.clone()
+        }
+    }
+
+    fn of_honest<T: Clone>(&self, all: &[T]) -> Vec<T> {
+        let honest = all.iter().enumerate().filter(|(index, _)| !self.who.contains(index));
+        honest.map(|(_, one)| one.clone()).collect()
     }
 
     /// Replaces what attackers among those who are heard next have said.

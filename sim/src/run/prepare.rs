@@ -1,25 +1,31 @@
 //! Before the loop: data, start, engine; and the baselines, which need no loop.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
-use fedspan_aggregator::config::{AlgorithmName, Init, build_engine};
+use fedspan_aggregator::algorithm::scale::{FeatureSums, Scale, ScaleSource};
+use fedspan_aggregator::config::{AlgorithmName, Init, MeasuredSteps, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
-use fedspan_protocol::message::Descriptors;
+use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::drowned::drowned;
+use super::fits::Fits;
+use super::measured;
 use super::recorded::Replay;
 use super::simulation::{Simulation, TICKS, ticks};
 use super::times::{Dropouts, Times};
-use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
+use super::{Named, Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::fleet::Build;
+use crate::least_squares::Cut;
 use crate::network::NetworkBuild;
 use crate::noise::Seeds;
 use crate::scenario::Scenario;
@@ -27,7 +33,7 @@ use crate::scenario::Scenario;
 /// A scenario with its data: everything that can be wrong with files has been found.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
-    scenario: &'a Scenario,
+    scenario: Cow<'a, Scenario>,
     seed: u64,
     /// The data.
     pub dataset: Dataset,
@@ -44,7 +50,9 @@ impl<'a> Job<'a> {
     pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
         let mut dataset = scenario.dataset(seed)?;
         if dataset.clients.is_empty() {
-            return Err(RunError::Mismatch("no client is left to train".to_owned()));
+            let message =
+                format!("no client is left to train: {} have no sample to train on", dataset.left_out);
+            return Err(RunError::Mismatch(message));
         }
         let clients = dataset.clients.len();
         scenario.participation.fits(clients, clients).map_err(|(key, message)| {
@@ -82,6 +90,7 @@ impl<'a> Job<'a> {
             given = given_start(scenario, &dataset, seed)?;
         }
         let times = Times::of(scenario, &dataset, seed)?;
+        let scenario = resolved(scenario, &dataset, seed, given.clone())?;
         Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All, times })
     }
 
@@ -110,15 +119,58 @@ impl<'a> Job<'a> {
     /// # Errors
     /// [`RunError::Failed`], [`RunError::NotFinite`] and [`RunError::Silent`].
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
-        if !self.scenario.is_federated() {
-            return baseline(self.scenario, &self.dataset);
+        let mut outcome = match self.scenario.is_federated() {
+            true => self.simulation()?.wanting(self.wanted).run(watcher)?,
+            false => baseline(&self.scenario, &self.dataset, self.seed)?,
+        };
+        if self.scenario.measured.step_size {
+            outcome.step_size = Some(self.scenario.algorithm.step_size);
         }
-        self.simulation()?.wanting(self.wanted).run(watcher)
+        outcome.named = Named::of(&self.dataset);
+        outcome.warnings.clone_from(&self.dataset.warnings);
+        outcome.warnings.extend(drowned(&self.scenario, &self.dataset));
+        outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
+        Ok(outcome)
     }
 
     fn simulation(&self) -> Result<Simulation<'_>, RunError> {
-        Simulation::new(self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
+        Simulation::new(&self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
     }
+}
+
+/// The scenario with the step sizes that are to be measured, at the start that the engine has.
+fn resolved<'a>(
+    scenario: &'a Scenario,
+    dataset: &Dataset,
+    seed: u64,
+    given: Option<Matrix>,
+) -> Result<Cow<'a, Scenario>, RunError> {
+    let MeasuredSteps { step_size, head_step_size } = scenario.measured;
+    if !(step_size || head_step_size) {
+        return Ok(Cow::Borrowed(scenario));
+    }
+    let start = engine(scenario, dataset, seed, given).representation().clone();
+    let Some(steps) = measured::steps(dataset, &start, scenario.algorithm.final_head) else {
+        let message = "algorithm.step_size is \"auto\", and at the start there is no curvature: the samples are zero, or not \
+                       finite in f32; allowed: a number";
+        return Err(RunError::Mismatch(message.to_owned()));
+    };
+    let mut scenario = scenario.clone();
+    let algorithm = &mut scenario.algorithm;
+    if step_size {
+        // RoLoRA's loss, and so its curvature, is twice that of others.
+        let twice = if algorithm.name == AlgorithmName::RoLora { 2.0 } else { 1.0 };
+        algorithm.step_size = steps.step_size / twice;
+    }
+    if head_step_size {
+        algorithm.head_step_size = steps.head_step_size;
+        if let HeadSolve::Gradient { step_size, .. } = &mut algorithm.head {
+            #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+            let narrow = steps.head_step_size as f32;
+            *step_size = narrow;
+        }
+    }
+    Ok(Cow::Owned(scenario))
 }
 
 /// A target that needs what the data do not have would never end a run.
@@ -207,6 +259,26 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         seed,
         given,
     )
+    .with_scale(&scenario.scale, dataset.features)
+}
+
+/// The scale that a campaign of everybody would find, for what has no rounds: from the same sums of the same devices.
+fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Scale>, RunError> {
+    let ScaleSource::Fleet = scenario.scale else { return Ok(None) };
+    let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
+    let mut moments = Vec::new();
+    let half = dataset.features.div_ceil(2).max(1);
+    for first in (0..dataset.features).step_by(half) {
+        let mut sums = FeatureSums::new(half.min(dataset.features - first));
+        for client in &dataset.clients {
+            let sent = build.feature_sums(client, first..(first + half).min(dataset.features))?;
+            if let Some((samples, sent)) = sent {
+                sums.absorb(samples, &sent);
+            }
+        }
+        moments.extend(sums.moments().into_iter().flatten());
+    }
+    Ok((moments.len() == dataset.features).then(|| Scale::standard(&moments)))
 }
 
 /// The starting representation where the file names one.
@@ -245,33 +317,41 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     truth * cosine + basis.columns(k, k) * sine
 }
 
-fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError> {
+fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
     let began = Instant::now();
+    let scale = fleet_scale(scenario, dataset, seed)?;
+    let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
+    let dataset = scaled.as_ref().unwrap_or(dataset);
     let algorithm = &scenario.algorithm;
     let (head, ridge) = evaluate::ridge::chosen(dataset, algorithm.final_head, algorithm.ridge_labels);
-    let (scores, clients, newcomers) = match scenario.algorithm.name {
+    let (scores, clients, newcomers, fits) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
-            let scores = evaluate::pooled(dataset, &[], 0, &dataset.clients, head);
+            let (scores, cut) = evaluate::pooled_each(dataset, &[], 0, &dataset.clients, head);
             let each = |client: &Client| {
                 let one = std::slice::from_ref(client);
-                let scores = evaluate::pooled(dataset, one, 1, one, head);
+                let (scores, cut) = evaluate::pooled_each(dataset, one, 1, one, head);
                 ClientScore {
                     head: Vec::new(),
                     loss: scores.loss.unwrap_or(0.0),
                     accuracy: scores.accuracy,
                     test_mse: scores.test_mse,
+                    cut,
                 }
             };
-            let newcomers = dataset.newcomers.iter().map(each).collect();
-            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers)
+            let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
+            let fits = [cut].into_iter().chain(newcomers.iter().map(|one| one.cut.clone())).collect();
+            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
         }
         _ => {
             let clients = evaluate::local_only(dataset, &dataset.clients, head);
             let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
-            (evaluate::average(&clients), clients, newcomers)
+            let fits = clients.iter().chain(&newcomers).map(|one| one.cut.clone()).collect();
+            (evaluate::average(&clients), clients, newcomers, fits)
         }
     };
+    let fits: Vec<Cut> = fits;
     let outcome = Outcome {
+        named: Named::default(),
         rounds: vec![RoundRow {
             round: 0,
             stage: 0,
@@ -291,10 +371,14 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         newcomers,
         newcomers_global: Scores::default(),
         left_out: dataset.left_out,
+        fits: Some(Fits::of(&fits, dataset)),
+        warnings: Vec::new(),
+        step_size: None,
         outputs: dataset.outputs,
         ridge,
         representation: None,
         layers: Vec::new(),
+        scale,
         counters: Counters::default(),
         privacy: None,
         updates: 0,

@@ -48,12 +48,12 @@ pub enum Attack {
 
 /// Attackers in a scenario whose devices are real.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{name}: devices that attack are simulated only: set attack.kind = \"none\", or use `run`, `compare` or `byzantine`"
-)]
+#[error("{name}: {what}")]
 pub struct Attacked {
     /// The scenario.
     pub name: String,
+    /// What is simulated only.
+    pub what: &'static str,
 }
 
 /// Reads the section; `None` without an attack.

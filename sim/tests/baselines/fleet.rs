@@ -23,7 +23,7 @@ pub fn samples(device: u64, count: usize) -> Set {
     let x: Vec<f32> = numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
     let class = |x: &[f32]| u8::from(x[0] > 0.2) + u8::from(x[1] + x[2] > 0.3 * device as f32);
     let classes = x.chunks(D).map(class).collect();
-    Set { x, y: Labels::Classes(classes) }
+    Set::new(x, Labels::Classes(classes))
 }
 
 pub fn source(set: &Set) -> Recording<'_> {
@@ -165,5 +165,5 @@ impl Fleet {
 /// The first sample, again and again.
 pub fn repeated(set: &Set, count: usize) -> Set {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
-    Set { x: set.x[..D].repeat(count), y: Labels::Classes(vec![classes[0]; count]) }
+    Set::new(set.x[..D].repeat(count), Labels::Classes(vec![classes[0]; count]))
 }

@@ -1,7 +1,7 @@
 //! A configuration of settings, read as a file is.
 
 use super::super::aggregation::{read_aggregation, read_bounds};
-use super::super::fleet::{Fleet, read_shape};
+use super::super::fleet::{Fleet, read_data};
 use super::super::limits::{Limits, NORM, SAMPLES};
 use super::super::participation::read_participation;
 use super::super::sections::{Init, ModelSection, read_algorithm, read_model};
@@ -28,9 +28,11 @@ impl Fleet {
         let (norm, samples) = read_bounds(&limits, NORM, SAMPLES, rule)?;
         limits.finish()?;
         let model = read_model(&root.section("model")?)?;
+        let (shape, scale) = read_data(&root.section("data")?)?;
         let fleet = Self {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
-            shape: read_shape(&root.section("data")?)?,
+            shape,
+            scale,
             algorithm: read_algorithm(&root.section("algorithm")?, &model)?,
             model: self.model_of(model),
             rule,

@@ -14,6 +14,7 @@ use super::super::sections::{AlgorithmSection, ENCODINGS, Init, ModelSection, NU
 use super::setting::Setting;
 use super::text::Settings;
 use crate::aggregate::{Rule, SampleCap};
+use crate::algorithm::ScaleSource;
 use crate::algorithm::network::Method;
 use crate::config::Shape;
 use crate::engine::participation::Schedule;
@@ -33,6 +34,7 @@ impl Fleet {
         let Self {
             seed,
             shape,
+            scale,
             model,
             algorithm,
             rule,
@@ -57,6 +59,7 @@ impl Fleet {
         let mut settings = Settings::default();
         settings.set("seed", *seed);
         write_shape(&mut settings, *shape);
+        write_scale(&mut settings, scale);
         write_model(&mut settings, model);
         write_algorithm(&mut settings, algorithm);
         if algorithm.network.is_some_and(|network| network.method == Method::Scaffold) {
@@ -78,6 +81,18 @@ fn write_shape(settings: &mut Settings, shape: Shape) {
     settings.set("data.outputs", outputs);
     if let Some(Image { height, width, channels }) = image {
         settings.set("data.image", vec![height, width, channels]);
+    }
+}
+
+/// Without the key there is no scale.
+fn write_scale(settings: &mut Settings, scale: &ScaleSource) {
+    match scale {
+        ScaleSource::None => {}
+        ScaleSource::Fleet => settings.set("data.scale", "fleet"),
+        ScaleSource::Given(scale) => {
+            settings.set("data.scale.shift", scale.shift().to_vec());
+            settings.set("data.scale.factor", scale.factor().to_vec());
+        }
     }
 }
 

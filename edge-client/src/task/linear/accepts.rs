@@ -60,7 +60,11 @@ pub(super) fn capabilities(
         tasks |= fed_power_bit();
         roles |= Role::Subspace.bit();
     }
-    let total = if shared_head { elements.saturating_add(head) } else { elements };
+    // A shared head is k x C: with many outputs it is the larger one.
+    let (largest, total) = match shared_head {
+        true => (elements.max(head), elements.saturating_add(head)),
+        false => (elements, elements),
+    };
     Capabilities {
         frame_limit: 0,
         model: Model::linear(small(shape.features), small(shape.width), small(shape.outputs)),
@@ -69,7 +73,7 @@ pub(super) fn capabilities(
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
         numeric,
         tensors: if shared_head || power { 2 } else { 1 },
-        tensor_elements: elements,
+        tensor_elements: largest,
         total_elements: if power { total.max(elements.saturating_mul(2)) } else { total },
         privacy,
     }
@@ -103,7 +107,9 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
         #[cfg(feature = "reveal-moments")]
         Wire::MomentRows { first, count } => {
             let elements = start::moment_elements(shape.features, first.into(), count.into());
-            let fits = elements.is_some_and(|n| n > 0 && n <= shape.features * shape.width);
+            // In the representation's buffer, and in one row of a tensor.
+            let most = (shape.features * shape.width).min(usize::from(u16::MAX));
+            let fits = elements.is_some_and(|n| n > 0 && n <= most);
             if !fits {
                 return Err(DeclineReason::Parameter);
             }

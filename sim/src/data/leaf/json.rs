@@ -200,6 +200,41 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
-/// A class.
-#[derive(Deserialize)]
+/// A class: a whole number from 0 to 255, however it is written.
 struct Label(u8);
+
+impl<'de> Deserialize<'de> for Label {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole;
+        impl Visitor<'_> for Whole {
+            type Value = Label;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a class, a whole number from 0 to 255")
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Label, E> {
+                let class = u8::try_from(value).map(Label);
+                class.map_err(|_| E::custom(format!("found {value}, expected a class from 0 to 255")))
+            }
+
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a whole number up to 255"
+            )]
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Label, E> {
+                if (0.0..=255.0).contains(&value) && value.fract() == 0.0 {
+                    Ok(Label(value as u8))
+                } else {
+                    Err(E::custom(format!("found {value:?}, expected a class, a whole number from 0 to 255")))
+                }
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Label, E> {
+                Err(E::custom(format!("found {value}, expected a class from 0 to 255")))
+            }
+        }
+        deserializer.deserialize_any(Whole)
+    }
+}

@@ -9,7 +9,7 @@ use crate::data::cifar::{self, Kind};
 use crate::data::file::Files;
 use crate::data::idx::{self, Bundled, Idx};
 use crate::data::leaf::Leaf;
-use crate::data::pool::{Cutting, Pool};
+use crate::data::pool::{Cutting, Pool, SplitBy};
 use crate::data::{DataError, Dataset};
 
 /// Lines of a file of word vectors that may be looked at: more than any in use has.
@@ -120,8 +120,13 @@ impl PooledSection {
     pub(super) fn dataset(&self, name: &str, seed: u64) -> Result<Dataset, DataError> {
         let mut files = Files::new(name, &self.sums);
         let pool = self.source.load(&mut files)?;
+        let strangers = match &self.source {
+            PoolSource::Leaf(leaf) if self.cutting.by == SplitBy::Files => leaf.strangers(&pool, &files)?,
+            _ => None,
+        };
         files.finish()?;
         let mut dataset = self.cutting.dataset(&pool, seed)?;
+        dataset.warnings.extend(strangers);
         if let Some(shape) = pool.layout.shape.filter(|_| self.augment) {
             for (client, one) in (0..).zip(&mut dataset.clients) {
                 one.augment = Some(Augment { seed, client, shape });

@@ -1,0 +1,124 @@
+//! The normal equations, where they are good enough: the condition that they square is bounded first.
+
+use super::columns::Columns;
+
+/// Largest bound of the squared condition at which the normal equations are solved: they are off by this many roundings of
+/// f64, 1e-10.
+const TRUSTED: f64 = 1e6;
+
+/// Weights of the columns of `z`, p x C; `None` where the condition may be too large, or directions may have to be left out.
+pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
+    let (p, c) = (columns.p(), columns.c);
+    if columns.z.len().checked_div(p).unwrap_or(0) < p && columns.ridge.iter().all(|entry| *entry == 0.0) {
+        return None;
+    }
+    let (mut gram, mut solution) = (vec![0.0; p * p], vec![0.0; p * c]);
+    for (row, targets) in columns.z.chunks_exact(p.max(1)).zip(columns.y.chunks_exact(c)) {
+        for (j, (gram, value)) in gram.chunks_exact_mut(p).zip(row).enumerate() {
+            if *value == 0.0 {
+                continue;
+            }
+            for (sum, other) in gram.iter_mut().zip(row.iter().take(j + 1)) {
+                *sum += value * other;
+            }
+        }
+        for (sums, value) in solution.chunks_exact_mut(c).zip(row) {
+            for (sum, target) in sums.iter_mut().zip(targets) {
+                *sum += value * target;
+            }
+        }
+    }
+    for (j, entry) in columns.ridge.iter().enumerate() {
+        *gram.get_mut(j * p + j)? += entry * entry;
+    }
+    factor(&mut gram, p)?;
+    let trace = inverse_trace(&gram, p)?;
+    let least = columns.noise();
+    // Written so that a NaN is not trusted.
+    let trusted = trace * p as f64 <= TRUSTED && trace * least * least <= 0.25;
+    if !trusted {
+        return None;
+    }
+    for j in 0..p {
+        forward(&gram, &mut solution, p, c, j)?;
+    }
+    for j in (0..p).rev() {
+        backward(&gram, &mut solution, p, c, j)?;
+    }
+    Some(solution)
+}
+
+/// The Cholesky factor in place, lower; `None` where it has a pivot that is none.
+fn factor(gram: &mut [f64], p: usize) -> Option<()> {
+    for j in 0..p {
+        let (above, row) = gram.split_at_mut_checked(j * p)?;
+        for (i, finished) in above.chunks_exact(p).enumerate() {
+            let (done, rest) = row.split_at_mut_checked(i)?;
+            let value = rest.first_mut()?;
+            *value = (*value - dot(done, finished)) / finished.get(i)?;
+        }
+        let (done, rest) = row.split_at_mut_checked(j)?;
+        let pivot = rest.first_mut()?;
+        let square = *pivot - dot(done, done);
+        if !(square > 0.0 && square.is_finite()) {
+            return None;
+        }
+        *pivot = square.sqrt();
+    }
+    Some(())
+}
+
+/// The trace of the inverse: the sum of squares of the factor's inverse.
+fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
+    let (mut trace, mut column) = (0.0, vec![0.0; p]);
+    for first in 0..p {
+        for i in first..p {
+            let row = factor.get(i * p..i * p + i + 1)?;
+            let (pivot, row) = row.split_last()?;
+            let right = if i == first { 1.0 } else { -dot(row.get(first..)?, column.get(first..i)?) };
+            let value = right / pivot;
+            trace += value * value;
+            *column.get_mut(i)? = value;
+        }
+    }
+    Some(trace)
+}
+
+/// Row `j` of the solution with the factor.
+fn forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
+    let (above, own) = solution.split_at_mut_checked(j * c)?;
+    let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
+    for (entry, done) in row.iter().zip(above.chunks_exact(c)) {
+        for (value, done) in own.iter_mut().zip(done) {
+            *value -= entry * done;
+        }
+    }
+    own.iter_mut().take(c).for_each(|value| *value /= pivot);
+    Some(())
+}
+
+/// Row `j` of the solution with the transposed factor, and what it takes from the rows above.
+fn backward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
+    let (above, own) = solution.split_at_mut_checked(j * c)?;
+    let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
+    own.iter_mut().take(c).for_each(|value| *value /= pivot);
+    for (entry, rest) in row.iter().zip(above.chunks_exact_mut(c)) {
+        for (rest, value) in rest.iter_mut().zip(own.iter()) {
+            *rest -= entry * value;
+        }
+    }
+    Some(())
+}
+
+/// The product of `a` with as many values of `b`: eight sums at a time, which the processor adds side by side.
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let mut sums = [0.0; 8];
+    let ((a, rest_a), (b, rest_b)) =
+        (a.as_chunks::<8>(), b.get(..a.len()).unwrap_or_default().as_chunks::<8>());
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, x), y) in sums.iter_mut().zip(a).zip(b) {
+            *sum += x * y;
+        }
+    }
+    sums.iter().sum::<f64>() + rest_a.iter().zip(rest_b).map(|(x, y)| x * y).sum::<f64>()
+}

@@ -1,0 +1,179 @@
+//! Capabilities of simulated devices against what rounds bring, what devices send, and what a server asks for: for every
+//! method, over ranges of sizes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::config::AlgorithmName;
+use fedspan_client::Task;
+use fedspan_client::session::{Config, Protection};
+use fedspan_protocol::message::{Capabilities, Descriptors, Hello, RoundId, RoundOpen};
+use fedspan_protocol::tensor::TensorDescriptor;
+use fedspan_sim::fleet::{Build, foreseeable};
+use fedspan_sim::network::Joins;
+use fedspan_sim::noise::Seeds;
+use fedspan_sim::run::engine;
+use fedspan_sim::scenario::Scenario;
+use proptest::prelude::*;
+
+/// Sizes: features, width (or hidden width), outputs.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    d: usize,
+    k: usize,
+    c: usize,
+}
+
+fn sizes() -> impl Strategy<Value = Sizes> {
+    (1usize..40, 1usize..40, 1usize..90).prop_map(|(d, k, c)| Sizes { d, k: k.min(d), c })
+}
+
+/// Tensors of one direction of a round within the capabilities of a device.
+fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
+    let elements: Vec<u32> = tensors.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap()).collect();
+    assert!(tensors.len() <= usize::from(capabilities.tensors), "{what}: {tensors:?} {capabilities:?}");
+    for (tensor, elements) in tensors.iter().zip(&elements) {
+        assert!(*elements <= capabilities.tensor_elements, "{what}: {tensor:?} {capabilities:?}");
+        assert!(tensor.encoding.bit() & capabilities.encodings != 0, "{what}: {tensor:?}");
+        assert!(!outgoing || tensor.role.bit() & capabilities.roles != 0, "{what}: {tensor:?}");
+    }
+    assert!(elements.iter().sum::<u32>() <= capabilities.total_elements, "{what}: {tensors:?}");
+}
+
+/// Checks a scenario's device against its server, with the data resized to `d` and `c` where they are read. Returns the tasks
+/// that the server asked for, and those that the device claims.
+fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u16, u16) {
+    let mut dataset = scenario.dataset(1).unwrap();
+    if let Some((d, c)) = resized {
+        (dataset.features, dataset.outputs) = (d, c);
+    }
+    let engine = engine(scenario, &dataset, 1, None);
+    let build = Build::of(scenario, &dataset, 1, Seeds::Foreseeable(1)).unwrap();
+    let client = &dataset.clients[0];
+    let config = Config { frame_limit: build.frame_limit(), ..Config::new(0) };
+    let random = foreseeable(1, 0);
+    let mut session = build.session(config, Protection::Plaintext, client, Joins::First, random).unwrap();
+    let capabilities = session.task().capabilities();
+    let mut asked = 0;
+    for request in engine.requests() {
+        let what = format!("{what}, {:?}", request.task);
+        let down: Descriptors =
+            request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
+        asked |= request.task.bit();
+        assert!(capabilities.tasks & request.task.bit() != 0, "{what}: {capabilities:?}");
+        fits(&capabilities, &down, false, &what);
+        let open = RoundOpen { id: RoundId::default(), task: request.task, tensors: down };
+        assert_eq!(session.task_mut().open(&open), Ok(()), "{what}");
+        let up = session.task().upload();
+        assert_eq!(up.to_vec(), request.expects, "{what}");
+        fits(&capabilities, &up, true, &what);
+    }
+    let requirements = Requirements::new(build.model(), &engine.requests(), None);
+    let requirements = requirements.with_numeric(scenario.algorithm.numeric);
+    let said = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
+    assert_eq!(requirements.admit(&Hello::new(0, said)), Ok(()), "{what}");
+    (asked, capabilities.tasks)
+}
+
+fn parse(text: &str) -> Scenario {
+    Scenario::parse("capabilities", text, &[]).unwrap_or_else(|problem| panic!("{problem}: {text}"))
+}
+
+/// Linear models: every method, start and arithmetic on regression with as many targets as wanted.
+fn linear(Sizes { d, k, c }: Sizes) {
+    let data =
+        format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
+    let (mut asked, mut claimed) = (0, 0);
+    for (model, algorithm) in [
+        ("init = \"random\"", "name = \"fedrep\"\nsend = \"representation\""),
+        ("init = \"power\"", "name = \"fedrep\"\nupload = \"i8\"\ndownload = \"f16\""),
+        ("init = \"moments\"", "name = \"gd-gd\""),
+        ("init = \"power\"", "name = \"fedrep\"\nnumeric = \"i16\""),
+        ("", "name = \"fedavg\""),
+        ("init = \"power\"", "name = \"fedavg\"\nupload = \"f16\"\ndownload = \"f16\""),
+    ] {
+        let text = format!(
+            "{data}[model]\nk = {k}\n{model}\n[algorithm]\nrounds = 1\nstep_size = 0.1\n{algorithm}\n"
+        );
+        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
+        (asked, claimed) = (asked | of_server, claimed | of_device);
+    }
+    for name in ["rolora", "ffa-lora"] {
+        let model = format!("[model]\nkind = \"lora-linear\"\nrank = {k}\n");
+        let text = format!("{data}{model}[algorithm]\nname = \"{name}\"\nrounds = 2\nstep_size = 0.1\n");
+        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {name}"));
+        (asked, claimed) = (asked | of_server, claimed | of_device);
+    }
+    for power in ["procrustes = true\nlocal_steps = 2", "procrustes = false\nlocal_steps = 1"] {
+        let text =
+            format!("{data}[model]\nk = {k}\n[algorithm]\nname = \"fedpower\"\niterations = 4\n{power}\n");
+        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
+        (asked, claimed) = (asked | of_server, claimed | of_device);
+    }
+    assert_eq!(asked, claimed, "every task that a device claims was asked for, and the other way round");
+}
+
+/// Devices that hide what they send.
+fn private(Sizes { d, k, c }: Sizes) {
+    let data =
+        format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
+    for (clip, algorithm) in [
+        ("clip = 0.5", "name = \"fedrep\"\nrounds = 2\nstep_size = 0.1"),
+        ("", "name = \"fedpower\"\niterations = 4\nlocal_steps = 1\nprocrustes = true"),
+    ] {
+        let privacy = format!("[privacy]\nepsilon = 10.0\ndelta = 1e-5\n{clip}\n");
+        let init = if clip.is_empty() { "random" } else { "power" };
+        let text = format!("{data}[model]\nk = {k}\ninit = \"{init}\"\n[algorithm]\n{algorithm}\n{privacy}");
+        check(&parse(&text), None, &format!("private, d {d}, k {k}, c {c}, {algorithm}"));
+    }
+}
+
+/// Networks: every method of every kind of model, also wider than the samples.
+fn network(Sizes { d, k, c }: Sizes) {
+    let models = [
+        format!("kind = \"mlp\"\nhidden = [{k}]"),
+        format!("kind = \"mlp\"\nhidden = [{}, 3, {k}]", 2 * d + 1),
+        format!("kind = \"lstm\"\ncells = {k}\nhidden = [2, 5, 3]"),
+        format!("kind = \"cnn\"\nfilters = [{k}, 2]\nside = 1\npool = 1\nhidden = [3, 70]"),
+        format!("kind = \"lora-mlp\"\nrank = {k}\nwidth = {}\nhidden = [4, 2]", d + 3),
+    ];
+    for model in models {
+        let text = |name: &str| {
+            format!(
+                "[data]\nkind = \"digits\"\n[data.partition]\nclients = 20\n[model]\n{model}\n[algorithm]\nname = \"{name}\"\n\
+                 rounds = 1\n"
+            )
+        };
+        let any = if model.contains("lora") { "lora" } else { "fedrep" };
+        let section = parse(&text(any)).model;
+        for (name, _) in AlgorithmName::of_model(&section) {
+            check(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rounds_of_linear_models_fit_what_devices_say(sizes in sizes()) {
+        linear(sizes);
+        private(sizes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rounds_of_networks_fit_what_devices_say(sizes in sizes()) {
+        network(sizes);
+    }
+}
+
+/// More outputs than features, the case of most tables with many classes.
+#[test]
+fn a_head_may_be_larger_than_the_representation() {
+    for (d, k, c) in [(5, 5, 12), (1, 1, 2), (11, 2, 256)] {
+        linear(Sizes { d, k, c });
+    }
+}

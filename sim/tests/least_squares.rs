@@ -1,0 +1,393 @@
+//! The host's least squares against an oracle of its own: normal equations in twice the digits of f64.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_aggregator::linalg::Matrix;
+use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_sim::least_squares::{EXACT, Fit, Problem, ROUNDED, predict, solve};
+
+/// A number as the sum of two f64 (Dekker 1971): 106 bits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Twice(f64, f64);
+
+impl Twice {
+    fn of(value: f64) -> Self {
+        Self(value, 0.0)
+    }
+
+    fn sum(a: f64, b: f64) -> Self {
+        let s = a + b;
+        let bb = s - a;
+        Self(s, (a - (s - bb)) + (b - bb))
+    }
+
+    fn quick(a: f64, b: f64) -> Self {
+        let s = a + b;
+        Self(s, b - (s - a))
+    }
+
+    fn add(self, other: Self) -> Self {
+        let Self(s, e) = Self::sum(self.0, other.0);
+        let Self(t, f) = Self::sum(self.1, other.1);
+        let Self(s, e) = Self::quick(s, e + t);
+        Self::quick(s, e + f)
+    }
+
+    fn neg(self) -> Self {
+        Self(-self.0, -self.1)
+    }
+
+    fn times(self, other: Self) -> Self {
+        let p = self.0 * other.0;
+        let e = self.0.mul_add(other.0, -p) + (self.0 * other.1 + self.1 * other.0);
+        Self::quick(p, e)
+    }
+
+    fn over(self, other: Self) -> Self {
+        let first = self.0 / other.0;
+        let rest = self.add(other.times(Self::of(first)).neg());
+        let second = rest.0 / other.0;
+        let rest = rest.add(other.times(Self::of(second)).neg());
+        Self::quick(first, second).add(Self::of(rest.0 / other.0))
+    }
+
+    fn root(self) -> Self {
+        let first = Self::of(self.0.sqrt());
+        let rest = self.add(first.times(first).neg());
+        first.add(rest.over(first.add(first)))
+    }
+}
+
+/// Samples, and samples to be answered.
+struct Case {
+    d: usize,
+    c: usize,
+    x: Vec<f64>,
+    y: Vec<f64>,
+    new: Vec<f64>,
+    ridge: f64,
+}
+
+impl Case {
+    fn fit(&self, roundoff: f64) -> Fit {
+        let Self { d, c, ref x, ref y, ridge, .. } = *self;
+        solve(&Problem { x, y, features: d, outputs: c, ridge, roundoff })
+    }
+
+    /// The answers to the samples and to the new ones.
+    fn answers(&self, weights: &[f64]) -> Vec<f64> {
+        let mut out = vec![0.0; self.c];
+        let rows = self.x.chunks_exact(self.d).chain(self.new.chunks_exact(self.d));
+        rows.flat_map(|row| {
+            predict(weights, row, &mut out);
+            out.clone()
+        })
+        .collect()
+    }
+
+    /// The same of the oracle. The last column is a constant 1 where `constant`; others are brought to similar size, and that
+    /// is taken out of them.
+    fn oracle(&self, constant: bool) -> Vec<f64> {
+        let Self { d, c, ridge, .. } = *self;
+        let p = d - usize::from(constant);
+        let m = self.x.len() / d;
+        let scales: Vec<f64> = (0..p)
+            .map(|j| {
+                let largest = self.x.iter().skip(j).step_by(d).fold(0.0f64, |l, v| l.max(v.abs()));
+                2f64.powi(-(largest.log2().ceil() as i32))
+            })
+            .collect();
+        let mean = |values: &[f64], width: usize, j: usize| {
+            let sum =
+                values.iter().skip(j).step_by(width).fold(Twice::default(), |s, v| s.add(Twice::of(*v)));
+            sum.over(Twice::of(m as f64))
+        };
+        // With a ridge on the constant's weight: its part that is taken out.
+        let share = Twice::of(1.0).over(Twice::of(1.0).add(Twice::of(ridge)));
+        let none = Twice::default();
+        let means: Vec<Twice> = (0..p).map(|j| if constant { mean(&self.x, d, j) } else { none }).collect();
+        let targets: Vec<Twice> = (0..c).map(|o| if constant { mean(&self.y, c, o) } else { none }).collect();
+        let scaled =
+            |row: &[f64], j: usize| Twice::of(row[j]).add(means[j].neg()).times(Twice::of(scales[j]));
+        let (mut gram, mut rhs) = (vec![vec![Twice::default(); p]; p], vec![vec![Twice::default(); c]; p]);
+        for (row, y) in self.x.chunks_exact(d).zip(self.y.chunks_exact(c)) {
+            let z: Vec<Twice> = (0..p).map(|j| scaled(row, j)).collect();
+            for j in 0..p {
+                for l in 0..p {
+                    gram[j][l] = gram[j][l].add(z[j].times(z[l]));
+                }
+                for o in 0..c {
+                    rhs[j][o] = rhs[j][o].add(z[j].times(Twice::of(y[o]).add(targets[o].neg())));
+                }
+            }
+        }
+        let count = Twice::of(m as f64);
+        for j in 0..p {
+            let own = Twice::of(scales[j]);
+            gram[j][j] = gram[j][j].add(count.times(Twice::of(ridge)).times(own).times(own));
+            if constant {
+                // What a ridge on the constant leaves of the means: m (1 - share) mean mean.
+                let left = count.times(Twice::of(1.0).add(share.neg()));
+                for l in 0..p {
+                    let (a, b) = (means[j].times(own), means[l].times(Twice::of(scales[l])));
+                    gram[j][l] = gram[j][l].add(left.times(a).times(b));
+                }
+                for o in 0..c {
+                    rhs[j][o] = rhs[j][o].add(left.times(means[j].times(own)).times(targets[o]));
+                }
+            }
+        }
+        let mut l = vec![vec![Twice::default(); p]; p];
+        for j in 0..p {
+            for i in 0..=j {
+                let done = (0..i).fold(gram[j][i], |s, t| s.add(l[j][t].times(l[i][t]).neg()));
+                l[j][i] = if i == j { done.root() } else { done.over(l[i][i]) };
+            }
+        }
+        for o in 0..c {
+            for j in 0..p {
+                let done = (0..j).fold(rhs[j][o], |s, t| s.add(l[j][t].times(rhs[t][o]).neg()));
+                rhs[j][o] = done.over(l[j][j]);
+            }
+            for j in (0..p).rev() {
+                let done = (j + 1..p).fold(rhs[j][o], |s, t| s.add(l[t][j].times(rhs[t][o]).neg()));
+                rhs[j][o] = done.over(l[j][j]);
+            }
+        }
+        let offset: Vec<Twice> = (0..c)
+            .map(|o| {
+                let others =
+                    (0..p).fold(none, |s, j| s.add(means[j].times(Twice::of(scales[j])).times(rhs[j][o])));
+                targets[o].add(others.neg()).times(share)
+            })
+            .collect();
+        let rows = self.x.chunks_exact(d).chain(self.new.chunks_exact(d));
+        let answer = |row: &[f64], o: usize| {
+            let sum = (0..p).fold(offset[o], |s, j| {
+                s.add(Twice::of(row[j]).times(Twice::of(scales[j])).times(rhs[j][o]))
+            });
+            sum.0
+        };
+        rows.flat_map(|row| (0..c).map(|o| answer(row, o)).collect::<Vec<_>>()).collect()
+    }
+
+    /// The condition of the columns without their means, each of norm 1.
+    fn condition(&self, constant: bool) -> f64 {
+        let p = self.d - usize::from(constant);
+        let m = self.x.len() / self.d;
+        let mut z = Matrix::from_fn(m, p, |i, j| self.x[i * self.d + j]);
+        for mut column in z.column_iter_mut() {
+            let largest = column.amax();
+            column /= largest;
+            if constant {
+                for _ in 0..2 {
+                    let mean = column.sum() / m as f64;
+                    column.add_scalar_mut(-mean);
+                }
+            }
+            let norm = column.norm();
+            column /= norm;
+        }
+        let values = z.svd(false, false).singular_values;
+        values.max() / values.min()
+    }
+}
+
+fn between(random: &mut Stream, low: f64, high: f64) -> f64 {
+    low + (high - low) * random.uniform()
+}
+
+/// A linear problem: deviations from 1e-6 to 1e6, means of up to 1e5 deviations, columns that are more or less alike.
+fn case(random: &mut Stream, constant: bool, narrow: bool, alike: f64) -> Case {
+    let whole = |random: &mut Stream, low: usize, high: usize| {
+        low + (random.uniform() * (high - low) as f64) as usize
+    };
+    let (p, c) = (whole(random, 1, 8), whole(random, 1, 4));
+    let d = p + usize::from(constant);
+    let m = d + whole(random, 2, 50);
+    let scales: Vec<f64> = (0..p).map(|_| 10f64.powf(between(random, -6.0, 6.0))).collect();
+    let offsets: Vec<f64> = (0..p)
+        .map(|_| {
+            let size = if random.uniform() < 0.2 { 0.0 } else { 10f64.powf(between(random, -1.0, 5.0)) };
+            if random.uniform() < 0.5 { -size } else { size }
+        })
+        .collect();
+    let mixing: Vec<f64> = (0..p).map(|_| 10f64.powf(between(random, -alike, 0.0))).collect();
+    let slopes: Vec<f64> = (0..p * c).map(|_| random.normal()).collect();
+    let noise = 10f64.powf(between(random, -4.0, 0.0));
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    for _ in 0..2 * m {
+        let common = random.normal();
+        let plain: Vec<f64> = mixing.iter().map(|own| common + own * random.normal()).collect();
+        for o in 0..c {
+            let signal: f64 = plain.iter().zip(slopes.iter().skip(o).step_by(c)).map(|(x, w)| x * w).sum();
+            y.push(0.5 + signal + noise * random.normal());
+        }
+        for ((value, scale), offset) in plain.iter().zip(&scales).zip(&offsets) {
+            let value = scale * (value + offset);
+            x.push(if narrow { f64::from(value as f32) } else { value });
+        }
+        if constant {
+            x.push(1.0);
+        }
+    }
+    let new = x.split_off(m * d);
+    y.truncate(m * c);
+    Case { d, c, x, y, new, ridge: 0.0 }
+}
+
+/// The distance of two lists of answers, relative to what the second varies by; where no constant takes their mean out, relative
+/// to the second.
+fn error(found: &[f64], right: &[f64], c: usize, constant: bool) -> f64 {
+    let count = (right.len() / c) as f64;
+    let (mut wrong, mut all) = (0.0, 0.0);
+    for o in 0..c {
+        let of = |values: &[f64]| values.iter().skip(o).step_by(c).copied().collect::<Vec<_>>();
+        let (found, right) = (of(found), of(right));
+        let mean = if constant { right.iter().sum::<f64>() / count } else { 0.0 };
+        wrong += found.iter().zip(&right).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+        all += right.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    }
+    (wrong / all).sqrt()
+}
+
+/// Ten thousand problems: up to a condition of 100 every answer is right to a millionth, and nothing is said; beyond that it
+/// is right, or something is said.
+#[test]
+fn units_and_offsets_change_nothing() {
+    let mut random = stream(24, Purpose::Partition, 0);
+    let (mut well, mut worst, mut warned, mut beyond) = (0, 0.0f64, 0, 0);
+    for number in 0..10_000 {
+        let (constant, narrow) = (number % 5 > 0, number % 3 == 0);
+        let alike = [0.0, 1.0, 2.0, 5.0, 9.0][number % 7 % 5];
+        let case = case(&mut random, constant, narrow, alike);
+        let fit = case.fit(if narrow { ROUNDED } else { EXACT });
+        let (condition, right) = (case.condition(constant), case.oracle(constant));
+        let off = error(&case.answers(&fit.weights), &right, case.c, constant);
+        let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.cut);
+        if condition <= 100.0 {
+            assert!(off <= 1e-6 && !fit.cut.is_loss() && fit.cut.directions == 0, "{numbers}");
+            (well, worst) = (well + 1, worst.max(off));
+        } else {
+            assert!(off <= 1e-6 || fit.cut.is_loss(), "a silent miss: {numbers}");
+            (beyond, warned) = (beyond + 1, warned + usize::from(fit.cut.is_loss()));
+        }
+    }
+    println!(
+        "{well} of condition 100 at most, worst error {worst:e}; {beyond} beyond, {warned} of these warned"
+    );
+    assert!(well > 3_000 && beyond > 3_000);
+}
+
+/// A ridge is in the units of the features as they are given, on the constant's weight too.
+#[test]
+fn a_ridge_is_that_of_the_features_as_they_are() {
+    let mut random = stream(24, Purpose::Partition, 1);
+    for number in 0..2_000 {
+        let constant = number % 4 > 0;
+        let mut case = case(&mut random, constant, false, 1.0);
+        case.ridge = 10f64.powf(between(&mut random, -8.0, 3.0));
+        let fit = case.fit(EXACT);
+        let right = case.oracle(constant);
+        // Of what a large ridge makes of all answers nothing is left to vary.
+        let off = error(&case.answers(&fit.weights), &right, case.c, false);
+        let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.cut);
+        assert!(off <= 1e-6 || case.condition(constant) > 100.0 && fit.cut.is_loss(), "{numbers}");
+    }
+}
+
+/// A feature in other units has another weight, and the answers stay; so do they where it moves along beside a constant.
+#[test]
+fn other_units_and_other_origins_have_the_same_answers() {
+    let mut random = stream(24, Purpose::Partition, 2);
+    for _ in 0..500 {
+        let case = case(&mut random, true, false, 0.5);
+        let factors: Vec<f64> = (0..case.d).map(|_| 10f64.powf(between(&mut random, -6.0, 6.0))).collect();
+        let before = case.answers(&case.fit(EXACT).weights);
+        let m = case.x.len() / case.d;
+        let deviation = |j: usize| {
+            let own: Vec<f64> = case.x.iter().skip(j).step_by(case.d).copied().collect();
+            let mean = own.iter().sum::<f64>() / m as f64;
+            (own.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / m as f64).sqrt()
+        };
+        let shifts: Vec<f64> =
+            (0..case.d).map(|j| deviation(j) * 10f64.powf(between(&mut random, 0.0, 5.0))).collect();
+        let changed = |values: &[f64]| -> Vec<f64> {
+            let change = |(at, value): (usize, &f64)| match at % case.d {
+                constant if constant + 1 == case.d => *value,
+                j => factors[j] * (value + shifts[j]),
+            };
+            values.iter().enumerate().map(change).collect()
+        };
+        let other = Case { x: changed(&case.x), new: changed(&case.new), y: case.y.clone(), ..case };
+        let fit = other.fit(EXACT);
+        let off = error(&other.answers(&fit.weights), &before, case.c, true);
+        // Sums of numbers that are 1e5 deviations away have lost five digits of sixteen, and the condition loses more.
+        let condition = other.condition(true);
+        assert!(off <= 1e-8 || condition > 100.0, "{off:e} {condition:e} {:?}", fit.cut);
+        assert!(!fit.cut.is_loss() || condition > 100.0);
+    }
+}
+
+/// With fewer samples than columns the weights are a combination of the samples, which no other solution is, and answer them
+/// exactly. Nothing is said of that.
+#[test]
+fn few_samples_have_the_solution_of_least_norm() {
+    let mut random = stream(24, Purpose::Partition, 3);
+    for number in 0..200 {
+        let (d, m) = (12, 1 + number % 10);
+        let x: Vec<f64> = (0..m * d)
+            .map(|at| if at % d + 1 == d { 1.0 } else { random.normal() + 3.0 * f64::from(at as u32 % 2) })
+            .collect();
+        let y: Vec<f64> = (0..m).map(|_| random.normal()).collect();
+        let case = Case { d, c: 1, x, y, new: Vec::new(), ridge: 0.0 };
+        let fit = case.fit(EXACT);
+        assert!(fit.cut.few_samples && !fit.cut.is_loss(), "{:?}", fit.cut);
+        let off: f64 = case.answers(&fit.weights).iter().zip(&case.y).map(|(a, b)| (a - b).powi(2)).sum();
+        assert!(off.sqrt() < 1e-9, "{off:e}");
+        // What of the weights is no combination of the samples: by Gram-Schmidt.
+        let mut basis: Vec<Vec<f64>> = Vec::new();
+        for row in case.x.chunks_exact(d) {
+            let mut row = row.to_vec();
+            for _ in 0..2 {
+                remove(&mut row, &basis);
+            }
+            let norm = row.iter().map(|v| v * v).sum::<f64>().sqrt();
+            basis.push(row.iter().map(|v| v / norm).collect());
+        }
+        let mut rest = fit.weights.clone();
+        remove(&mut rest, &basis);
+        assert!(rest.iter().map(|v| v * v).sum::<f64>().sqrt() < 1e-9, "{rest:?}");
+    }
+}
+
+fn remove(row: &mut [f64], basis: &[Vec<f64>]) {
+    for b in basis {
+        let part: f64 = b.iter().zip(row.iter()).map(|(x, y)| x * y).sum();
+        row.iter_mut().zip(b).for_each(|(value, b)| *value -= part * b);
+    }
+}
+
+/// Columns of which one is exactly a combination of others, and columns of zeros, lose nothing: that is counted, not said. What
+/// two columns differ in by their roundings alone is lost, and both are named.
+#[test]
+fn columns_that_lose_something_are_named() {
+    let mut random = stream(24, Purpose::Partition, 4);
+    let plain: Vec<f64> = (0..40).map(|_| (random.normal() * 64.0).round() / 8.0).collect();
+    let y: Vec<f64> = plain.iter().map(|v| v + random.normal()).collect();
+    let with = |other: &dyn Fn(f64) -> f64, roundoff: f64| {
+        let x: Vec<f64> = plain.iter().flat_map(|v| [*v, 0.0, other(*v), 1.0]).collect();
+        let case = Case { d: 4, c: 1, x, y: y.clone(), new: Vec::new(), ridge: 0.0 };
+        case.fit(roundoff)
+    };
+    let twice = with(&|v| 2.0 * v, EXACT);
+    assert_eq!((twice.cut.directions, twice.cut.is_loss()), (1, false));
+    // The shorter weights of two columns of which one is twice the other.
+    assert!((twice.weights[2] - 2.0 * twice.weights[0]).abs() < 1e-9, "{:?}", twice.weights);
+    let fahrenheit = with(&|v| f64::from((32.0 + 1.8 * v) as f32), ROUNDED);
+    assert_eq!((fahrenheit.cut.directions, fahrenheit.cut.columns.as_slice()), (1, &[0, 2][..]));
+    assert!(fahrenheit.cut.is_loss());
+    let clock = with(&|v| 1e12 + v, EXACT);
+    assert_eq!((clock.cut.is_loss(), clock.cut.columns.as_slice()), (true, &[2][..]), "{:?}", clock.cut);
+    let nothing = with(&|_| 5.0, EXACT);
+    assert_eq!((nothing.cut.directions, nothing.cut.is_loss()), (0, false), "a second constant");
+}

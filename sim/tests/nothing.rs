@@ -1,0 +1,166 @@
+//! Who has nothing counts as nothing: clients without samples to train on or to be scored on, and users of whom only a test part
+//! is there.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{code, directory, errors, has, program, text};
+use serde_json::{Value, json};
+
+/// A table of `rows` rows of each client.
+fn write_table(here: &Path, clients: &[(&str, usize)]) {
+    let mut table = String::from("who,a,b,label\n");
+    for (name, rows) in clients {
+        for row in 0..*rows {
+            let side = if row % 2 == 0 { 1 } else { -1 };
+            table += &format!("{name},{side},{},{}\n", row % 3, if side > 0 { "walk" } else { "run" });
+        }
+    }
+    std::fs::write(here.join("table.csv"), table).unwrap();
+}
+
+const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"label\"\n\
+                     features = [\"a\", \"b\"]\ntask = \"classes\"\n";
+
+fn run(here: &Path, scenario: &str) -> Result<Value, String> {
+    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    let ran = program(here, &["run", "my.toml", "--format", "json", "--out", "out"]);
+    if code(&ran) != 0 {
+        return Err(errors(&ran));
+    }
+    let mut summary: Value = serde_json::from_str(&text(&ran)).unwrap();
+    summary["said"] = json!(errors(&ran));
+    Ok(summary)
+}
+
+fn lines(here: &Path) -> Vec<String> {
+    let clients = std::fs::read_to_string(here.join("out/clients.csv")).unwrap();
+    clients.lines().skip(1).map(str::to_owned).collect()
+}
+
+/// A gap that is longer than what a client would train on.
+#[test]
+fn clients_without_training_samples_are_left_out_whatever_the_method() {
+    let here = directory("nothing-to-train");
+    write_table(&here, &[("p", 5), ("q", 30), ("r", 4), ("s", 30)]);
+    let split = "[split]\ntest = 0.4\ngap = 3\n";
+    for method in [
+        "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n",
+        "[model]\nk = 2\n[algorithm]\nname = \"pooled\"\n",
+        "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.1\n",
+        "[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"fedper\"\nrounds = 60\n",
+    ] {
+        let summary = run(&here, &format!("{TABLE}{split}{method}")).unwrap();
+        assert_eq!(
+            (summary["clients"].as_u64(), summary["users_left_out"].as_u64()),
+            (Some(2), Some(2)),
+            "{method}"
+        );
+        assert!(summary["final"]["accuracy"].as_f64().unwrap() > 0.9, "{method}: {summary}");
+        let pooled = method.contains("pooled");
+        assert_eq!(lines(&here).len(), if pooled { 0 } else { 2 }, "{method}");
+    }
+    let said = run(
+        &here,
+        &format!(
+            "{TABLE}[split]\ntest = 0.4\ngap = 50\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n"
+        ),
+    );
+    has(&said.unwrap_err(), &["no client is left to train", "4 have no sample"]);
+}
+
+/// With one row of five that tests, a client of two rows has none to be scored on.
+#[test]
+fn clients_without_test_samples_have_empty_fields() {
+    let here = directory("nothing-to-test");
+    write_table(&here, &[("p", 2), ("q", 30), ("s", 30)]);
+    for method in
+        ["name = \"local-only\"\nfinal_ridge = 0.01\n", "name = \"fedrep\"\nrounds = 3\nstep_size = 0.1\n"]
+    {
+        let summary = run(&here, &format!("{TABLE}[model]\nk = 2\n[algorithm]\n{method}")).unwrap();
+        assert_eq!((&summary["users_left_out"], &summary["clients"]), (&Value::Null, &json!(3)));
+        let lines = lines(&here);
+        assert!(lines[0].split(',').nth(2) == Some(""), "{lines:?}");
+        assert!(lines[1].split(',').nth(2) != Some(""), "{lines:?}");
+    }
+}
+
+fn user(rows: usize, label: impl Fn(usize) -> Value) -> Value {
+    let x: Vec<Value> = (0..rows).map(|row| json!([row % 2, row % 3, 1 - row % 2])).collect();
+    json!({ "x": x, "y": (0..rows).map(label).collect::<Vec<_>>() })
+}
+
+fn write_leaf(path: &Path, users: &[&str], label: impl Fn(usize) -> Value + Copy) {
+    let data: serde_json::Map<String, Value> =
+        users.iter().map(|name| ((*name).to_owned(), user(6, label))).collect();
+    let counts = vec![6; users.len()];
+    let file = json!({ "users": users, "num_samples": counts, "user_data": data });
+    std::fs::write(path, file.to_string()).unwrap();
+}
+
+const LEAF: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
+
+fn leaf(path: &str, test_path: &str) -> String {
+    let test = if test_path.is_empty() { String::new() } else { format!("test_path = \"{test_path}\"\n") };
+    format!("[data]\nkind = \"leaf\"\npath = \"{path}\"\n{test}{LEAF}")
+}
+
+/// Labels are classes however they are written, and what is none is an error with its value.
+#[test]
+fn labels_are_whole_numbers_however_they_are_written() {
+    let here = directory("nothing-labels");
+    write_leaf(&here.join("whole.json"), &["u", "v"], |row| json!(row % 2));
+    write_leaf(&here.join("points.json"), &["u", "v"], |row| json!((row % 2) as f64));
+    let mut results = Vec::new();
+    for path in ["whole.json", "points.json"] {
+        results.push(run(&here, &leaf(path, path)).unwrap()["final"].clone());
+    }
+    assert_eq!(results[0], results[1]);
+    for (wrong, says) in
+        [(json!(1.5), "1.5"), (json!(-1), "-1"), (json!(256), "256"), (json!(1e9), "1000000000")]
+    {
+        write_leaf(&here.join("wrong.json"), &["u"], |_| wrong.clone());
+        has(&run(&here, &leaf("wrong.json", "")).unwrap_err(), &["wrong.json", says, "255", "line 1"]);
+    }
+    write_leaf(&here.join("wrong.json"), &["u"], |_| json!("walk"));
+    has(
+        &run(&here, &leaf("wrong.json", "")).unwrap_err(),
+        &["wrong.json", "walk", "a whole number from 0 to 255"],
+    );
+}
+
+#[test]
+fn a_test_part_of_other_users_is_said() {
+    let here = directory("nothing-users");
+    let label = |row: usize| json!(row % 2);
+    write_leaf(&here.join("train.json"), &["u", "v", "w"], label);
+    write_leaf(&here.join("other.json"), &["x", "y"], label);
+    write_leaf(&here.join("some.json"), &["v", "x", "y"], label);
+    has(
+        &run(&here, &leaf("train.json", "other.json")).unwrap_err(),
+        &["other.json", "train.json", "none of its 2 users", "\"x\"", "split.holdout_clients"],
+    );
+    let summary = run(&here, &leaf("train.json", "some.json")).unwrap();
+    assert_eq!((&summary["clients"], &summary["users_left_out"]), (&json!(3), &json!(2)));
+    has(summary["said"].as_str().unwrap(), &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"]);
+    has(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
+    // A test part that is data like the rest has users like the rest.
+    let all =
+        run(&here, &leaf("train.json", "other.json").replace("[model]", "[split]\nby = \"time\"\n[model]"));
+    assert_eq!(all.unwrap()["clients"], 5);
+}
+
+/// Training and test parts side by side: what tests would train.
+#[test]
+fn a_user_in_two_files_of_a_directory_is_an_error() {
+    let here = directory("nothing-directory");
+    let label = |row: usize| json!(row % 2);
+    std::fs::create_dir(here.join("all")).unwrap();
+    write_leaf(&here.join("all/test.json"), &["u", "v"], label);
+    write_leaf(&here.join("all/train.json"), &["v", "w"], label);
+    has(&run(&here, &leaf("all", "")).unwrap_err(), &["\"v\"", "test.json", "train.json", "data.test_path"]);
+    write_leaf(&here.join("all/train.json"), &["w"], label);
+    assert_eq!(run(&here, &leaf("all", "")).unwrap()["clients"], 3);
+}
