@@ -206,7 +206,7 @@ fn csv_columns_and_numbers() {
     std::fs::write(&file, "who,a,b,y\n1,2,inf,4\n").unwrap();
     has(&message(&here, data), &["data.csv", "line 2", "column b", "\"inf\""]);
     std::fs::write(&file, "who,a,b,y\n1,2,3\n").unwrap();
-    has(&message(&here, data), &["data.csv", "line: 2"]);
+    has(&message(&here, data), &["data.csv", "line 2: "]);
     std::fs::write(&file, "who,a,b,y\n").unwrap();
     has(&message(&here, data), &["data.csv", "no rows"]);
 }

@@ -161,7 +161,8 @@ fn leaf_users_are_clients() {
     // In the files' own split one has nothing to train on, and one nothing at all.
     let only_test = r#"{"user_data": {"c": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#;
     std::fs::write(here.join("other.json"), only_test).unwrap();
-    assert_eq!(read("test_path = \"other.json\"\n").unwrap().left_out, 2);
+    let others = read("test_path = \"other.json\"\n").unwrap_err().to_string();
+    assert!(others.contains("none of its 1 users (the first is \"c\")"), "{others}");
     assert_eq!(
         sizes(&read("[data.partition]\nkind = \"iid\"\nclients = 5\n[split]\ntest = 0\n").unwrap()),
         [1; 5]
