@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fedspan_aggregator::config::Said;
 use fedspan_sim::scenario::Scenario;
 
 const PAGE: &str = include_str!("../SCENARIOS.md");
@@ -172,8 +173,8 @@ fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> 
 
 fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
     let scenario = Scenario::parse("my.toml", file, changes).map_err(|problem| problem.to_string())?;
-    // The text says what was written, the rest what it means.
-    Ok(Scenario { text: String::new(), ..scenario })
+    // The text and the keys say what was written, the rest what it means.
+    Ok(Scenario { text: String::new(), said: Said::EVERYTHING, ..scenario })
 }
 
 fn dotted(section: &str, key: &str) -> String {

@@ -170,16 +170,14 @@ impl RidgeScores {
     #[must_use]
     pub fn restore(&mut self, state: &[f64]) -> bool {
         let whole = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
-        let Some((devices, sums)) = state.split_first().filter(|_| state.iter().all(whole)) else {
-            return false;
-        };
-        if sums.len() != self.sums.len() {
+        if !state.iter().all(whole) || state.len() != 1 + self.sums.len() {
             return false;
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers")]
-        let number = |value: &f64| *value as u64;
-        self.devices = number(devices);
-        self.sums = sums.iter().map(number).collect();
+        let mut numbers = state.iter().map(|value| *value as u64);
+        let Some(devices) = numbers.next() else { return false };
+        self.devices = devices;
+        self.sums = numbers.collect();
         true
     }
 }

@@ -94,12 +94,19 @@ impl Cutting {
     /// [`DataError`] with the numbers, where there are too few samples, classes or users.
     pub fn dataset(&self, pool: &Pool, seed: u64) -> Result<Dataset, DataError> {
         let wrong = |message: String| DataError::new(&pool.name, message);
-        let Labels::Classes(labels) = &pool.set.y else { return Err(wrong("no classes".to_owned())) };
+        // Samples with values are cut as samples of one class.
+        let alike = match &pool.set.y {
+            Labels::Classes(_) => Vec::new(),
+            Labels::Values { .. } => vec![0; pool.set.len()],
+            Labels::Absent(_) => return Err(wrong("no targets".to_owned())),
+        };
+        let classification = pool.set.is_classes();
+        let labels = if let Labels::Classes(labels) = &pool.set.y { labels } else { &alike };
         let parts = self.parts(pool, labels, seed).map_err(wrong)?;
         let mut dataset = Dataset {
             features: pool.features,
             outputs: pool.classes,
-            classification: true,
+            classification,
             clients: Vec::new(),
             truth: None,
             layout: pool.layout,

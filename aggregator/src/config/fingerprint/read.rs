@@ -38,7 +38,7 @@ impl Fleet {
             rule,
             participation: read_participation(&root.section("participation")?, None)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
-            limits: Limits { norm, samples, ..self.limits.clone() },
+            limits: Limits { norm, samples, ..self.limits },
             ..self.clone()
         };
         root.finish()?;

@@ -35,7 +35,7 @@ use sums::Block;
 /// let model = Linear::new(Workspace::<20, 2>::new());
 /// let model = Scaled::new(model, [0.0; VALUES])?;
 /// assert_eq!(VALUES, 6 * 20);
-/// assert!(model.capabilities().tensors == 2);
+/// assert!(model.capabilities().tensors >= 2);
 /// # Ok::<(), fedspan_client::ShapeMismatch>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -69,7 +69,7 @@ impl Values {
 /// A sentence on a header that is none, a type that is not read, or an array that is larger, or than its file. No memory is
 /// taken for what is not there.
 pub fn read(mut file: impl Read, length: u64, most: u64) -> Result<Values, String> {
-    let header = header(&mut file)?;
+    let header = header(&mut file, most)?;
     let shape: Vec<usize> = header.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
     let product = header.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
     let count = product.filter(|count| *count <= most && shape.len() == header.shape().len());
@@ -114,7 +114,7 @@ pub fn read(mut file: impl Read, length: u64, most: u64) -> Result<Values, Strin
 }
 
 /// Reads the header, which is not trusted with more than it needs.
-fn header(file: &mut impl Read) -> Result<NpyHeader, String> {
+fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
     let failed = |error: std::io::Error| error.to_string();
     let mut head = vec![0; 10];
     file.read_exact(&mut head).map_err(|_| "ends in the header".to_owned())?;
@@ -146,6 +146,18 @@ fn header(file: &mut impl Read) -> Result<NpyHeader, String> {
         if depth > DEPTH {
             return Err(format!("a header with more than {DEPTH} brackets within each other"));
         }
+    }
+    // It multiplies the sizes without looking.
+    let said = String::from_utf8_lossy(rest).into_owned();
+    let shape = said.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
+    let sizes = shape.split(|c: char| !c.is_ascii_digit()).filter(|size| !size.is_empty());
+    let product =
+        sizes.map(|size| size.parse::<u64>().ok()).try_fold(1u64, |product, size| product.checked_mul(size?));
+    if product.is_none() {
+        return Err(format!(
+            "shape {} is larger than {most} elements",
+            shape.trim_matches([':', '(', '\'', '"', ' '])
+        ));
     }
     NpyHeader::from_reader(head.as_slice()).map_err(failed)
 }

@@ -8,7 +8,7 @@ use crate::data::file::Files;
 use crate::data::holdout::Holdout;
 use crate::data::npz::{self, Arrays};
 use crate::data::partition::Partition;
-use crate::data::pool::Cutting;
+use crate::data::pool::{Cutting, SplitBy};
 use crate::data::scale::Scale;
 use crate::data::split::{Order, OrderSplit};
 use crate::data::table::number::Mark;
@@ -37,6 +37,8 @@ pub struct TableSection {
     pub scale: Option<Scale>,
     /// Whether a constant 1 is the last feature; none where the file decides.
     pub constant: Option<bool>,
+    /// Whether the file must bring a test part where it is the file that decides what tests.
+    pub tested: bool,
 }
 
 /// What a table is read from.
@@ -109,6 +111,7 @@ impl TableSection {
             cutting: read_cutting(split, partition, classification, false)?,
             scale: Some(section.choice("scale", Some("standard"), &SCALES)?),
             constant: Some(section.boolean("constant", true)?),
+            tested: true,
         })
     }
 
@@ -143,6 +146,7 @@ impl TableSection {
             cutting: read_cutting(split, partition, classification, true)?,
             scale,
             constant,
+            tested: split.has("by"),
         })
     }
 
@@ -172,7 +176,13 @@ impl TableSection {
             return Err(DataError::new(table.name, message));
         }
         let pool = table.pool(constant);
-        let mut dataset = self.cutting.dataset(&pool, seed)?;
+        let mut cutting = self.cutting.clone();
+        if cutting.by == SplitBy::Files && !self.tested && pool.tests_from >= pool.set.len() {
+            // Nobody has asked for tests, and there are none.
+            let split = OrderSplit { test: 0.0, ..cutting.split };
+            cutting = Cutting { by: SplitBy::Clients, split, ..cutting };
+        }
+        let mut dataset = cutting.dataset(&pool, seed)?;
         let (features, path) = (pool.feature_names, pool.name);
         drop(pool.set);
         dataset = scale.finish(dataset, &features, &path)?;
