@@ -267,9 +267,10 @@ impl Scenario {
         scenario.check(&root)?;
         let asked = root.section("algorithm")?.has("labels_per_class");
         let follows = scenario.data.labels_per_class().filter(|_| !asked);
-        let classes = scenario.data.targeted() == Targeted::Classes;
-        // Scores of ridges are of classes, and have no noise.
-        let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| classes && scenario.privacy.is_none());
+        // Scores of ridges have no noise. A server does not know whether several targets are classes: devices that have values
+        // decline.
+        let scored = scenario.data.targeted() != Targeted::Nothing && scenario.privacy.is_none();
+        let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
         let ridge_labels = ridge_labels.map(|own| follows.unwrap_or(own));
         let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
         let scenario = Self { algorithm, ..scenario };

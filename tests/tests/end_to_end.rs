@@ -154,7 +154,7 @@ async fn networks_of_which_an_adapter_travels() {
 async fn linear_adapters() {
     let data = "seed = 5\n[data]\nkind = \"low-rank-regression\"\nclients = 8\nd = 12\noutputs = 5\nrank = 2\nsamples = 20\n\
                 heterogeneity = 0.3\n";
-    let model = "[model]\nkind = \"lora-linear\"\nrank = 2\n[algorithm]\nname = \"rolora\"\nrounds = 10\nstep_size = 0.3\nfinal_ridge = 0.0\n";
+    let model = "[model]\nkind = \"lora-linear\"\nrank = 2\n[algorithm]\nname = \"rolora\"\nrounds = 10\nstep_size = 0.3\n";
     let half = "[participation]\npolicy = \"fraction\"\nr = 0.5\n";
     for more in [half, "upload = \"f16\"\ndownload = \"i8\"\n"] {
         agree(data, &format!("{model}{more}")).await;

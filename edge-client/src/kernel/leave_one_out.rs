@@ -35,7 +35,7 @@ pub const RIDGES: [f32; 12] = [
 
 /// Least `1 - h` that can be divided by: a thousand roundings are left of it. Under a ridge where a leverage is closer to
 /// one, a sample is explained by itself alone, and the ridge is not chosen.
-const LEAST_REMAINDER: f32 = 1.0 / 1024.0;
+pub const LEAST_REMAINDER: f32 = 1.0 / 1024.0;
 
 /// Leave-one-out errors of the ridges.
 #[derive(Clone, Copy, Debug)]

@@ -8,9 +8,11 @@
 
 mod cholesky;
 mod columns;
+mod leave_one_out;
 mod rank;
 
 use columns::Columns;
+pub use leave_one_out::solve_left_out;
 
 /// Unit roundoff of f32: of features that were rounded to it.
 pub const ROUNDED: f64 = f32::EPSILON as f64 / 2.0;
