@@ -67,6 +67,10 @@ impl Requirements {
             needs.longest_upload = needs.longest_upload.max(whole);
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
+            // Whoever cannot scale would compute something else.
+            if request.tensors.iter().any(|tensor| tensor.role == Role::Scale) {
+                needs.roles |= Role::Scale.bit();
+            }
             for tensor in &request.expects {
                 needs.roles |= Role::bit(tensor.role);
                 needs.encodings |= tensor.encoding.bit();

@@ -12,7 +12,7 @@
 
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 
-use crate::config::difference;
+use crate::config::{Fleet, Mismatch, Resumed, difference};
 use crate::engine::{Action, DeviceId, Engine, Event, Millis, Phase};
 use crate::journal::{Line, Round, Scribe, Server};
 use crate::privacy::Account;
@@ -52,6 +52,17 @@ pub enum ResumeError {
     },
 }
 
+/// A configuration under the settings of a stored campaign.
+///
+/// # Errors
+/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`].
+pub(crate) fn resumed(fleet: &Fleet, stored: &str) -> Result<Resumed, ResumeError> {
+    fleet.resumed(stored).map_err(|mismatch| match mismatch {
+        Mismatch::Differs(difference) => ResumeError::Changed { difference },
+        Mismatch::Unreadable(problem) => ResumeError::Contradiction { what: problem.to_string() },
+    })
+}
+
 /// What a campaign is called, and how it is watched.
 #[derive(Clone, Debug)]
 pub struct Campaign {
@@ -70,8 +81,9 @@ pub struct Campaign {
 /// # Errors
 /// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine is of no use then.
 pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str) -> Result<(), ResumeError> {
-    if stored.configuration != configuration {
-        return Err(ResumeError::Changed { difference: difference(&stored.configuration, configuration) });
+    let difference = difference(&stored.configuration, configuration);
+    if !difference.is_empty() {
+        return Err(ResumeError::Changed { difference });
     }
     for (device, account) in &stored.accounts {
         engine.restore_account(*device, *account);
@@ -156,8 +168,8 @@ impl Coordinator {
             return Err(ResumeError::Older { file, table: lines });
         }
         // Where no round was opened there is nothing that another configuration could spoil.
-        let stored =
-            stored.filter(|stored| stored.configuration == *configuration || stored.checkpoint.is_some());
+        let is_the_same = |stored: &Stored| difference(&stored.configuration, configuration).is_empty();
+        let stored = stored.filter(|stored| stored.checkpoint.is_some() || is_the_same(stored));
         let (mut number, mut clock, mut after) = (*number, 0, None);
         if let Some(stored) = &stored {
             take_up(&mut engine, stored, configuration)?;

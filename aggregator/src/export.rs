@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use self::whole::{Whole, refuse_to_overwrite};
 use crate::algorithm::Tensor;
 use crate::config::Fleet;
-use crate::coordinator::{ResumeError, take_up};
+use crate::coordinator::{ResumeError, resumed, take_up};
 use crate::journal::{self, Round};
-use crate::linalg::Matrix;
+use crate::linalg::{Matrix, from_f32};
 use crate::privacy::Delta;
 use crate::privacy::units::epsilon_of;
 use crate::store::{Snapshot, StoreError, Stored};
@@ -52,7 +52,8 @@ impl From<StoreError> for ExportError {
 }
 
 /// Writes a directory `to`, whole or not at all: `representation.npy` (f64, d x k), `model.safetensors` (f32, what devices fit their
-/// heads on), `rounds.jsonl`, `ledger.json`, `arrivals.jsonl`, `configuration.txt`.
+/// heads on, and the scale of their samples), `scale.npy` where there is one (f64, 2 x d: subtracted, then multiplied by), `rounds.jsonl`,
+/// `ledger.json`, `arrivals.jsonl`, `configuration.txt`; where the fleet has chosen a ridge for final heads also `ridge.json`.
 ///
 /// # Errors
 /// [`ExportError`].
@@ -83,6 +84,7 @@ pub struct Told {
 pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportError> {
     let Told { stored, rounds, lines } = told;
     refuse_to_overwrite(to)?;
+    let fleet = resumed(fleet, &stored.configuration)?.fleet;
     let mut engine = fleet.engine();
     take_up(&mut engine, stored, &fleet.fingerprint())?;
     let delta = fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta);
@@ -99,18 +101,32 @@ pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportEr
         .collect();
     let ledger = serde_json::json!({ "delta": delta.get(), "devices": ledger });
     let round = stored.last().map_or(0, |id| id.round);
-    let about = [("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
+    let chosen = engine.chosen_ridge();
+    let mut about = vec![("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
+    about.extend(chosen.as_ref().map(|chosen| ("ridge", chosen.ridge.to_string())));
+    let ridge = chosen.map(|chosen| {
+        ("ridge.json", Content::Bytes(format!("{}\n", serde_json::json!(chosen)).into_bytes()))
+    });
     let rounds = in_json(rounds);
-    let files = [
+    let scale = engine.scale().map(|scale| scale.tensor());
+    let mut tensors = engine.tensors();
+    tensors.extend(scale.clone());
+    let mut files = vec![
         ("representation.npy", Content::Bytes(npy(engine.representation()))),
-        ("model.safetensors", Content::Bytes(safetensors(&engine.tensors(), &about))),
+        ("model.safetensors", Content::Bytes(safetensors(&tensors, &about))),
         ("rounds.jsonl", Content::Lines(&rounds)),
         ("ledger.json", Content::Bytes(format!("{ledger}\n").into_bytes())),
         (journal::FILE, Content::Lines(lines)),
         ("configuration.txt", Content::Bytes(stored.configuration.clone().into_bytes())),
     ];
+    if let Some(scale) = scale {
+        files.push((
+            "scale.npy",
+            Content::Bytes(npy(&from_f32(scale.rows.into(), scale.cols.into(), &scale.values))),
+        ));
+    }
     let whole = Whole::begin(to)?;
-    for (name, content) in files {
+    for (name, content) in files.into_iter().chain(ridge) {
         whole.file(name, |file| content.write(file))?;
     }
     whole.put()

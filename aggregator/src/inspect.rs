@@ -7,7 +7,7 @@ use std::path::Path;
 
 use self::course::Course;
 use crate::config::Fleet;
-use crate::coordinator::{ResumeError, take_up};
+use crate::coordinator::{ResumeError, resumed, take_up};
 use crate::engine::{DeviceId, Engine};
 use crate::journal::{self, Line, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
@@ -36,13 +36,20 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let megabytes = snapshot.bytes() as f64 / 1e6;
     found.seen.push(format!("database: {megabytes:.1} MB, every page has its checksum"));
-    let mut engine = fleet.engine();
-    let taken = take_up(&mut engine, &stored, &fleet.fingerprint());
+    let taken = resumed(fleet, &stored.configuration).and_then(|resumed| {
+        if !resumed.kept.is_empty() {
+            let settings = resumed.kept.join(", ");
+            found
+                .seen
+                .push(format!("settings that the campaign began with and the file does not say: {settings}"));
+        }
+        let mut engine = resumed.fleet.engine();
+        take_up(&mut engine, &stored, &resumed.fleet.fingerprint()).map(|()| engine)
+    });
     if let Err(error) = &taken {
         found.faults.push(located(error, &fleet.state));
     }
-    // It is of no use otherwise.
-    let engine = taken.is_ok().then_some(&engine);
+    let engine = taken.as_ref().ok();
     found.seen.push(about(&stored));
     found.rounds(&rounds, &stored, engine);
     let text = (0..).zip(&lines).map(|(place, (number, text))| {

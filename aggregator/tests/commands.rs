@@ -81,3 +81,56 @@ fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
     }
     assert!(!directory.join("state").exists(), "nothing is written");
 }
+
+/// What is no file is not waited for and not read to its end, and what is too long, or no text, or too deep, is told in a line.
+#[test]
+fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
+    let here = directory("no-configuration");
+    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).unwrap();
+    File::create(here.join("long")).unwrap().set_len(1 << 40).unwrap();
+    std::fs::write(here.join("binary"), b"seed = \"\xff\"\n").unwrap();
+    std::fs::write(here.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
+    let cases = [
+        ("pipe", "pipe: found a pipe, allowed: a file of at most 2097152 bytes"),
+        ("socket", "socket: found a socket, allowed: a file of at most 2097152 bytes"),
+        (".", ".: found a directory, allowed: a file of at most 2097152 bytes"),
+        ("/dev/zero", "/dev/zero: found a device, allowed: a file of at most 2097152 bytes"),
+        ("/dev/null", "/dev/null: found a device, allowed: a file of at most 2097152 bytes"),
+        ("long", "long: found 1099511627776 bytes, allowed: at most 2097152"),
+        ("binary", "binary: found a byte 8 that is no UTF-8, allowed: text in UTF-8"),
+        ("deep", "deep:1: found keys, tables or lists more than 32 deep, allowed: at most 32"),
+        ("none", "none: No such file or directory (os error 2)"),
+    ];
+    let commands: [&[&str]; 7] = [
+        &["serve"],
+        &["status"],
+        &["watch"],
+        &["check"],
+        &["export", "--out", "out"],
+        &["keys", "list"],
+        &["adapter", "serve"],
+    ];
+    let run = |arguments: &[&str]| {
+        let mut limited = Command::new("timeout");
+        limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(arguments);
+        let output = limited.current_dir(&here).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
+        assert_eq!(output.stdout, b"", "{arguments:?}");
+        errors(&output)
+    };
+    for (file, says) in cases {
+        for command in commands {
+            let said = run(&[command, &["--config", file]].concat());
+            assert_eq!(said, format!("fedspan-aggregator: {says}\n"), "{command:?}");
+        }
+    }
+    let (deep, wide) = (format!("{}b=1", "a.".repeat(20_000)), format!("rounds={}", "[".repeat(100_000)));
+    for change in [&deep, &wide] {
+        let said = run(&["adapter", "serve", "--config", "fleet.toml", "--set", change]);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.len() < 300, "{} characters", said.len());
+    }
+    let parts = run(&["adapter", "serve", "--config", "fleet.toml", "--set", &deep]);
+    assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
+}

@@ -74,7 +74,7 @@ fn exchange(server: &mut FedPower, all: &[Matrix]) {
     for (device, a) in all.iter().enumerate() {
         let tensors = answer(a, &request);
         assert_eq!(tensors.len(), request.expects.len());
-        assert!(server.admits(&tensors));
+        assert!(server.admits(1, &tensors));
         server.absorb(device as DeviceId, Share::of(1), &tensors);
     }
     server.finish().unwrap();
@@ -403,16 +403,16 @@ fn bases_that_nobody_can_be_aligned_by_are_not_admitted() {
     let start = random_basis(9, 2, &mut random(12));
     let two = FedPower::new(start.clone(), FedPowerParameters { local_steps: 2, ..ALGORITHM_2 });
     let good = answer(&all[0], &two.request());
-    assert!(two.admits(&good));
+    assert!(two.admits(1, &good));
     let scaled = tensor(&(from_f32(9, 2, &good[1].values) * 1.1));
-    assert!(!two.admits(&[good[0].clone(), scaled]));
+    assert!(!two.admits(1, &[good[0].clone(), scaled]));
     let zero = tensor(&Matrix::zeros(9, 2));
-    assert!(!two.admits(&[good[0].clone(), zero.clone()]));
+    assert!(!two.admits(1, &[good[0].clone(), zero.clone()]));
     let one_shot = FedPowerParameters { local_steps: 10, rule: Rule::ProjectorMean, ..ALGORITHM_2 };
-    assert!(!FedPower::new(start.clone(), one_shot).admits(std::slice::from_ref(&zero)));
+    assert!(!FedPower::new(start.clone(), one_shot).admits(1, std::slice::from_ref(&zero)));
     // A product may have any rank: what is left of the mean is judged.
     let mut one = FedPower::new(start, ALGORITHM_2);
-    assert!(one.admits(std::slice::from_ref(&zero)));
+    assert!(one.admits(1, std::slice::from_ref(&zero)));
     let state = one.state();
     one.absorb(0, Share::of(1), &[zero]);
     assert!(one.finish().is_err());

@@ -594,7 +594,7 @@ fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
 
 /// Of the settings only those are named that differ, with the directory and the ways out.
 #[test]
-fn a_setting_that_came_is_named_and_no_other() {
+fn a_setting_that_differs_is_named_and_no_other() {
     let kept = Kept::new();
     let text = std::fs::read_to_string(&kept.config).unwrap();
     let with = |more: &str| std::fs::write(&kept.config, text.clone() + more).unwrap();
@@ -607,9 +607,45 @@ fn a_setting_that_came_is_named_and_no_other() {
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
         let lines: Vec<&str> =
             said.lines().filter(|line| line.starts_with("- ") || line.starts_with("+ ")).collect();
-        assert_eq!(lines, ["+ aggregation.rule = \"geometric-median\""], "{command:?}: {said}");
+        let named = ["- aggregation.rule = \"mean\"", "+ aggregation.rule = \"geometric-median\""];
+        assert_eq!(lines, named, "{command:?}: {said}");
         assert!(said.contains(&state) && said.contains("put the lines back"), "{command:?}: {said}");
     }
+}
+
+/// What the file does not say any more, or what was the default then: the campaign goes on under it, and one line says so.
+#[test]
+fn a_setting_that_the_file_does_not_say_is_the_stored_one() {
+    let kept = Kept::new();
+    let text = std::fs::read_to_string(&kept.config).unwrap();
+    assert!(text.starts_with("seed = 3\n"), "{text}");
+    std::fs::write(&kept.config, text.replace("seed = 3\n", "")).unwrap();
+    let check = kept.run(&["check"]);
+    let seen = String::from_utf8(check.stdout).unwrap();
+    assert_eq!(check.status.code(), Some(0), "{seen}");
+    let line = "settings that the campaign began with and the file does not say: seed = 3\n";
+    assert!(seen.contains(line), "{seen}");
+    let (to, out) = out(&kept);
+    assert_eq!(kept.run(&["export", "--out", &out]).status.code(), Some(0));
+    let exported = std::fs::read_to_string(to.join("configuration.txt")).unwrap();
+    assert!(exported.starts_with("seed = 3\n"), "{exported}");
+
+    let log = kept.scratch.path().join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+    command.args(["serve", "--config"]).arg(&kept.config).env("NO_COLOR", "1");
+    let file = std::fs::File::create(&log).unwrap();
+    let mut server = spawned(command.stdout(Stdio::null()).stderr(file));
+    while !kept.state().join("control.sock").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(server.try_wait().unwrap().is_none(), "{:?}", std::fs::read_to_string(&log));
+    }
+    drop(Served(server));
+    let log = std::fs::read_to_string(&log).unwrap();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("does not say")).collect();
+    let [told] = told.as_slice() else { panic!("{log}") };
+    let says =
+        "going on under settings that the campaign began with and the file does not say settings=seed = 3";
+    assert!(told.contains(says), "{told}");
 }
 
 /// A server waits for those who are reading: they are done in a moment.

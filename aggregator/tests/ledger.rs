@@ -144,7 +144,7 @@ fn what_a_server_asks_of_devices_that_hide() {
         let fleet = parse(algorithm, power, privacy).unwrap();
         assert_eq!(fleet.model.init, Init::NoisyPower { iterations: 2 });
         assert_eq!(fleet.model.init.releases(), 2);
-        assert!(fleet.fingerprint().contains("\"power\" with noise, 2 iterations"));
+        assert!(fleet.fingerprint().contains("model.power_iterations = 2\nprivacy.noisy_start = true\n"));
         let requests = fleet.engine().requests();
         let tasks: u32 = requests.iter().map(|request| releases(&request.task)).sum();
         assert!(requests.iter().any(|request| matches!(

@@ -125,7 +125,7 @@ pub trait Memory {
 ///
 /// let mut memory = Workspace::<58, 24, 7>::new();
 /// let model = Linear::new(&mut memory);
-/// assert!(size_of_val(&model) < 100 && size_of::<Workspace<58, 24, 7>>() > 10_000);
+/// assert!(size_of_val(&model) < 128 && size_of::<Workspace<58, 24, 7>>() > 10_000);
 /// ```
 impl<M: Memory + ?Sized> Memory for &mut M {
     fn parts(&mut self) -> Parts<'_> {

@@ -40,6 +40,13 @@ pub trait SampleSource {
         None
     }
 
+    /// The samples of the pass that was last begun from `index` on, at least one and at most `most`; `None` beyond the
+    /// last, and for all where only passes are possible. One at a time unless the source says otherwise; how many
+    /// come at once has no influence on the result.
+    fn few(&mut self, index: usize, _most: usize) -> Option<Samples<'_>> {
+        self.at(index)
+    }
+
     /// The next few samples, at least one; `None` at the end of the pass. How many come at once has no
     /// influence on the result, not even on its last bit.
     fn next(&mut self) -> Option<Samples<'_>>;
@@ -65,7 +72,7 @@ pub enum Targets<'a> {
 
 impl Targets<'_> {
     /// Value `output` of C of target `index`. `None` if there is none, or its class is C or more.
-    fn value(&self, index: usize, output: usize, outputs: usize) -> Option<f32> {
+    pub(crate) fn value(&self, index: usize, output: usize, outputs: usize) -> Option<f32> {
         match *self {
             Self::Values(values) => values.get(index * outputs + output).copied(),
             Self::Classes(classes) => {
@@ -103,7 +110,17 @@ impl<'a> Samples<'a> {
     /// One of them alone, of `features` values and `outputs` targets where those are values.
     #[must_use]
     pub fn one(self, index: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
-        let end = index.checked_add(1)?;
+        self.some(index, 1, features, outputs)
+    }
+
+    /// As [`Self::one`], those from `index` on: at most `most`, and at least one.
+    #[must_use]
+    pub fn some(self, index: usize, most: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
+        let last = self.x.len().checked_div(features)?;
+        let end = index.checked_add(most)?.min(last);
+        if index >= end {
+            return None;
+        }
         let x = self.x.get(index.checked_mul(features)?..end.checked_mul(features)?)?;
         let targets = match self.targets {
             Targets::Values(values) => {
@@ -168,7 +185,11 @@ impl SampleSource for Recording<'_> {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        Samples { x: self.x, targets: self.targets }.one(index, self.features, self.outputs)
+        self.few(index, 1)
+    }
+
+    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+        Samples { x: self.x, targets: self.targets }.some(index, most, self.features, self.outputs)
     }
 }
 

@@ -51,6 +51,7 @@ mod cobs;
 mod codec;
 mod error;
 pub mod frame;
+pub mod labelled;
 pub mod limits;
 pub mod message;
 pub mod orthonormal;

@@ -47,6 +47,17 @@ pub const HIDDEN_AFTER_FILTERS_MAX: usize = TENSORS_MAX - FILTERS_MAX - 1;
 /// gives a meaning: a fleet's own tasks.
 pub const PRIVATE_TASKS: u16 = 0xF000;
 
+/// Ridges of one [`Task::RidgeScores`](crate::message::Task::RidgeScores), at most.
+pub const RIDGES_MAX: usize = 32;
+
+/// Draws of labelled samples in a [`Task::RidgeScores`](crate::message::Task::RidgeScores). Eight leave less noise in a
+/// device's scores than devices differ by.
+pub const RIDGE_DRAWS: u32 = 8;
+
+/// Samples that [`Task::RidgeScores`](crate::message::Task::RidgeScores) looks at, at most: counts over all draws stay whole
+/// numbers in binary32.
+pub const RIDGE_SAMPLES_MAX: u32 = ((1 << 24) - 1) / RIDGE_DRAWS;
+
 /// Chunks that one tensor may be cut into. Bounds the receiver's record of what has come (32 bytes).
 pub const CHUNKS_MAX: usize = 256;
 

@@ -15,6 +15,7 @@ pub use measure::{PARTS, Part};
 
 use crate::report::files::{WriteError, make_directory, remove_run, write_json, write_text};
 use crate::report::html::Page;
+use crate::report::table::Table;
 use crate::run::RunError;
 use crate::scenario::Scenario;
 
@@ -46,6 +47,8 @@ pub enum DemoError {
 pub struct Shown {
     /// Tables, memory, and where the report is.
     pub text: String,
+    /// The tables, in Markdown.
+    pub markdown: String,
     /// Ended by the user; the tables hold what was finished.
     pub interrupted: bool,
 }
@@ -72,12 +75,14 @@ pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Sho
     let interrupted = measured.iter().any(|part| part.interrupted);
     let tables: Vec<_> = measured.iter().filter(|part| !part.cases.is_empty()).map(tables::table).collect();
     let mut text = String::new();
+    let markdown: Vec<String> = tables.iter().map(Table::markdown).collect();
+    let markdown = markdown.join("\n");
     for table in &tables {
         text.push_str(&table.text());
         text.push('\n');
     }
     if tables.is_empty() {
-        return Ok(Shown { text, interrupted });
+        return Ok(Shown { text, markdown, interrupted });
     }
     let memory = memory::story();
     let notes = [tables::method_note(), memory];
@@ -108,5 +113,5 @@ pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Sho
     let report = out.join("report.html");
     write_text(&report, &page.html())?;
     text.push_str(&format!("\n{wall_s:.1} s. Report: {}\n", report.display()));
-    Ok(Shown { text, interrupted })
+    Ok(Shown { text, markdown, interrupted })
 }

@@ -1,12 +1,13 @@
 //! One virtual device for a real server: the same session, over TCP and real time.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use embedded_io_adapters::tokio_1::FromTokio;
+use fedspan_aggregator::config::read_file;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
@@ -174,7 +175,7 @@ fn prepare(arguments: &Arguments) -> Result<(Scenario, Dataset, SimSession), Str
     let name = &arguments.scenario;
     let text = match Scenario::built_in(name) {
         Some(text) => text.to_owned(),
-        None => std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?,
+        None => read_file(Path::new(name)).map_err(|problem| problem.to_string())?,
     };
     let scenario = Scenario::parse(name, &text, &arguments.set).map_err(|problem| problem.to_string())?;
     scenario.check_honest().map_err(|error| error.to_string())?;

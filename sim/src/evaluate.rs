@@ -1,8 +1,9 @@
 //! Scores models: every figure that a result file reports, and the baselines that need no rounds.
 
 mod baselines;
+pub mod ridge;
 
-use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::algorithm::{Scale, Tensor};
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
@@ -12,6 +13,7 @@ use rayon::prelude::*;
 
 pub use baselines::{local_only, pooled, pooled_each};
 
+use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
 use crate::least_squares::Cut;
@@ -127,6 +129,14 @@ pub fn on_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientSco
     match task {
         SimTask::Linear(model) => score(model, client, shape),
         SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Scaled(scaled) => {
+            let scale = scaled.scale().and_then(|scale| {
+                let (shift, factor) = scale.split_at_checked(shape.features)?;
+                Scale::new(shift.to_vec(), factor.to_vec())
+            });
+            let seen = scale.map(|scale| scaled_client(client, &scale));
+            on_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
+        }
     }
 }
 
@@ -158,7 +168,7 @@ pub fn with_networks(
     shared: &[Tensor],
     tuning: Option<(HeadSolve, u32)>,
 ) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => {
             let scored = network.scored(shared, &client.train);
             let scored = match tuning {
@@ -167,7 +177,7 @@ pub fn with_networks(
             };
             with_network(network, &scored, client)
         }
-        SimTask::Linear(_) => ClientScore::default(),
+        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
 }
@@ -175,9 +185,9 @@ pub fn with_networks(
 /// Scores every client with what its device has. Clients in parallel, results in order.
 #[must_use]
 pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task() {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => with_network(network, network.own(), client),
-        SimTask::Linear(_) => ClientScore::default(),
+        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
 }

@@ -2,8 +2,10 @@
 
 mod task;
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::network_parameters;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
@@ -11,10 +13,12 @@ use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::session::{Config, Millis, Protection};
 use fedspan_client::store::{NoStore, Store};
-use fedspan_client::{Event, Linear, Session};
+use fedspan_client::task::{Scaled, scaled_values};
+use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
-use fedspan_protocol::message::{Model, Numeric};
+use fedspan_protocol::message::{Descriptors, Model, Numeric, RoundId, RoundOpen, Task as Asked};
+use fedspan_protocol::tensor::SUMS_COLUMNS;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
@@ -127,6 +131,8 @@ pub struct Build {
     pub seeds: Seeds,
     /// Where the model is a network.
     pub network: Option<NetworkBuild>,
+    /// Whether they can scale their samples.
+    pub scale: bool,
 }
 
 /// Devices that cannot hide what the scenario says they do.
@@ -167,6 +173,7 @@ impl Build {
         };
         Ok(Self {
             network,
+            scale: scenario.scale != ScaleSource::None,
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
             second: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),
@@ -208,6 +215,36 @@ impl Build {
     }
 
     fn task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {
+        let task = self.model_task(device, samples, joins)?;
+        if !self.scale {
+            return Ok(task);
+        }
+        let values = vec![0.0; scaled_values(self.shape.features)];
+        let scaled = Scaled::new(task, values).map_err(|error| BuildError(error.to_string()))?;
+        Ok(SimTask::Scaled(Box::new(scaled)))
+    }
+
+    /// What a client's device sends of some features, and of how many samples; `None` where it declines.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn feature_sums(
+        &self,
+        client: &Client,
+        features: Range<usize>,
+    ) -> Result<Option<(u32, Vec<f32>)>, BuildError> {
+        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let mut task = self.task(0, client.train.len(), Joins::First)?;
+        let (first, count) = (small(features.start), small(features.len()));
+        let id = RoundId { round: 1, stage: 0 };
+        let open = RoundOpen { id, task: Asked::FeatureSums { first, count }, tensors: Descriptors::new() };
+        let ran = task.open(&open).and_then(|()| task.run(id, &mut client.source()));
+        let mut sums = vec![0.0; features.len() * usize::from(SUMS_COLUMNS)];
+        task.emit(0, 0, &mut sums);
+        Ok(ran.ok().map(|usage| (usage.samples, sums)))
+    }
+
+    fn model_task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, joins)));
         }
@@ -232,10 +269,12 @@ impl Build {
     /// Most values that travel in one direction of a round.
     fn travelling(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
-        match &self.network {
+        let model = match &self.network {
             Some(network) => network.shape.parameters() * network.parameters.method.tensors_a_layer(),
             None => features * width + width * outputs,
-        }
+        };
+        // A scale beside it; before that the sums of half of the features.
+        if self.scale { (model + 2 * features).max(4 * features) } else { model }
     }
 
     /// The frame limit of a simulated device: the smallest usual one in which the model takes at most 64 chunks, as a

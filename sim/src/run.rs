@@ -14,8 +14,8 @@ mod times;
 use std::collections::BTreeMap;
 
 pub use devices::gate;
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{Counters, DeviceId, Failure};
+use fedspan_aggregator::algorithm::{Scale, Tensor};
+use fedspan_aggregator::engine::{ChosenRidge, Counters, DeviceId, Failure};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_protocol::message::Refusal;
 pub use fits::Fits;
@@ -24,7 +24,8 @@ pub use times::Times;
 
 use serde::Serialize;
 
-use crate::data::DataError;
+use crate::data::scale::Scaling;
+use crate::data::{DataError, Dataset};
 use crate::evaluate::{ClientScore, Scores, average};
 use crate::fleet::BuildError;
 use crate::report::summary::Figures;
@@ -122,6 +123,8 @@ pub struct RoundRow {
 /// Everything that a run gives.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// Names that the data have, and the scale of their features.
+    pub named: Named,
     /// Round by round, from round 0.
     pub rounds: Vec<RoundRow>,
     /// Figures of the final model.
@@ -146,8 +149,12 @@ pub struct Outcome {
     pub step_size: Option<f64>,
     /// `C`.
     pub outputs: usize,
+    /// The ridge that the clients have chosen for heads that are fitted on a few samples, where it was left to them.
+    pub ridge: Option<ChosenRidge>,
     /// The final representation of linear models, orthonormal.
     pub representation: Option<Matrix>,
+    /// The scale of the samples that models are about, where they have one.
+    pub scale: Option<Scale>,
     /// Of networks: the layers that travel, as they are at the end.
     pub layers: Vec<Tensor>,
     /// The engine's counters.
@@ -168,6 +175,32 @@ pub struct Outcome {
     pub attacks: u64,
     /// Interrupted before the end; what was finished is here.
     pub interrupted: bool,
+}
+
+/// Names that the data have, and the scale of a table's features: for result files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Named {
+    /// Names of clients that trained; empty where the data have none.
+    pub clients: Vec<String>,
+    /// Names of clients that came after training.
+    pub newcomers: Vec<String>,
+    /// Names of classes 0, 1, 2 and so on.
+    pub classes: Vec<String>,
+    /// The scale of a table's features.
+    pub scale: Option<Scaling>,
+}
+
+impl Named {
+    /// Names of a data set.
+    #[must_use]
+    pub fn of(dataset: &Dataset) -> Self {
+        Self {
+            clients: dataset.client_names.clone(),
+            newcomers: dataset.newcomer_names.clone(),
+            classes: dataset.class_names.clone(),
+            scale: dataset.scale.clone(),
+        }
+    }
 }
 
 impl Outcome {

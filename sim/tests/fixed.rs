@@ -120,8 +120,15 @@ fn a_device_says_which_arithmetic_it_has() {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let client = &dataset.clients[0];
-        let build =
-            Build { shape, numeric: own, second: false, privacy: None, seeds: Seeds::System, network: None };
+        let build = Build {
+            shape,
+            numeric: own,
+            second: false,
+            privacy: None,
+            seeds: Seeds::System,
+            network: None,
+            scale: false,
+        };
         let session = build
             .session(Config::new(1), Protection::Plaintext, client, Joins::First, foreseeable(1, 1))
             .unwrap();

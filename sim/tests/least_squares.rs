@@ -143,6 +143,7 @@ impl Case {
                 l[j][i] = if i == j { done.root() } else { done.over(l[i][i]) };
             }
         }
+        #[allow(clippy::needless_range_loop, reason = "columns of the right-hand side")]
         for o in 0..c {
             for j in 0..p {
                 let done = (0..j).fold(rhs[j][o], |s, t| s.add(l[j][t].times(rhs[t][o]).neg()));

@@ -49,7 +49,7 @@ fn clients_without_training_samples_are_left_out_whatever_the_method() {
     for method in [
         "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n",
         "[model]\nk = 2\n[algorithm]\nname = \"pooled\"\n",
-        "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.1\n",
+        "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 300\nstep_size = 1.0\n",
         "[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"fedper\"\nrounds = 60\n",
     ] {
         let summary = run(&here, &format!("{TABLE}{split}{method}")).unwrap();
@@ -77,7 +77,7 @@ fn clients_without_test_samples_have_empty_fields() {
     let here = directory("nothing-to-test");
     write_table(&here, &[("p", 2), ("q", 30), ("s", 30)]);
     for method in
-        ["name = \"local-only\"\nfinal_ridge = 0.01\n", "name = \"fedrep\"\nrounds = 3\nstep_size = 0.1\n"]
+        ["name = \"local-only\"\nfinal_ridge = 0.01\n", "name = \"fedrep\"\nrounds = 300\nstep_size = 1.0\n"]
     {
         let summary = run(&here, &format!("{TABLE}[model]\nk = 2\n[algorithm]\n{method}")).unwrap();
         assert_eq!((&summary["users_left_out"], &summary["clients"]), (&Value::Null, &json!(3)));

@@ -10,6 +10,9 @@ use proptest::prelude::*;
 
 const DATA: &str = "kind = \"npz\"\npath = \"data.npz\"\n";
 
+/// Values are those of the file, and no others.
+const AS_IT_IS: &str = "scale = \"none\"\nconstant = false\n";
+
 /// What a scenario in this folder reads.
 fn read(here: &std::path::Path, more: &str) -> Dataset {
     let name = here.join("my.toml");
@@ -41,7 +44,7 @@ fn clients_of_different_sizes() {
         ("client_test", &[3], &[7.0, 3.0, 7.0]),
     ];
     write_npz(&here.join("data.npz"), &arrays);
-    let set = read(&here, "");
+    let set = read(&here, AS_IT_IS);
     let of = |client: &Client| (rows(&client.train, 2), rows(&client.test, 2));
     let expected = [
         (vec![(13.0, 13.0)], vec![]),
@@ -52,8 +55,9 @@ fn clients_of_different_sizes() {
     assert_eq!((set.features, set.outputs, set.classification), (2, 1, false));
     // Without test samples, and as classes.
     write_npz(&here.join("data.npz"), &arrays[..3]);
-    let set = read(&here, "task = \"classes\"\n");
-    assert_eq!((set.outputs, set.classification), (16, true));
+    let set = read(&here, &format!("{AS_IT_IS}task = \"classes\"\n"));
+    assert_eq!((set.outputs, set.classification), (6, true));
+    assert_eq!(set.class_names, ["10", "11", "12", "13", "14", "15"]);
     assert!(set.clients.iter().all(|client| client.test.is_empty() && client.test.is_classes()));
 }
 
@@ -88,7 +92,7 @@ fn integers_of_every_width() {
             let owner: Vec<$type> = owner.iter().map(|&number| <$type>::try_from(number).unwrap()).collect();
             let files = [("x", npy(&[3, 2], &x)), ("y", npy(&[3], &y)), ("client", npy(&[3], &owner))];
             write_archive(&file, &files.map(|(name, bytes)| (name.to_owned(), bytes)));
-            let set = read(&here, "task = \"classes\"\n");
+            let set = read(&here, &format!("{AS_IT_IS}task = \"classes\"\n"));
             let train: Vec<_> = set.clients.iter().map(|client| rows(&client.train, 2)).collect();
             assert_eq!(train, [vec![(3.0, 0.0), (7.0, 2.0)], vec![(11.0, 1.0)]], stringify!($type));
         )*};
@@ -173,11 +177,12 @@ proptest! {
         let x: Vec<f64> = (0..owners.len()).map(|row| row as f64).collect();
         let owner: Vec<f64> = owners.iter().map(|&owner| f64::from(owner) * 1e12).collect();
         write_npz(&file, &[("x", &[n, 1], &x), ("y", &[n], &x), ("client", &[n], &owner)]);
-        let set = npz::dataset(&std::fs::read(&file).unwrap(), "any.npz", false).unwrap();
+        let set = read(&here, AS_IT_IS);
         let mut numbers = owners.clone();
         numbers.sort_unstable();
         numbers.dedup();
-        prop_assert_eq!(set.clients.len(), numbers.len());
+        let names: Vec<String> = numbers.iter().map(|&number| format!("{}", u64::from(number) * 1_000_000_000_000)).collect();
+        prop_assert_eq!(&set.client_names, &names);
         for (client, number) in set.clients.iter().zip(numbers) {
             let own = owners.iter().enumerate().filter(|(_, owner)| **owner == number);
             prop_assert_eq!(&client.train.x, &own.map(|(row, _)| row as f32).collect::<Vec<_>>());
@@ -194,7 +199,8 @@ proptest! {
         write_npz(&file, &arrays);
         let bytes = damaged(&std::fs::read(&file).unwrap(), cut, &flips);
         for classification in [false, true] {
-            if let Err(DataError { file, message }) = npz::dataset(&bytes, "damaged.npz", classification) {
+            let arrays = npz::Arrays { classification, ..npz::Arrays::default() };
+            if let Err(DataError { file, message }) = npz::table(&bytes, "damaged.npz", &arrays) {
                 prop_assert!(!file.is_empty() && !message.is_empty());
             }
         }

@@ -172,7 +172,7 @@ fn what_cannot_be_is_refused_with_its_numbers() {
         &["digits", "1000 draws", "100 clients"],
     );
     refused(&partition("samples = 90"), &["digits", "20 clients", "1800 samples", "1797"]);
-    refused(&split("by = \"files\""), &["\"files\"", "\"time\", \"classes\""]);
+    refused(&split("by = \"files\""), &["\"files\"", "\"time\"", "\"classes\""]);
     refused(&split("by = \"time\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
     refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
     refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such groups"]);

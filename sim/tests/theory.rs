@@ -48,8 +48,10 @@ fn the_page_has_what_the_command_prints() {
         let optimal = fleets.map(|ratio| cell(ratio, "full_over_optimal")).join(" | ");
         let theorem = fleets.map(|ratio| cell(ratio, "full_over_theorem")).join(" | ");
         let slope = part["optimal_trend"]["slope"].as_f64().unwrap();
-        let line =
-            format!("| {} | {optimal} | {slope:.3} | {theorem} |", part["communication"].as_f64().unwrap());
+        let communication = part["communication"].as_f64().unwrap();
+        let line = format!("| C = {communication}: full/optimal | {optimal} | {slope:.3} |");
+        assert!(page.contains(&line), "{line}");
+        let line = format!("| C = {communication}: full/theorem | {theorem} |");
         assert!(page.contains(&line), "{line}");
     }
 }

@@ -1,7 +1,8 @@
 """Whether others read what `adapter average` writes: python3 tests/scripts/adapters.py target/release/fedspan-aggregator
 
 Needs numpy and safetensors: writes clients' adapters, averages them and compares with numpy's mean. With torch and peft
-installed, clients are made by PEFT, and it must load the mean as well; says so where they are not.
+installed, clients are made by PEFT, and it must load the mean as well; and what `adapter check` says plain averaging loses must be
+what PEFT's own updates lose, with ranks and alphas of modules, stacks of experts and counters. Says so where they are not.
 Exit: 0 all agree, 1 something does not.
 """
 
@@ -40,6 +41,7 @@ def with_numpy(program, folder, dtype):
                 tensors[f"{module}.lora_A.weight"] = random.normal(size=(RANK, D_IN)).astype(dtype)
             tensors[f"{module}.lora_B.weight"] = random.normal(size=(D_OUT, RANK)).astype(dtype)
         tensors["base_model.model.score.weight"] = random.normal(size=(2, D_OUT)).astype(dtype)
+        tensors["base_model.model.norm.num_batches_tracked"] = np.array(random.integers(9), np.int64)
         adapters.append(tensors)
         (folder / name).mkdir()
         save_file(tensors, folder / name / "adapter_model.safetensors", {"format": "pt"})
@@ -49,10 +51,11 @@ def with_numpy(program, folder, dtype):
     assert found.keys() == adapters[0].keys()
     for name, value in found.items():
         frozen = "lora_A" in name
-        wanted = adapters[0][name] if frozen else expected([client[name] for client in adapters[1:]])
+        clients = [client[name] for client in adapters[1:]]
+        wanted = adapters[0][name] if frozen else max(clients) if "batches" in name else expected(clients)
         # numpy rounds its sums of f64, which is seen once in a while.
         assert value.dtype == wanted.dtype and value.shape == wanted.shape
-        assert np.abs(value - wanted).max() <= (0 if frozen else np.spacing(np.abs(wanted).max()))
+        assert np.abs(value - wanted).max() <= (0 if frozen or "batches" in name else np.spacing(np.abs(wanted).max()))
     assert json.loads((folder / "next" / "adapter_config.json").read_text()) == config
 
 
@@ -88,6 +91,84 @@ def with_peft(program, folder):
         assert np.allclose(value, mean, atol=1e-6), name
 
 
+def peft_models():
+    """Networks whose updates depend on more than r and alpha: name, network, settings of LoRA."""
+    import torch
+    from torch import nn
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate_up_proj = nn.Parameter(torch.randn(3, 10, 12))
+            self.down_proj = nn.Parameter(torch.randn(3, 6, 10))
+
+        def forward(self, x):
+            hidden = torch.einsum("bi,eio->beo", x, self.gate_up_proj)
+            return torch.einsum("bei,eio->bo", torch.relu(hidden[..., :6]) * hidden[..., 6:], self.down_proj)
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.q_proj, self.v_proj = nn.Linear(10, 10), nn.Linear(10, 10)
+            self.experts, self.norm = Experts(), nn.BatchNorm1d(10)
+
+        def forward(self, x):
+            return self.norm(self.experts(self.v_proj(torch.relu(self.q_proj(x)))))
+
+    both = {"target_modules": ["q_proj", "v_proj"], "r": 2, "lora_alpha": 4}
+    experts = {"target_parameters": ["experts.gate_up_proj", "experts.down_proj"], "lora_dropout": 0.0}
+    for name, settings in [
+        ("ranks", {**both, "rank_pattern": {"v_proj": 6}}),
+        ("ranks and alphas, by the root", {**both, "rank_pattern": {"^v_proj": 6}, "alpha_pattern": {"q.*": 1}, "use_rslora": True}),
+        ("experts", {**both, **experts}),
+        ("experts of other ranks", {**both, **experts, "rank_pattern": {"experts.down_proj": 1, "v_proj": 3}}),
+        ("batch normalization", {**both, "modules_to_save": ["norm"]}),
+    ]:
+        yield name, Network, settings
+
+
+def deltas(model):
+    """PEFT's own updates of all modules."""
+    import torch
+    from peft.tuners.lora import LoraLayer
+
+    with torch.no_grad():
+        layers = [layer for _, layer in sorted(model.named_modules(), key=lambda at: at[0]) if isinstance(layer, LoraLayer)]
+        return np.concatenate([layer.get_delta_weight("default").double().numpy().ravel() for layer in layers])
+
+
+def interference_of_peft(program, folder, network, settings):
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    get_peft_model(network(), LoraConfig(**settings)).save_pretrained(folder / "base")
+    own = []
+    for client in range(3):
+        model = PeftModel.from_pretrained(network(), folder / "base", is_trainable=True)
+        torch.manual_seed(client + 7)
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.data.normal_()
+        for _ in range(2 * client + 1):
+            model(torch.randn(5, 10))  # counts batches in saved modules
+        model.save_pretrained(folder / str(client))
+        own.append(deltas(model))
+    names = [str(folder / name) for name in ["base", "0", "1", "2"]]
+    weights = ["--samples", ",".join(map(str, SAMPLES))]
+    output = ["-o", str(folder / "next")]
+    subprocess.run([program, "adapter", "average", "--plain", "--base", *names, *weights, *output], check=True)
+    check = [program, "adapter", "check", "--format", "json", "--base", *names, *weights]
+    found = json.loads(subprocess.run(check, check=True, stdout=subprocess.PIPE).stdout)
+    model = PeftModel.from_pretrained(network(), folder / "next")
+    mean = sum(w * own for w, own in zip(SAMPLES, own)) / sum(SAMPLES)
+    wanted = np.linalg.norm(mean - deltas(model)) / np.linalg.norm(mean)
+    assert wanted > 0.1 and abs(found["interference"] - wanted) < 1e-5, (found["interference"], wanted)
+    counters = [value for name, value in model.state_dict().items() if "modules_to_save" in name and "batches" in name]
+    assert all(value.dtype == torch.int64 and value.shape == () and value == 5 for value in counters), counters
+    assert bool(counters) == ("modules_to_save" in settings)
+
+
 def main():
     program = str(Path(sys.argv[1]).resolve())
     for dtype in [np.float32, np.float16]:
@@ -103,6 +184,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         with_peft(program, Path(folder))
     print("PEFT: it loads the mean, and computes with it")
+    for name, network, settings in peft_models():
+        with tempfile.TemporaryDirectory() as folder:
+            interference_of_peft(program, Path(folder), network, settings)
+        print(f"PEFT: the same interference with {name}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ pub mod lists;
 pub mod load;
 pub mod recovery;
 pub mod replay;
+pub mod tables;
 pub mod told;
 
 use std::net::SocketAddr;

@@ -31,6 +31,9 @@ const LEVELS: [&str; 3] = ["3", "3+s", "s"];
 const EVERYWHERE: usize = 2;
 const SHAPES: [(u64, u64, u64); 3] = [(20, 2, 20), (64, 4, 32), (128, 8, 32)];
 
+/// Both problems in each arithmetic, and in f32 the ridge of least leave-one-out error.
+const PATHS: usize = 5;
+
 type Bits = BTreeMap<Key, BTreeMap<String, String>>;
 
 /// The bits of every problem, which are the same everywhere.
@@ -111,6 +114,37 @@ fn table(rows: &Rows) -> String {
     text
 }
 
+/// The table of both arithmetics, in the README of the boards: instructions of the update, and how many times as many the first
+/// takes.
+fn arithmetics(rows: &Rows) -> String {
+    let mut text = String::from("| core |");
+    for (d, k, m) in SHAPES {
+        let _ = write!(text, " ({d}, {k}, {m}): f32, i16 | |");
+    }
+    text.push_str("\n| --- | --- | --- | --- | --- | --- | --- |\n");
+    for core in ["m0", "m3", "rv32imc", "m4"] {
+        let _ = write!(text, "| {} |", core_name(core));
+        for (d, k, m) in SHAPES {
+            let of = |path: &str| {
+                let shape = [d, k, m].map(|n| n.to_string());
+                let words = [core, "s"].into_iter().map(str::to_owned);
+                rows[&words.chain(shape).chain([path.to_owned()]).collect::<Key>()]["instructions"]
+            };
+            let (float, fixed) = (of("normal"), of("i16"));
+            let ratio = float as f64 / fixed as f64;
+            let _ = write!(text, " {}, {} | {ratio:.1}x |", thousands(float), thousands(fixed));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+const ARITHMETICS: Place = Place {
+    file: "edge-client/boards/README.md",
+    begin: "<!-- arithmetics: written by tests/tests/budgets.rs -->\n",
+    end: "<!-- end of arithmetics -->\n",
+};
+
 const PLACE: Place = Place {
     file: "README.md",
     begin: "<!-- budgets: written by tests/tests/budgets.rs -->\n",
@@ -123,7 +157,7 @@ fn no_update_costs_more_than_it_did_and_no_bit_has_changed() {
     let (rows, bits) = (LIST.measured(&lines), measured_bits(&lines));
     assert_eq!(
         rows.len(),
-        (CORES.len() * EVERYWHERE + 1) * SHAPES.len() * 4,
+        (CORES.len() * EVERYWHERE + 1) * SHAPES.len() * PATHS,
         "every core, level, shape and path"
     );
     for (key, figures) in &rows {
@@ -134,6 +168,7 @@ fn no_update_costs_more_than_it_did_and_no_bit_has_changed() {
         LIST.write(&rows);
         write_bits(&bits);
         PLACE.write(&table(&rows));
+        ARITHMETICS.write(&arithmetics(&rows));
     } else {
         assert_eq!(bits, known_bits(), "the update computes something else");
         LIST.check(&rows);
@@ -141,6 +176,7 @@ fn no_update_costs_more_than_it_did_and_no_bit_has_changed() {
 }
 
 #[test]
-fn the_readme_shows_the_budgets() {
+fn the_readmes_show_the_budgets() {
     PLACE.check(|| table(&LIST.budgeted()), "tests/boards");
+    ARITHMETICS.check(|| arithmetics(&LIST.budgeted()), "tests/boards");
 }

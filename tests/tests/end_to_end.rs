@@ -98,6 +98,19 @@ async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Sce
     (status, committed.checkpoint.expect("a checkpoint").state, simulated, scenario)
 }
 
+/// The ridge that the fleet chooses for final heads, from the same whole numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fleets_choose_the_ridge_that_simulations_choose() {
+    let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
+                [split]\nby = \"classes\"\ntest = 0.5\n";
+    let model = "[model]\nk = 6\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.5\n";
+    let (_, state, simulated, _) = campaign(data, model).await;
+    let ridge = simulated.ridge.expect("the fleet's choice");
+    let (devices, sums) = state[state.len() - ridge.scores.len() - 1..].split_first().expect("they are kept");
+    let means: Vec<f64> = sums.iter().map(|sum| sum / (65_536.0 * devices)).collect();
+    assert_eq!((*devices, means), (6.0, ridge.scores));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn networks_of_which_the_body_travels() {
     agree_on_layers(

@@ -127,6 +127,49 @@ async fn a_drawn_cohort_and_full_participation_decide_the_same() {
     agrees("policy = \"full\"\n").await;
 }
 
+/// A fleet's scale and a start under it: the server finds what the simulator finds, to the bit, and its journal replays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
+    let text = TEXT
+        .replace("fresh = true", "scale = \"fleet\"")
+        .replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"power\"");
+    let scenario = Scenario::parse("test", &format!("{text}policy = \"full\"\n"), &[]).expect("scenario");
+    let state = tempfile::tempdir().unwrap();
+    let (status, lines) = run(&scenario, state.path()).await;
+    assert_eq!((status.phase.as_str(), status.updates.rejected()), ("finished", 0));
+    // Two exchanges of sums, those of the start, the training.
+    assert!(commits(&lines) > 12 + 2);
+    // Everybody counts in every round, so that the model is a function of the data.
+    let same = again(&scenario, &lines).expect("the same campaign");
+    all_equal(&same, commits(&lines));
+
+    let dataset = data(&scenario);
+    let mut fleet = campaign(&scenario, &dataset, state.path()).expect("a server's campaign");
+    fleet.state = state.path().to_owned();
+    let out = tempfile::tempdir().unwrap();
+    let to = out.path().join("model");
+    fedspan_aggregator::export::export(&fleet, &to).expect("exported");
+    let simulated = fedspan_sim::run::Job::prepare(&scenario, scenario.seed).expect("a job");
+    let outcome = simulated.run(&mut fedspan_sim::run::Unwatched).expect("a run");
+    let scale = outcome.scale.expect("found");
+    let read = |name: &str| -> Vec<f64> {
+        let npy = std::fs::read(to.join(name)).expect("an array");
+        let header = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+        let (values, _) = npy[header..].as_chunks::<8>();
+        values.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
+    };
+    let exported = read("scale.npy");
+    let found: Vec<f64> = scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
+    assert_eq!(exported, found);
+    let b = outcome.representation.expect("a representation");
+    let same =
+        read("representation.npy").iter().zip(b.transpose().iter()).all(|(a, b)| (a - b).abs() < 1e-12);
+    assert!(same && !b.is_empty());
+    assert!(scale.factor().iter().all(|factor| *factor != 1.0));
+    let model = std::fs::read(to.join("model.safetensors")).expect("model.safetensors");
+    assert!(String::from_utf8_lossy(&model).contains("1.scale"));
+}
+
 /// Devices whose head depends on every round that they have computed, also in vain.
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_with_a_memory_and_a_start_decide_the_same() {

@@ -1,12 +1,17 @@
 //! The mean of clients' adapters, block by block.
 
-use std::sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use serde::Serialize;
+
+use super::number::{differing, not_finite};
 use super::output::Writing;
+use super::part::disagree;
 use super::source::Source;
 use super::sum::{Exact, mean};
-use super::{AdapterError, Fault, Inputs, Output, Round, Slot, Watch};
+use super::{AdapterError, Counted, Fault, Inputs, Output, Round, Rule, Slot, Watch};
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -19,20 +24,25 @@ pub struct Job {
     pub threads: usize,
 }
 
-/// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The result of an average.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Averaged {
-    /// Of how many clients.
-    pub clients: usize,
-    /// Tensors that were averaged, and tensors that stayed.
-    pub tensors: [usize; 2],
+    /// Clients in their order, and the weight of each.
+    pub clients: Vec<Counted>,
+    /// Number of tensors that were averaged.
+    pub averaged: usize,
+    /// Number of tensors that stayed: frozen factors, and integers and booleans in which all agree.
+    pub kept: usize,
+    /// Names of tensors of integers that differed, and of which the largest were taken.
+    pub largest: Vec<String>,
     /// Length of the file.
     pub bytes: u64,
 }
 
 /// Averages what the round has trained and saved modules; frozen factors must be the base's. The file has the base's header,
 /// byte for byte: names, dtypes, order. Element by element the mean lies between the least and the greatest client's value, so
-/// that none overflows.
+/// that none overflows. Of integers it is the largest; of booleans and other types the value in which all clients with a weight
+/// agree.
 ///
 /// # Errors
 /// Of several, the first in the order of the base's file, then of clients, whatever the number of threads. Nothing is written
@@ -49,13 +59,18 @@ pub fn average(inputs: &Inputs, job: Job, watch: &Watch<'_>) -> Result<Averaged,
         }
         work.run();
     });
-    work.end()?;
+    let differed = work.end()?;
     inputs.unchanged()?;
     writing.commit()?;
-    let stayed = inputs.layout.slots.iter().filter(|slot| round.freezes(slot.role)).count();
+    let slots = &inputs.layout.slots;
+    let averaged = |slot: &&Slot| !round.freezes(slot.role) && slot.tensor.kind.rule() == Rule::Mean;
+    let averaged = slots.iter().filter(averaged).count();
+    let largest: Vec<String> = differed.into_iter().map(|slot| slots[slot].tensor.name.clone()).collect();
     Ok(Averaged {
-        clients: inputs.clients(),
-        tensors: [inputs.layout.slots.len() - stayed, stayed],
+        clients: inputs.counted(),
+        averaged,
+        kept: slots.len() - averaged - largest.len(),
+        largest,
         bytes: inputs.header.len() as u64 + inputs.layout.bytes(),
     })
 }
@@ -79,6 +94,8 @@ struct Work<'a> {
     read: AtomicU64,
     stop: AtomicBool,
     failure: Mutex<Option<(usize, AdapterError)>>,
+    /// Tensors of integers in which clients differ.
+    differed: Mutex<BTreeSet<usize>>,
 }
 
 /// Buffers of a thread.
@@ -117,6 +134,7 @@ impl<'a> Work<'a> {
             read: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             failure: Mutex::new(None),
+            differed: Mutex::default(),
         }
     }
 
@@ -141,7 +159,12 @@ impl<'a> Work<'a> {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(block) = self.block(number) else { break };
             let frozen = self.round.freezes(self.inputs.layout.slots[block.0].role);
-            let done = if frozen { self.keep(block, &mut room) } else { self.average(block, &mut room) };
+            let done = match self.inputs.layout.slots[block.0].tensor.kind.rule() {
+                _ if frozen => self.keep(block, &mut room),
+                Rule::Mean => self.average(block, &mut room),
+                Rule::Largest => self.largest(block, &mut room),
+                Rule::Agreed => self.agreed(block, &mut room),
+            };
             let read = block.2 as u64 * (count + usize::from(frozen)) as u64;
             let read = self.read.fetch_add(read, Ordering::Relaxed) + read;
             let done = done.and_then(|()| match (self.watch)(read, self.bytes) {
@@ -150,7 +173,7 @@ impl<'a> Work<'a> {
             });
             if let Err(error) = done {
                 self.stop.store(true, Ordering::Relaxed);
-                let mut failure = self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 if failure.as_ref().is_none_or(|(other, _)| number < *other) {
                     *failure = Some((number, error));
                 }
@@ -158,9 +181,11 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn end(self) -> Result<(), AdapterError> {
-        let failure = self.failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        failure.map_or(Ok(()), |(_, error)| Err(error))
+    /// The first failure; or which tensors of integers differed.
+    fn end(self) -> Result<BTreeSet<usize>, AdapterError> {
+        let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let differed = self.differed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failure.map_or(Ok(differed), |(_, error)| Err(error))
     }
 
     /// Copies a block of the base's, which every client's must be.
@@ -173,22 +198,16 @@ impl<'a> Work<'a> {
         original.resize(length, 0);
         base.read(original, at(base))?;
         // It is none of the clients' numbers that are not finite, then.
-        let mut value = [0.0];
-        let wrong = original.chunks(size).position(|bytes| {
-            tensor.kind.decode(bytes, &mut value);
-            !value[0].is_finite()
-        });
-        if let Some(index) = wrong {
-            let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value: value[0] };
+        if let Some((index, value)) = not_finite(tensor.kind, original) {
+            let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             return Err(AdapterError::tensor(&base.path, &tensor.name, fault));
         }
         let buffer = &mut buffers[0];
         buffer.resize(length, 0);
         for client in clients {
             client.read(buffer, at(client))?;
-            if buffer != original {
-                let index = buffer.iter().zip(&*original).position(|(found, expected)| found != expected);
-                let index = (begin + index.unwrap_or(0) as u64) / size as u64;
+            if let Some(index) = differing(tensor.kind, buffer, original) {
+                let index = begin / size as u64 + index as u64;
                 let fault = Fault::Frozen { role: *role, index, base: base.path.clone() };
                 return Err(AdapterError::tensor(&client.path, &tensor.name, fault));
             }
@@ -210,17 +229,68 @@ impl<'a> Work<'a> {
             weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
         means.resize(length / kind.size(), 0.0);
         mean(&blocks, kind, *total, means, exact).map_err(|(client, element)| {
-            let mut value = [f32::NAN];
-            kind.decode(&buffers[client][element * kind.size()..], &mut value);
+            let value = kind.number(&buffers[client][element * kind.size()..]);
             let index = begin / kind.size() as u64 + element as u64;
-            AdapterError::tensor(
-                &clients[client].path,
-                &tensor.name,
-                Fault::NotFinite { index, value: value[0] },
-            )
+            AdapterError::tensor(&clients[client].path, &tensor.name, Fault::NotFinite { index, value })
         })?;
         written.clear();
         kind.encode(means, written);
         self.writing.write(written, base.places[slot] + begin)
+    }
+
+    /// Clients that count, and their places.
+    fn counted(&self) -> impl Iterator<Item = &'a Source> {
+        let Inputs { clients, weights, .. } = self.inputs;
+        clients.iter().zip(weights).filter(|(_, weight)| **weight > 0.0).map(|(client, _)| client)
+    }
+
+    /// Writes the largest integers of a block.
+    fn largest(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
+        let Slot { tensor, .. } = &self.inputs.layout.slots[slot];
+        let Room { clients: buffers, written, .. } = room;
+        let (kind, buffer) = (tensor.kind, &mut buffers[0]);
+        let mut differs = false;
+        for (number, client) in self.counted().enumerate() {
+            buffer.resize(length, 0);
+            client.read(buffer, client.places[slot] + begin)?;
+            if number == 0 {
+                written.clone_from(buffer);
+                continue;
+            }
+            differs |= buffer != written;
+            let pairs = written.chunks_mut(kind.size()).zip(buffer.chunks(kind.size()));
+            for (largest, value) in
+                pairs.filter(|(largest, value)| kind.integer(value) > kind.integer(largest))
+            {
+                largest.copy_from_slice(value);
+            }
+        }
+        if differs {
+            self.differed.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
+        }
+        self.writing.write(written, self.inputs.base.places[slot] + begin)
+    }
+
+    /// Writes the block that all clients have.
+    fn agreed(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
+        let Slot { tensor, .. } = &self.inputs.layout.slots[slot];
+        let Room { clients: buffers, written, .. } = room;
+        let (kind, buffer) = (tensor.kind, &mut buffers[0]);
+        let mut first: Option<&Source> = None;
+        for client in self.counted() {
+            buffer.resize(length, 0);
+            client.read(buffer, client.places[slot] + begin)?;
+            let Some(first) = first else {
+                first = Some(client);
+                written.clone_from(buffer);
+                continue;
+            };
+            if let Some(place) = differing(kind, buffer, written) {
+                let index = begin / kind.size() as u64 + place as u64;
+                let fault = disagree(kind, index, place, buffer, written, &first.path);
+                return Err(AdapterError::tensor(&client.path, &tensor.name, fault));
+            }
+        }
+        self.writing.write(written, self.inputs.base.places[slot] + begin)
     }
 }

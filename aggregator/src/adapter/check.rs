@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
-use super::interference::{Factors, Gram, ROWS_MAX, Squares, squares};
+use super::interference::{Factors, Gram, Squares, is_too_large, squares};
+use super::number::not_finite;
+use super::scaling::Share;
 use super::source::Source;
-use super::{AdapterError, Fault, Inputs, Pair, Role, Slot, Watch};
+use super::{AdapterError, Counted, Fault, Inputs, Kind, Pair, Role, Rule, Slot, Watch};
 
 /// How much something changed: norms of the change and of what it was before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -70,7 +72,7 @@ pub struct Reported {
     pub down: Changed,
     /// All up factors.
     pub up: Changed,
-    /// All saved modules, if there are any.
+    /// All saved modules, if there are any; norms of their real numbers alone.
     pub saved: Option<Changed>,
     /// The round it fits.
     pub fits: Fits,
@@ -83,10 +85,17 @@ pub struct Reported {
 pub struct Target {
     /// Its name.
     pub module: String,
-    /// Rank of the adapter.
+    /// Rank of the adapter, of one expert where there are several.
     pub rank: u64,
+    /// Number of experts: 1 for a plain module.
+    pub experts: u64,
+    /// The number that `B A` is multiplied with: alpha/r or alpha/sqrt(r). Without a configuration 1/r.
+    pub scale: f64,
     /// `|mean(B_i A_i) - mean(B) mean(A)| / |mean(B_i A_i)|`, Frobenius norms.
     pub interference: f64,
+    /// The same of every expert, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expert_interference: Vec<f64>,
 }
 
 /// Everything.
@@ -94,10 +103,14 @@ pub struct Target {
 pub struct Checked {
     /// In the order that they were given in.
     pub clients: Vec<Reported>,
-    /// Modules; none where clients and rank are too many for it (see `ADAPTERS.md`).
+    /// Modules whose interference is known.
     pub targets: Vec<Target>,
-    /// The same of all modules as one matrix.
+    /// The same of all modules as one matrix, each multiplied with its scale.
     pub interference: Option<f64>,
+    /// Clients in their order, and the weight of each in the mean.
+    pub weights: Vec<Counted>,
+    /// Lines for people: differences that may be meant, and why the interference is not that of all modules.
+    pub warnings: Vec<String>,
 }
 
 /// Compares clients with the base and with each other.
@@ -114,22 +127,77 @@ pub fn check(inputs: &Inputs, watch: &Watch<'_>) -> Result<Checked, AdapterError
         clients.iter_mut().zip(changed).for_each(|(client, changed)| client.push(changed));
         alike.push(same);
     }
-    let mut all = Squares::default();
-    let (mut targets, mut possible) = (Vec::new(), true);
-    for pair in &inputs.layout.pairs {
+    let mut warnings = inputs.warnings().to_vec();
+    let mut found: Vec<(Squares, f64)> = Vec::new();
+    let (mut targets, mut unknown) = (Vec::new(), Vec::new());
+    for (pair, share) in inputs.layout.pairs.iter().zip(&inputs.shares) {
         let alike = [alike[pair.down], alike[pair.up]];
-        let Some(squares) = interference(inputs, pair, alike, &mut progress)? else {
-            possible = false;
+        let share = match share {
+            Ok(share) => *share,
+            // Where one factor is everybody's, nothing is lost in any layout.
+            Err(_) if alike[0] || alike[1] => {
+                Share { rank: pair.rank, experts: 1, scale: 1.0 / rank_of(pair) }
+            }
+            Err(why) => {
+                unknown.push((pair, why.clone()));
+                continue;
+            }
+        };
+        if let (Some(why), false) = (inputs.other_product, alike[0] || alike[1]) {
+            unknown.push((pair, why.to_owned()));
+            continue;
+        }
+        let Some(squares) = interference(inputs, pair, share, alike, &mut progress)? else {
+            unknown.push((pair, "too many clients for its rank".to_owned()));
             continue;
         };
-        all = all.plus(squares);
-        let (module, rank) = (pair.module.clone(), pair.rank);
-        targets.push(Target { module, rank, interference: squares.ratio() });
+        let all = squares.iter().fold(Squares::default(), |all, one| all.plus(*one));
+        found.push((all, share.scale));
+        let experts =
+            if share.experts > 1 { squares.iter().map(|one| one.ratio()).collect() } else { Vec::new() };
+        targets.push(Target {
+            module: pair.module.clone(),
+            rank: share.rank,
+            experts: share.experts,
+            scale: share.scale,
+            interference: all.ratio(),
+            expert_interference: experts,
+        });
     }
     inputs.unchanged()?;
+    if let Some((pair, why)) = unknown.first() {
+        let module = pair.module.escape_debug();
+        warnings.push(format!(
+            "the interference of {} of {} modules is not computed, the first of them {module}: {why}",
+            unknown.len(),
+            inputs.layout.pairs.len()
+        ));
+    }
+    let interference = unknown.is_empty().then(|| total(&found));
+    let unlike = targets.windows(2).any(|pair| pair[0].scale != pair[1].scale);
+    if unlike && !inputs.is_configured && interference.is_some_and(|all| all > 0.0) {
+        warnings.push(
+            "no adapter_config.json says how modules of different ranks are scaled: they are weighed with 1/r, as for one alpha"
+                .to_owned(),
+        );
+    }
     let clients =
         inputs.clients.iter().zip(clients).map(|(source, tensors)| reported(inputs, source, tensors));
-    Ok(Checked { clients: clients.collect(), targets, interference: possible.then(|| all.ratio()) })
+    Ok(Checked { clients: clients.collect(), targets, interference, weights: inputs.counted(), warnings })
+}
+
+/// The interference of modules with these scales.
+fn total(found: &[(Squares, f64)]) -> f64 {
+    let most = found.iter().fold(0.0, |most, (_, scale)| f64::max(most, scale.abs()));
+    // Only how scales compare matters; equal ones are 1.
+    let scaled = |scale: f64| if most > 0.0 { scale / most } else { 0.0 };
+    let all = found.iter().fold(Squares::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
+    all.ratio()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "ranks are small")]
+fn rank_of(pair: &Pair) -> f64 {
+    pair.rank as f64
 }
 
 struct Progress<'a> {
@@ -148,7 +216,12 @@ impl Progress<'_> {
 fn reported(inputs: &Inputs, source: &Source, tensors: Vec<Changed>) -> Reported {
     let of = |role: Role| {
         let changed = inputs.layout.slots.iter().zip(&tensors).filter(|(slot, _)| slot.role == role);
-        changed.map(|(_, changed)| changed).fold(Changed::default(), Changed::with)
+        // A counter's steps are no distance between numbers.
+        let norms = changed.map(|(slot, changed)| match slot.tensor.kind.rule() {
+            Rule::Mean => *changed,
+            _ => Changed { change: 0.0, base: 0.0, ..*changed },
+        });
+        norms.fold(Changed::default(), |all, one| all.with(&one))
     };
     let (down, up) = (of(Role::Down), of(Role::Up));
     let fits = match (down.differs, up.differs) {
@@ -184,19 +257,16 @@ fn changes(
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for begin in (0..tensor.bytes()).step_by(block) {
         let length = usize::try_from(tensor.bytes() - begin).map_or(block, |rest| rest.min(block));
-        let count = length / size;
-        before.resize(count, 0.0);
-        after.resize(count, 0.0);
-        let finite = |source: &Source, values: &[f32]| {
-            let Some(index) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-            let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value: values[index] };
+        let finite = |source: &Source, bytes: &[u8]| {
+            let Some((index, value)) = not_finite(kind, bytes) else { return Ok(()) };
+            let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             Err(AdapterError::tensor(&source.path, &tensor.name, fault))
         };
         bytes.resize(length, 0);
         inputs.base.read(&mut bytes, inputs.base.places[slot] + begin)?;
-        kind.decode(&bytes, &mut before);
-        finite(&inputs.base, &before)?;
-        base_square += before.iter().fold(0.0, |sum, value| sum + f64::from(*value).powi(2));
+        finite(&inputs.base, &bytes)?;
+        numbers(kind, &bytes, &mut before);
+        base_square += before.iter().fold(0.0, |sum, value| sum + value.powi(2));
         for (client, (source, (square, differs))) in inputs.clients.iter().zip(&mut squares).enumerate() {
             other.resize(length, 0);
             source.read(&mut other, source.places[slot] + begin)?;
@@ -208,11 +278,9 @@ fn changes(
                 continue;
             }
             *differs = true;
-            kind.decode(&other, &mut after);
-            finite(source, &after)?;
-            let change = |sum: f64, (after, before): (&f32, &f32)| {
-                sum + (f64::from(*after) - f64::from(*before)).powi(2)
-            };
+            finite(source, &other)?;
+            numbers(kind, &other, &mut after);
+            let change = |sum: f64, (after, before): (&f64, &f64)| sum + (after - before).powi(2);
             *square = after.iter().zip(&before).fold(*square, change);
         }
         progress.add((length * (inputs.clients() + 1)) as u64)?;
@@ -223,18 +291,35 @@ fn changes(
     Ok((changed.collect(), alike))
 }
 
-/// Of one module; `None` if it would take too much memory.
+/// The numbers of a block, as f64.
+fn numbers(kind: Kind, bytes: &[u8], values: &mut Vec<f64>) {
+    values.clear();
+    if kind.is_of_factors() {
+        let mut room = [0.0_f32; 256];
+        for group in bytes.chunks(room.len() * kind.size()) {
+            let room = &mut room[..group.len() / kind.size()];
+            kind.decode(group, room);
+            values.extend(room.iter().map(|value| f64::from(*value)));
+        }
+    } else {
+        values.extend(bytes.chunks_exact(kind.size()).map(|bytes| kind.number(bytes)));
+    }
+}
+
+/// The squares of every expert of one module; `None` if they would take too much memory.
 fn interference(
     inputs: &Inputs,
     pair: &Pair,
+    share: Share,
     alike: [bool; 2],
     progress: &mut Progress<'_>,
-) -> Result<Option<Squares>, AdapterError> {
-    let rank = usize::try_from(pair.rank).unwrap_or(usize::MAX);
+) -> Result<Option<Vec<Squares>>, AdapterError> {
+    let [rank, experts] =
+        [share.rank, share.experts].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
     // Where one factor is the same everywhere, the mean of products is the product of means.
     let centred = !alike[0] && !alike[1];
-    let rows = (inputs.clients() + 1).saturating_mul(rank);
-    if centred && rows > ROWS_MAX || rank > ROWS_MAX / 2 {
+    let parts = if centred { inputs.clients() + 1 } else { 2 };
+    if is_too_large(parts, rank, experts) {
         return Ok(None);
     }
     let [down, up] = [pair.down, pair.up].map(|slot| {
@@ -249,11 +334,11 @@ fn interference(
         let clients: Vec<(f64, &[u8])> =
             inputs.weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
         let (kind, role, total) = (tensor.kind, *role, inputs.total);
-        let factors = Factors { kind, role, rank, clients: &clients, total, centred };
+        let factors = Factors { kind, role, rank, experts, clients: &clients, total, centred };
         Gram::of(&factors).map_err(|(client, index)| {
             // It was finite a moment ago.
             let path = &inputs.clients[client].path;
-            let fault = Fault::NotFinite { index: index as u64, value: f32::NAN };
+            let fault = Fault::NotFinite { index: index as u64, value: f64::NAN };
             AdapterError::tensor(path, &tensor.name, fault)
         })
     });

@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::header::SIDES_MAX;
-use super::{HEADER_MAX, Kind, NAME_MAX, Role, SAMPLES_MAX};
+use super::{Difference, HEADER_MAX, Kind, NAME_MAX, Role, SAMPLES_MAX};
 
 /// Characters of a name or a value that are printed.
 const SHOWN: usize = 200;
+
+/// Reason and remedy where files differ in a key of another version of PEFT.
+const UNKNOWN_KEY: &str =
+    ": the key is not known here, and may change what the numbers mean; make it the same in all files";
 
 /// Adapters cannot be averaged or compared; nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -34,12 +38,14 @@ pub enum AdapterError {
         clients: usize,
     },
     /// Nobody would count.
-    #[error("every number of samples is 0")]
+    #[error("every number of samples is 0: one at least must be from 1 to {SAMPLES_MAX}")]
     NoSamples,
     /// More than can be multiplied exactly.
-    #[error("{found} samples of one client, at most {SAMPLES_MAX} are counted")]
+    #[error("{}: {found} samples of one client, allowed: 0 to {SAMPLES_MAX}", file.display())]
     TooManySamples {
-        /// How many.
+        /// The client's file.
+        file: PathBuf,
+        /// The number that was given.
         found: u64,
     },
     /// The output cannot be written.
@@ -126,7 +132,7 @@ pub enum Fault {
         length: u64,
     },
     /// Not JSON of the form that headers and configurations have.
-    #[error("{}", short(&.0.to_string()))]
+    #[error("cannot be read: {}", short(&.0.to_string()))]
     Json(#[from] serde_json::Error),
     /// Names are kept in memory and printed.
     #[error("a name of {length} bytes, at most {NAME_MAX} are read")]
@@ -143,11 +149,17 @@ pub enum Fault {
         /// How many.
         sides: usize,
     },
-    /// Numbers of another type.
-    #[error("dtype {found}; F32, F16 and BF16 can be averaged")]
+    /// Numbers of a type that is not known.
+    #[error("dtype {found}; F32, F16, BF16 and F64 can be averaged, integers and BOOL kept")]
     Dtype {
-        /// What the header says.
+        /// Type that the header says.
         found: String,
+    },
+    /// Factors of a type that cannot be averaged as factors.
+    #[error("dtype {found}; lora_A and lora_B are F32, F16 or BF16")]
+    FactorKind {
+        /// Type that the header says.
+        found: Kind,
     },
     /// The number of elements, or of bytes, is none.
     #[error("the product of the shape {shape:?} overflows")]
@@ -214,12 +226,18 @@ pub enum Fault {
         up: u64,
     },
     /// The configuration says another rank.
-    #[error("rank {found}, and adapter_config.json says r = {expected} and nothing of other ranks")]
+    #[error("rank {found}, and adapter_config.json says r = {expected} for this module{}", if *times {
+        ", times the number of experts (target_parameters)"
+    } else {
+        ""
+    })]
     RankOfConfig {
-        /// Of the factors.
+        /// Rank of the factors.
         found: u64,
-        /// Of the configuration.
+        /// Rank in the configuration.
         expected: u64,
+        /// Whether a multiple of it would do.
+        times: bool,
     },
     /// The base has a tensor that this file has not.
     #[error("missing; {} has it", base.display())]
@@ -266,23 +284,35 @@ pub enum Fault {
     /// A configuration that is none of LoRA.
     #[error("{field} is {found}, and only {expected} is supported")]
     Config {
-        /// Which setting.
+        /// The setting.
         field: &'static str,
-        /// What the file says.
+        /// Value in the file.
         found: String,
-        /// What it should.
+        /// Values that it may have.
         expected: &'static str,
     },
     /// Another configuration than the first one's.
-    #[error("{field} is {found}, and {expected} in {}", first.display())]
+    #[error(
+        "{} is {}, and {} in {}{}", difference.key, difference.found, difference.expected, first.display(),
+        if difference.is_known { "" } else { UNKNOWN_KEY }
+    )]
     OtherConfig {
-        /// Which setting.
-        field: &'static str,
-        /// What the file says.
+        /// The key and both values.
+        difference: Box<Difference>,
+        /// The other file.
+        first: PathBuf,
+    },
+    /// A pattern whose keys come in another order, where the first one that matches counts.
+    #[error(
+        "the keys of rank_pattern or alpha_pattern are in another order than in {}, and two of them match this module: rank {found}, \
+         and {expected} there", first.display()
+    )]
+    OtherOrder {
+        /// Rank and scale here.
         found: String,
-        /// What the other one says.
+        /// Rank and scale there.
         expected: String,
-        /// Which that is.
+        /// Path of the other file.
         first: PathBuf,
     },
     /// A configuration longer than any.
@@ -309,10 +339,27 @@ pub enum Fault {
     /// An element that is no number.
     #[error("element {index} is {value}")]
     NotFinite {
-        /// Which, in the order of the file.
+        /// Place in the order of the file.
         index: u64,
         /// NaN or an infinity.
-        value: f32,
+        value: f64,
+    },
+    /// Two files that differ where nothing can be between them.
+    #[error(
+        "element {index} of dtype {kind} is {found}, and {expected} in {}: such tensors are not averaged, and must be the same in all",
+        other.display()
+    )]
+    Disagree {
+        /// Place in the order of the file.
+        index: u64,
+        /// Type of the tensor.
+        kind: Kind,
+        /// The value here.
+        found: String,
+        /// The value there.
+        expected: String,
+        /// The other file.
+        other: PathBuf,
     },
     /// A factor that was to stay changed.
     #[error(

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::config::{self, Config};
+use super::agreement::Configs;
+use super::scaling::{Shares, shares};
 use super::source::{Source, kept_open};
 use super::{AdapterError, Fault, Layout, compare};
 
@@ -20,6 +21,17 @@ const BLOCK_MIN: usize = 1 << 14;
 /// Bytes of one client at most.
 const BLOCK_MAX: usize = 1 << 18;
 
+/// A client's part in a mean.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Counted {
+    /// The client's file.
+    pub file: String,
+    /// Samples that it was trained with, if they were given.
+    pub samples: Option<u64>,
+    /// Weight in the mean: all of them make 1.
+    pub weight: f64,
+}
+
 /// What is averaged, or compared: opened, and found to fit.
 #[derive(Debug)]
 pub struct Inputs {
@@ -30,6 +42,16 @@ pub struct Inputs {
     pub(super) header: Vec<u8>,
     /// The base's configuration, as it is in the file.
     pub(super) config: Option<Vec<u8>>,
+    /// Rank, experts and scale of every pair of the layout.
+    pub(super) shares: Shares,
+    /// Whether a configuration says them.
+    pub(super) is_configured: bool,
+    /// Why products of factors are not the update, if they are not.
+    pub(super) other_product: Option<&'static str>,
+    /// Differences that may be meant.
+    warnings: Vec<String>,
+    /// Samples of every client, if they were given.
+    samples: Option<Vec<u64>>,
     /// Integers without a common divisor.
     pub(super) weights: Vec<f64>,
     /// Their sum.
@@ -46,7 +68,7 @@ impl Inputs {
         if clients.is_empty() {
             return Err(AdapterError::NoClients);
         }
-        let (weights, total) = weights(clients.len(), samples)?;
+        let (weights, total) = weights(clients, samples)?;
         let (base, header) = Source::open(base, true)?;
         let layout = Layout::of(&header).map_err(in_file(&base.path))?;
         let mut configs = Configs::default();
@@ -68,7 +90,41 @@ impl Inputs {
             configs.check(&client.path, &layout)?;
             sources.push(client);
         }
-        Ok(Self { base, clients: sources, layout, header: header.bytes, config, weights, total })
+        let shares = match configs.shares() {
+            Some(shares) => shares,
+            None => shares(None, &layout).map_err(in_file(&base.path))?,
+        };
+        Ok(Self {
+            base,
+            clients: sources,
+            layout,
+            header: header.bytes,
+            config,
+            shares,
+            is_configured: configs.first().is_some(),
+            other_product: configs.first().and_then(|config| config.other_product),
+            warnings: configs.warnings(),
+            samples: samples.map(<[u64]>::to_vec),
+            weights,
+            total,
+        })
+    }
+
+    /// Differences between configurations that may be meant, and are worth a look: one line each.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Every client's file, its samples if they were given, and its share of the mean.
+    #[must_use]
+    pub fn counted(&self) -> Vec<Counted> {
+        let of = |(index, (source, weight)): (usize, (&Source, &f64))| Counted {
+            file: source.path.display().to_string(),
+            samples: self.samples.as_ref().and_then(|samples| samples.get(index).copied()),
+            weight: weight / self.total,
+        };
+        self.clients.iter().zip(&self.weights).enumerate().map(of).collect()
     }
 
     /// How many clients.
@@ -113,16 +169,17 @@ fn in_file(path: &Path) -> impl Fn((Option<String>, Fault)) -> AdapterError {
 }
 
 /// Integers as f64, divided by their greatest common divisor: equal weights are all 1.
-fn weights(clients: usize, samples: Option<&[u64]>) -> Result<(Vec<f64>, f64), AdapterError> {
+fn weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f64), AdapterError> {
     let samples = match samples {
-        None => vec![1; clients],
-        Some(samples) if samples.len() != clients => {
-            return Err(AdapterError::Samples { given: samples.len(), clients });
+        None => vec![1; clients.len()],
+        Some(samples) if samples.len() != clients.len() => {
+            return Err(AdapterError::Samples { given: samples.len(), clients: clients.len() });
         }
         Some(samples) => samples.to_vec(),
     };
-    if let Some(&found) = samples.iter().find(|count| **count > u64::from(SAMPLES_MAX)) {
-        return Err(AdapterError::TooManySamples { found });
+    let over = |(_, count): &(&PathBuf, &u64)| **count > u64::from(SAMPLES_MAX);
+    if let Some((file, found)) = clients.iter().zip(&samples).find(over) {
+        return Err(AdapterError::TooManySamples { file: file.clone(), found: *found });
     }
     let divisor = samples.iter().fold(0, |divisor, count| gcd(divisor, *count));
     if divisor == 0 {
@@ -139,35 +196,4 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
         (a, b) = (b, a % b);
     }
     a
-}
-
-/// The configurations that were seen: the first is that of all.
-#[derive(Default)]
-pub(super) struct Configs {
-    first: Option<(PathBuf, Config)>,
-}
-
-impl Configs {
-    /// Looks at the configuration beside a file, if there is one, and returns its bytes.
-    pub(super) fn check(&mut self, file: &Path, layout: &Layout) -> Result<Option<Vec<u8>>, AdapterError> {
-        let Some((path, bytes, config)) = config::beside(file)? else { return Ok(None) };
-        match &self.first {
-            Some((first, other)) => {
-                if let Some((field, found, expected)) = config.difference(other) {
-                    let fault = Fault::OtherConfig { field, found, expected, first: first.clone() };
-                    return Err(AdapterError::file(&path, fault));
-                }
-            }
-            None => {
-                let other = layout.pairs.iter().find(|pair| pair.rank != config.r);
-                if let Some(pair) = other.filter(|_| config.has_one_rank()) {
-                    let tensor = &layout.slots[pair.down].tensor.name;
-                    let fault = Fault::RankOfConfig { found: pair.rank, expected: config.r };
-                    return Err(AdapterError::tensor(file, tensor, fault));
-                }
-                self.first = Some((path, config));
-            }
-        }
-        Ok(Some(bytes))
-    }
 }

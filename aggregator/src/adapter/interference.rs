@@ -2,12 +2,13 @@
 //!
 //! The difference is `mean((B_i - B) (A_i - A))`, B and A being the means, and the inner product of two products is that of
 //! two r x r matrices: `<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`. So the Gram matrices of all clients' centred factors and
-//! of the means are enough.
+//! of the means are enough. Factors of a stack of experts are as many factors of rank r, one beside the other, with a Gram
+//! matrix each.
 
 use super::sum::{Exact, mean};
 use super::{Kind, Role};
 
-/// Rows of a Gram matrix at most, which is (clients + 1) r: 128 MiB.
+/// Rows of a Gram matrix at most, which is (clients + 1) r: 128 MiB. Several have no more numbers together.
 pub(super) const ROWS_MAX: usize = 4096;
 
 /// Places along d that are taken together.
@@ -32,13 +33,21 @@ impl Squares {
     pub(super) fn plus(self, other: Self) -> Self {
         Self { product: self.product + other.product, difference: self.difference + other.difference }
     }
+
+    /// The squares of a module that is multiplied with this.
+    pub(super) fn scaled(self, scale: f64) -> Self {
+        let square = scale * scale;
+        Self { product: self.product * square, difference: self.difference * square }
+    }
 }
 
 /// One factor of every client, as bytes, with its shape along r.
 pub(super) struct Factors<'a> {
     pub(super) kind: Kind,
     pub(super) role: Role,
+    /// The rank of one expert, and how many there are; the tensor has the product of both.
     pub(super) rank: usize,
+    pub(super) experts: usize,
     /// Weights and numbers.
     pub(super) clients: &'a [(f64, &'a [u8])],
     pub(super) total: f64,
@@ -46,33 +55,42 @@ pub(super) struct Factors<'a> {
     pub(super) centred: bool,
 }
 
-/// The Gram matrix of a factor's parts along r: first those of every client less the mean, then those of the mean.
+/// The Gram matrices of a factor's parts along r, one for each expert: first the parts of every client less the mean, then
+/// those of the mean.
 #[derive(Debug)]
 pub(super) struct Gram {
     rank: usize,
-    /// With what it takes to fill the last tile.
+    experts: usize,
+    /// Rows of one matrix, and those that fill the last tile.
     rows: usize,
     values: Vec<f64>,
+}
+
+/// Whether Gram matrices of `parts` clients and means are too large to be held.
+pub(super) fn is_too_large(parts: usize, rank: usize, experts: usize) -> bool {
+    let rows = parts.saturating_mul(rank).saturating_add(TILE - 1);
+    rows.saturating_mul(rows).saturating_mul(experts) > (ROWS_MAX + TILE - 1) * (ROWS_MAX + TILE - 1)
 }
 
 impl Gram {
     /// Of factors; or the first client and element that is not finite.
     pub(super) fn of(factors: &Factors<'_>) -> Result<Self, (usize, usize)> {
-        let Factors { kind, role, rank, clients, total, centred } = factors;
-        let (rank, size) = (*rank, kind.size());
+        let Factors { kind, role, rank, experts, clients, total, centred } = factors;
+        let (rank, experts, size) = (*rank, *experts, kind.size());
+        let width = rank * experts;
         let elements = clients.first().map_or(0, |(_, bytes)| bytes.len() / size);
-        let along = elements / rank.max(1);
+        let along = elements / width.max(1);
         let own = if *centred { clients.len() } else { 0 };
         let rows = ((own + 1) * rank).next_multiple_of(TILE);
-        let mut gram = Self { rank, rows, values: vec![0.0; rows * rows] };
-        let mut columns = vec![0.0; ALONG * rows];
+        let mut gram = Self { rank, experts, rows, values: vec![0.0; experts * rows * rows] };
+        let mut columns = vec![0.0; experts * ALONG * rows];
         let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), Exact::default());
         for first in (0..along).step_by(ALONG) {
             let count = ALONG.min(along - first);
             // A down factor's parts are rows, an up factor's are columns.
-            let (parts, length) = if *role == Role::Down { (rank, count) } else { (1, rank * count) };
+            let (parts, length) = if *role == Role::Down { (width, count) } else { (1, width * count) };
             for part in 0..parts {
-                let from = if *role == Role::Down { part * along + first } else { first * rank };
+                let from = if *role == Role::Down { part * along + first } else { first * width };
                 let slices: Vec<(f64, &[u8])> = clients
                     .iter()
                     .map(|(weight, bytes)| (*weight, &bytes[from * size..(from + length) * size]))
@@ -82,11 +100,12 @@ impl Gram {
                 mean(&slices, *kind, *total, &mut means, &mut exact)
                     .map_err(|(client, element)| (client, from + element))?;
                 let mut put = |block: usize, element: usize, value: f64| {
-                    let (place, r) = match *role {
-                        Role::Down => (element, part),
-                        _ => (element / rank, element % rank),
+                    // Rows of an expert lie together, and its columns are as far apart as there are experts.
+                    let (place, expert, r) = match *role {
+                        Role::Down => (element, part / rank, part % rank),
+                        _ => (element / width, element % width % experts, element % width / experts),
                     };
-                    columns[place * rows + block * rank + r] = value;
+                    columns[(expert * ALONG + place) * rows + block * rank + r] = value;
                 };
                 for (client, (_, bytes)) in slices.iter().take(own).enumerate() {
                     kind.decode(bytes, &mut values);
@@ -96,13 +115,16 @@ impl Gram {
                 }
                 means.iter().enumerate().for_each(|(element, mean)| put(own, element, *mean));
             }
-            gram.add(&columns[..count * rows]);
+            for expert in 0..experts {
+                let begin = expert * ALONG * rows;
+                gram.add(expert, &columns[begin..begin + count * rows]);
+            }
         }
         Ok(gram)
     }
 
-    /// Adds the products of all pairs of rows; of what is twice in the matrix only the lower tiles.
-    fn add(&mut self, columns: &[f64]) {
+    /// Adds the products of all pairs of an expert's rows; of what is twice in the matrix only the lower tiles.
+    fn add(&mut self, expert: usize, columns: &[f64]) {
         let rows = self.rows;
         for i in (0..rows).step_by(TILE) {
             for j in (0..=i).step_by(TILE) {
@@ -116,7 +138,7 @@ impl Gram {
                     }
                 }
                 for (row, sums) in sums.iter().enumerate() {
-                    let place = (i + row) * rows + j;
+                    let place = (expert * rows + i + row) * rows + j;
                     for (value, sum) in self.values[place..place + TILE].iter_mut().zip(sums) {
                         *value += sum;
                     }
@@ -125,19 +147,24 @@ impl Gram {
         }
     }
 
-    fn at(&self, i: usize, j: usize) -> f64 {
-        self.values[i.max(j) * self.rows + i.min(j)]
+    fn at(&self, expert: usize, i: usize, j: usize) -> f64 {
+        self.values[(expert * self.rows + i.max(j)) * self.rows + i.min(j)]
     }
 }
 
-/// From the Gram matrices of both factors, and the weights of the clients whose parts are in them.
-pub(super) fn squares(down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Squares {
+/// The squares of every expert, from the Gram matrices of both factors and the weights of the clients whose parts are in them.
+pub(super) fn squares(down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Vec<Squares> {
+    (0..down.experts.min(up.experts)).map(|expert| of_one(expert, down, up, weights, total)).collect()
+}
+
+fn of_one(expert: usize, down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Squares {
     let rank = down.rank.min(up.rank);
     let inner = |i: usize, j: usize| {
         let mut sum = 0.0;
         for a in 0..rank {
             for b in 0..rank {
-                sum += up.at(i * rank + a, j * rank + b) * down.at(i * rank + a, j * rank + b);
+                let (i, j) = (i * rank + a, j * rank + b);
+                sum += up.at(expert, i, j) * down.at(expert, i, j);
             }
         }
         sum
@@ -166,13 +193,21 @@ mod tests {
     use crate::adapter::{Kind, Role};
     use crate::random::{Purpose, stream};
 
-    /// Non-square factors, unequal weights: the same as from dense products.
+    /// Non-square factors, unequal weights, one expert or several: the same as from dense products.
     #[test]
     fn grams_say_what_dense_products_say() {
-        for (seed, (n, rank, d_in, d_out)) in
-            [(1, 1, 3, 2), (2, 1, 70, 5), (5, 3, 130, 64), (9, 4, 33, 201), (20, 8, 65, 40)]
-                .into_iter()
-                .enumerate()
+        for (seed, (n, rank, experts, d_in, d_out)) in [
+            (1, 1, 1, 3, 2),
+            (2, 1, 1, 70, 5),
+            (5, 3, 1, 130, 64),
+            (9, 4, 1, 33, 201),
+            (20, 8, 1, 65, 40),
+            (3, 2, 3, 70, 66),
+            (4, 1, 5, 7, 130),
+            (6, 5, 2, 9, 4),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let random = &mut stream(seed as u64, Purpose::Start, 1);
             let weights: Vec<f64> = (0..n).map(|client| f64::from(client % 3 + 1)).collect();
@@ -181,7 +216,8 @@ mod tests {
             let mut draw = |count: usize| -> Vec<Vec<f32>> {
                 (0..n).map(|_| (0..count).map(|_| random.normal() as f32).collect()).collect()
             };
-            let (down, up) = (draw(rank * d_in), draw(d_out * rank));
+            let width = rank * experts;
+            let (down, up) = (draw(width * d_in), draw(d_out * width));
             let bytes = |all: &[Vec<f32>]| -> Vec<Vec<u8>> {
                 all.iter().map(|one| one.iter().flat_map(|value| value.to_le_bytes()).collect()).collect()
             };
@@ -189,10 +225,12 @@ mod tests {
                 let all = bytes(all);
                 let clients: Vec<(f64, &[u8])> =
                     weights.iter().copied().zip(all.iter().map(Vec::as_slice)).collect();
-                Gram::of(&Factors { kind: Kind::F32, role, rank, clients: &clients, total, centred: true })
+                let clients = &clients;
+                Gram::of(&Factors { kind: Kind::F32, role, rank, experts, clients, total, centred: true })
                     .unwrap()
             };
             let found = squares(&gram(Role::Down, &down), &gram(Role::Up, &up), &weights, total);
+            assert_eq!(found.len(), experts);
 
             let average = |all: &[Vec<f32>]| -> Vec<f64> {
                 let sum = |place: usize| -> f64 {
@@ -201,23 +239,28 @@ mod tests {
                 (0..all[0].len()).map(|place| sum(place) / total).collect()
             };
             let wide = |one: &[f32]| one.iter().copied().map(f64::from).collect::<Vec<f64>>();
-            let product = |up: &[f64], down: &[f64]| -> Vec<f64> {
-                let at = |row: usize, column: usize| -> f64 {
-                    (0..rank).map(|r| up[row * rank + r] * down[r * d_in + column]).sum()
+            for (expert, found) in found.into_iter().enumerate() {
+                // Rows e r + j of A, and columns j E + e of B.
+                let product = |up: &[f64], down: &[f64]| -> Vec<f64> {
+                    let term = |row: usize, column: usize, j: usize| {
+                        up[row * width + j * experts + expert] * down[(expert * rank + j) * d_in + column]
+                    };
+                    let at =
+                        |row: usize, column: usize| -> f64 { (0..rank).map(|j| term(row, column, j)).sum() };
+                    (0..d_out * d_in).map(|place| at(place / d_in, place % d_in)).collect()
                 };
-                (0..d_out * d_in).map(|place| at(place / d_in, place % d_in)).collect()
-            };
-            let mut dense = vec![0.0; d_out * d_in];
-            for ((up, down), weight) in up.iter().zip(&down).zip(&weights) {
-                let one = product(&wide(up), &wide(down));
-                dense.iter_mut().zip(one).for_each(|(sum, value)| *sum += weight / total * value);
+                let mut dense = vec![0.0; d_out * d_in];
+                for ((up, down), weight) in up.iter().zip(&down).zip(&weights) {
+                    let one = product(&wide(up), &wide(down));
+                    dense.iter_mut().zip(one).for_each(|(sum, value)| *sum += weight / total * value);
+                }
+                let plain = product(&average(&up), &average(&down));
+                let square: f64 = dense.iter().map(|value| value * value).sum();
+                let lost: f64 = dense.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();
+                assert!((found.product / square - 1.0).abs() < 1e-12, "{found:?} {square}");
+                assert!((found.difference - lost).abs() <= 1e-12 * square, "{found:?} {lost}");
+                assert!((found.ratio() - (lost / square).sqrt()).abs() < 1e-12, "{found:?}");
             }
-            let plain = product(&average(&up), &average(&down));
-            let square: f64 = dense.iter().map(|value| value * value).sum();
-            let lost: f64 = dense.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();
-            assert!((found.product / square - 1.0).abs() < 1e-12, "{found:?} {square}");
-            assert!((found.difference - lost).abs() <= 1e-12 * square, "{found:?} {lost}");
-            assert!((found.ratio() - (lost / square).sqrt()).abs() < 1e-12, "{found:?}");
         }
     }
 }

@@ -48,6 +48,9 @@ impl Layout {
         for tensor in &header.tensors {
             let (role, module) = named(&tensor.name).map_err(|fault| (Some(tensor.name.clone()), fault))?;
             if role != Role::Saved {
+                if !tensor.kind.is_of_factors() {
+                    return Err((Some(tensor.name.clone()), Fault::FactorKind { found: tensor.kind }));
+                }
                 let place = &mut modules.entry(module).or_default()[usize::from(role == Role::Up)];
                 // Two names of one factor: none of a file has both.
                 if place.replace(slots.len()).is_some() {

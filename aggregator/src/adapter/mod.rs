@@ -16,6 +16,7 @@
 //!
 //! Headers are read by code of our own: what there is for them wants a whole file in memory and lets names be there twice.
 
+mod agreement;
 mod average;
 mod check;
 mod compare;
@@ -24,25 +25,30 @@ mod error;
 mod header;
 mod inputs;
 mod interference;
+mod json;
 mod layout;
+mod meaning;
 mod name;
 mod number;
 mod output;
 mod part;
+mod pattern;
+mod scaling;
 mod source;
 mod sum;
 
 pub use average::{Averaged, Job, average};
 pub use check::{Changed, Checked, Fits, Reported, Target, check};
-pub use config::Config;
+pub use config::{Config, Difference};
 pub use error::{AdapterError, Fault};
 pub use header::{HEADER_MAX, Header, Tensor};
-pub use inputs::{Inputs, SAMPLES_MAX};
+pub use inputs::{Counted, Inputs, SAMPLES_MAX};
 pub use layout::{Layout, Pair, Slot};
 pub use name::{NAME_MAX, Role, named};
-pub use number::Kind;
+pub use number::{Kind, Rule};
 pub use output::Output;
 pub use part::{adopt, examine, extract};
+pub use scaling::Share;
 pub use sum::{Exact, mean};
 
 /// What was trained, and is averaged; saved modules always are.

@@ -1,4 +1,4 @@
-//! Numbers as they lie in files: little-endian f32, f16 and bf16; from and to the numbers that are computed with.
+//! Numbers as they lie in files, little-endian: from and to the numbers that are computed with, and what a mean is of each type.
 
 use half::{bf16, f16};
 
@@ -11,35 +11,123 @@ pub enum Kind {
     F16,
     /// The upper half of a binary32.
     Bf16,
+    /// IEEE 754 binary64.
+    F64,
+    /// 8 bits with a sign.
+    I8,
+    /// 8 bits.
+    U8,
+    /// 16 bits with a sign.
+    I16,
+    /// 16 bits.
+    U16,
+    /// 32 bits with a sign.
+    I32,
+    /// 32 bits.
+    U32,
+    /// 64 bits with a sign.
+    I64,
+    /// 64 bits.
+    U64,
+    /// A byte that is 0 or 1.
+    Bool,
+    /// 8 bits, 4 of them an exponent.
+    F8E4M3,
+    /// 8 bits, 5 of them an exponent.
+    F8E5M2,
+    /// 8 bits, all of them an exponent.
+    F8E8M0,
+    /// Two binary32.
+    C64,
+}
+
+/// Rules for the mean of numbers of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The weighted mean, rounded once to the type.
+    Mean,
+    /// The largest: integers that differ are counters, and no client's may run ahead of it.
+    Largest,
+    /// The value that all have; nothing is between two of them.
+    Agreed,
 }
 
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::Bf16 => "BF16",
-        })
+        f.write_str(self.about().0)
     }
 }
 
 impl Kind {
-    /// By its name in a header.
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::F64,
+        Self::I8,
+        Self::U8,
+        Self::I16,
+        Self::U16,
+        Self::I32,
+        Self::U32,
+        Self::I64,
+        Self::U64,
+        Self::Bool,
+        Self::F8E4M3,
+        Self::F8E5M2,
+        Self::F8E8M0,
+        Self::C64,
+    ];
+
+    /// Name in headers, bytes of a number, and rule.
+    const fn about(self) -> (&'static str, usize, Rule) {
+        match self {
+            Self::F32 => ("F32", 4, Rule::Mean),
+            Self::F16 => ("F16", 2, Rule::Mean),
+            Self::Bf16 => ("BF16", 2, Rule::Mean),
+            Self::F64 => ("F64", 8, Rule::Mean),
+            Self::I8 => ("I8", 1, Rule::Largest),
+            Self::U8 => ("U8", 1, Rule::Largest),
+            Self::I16 => ("I16", 2, Rule::Largest),
+            Self::U16 => ("U16", 2, Rule::Largest),
+            Self::I32 => ("I32", 4, Rule::Largest),
+            Self::U32 => ("U32", 4, Rule::Largest),
+            Self::I64 => ("I64", 8, Rule::Largest),
+            Self::U64 => ("U64", 8, Rule::Largest),
+            Self::Bool => ("BOOL", 1, Rule::Agreed),
+            Self::F8E4M3 => ("F8_E4M3", 1, Rule::Agreed),
+            Self::F8E5M2 => ("F8_E5M2", 1, Rule::Agreed),
+            Self::F8E8M0 => ("F8_E8M0", 1, Rule::Agreed),
+            Self::C64 => ("C64", 8, Rule::Agreed),
+        }
+    }
+
+    /// The type of a name in a header.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        [Self::F32, Self::F16, Self::Bf16].into_iter().find(|kind| kind.to_string() == name)
+        Self::ALL.into_iter().find(|kind| kind.about().0 == name)
     }
 
     /// Bytes of one number.
     #[must_use]
     pub fn size(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
+        self.about().1
     }
 
-    /// The numbers that these bytes are; every one is an f32. As many as both have room for.
+    /// The rule for their mean.
+    #[must_use]
+    pub fn rule(self) -> Rule {
+        self.about().2
+    }
+
+    /// Whether factors may be of this type: the numbers are f32.
+    #[must_use]
+    pub fn is_of_factors(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    /// The numbers of factors that these bytes are; every one is an f32. As many as both have room for; others are 0.
     pub fn decode(self, bytes: &[u8], values: &mut [f32]) {
         match self {
             Self::F32 => {
@@ -57,6 +145,50 @@ impl Kind {
                     *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
                 }
             }
+            _ => values.fill(0.0),
+        }
+    }
+
+    /// The f64 next to one number; 0 for types without numbers.
+    #[must_use]
+    pub fn number(self, bytes: &[u8]) -> f64 {
+        match self {
+            Self::F64 => f64::from_le_bytes(array(bytes)),
+            Self::F32 | Self::F16 | Self::Bf16 => {
+                let mut value = [0.0];
+                self.decode(bytes, &mut value);
+                value[0].into()
+            }
+            #[allow(clippy::cast_precision_loss, reason = "for norms")]
+            _ => self.integer(bytes) as f64,
+        }
+    }
+
+    /// One integer, or 0 or 1; 0 for types without integers.
+    #[must_use]
+    pub fn integer(self, bytes: &[u8]) -> i128 {
+        match self {
+            Self::I8 => i8::from_le_bytes(array(bytes)).into(),
+            Self::U8 => u8::from_le_bytes(array(bytes)).into(),
+            Self::I16 => i16::from_le_bytes(array(bytes)).into(),
+            Self::U16 => u16::from_le_bytes(array(bytes)).into(),
+            Self::I32 => i32::from_le_bytes(array(bytes)).into(),
+            Self::U32 => u32::from_le_bytes(array(bytes)).into(),
+            Self::I64 => i64::from_le_bytes(array(bytes)).into(),
+            Self::U64 => u64::from_le_bytes(array(bytes)).into(),
+            Self::Bool => i128::from(array::<1>(bytes) != [0]),
+            _ => 0,
+        }
+    }
+
+    /// One number as people write it; its bytes for types without numbers.
+    #[must_use]
+    pub fn shown(self, bytes: &[u8]) -> String {
+        match self {
+            Self::Bool => (array::<1>(bytes) != [0]).to_string(),
+            _ if self.rule() == Rule::Largest => self.integer(bytes).to_string(),
+            _ if self.rule() == Rule::Mean => self.number(bytes).to_string(),
+            _ => bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}")),
         }
     }
 
@@ -72,8 +204,41 @@ impl Kind {
             Self::Bf16 => {
                 values.iter().for_each(|value| bytes.extend(bf16::from_f32(odd(*value)).to_le_bytes()))
             }
+            Self::F64 => values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes())),
+            // There is no mean of these.
+            _ => {}
         }
     }
+}
+
+/// The first number that is NaN or infinite, and its place.
+pub(super) fn not_finite(kind: Kind, bytes: &[u8]) -> Option<(usize, f64)> {
+    if kind.rule() != Rule::Mean {
+        return None;
+    }
+    if !kind.is_of_factors() {
+        let numbers = bytes.chunks_exact(kind.size()).map(|bytes| kind.number(bytes));
+        return numbers.enumerate().find(|(_, value)| !value.is_finite());
+    }
+    let mut values = [0.0_f32; 256];
+    bytes.chunks(values.len() * kind.size()).enumerate().find_map(|(number, group)| {
+        let values = &mut values[..group.len() / kind.size()];
+        kind.decode(group, values);
+        let index = values.iter().position(|value| !value.is_finite())?;
+        Some((number * 256 + index, values[index].into()))
+    })
+}
+
+/// The first number in which two blocks differ.
+pub(super) fn differing(kind: Kind, left: &[u8], right: &[u8]) -> Option<usize> {
+    left.iter().zip(right).position(|(left, right)| left != right).map(|byte| byte / kind.size())
+}
+
+/// The first bytes; zeros where there are fewer.
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut found = [0; N];
+    found.iter_mut().zip(bytes).for_each(|(found, byte)| *found = *byte);
+    found
 }
 
 /// A binary16, whose bits these are, without a branch: a compiler makes several of them at once.
@@ -168,10 +333,10 @@ mod tests {
 
     #[test]
     fn names_are_those_of_headers() {
-        for kind in [Kind::F32, Kind::F16, Kind::Bf16] {
+        for kind in Kind::ALL {
             assert_eq!(Kind::named(&kind.to_string()), Some(kind));
         }
         assert_eq!(Kind::named("f32"), None);
-        assert_eq!(Kind::named("F64"), None);
+        assert_eq!(Kind::named("F4"), None);
     }
 }

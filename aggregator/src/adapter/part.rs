@@ -6,9 +6,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::inputs::Configs;
+use super::agreement::Configs;
+use super::number::{differing, not_finite};
 use super::source::Source;
-use super::{AdapterError, Fault, Layout, Round, Slot, compare};
+use super::{AdapterError, Fault, Kind, Layout, Round, Rule, Slot, compare};
 
 /// Bytes that are read at a time; whole numbers.
 const BLOCK: usize = 1 << 18;
@@ -26,7 +27,8 @@ pub fn examine(path: &Path) -> Result<(Layout, u64), AdapterError> {
 }
 
 /// Writes `to`, a new file: the base's, with the tensors of a client's in it. The client's may leave the factor out that the
-/// round freezes; what it has of it must be the base's, bit by bit. Durable when this returns.
+/// round freezes; what it has of it must be the base's, bit by bit, and so must tensors of types that are not averaged: no
+/// two clients differ in them then. Durable when this returns.
 ///
 /// # Errors
 /// What does not fit the base, the first in its order; a number that is not finite; `to` is incomplete then, or not there.
@@ -48,14 +50,17 @@ pub fn adopt(base: &Path, client: &Path, round: Round, to: &Path) -> Result<(), 
                 Some(place) => client.read(&mut bytes, place + begin)?,
                 None => base.read(&mut bytes, own + begin)?,
             }
-            if place.is_some() && frozen {
+            let kind = slot.tensor.kind;
+            if place.is_some() && (frozen || kind.rule() == Rule::Agreed) {
                 original.resize(length, 0);
                 base.read(&mut original, own + begin)?;
-                if let Some(index) =
-                    bytes.iter().zip(&original).position(|(found, expected)| found != expected)
-                {
-                    let index = (begin + index as u64) / slot.tensor.kind.size() as u64;
-                    let fault = Fault::Frozen { role: slot.role, index, base: base.path.clone() };
+                if let Some(place) = differing(kind, &bytes, &original) {
+                    let index = begin / kind.size() as u64 + place as u64;
+                    let fault = if frozen {
+                        Fault::Frozen { role: slot.role, index, base: base.path.clone() }
+                    } else {
+                        disagree(kind, index, place, &bytes, &original, &base.path)
+                    };
                     return Err(AdapterError::tensor(&client.path, &slot.tensor.name, fault));
                 }
             }
@@ -122,18 +127,25 @@ fn blocks(slot: &Slot) -> impl Iterator<Item = (u64, usize)> + use<> {
     (0..bytes).step_by(BLOCK).map(move |begin| (begin, length(begin)))
 }
 
+/// Two files differ in a number of a type that is not averaged.
+pub(super) fn disagree(
+    kind: Kind,
+    index: u64,
+    place: usize,
+    own: &[u8],
+    others: &[u8],
+    other: &Path,
+) -> Fault {
+    let shown = |bytes: &[u8]| kind.shown(bytes.chunks(kind.size()).nth(place).unwrap_or_default());
+    Fault::Disagree { index, kind, found: shown(own), expected: shown(others), other: other.to_owned() }
+}
+
 fn finite(slot: &Slot, begin: u64, bytes: &[u8]) -> Result<(), Fault> {
     let (kind, size) = (slot.tensor.kind, slot.tensor.kind.size());
-    let mut values = [0.0; 256];
-    for (number, group) in bytes.chunks(values.len() * size).enumerate() {
-        let values = &mut values[..group.len() / size];
-        kind.decode(group, values);
-        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-            let element = begin / size as u64 + (number * 256 + index) as u64;
-            return Err(Fault::NotFinite { index: element, value: values[index] });
-        }
+    match not_finite(kind, bytes) {
+        Some((index, value)) => Err(Fault::NotFinite { index: begin / size as u64 + index as u64, value }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn new(to: &Path) -> Result<File, AdapterError> {

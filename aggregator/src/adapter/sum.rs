@@ -5,6 +5,8 @@
 //! Elsewhere it is made again as Shewchuk (1997, "Adaptive precision floating-point arithmetic") does, and rounded once. So
 //! what is divided is in every case the f64 next to the exact sum, and no order of clients can be seen in it.
 //!
+//! A product of f64 is two numbers (with a fused multiplication), all of which are added up as Shewchuk does.
+//!
 //! The mean differs from the exact one by two roundings of f64, 2^-52 of its magnitude, before it is rounded into a file's
 //! numbers.
 
@@ -12,6 +14,10 @@ use super::Kind;
 
 /// Elements that are added up together: they and their sums stay in the nearest cache.
 const TOGETHER: usize = 1024;
+
+/// Magnitude of f64 above which sums are made of numbers that are scaled down, and how much.
+const WIDE_MAX: f64 = 1e280;
+const WIDE_STEP: f64 = 1.0 / (1u64 << 60) as f64;
 
 /// Room to compute in.
 #[derive(Clone, Debug)]
@@ -45,6 +51,9 @@ pub fn mean(
     means: &mut [f64],
     room: &mut Exact,
 ) -> Result<(), (usize, usize)> {
+    if kind == Kind::F64 {
+        return mean_wide(blocks, total, means, &mut room.parts);
+    }
     let size = kind.size();
     for (group, means) in means.chunks_mut(TOGETHER).enumerate() {
         let first = group * TOGETHER;
@@ -75,6 +84,42 @@ pub fn mean(
             }
             *mean = sums[index] / total;
         }
+    }
+    Ok(())
+}
+
+/// The same of f64: a product is two of them, and the mean stays within what is averaged.
+fn mean_wide(
+    blocks: &[(f64, &[u8])],
+    total: f64,
+    means: &mut [f64],
+    parts: &mut Vec<f64>,
+) -> Result<(), (usize, usize)> {
+    let size = Kind::F64.size();
+    let at = |bytes: &[u8], index: usize| Kind::F64.number(bytes.get(index * size..).unwrap_or_default());
+    for (block, (_, bytes)) in blocks.iter().enumerate() {
+        if let Some(index) = (0..means.len()).find(|index| !at(bytes, *index).is_finite()) {
+            return Err((block, index));
+        }
+    }
+    for (index, mean) in means.iter_mut().enumerate() {
+        let counted = || blocks.iter().filter(|(weight, _)| *weight != 0.0);
+        let values = || counted().map(|(_, bytes)| at(bytes, index));
+        let (least, most) = values().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| {
+            (least.min(value), most.max(value))
+        });
+        // Sums of the greatest numbers would overflow.
+        let scale = if least < -WIDE_MAX || most > WIDE_MAX { WIDE_STEP } else { 1.0 };
+        parts.clear();
+        for ((weight, _), value) in counted().zip(values()) {
+            let product = weight * (value * scale);
+            let rest = weight.mul_add(value * scale, -product);
+            if rest != 0.0 {
+                grow(parts, rest);
+            }
+            grow(parts, product);
+        }
+        *mean = (rounded(parts) / total / scale).clamp(least, most);
     }
     Ok(())
 }

@@ -166,7 +166,7 @@ impl Algorithm for FedPower {
         named.or(fleet.first().copied()).filter(|_| self.aligns())
     }
 
-    fn admits(&self, tensors: &[Tensor]) -> bool {
+    fn admits(&self, _samples: u32, tensors: &[Tensor]) -> bool {
         let full = |tensor: &Tensor| orthonormal(&self.matrix(&tensor.values)).is_ok();
         match tensors {
             // A rule for subspaces needs full rank.

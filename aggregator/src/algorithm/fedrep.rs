@@ -96,7 +96,7 @@ impl Algorithm for FedRep {
         }
     }
 
-    fn admits(&self, tensors: &[Tensor]) -> bool {
+    fn admits(&self, _samples: u32, tensors: &[Tensor]) -> bool {
         self.round.admits(tensors)
     }
 

@@ -6,6 +6,7 @@ mod fedpower;
 mod fedrep;
 pub mod network;
 mod rolora;
+pub mod scale;
 mod start;
 
 use fedspan_protocol::message::{HeadSolve, Task};
@@ -16,6 +17,7 @@ pub use fedavg::{FedAvg, FedAvgParameters};
 pub use fedpower::{FedPower, FedPowerParameters, synchronisations};
 pub use fedrep::{FedRep, FedRepParameters};
 pub use rolora::{LinearAdapter, LinearAdapterParameters};
+pub use scale::{Scale, ScaleSource};
 pub use start::{Moments, PowerStart, random_start};
 
 use crate::aggregate::Share;
@@ -36,9 +38,10 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// The descriptor, without chunks.
+    /// The descriptor, without chunks, of a request in this encoding: a scale is always f32.
     #[must_use]
     pub fn descriptor(&self, encoding: Encoding) -> TensorDescriptor {
+        let encoding = if self.role == Role::Scale { Encoding::F32 } else { encoding };
         TensorDescriptor::inline(self.role, encoding, self.rows, self.cols)
     }
 }
@@ -99,8 +102,8 @@ pub trait Algorithm: Send {
         None
     }
 
-    /// Whether an update that fits [`Request::expects`] can be made use of.
-    fn admits(&self, _tensors: &[Tensor]) -> bool {
+    /// Whether an update of so many samples that fits [`Request::expects`] can be made use of.
+    fn admits(&self, _samples: u32, _tensors: &[Tensor]) -> bool {
         true
     }
 
@@ -140,6 +143,19 @@ pub trait Algorithm: Send {
 
     /// Puts [`Self::state`] back. False, with nothing changed, if it has another length.
     fn restore(&mut self, state: &[f64]) -> bool;
+
+    /// The representation that a start hands over, if it is a start that finds one.
+    fn basis(&self) -> Option<&Matrix> {
+        Some(self.representation())
+    }
+
+    /// The scale of the devices' samples, where they have one and it is known.
+    fn scale(&self) -> Option<Scale> {
+        None
+    }
+
+    /// The scale that a start has found.
+    fn set_scale(&mut self, _scale: &Scale) {}
 
     /// A start is finished when this many rounds are; algorithms run as long as they are told.
     fn rounds_needed(&self) -> u32 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
-use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::config::{Fleet, read_file};
 use fedspan_aggregator::export::{ExportError, export, export_told};
 use fedspan_aggregator::inspect::{inspect, located};
 use fedspan_aggregator::server::ask;
@@ -174,9 +174,8 @@ fn with_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
 }
 
 fn load(path: &Path) -> Result<Fleet, String> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
-    Fleet::parse(&name, &text).map_err(|problem| problem.to_string())
+    let read = read_file(path).and_then(|text| Fleet::parse(&path.display().to_string(), &text));
+    read.map_err(|problem| problem.to_string())
 }
 
 fn complain(code: u8, message: &str) -> ExitCode {

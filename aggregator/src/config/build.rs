@@ -111,7 +111,9 @@ pub fn build_engine(
             Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawing(draw))
         }
     };
-    Engine::new(settings, start, server, policy)
+    // One output is no choice between classes.
+    let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
+    Engine::new(settings, start, server, policy).scoring_ridges(ridge_labels)
 }
 
 /// The sizes of a network, where the model is one.

@@ -5,7 +5,8 @@ use super::names::{AlgorithmName, read_name};
 use super::network::read_network;
 use super::reader::Section;
 use super::sections::{
-    AlgorithmSection, MeasuredSteps, ModelSection, read_algorithm, read_linear, read_model, read_model_of, read_rest,
+    AlgorithmSection, MeasuredSteps, ModelSection, read_algorithm, read_linear, read_model, read_model_of,
+    read_rest,
 };
 use super::source::Problem;
 

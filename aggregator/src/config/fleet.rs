@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use fedspan_protocol::limits::{FRAME_LIMIT_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
@@ -15,12 +15,15 @@ use super::network::check_schedule;
 use super::participation::{ParticipationSection, read_participation};
 use super::privacy::{check_hidden, read_minimum};
 use super::reader::Section;
+use super::said::Said;
+use super::scale::{check_scale, read_scale};
 use super::sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use super::security::{self, Security};
 use super::source::{Problem, Source};
 use super::stop::{check_change, read_server_stop};
 use crate::admission::least_frame_limit;
 use crate::aggregate::Rule;
+use crate::algorithm::ScaleSource;
 use crate::algorithm::network::{Method, Travelling};
 use crate::engine::{DeviceId, Engine, Settings};
 use crate::privacy::Minimum;
@@ -53,6 +56,8 @@ pub struct Fleet {
     pub absence: Duration,
     /// Sizes of the data.
     pub shape: Shape,
+    /// The scale of the devices' samples.
+    pub scale: ScaleSource,
     /// The model.
     pub model: ModelSection,
     /// The algorithm.
@@ -69,6 +74,8 @@ pub struct Fleet {
     pub rounds: RoundsSection,
     /// What bounds a peer.
     pub limits: Limits,
+    /// Keys that the file says; of others a stored campaign keeps the values with which it began.
+    pub said: Said,
 }
 
 impl Fleet {
@@ -89,6 +96,7 @@ impl Fleet {
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let model = read_model(&root.section("model")?)?;
         let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
+        let (shape, scale) = read_data(&root.section("data")?)?;
         let fleet = Self {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             state,
@@ -100,7 +108,8 @@ impl Fleet {
             expected,
             allowed,
             absence,
-            shape: read_shape(&root.section("data")?)?,
+            shape,
+            scale,
             model,
             algorithm,
             rule,
@@ -109,6 +118,7 @@ impl Fleet {
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?, rule)?,
+            said: source.said(),
         };
         root.finish()?;
         fleet.check(&root)?;
@@ -144,6 +154,8 @@ impl Fleet {
         if self.privacy.is_some() {
             check_hidden(&self.algorithm, &root.section("algorithm")?)?;
         }
+        check_scale(&self.scale, self.rule, self.privacy.is_some(), &root.section("data")?)?;
+        self.check_tensors(root)?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop_change, &self.model, &root.section("stop")?)?;
         check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
@@ -254,17 +266,36 @@ impl Fleet {
             patience: Some(PATIENCE),
             stop_change: self.stop_change,
         };
+        // Scores of ridges have no noise.
+        let ridge_labels = self.algorithm.ridge_labels.filter(|_| self.privacy.is_none());
         build_engine(
             settings,
             self.shape,
             &self.model,
-            &self.algorithm,
+            &AlgorithmSection { ridge_labels, ..self.algorithm },
             self.rule,
             self.participation,
             self.rounds.over_select,
             self.seed,
             None,
         )
+        .with_scale(&self.scale, self.shape.features)
+    }
+
+    /// The scale is one tensor more in every round.
+    fn check_tensors(&self, root: &Section<'_>) -> Result<(), Problem> {
+        if self.scale == ScaleSource::None {
+            return Ok(());
+        }
+        let most = self.engine().requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
+        if most <= TENSORS_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "a scale and {} layers of a network do not fit a round, which carries {TENSORS_MAX} tensors; allowed: \"none\"",
+            most - 1
+        );
+        Err(root.section("data")?.problem("scale", message))
     }
 }
 
@@ -303,7 +334,7 @@ fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, 
     Ok((expected, distinct, Duration::from_secs_f64(absence)))
 }
 
-fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {
+pub(super) fn read_data(section: &Section<'_>) -> Result<(Shape, ScaleSource), Problem> {
     let shape = Shape {
         features: section.size("d", None, 1..=65_535)?,
         outputs: section.size("outputs", Some(1), 1..=256)?,
@@ -315,8 +346,9 @@ fn read_shape(section: &Section<'_>) -> Result<Shape, Problem> {
         let message = format!("found {height} x {width} x {channels} values, d is {}", shape.features);
         return Err(section.problem("image", message));
     }
+    let scale = read_scale(section, shape.features)?;
     section.finish()?;
-    Ok(shape)
+    Ok((shape, scale))
 }
 
 /// How the values of a sample are arranged.

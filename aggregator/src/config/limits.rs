@@ -8,9 +8,9 @@ use super::source::Problem;
 use crate::aggregate::{Rule, SampleCap};
 
 /// Largest Frobenius norm of an update, unless the file says otherwise.
-const NORM: f64 = 1e4;
+pub(super) const NORM: f64 = 1e4;
 /// Most samples that a device may declare with effect: more than a microcontroller goes through in a round.
-const SAMPLES: u32 = 100_000;
+pub(super) const SAMPLES: u32 = 100_000;
 /// Places for connections that have not proved who they are, unless the file says otherwise: a quarter of the devices',
 /// as a handshake is short, and no fewer than this, so that a small fleet can come back all at once.
 const UNAUTHENTICATED_LEAST: usize = 64;

@@ -89,7 +89,7 @@ pub const ALGORITHMS: [(&str, AlgorithmName, &str); 20] = [
 ];
 
 /// What a name may end with: models are scored after their heads were tuned at the end.
-const TUNED: &str = "+ft";
+pub(super) const TUNED: &str = "+ft";
 
 impl AlgorithmName {
     /// The name as it stands in files.

@@ -4,6 +4,12 @@ use super::reader::Section;
 use super::source::Problem;
 use crate::engine::participation::{By, Draw, Schedule};
 
+/// Words of `by`.
+pub(super) const BY: [(&str, By); 2] = [("devices", By::Devices), ("samples", By::Samples)];
+
+/// Words of `draw`.
+pub(super) const DRAWS: [(&str, Draw); 2] = [("round", Draw::Round), ("stage", Draw::Stage)];
+
 /// `[participation]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ParticipationSection {
@@ -117,13 +123,8 @@ pub fn read_participation(
         3 => ParticipationSection::WithReplacement { draws: section.size("draws", None, 1..=1_000_000)? },
         _ => {
             let (n0, cohort) = read_first(section, "n0", Some(4))?;
-            let by = section.choice(
-                "by",
-                Some("devices"),
-                &[("devices", By::Devices), ("samples", By::Samples)],
-            )?;
-            let draws = [("round", Draw::Round), ("stage", Draw::Stage)];
-            let draw = section.choice("draw", Some("round"), &draws)?;
+            let by = section.choice("by", Some("devices"), &BY)?;
+            let draw = section.choice("draw", Some("round"), &DRAWS)?;
             let schedule = read_schedule(section, communication)?;
             ParticipationSection::Doubling { n0, cohort, draw, schedule, by }
         }

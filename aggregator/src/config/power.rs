@@ -7,6 +7,10 @@ use super::source::Problem;
 use crate::algorithm::synchronisations;
 use crate::engine::DeviceId;
 
+/// Words of `rows`.
+pub(super) const ROWS: [(&str, PowerRows); 2] =
+    [("features", PowerRows::Features), ("weighted", PowerRows::Weighted)];
+
 /// What a power method needs to know (FedPower, Guo et al. 2024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerSection {
@@ -44,13 +48,12 @@ pub(super) fn read_power(section: &Section<'_>) -> Result<PowerSection, Problem>
         let message = format!("found {local_steps}, allowed: at most the {iterations} of \"iterations\"");
         return Err(section.problem("local_steps", message));
     }
-    let rows = [("features", PowerRows::Features), ("weighted", PowerRows::Weighted)];
     Ok(PowerSection {
         iterations,
         local_steps,
         decay: section.boolean("decay", false)?,
         procrustes: section.boolean("procrustes", true)?,
         reference: section.integer("reference", Some(0), 0..=i64::MAX as u64)?,
-        rows: section.choice("rows", Some("features"), &rows)?,
+        rows: section.choice("rows", Some("features"), &ROWS)?,
     })
 }

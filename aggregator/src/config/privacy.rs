@@ -9,7 +9,8 @@ use super::reader::Section;
 use super::sections::AlgorithmSection;
 use super::source::Problem;
 use crate::privacy::fedpower::{Calibration, Products};
-use crate::privacy::{Delta, Epsilon, Minimum, ParameterError, Releases};
+use crate::privacy::units::{least_square, most_units};
+use crate::privacy::{Delta, Epsilon, Minimum, ParameterError, Releases, rounded_down};
 
 /// What gradients may be clipped to: what devices count in.
 const CLIPS: RangeInclusive<f64> = 1e-12..=1e12;
@@ -29,17 +30,26 @@ pub struct PrivacySection {
 
 impl PrivacySection {
     /// The square of the noise multiplier (standard deviation over attained sensitivity) of so many products with bases of
-    /// `rank` columns, in the 2^-16 in which devices are told it, rounded up.
+    /// `rank` columns, in the 2^-16 in which devices are told it, rounded up: the least with which what devices are charged for
+    /// all of them is not above epsilon, nor is that as it is printed.
     ///
     /// # Errors
     /// [`ParameterError`] where no noise is enough.
     pub fn multiplier_square(&self, rank: u32, releases: u32) -> Result<u64, ParameterError> {
         let products = Products::new(rank, 1.0)?;
-        let noise = products.noise(self.calibration, self.epsilon, self.delta, Releases::new(releases)?)?;
+        let (epsilon, delta, releases) = (rounded_down(self.epsilon), self.delta, Releases::new(releases)?);
+        let noise = products.noise(self.calibration, epsilon, delta, releases)?;
         let multiplier = noise / products.sensitivity(Calibration::Tight);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let square = (multiplier * multiplier * 65_536.0).ceil() as u64;
-        Ok(square)
+        // Devices are charged whole units for a release, rounded up: what they are charged has to stay within epsilon, too.
+        let charged = least_square(most_units(epsilon, delta), releases);
+        let (epsilon, delta, releases) = (epsilon.get(), delta.get(), releases.get());
+        charged.map(|charged| charged.max(square)).ok_or(ParameterError::OutOfReach {
+            epsilon,
+            delta,
+            releases,
+        })
     }
 }
 

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 
 use toml_edit::{Item, TableLike, Value};
 
-use super::source::{Problem, Source};
-use super::words::{nearest, show};
+use super::source::{Problem, SHOWN_MAX, Source};
+use super::words::{nearest, shortened, show};
 
 /// A table of the file, read key by key.
 pub struct Section<'a> {
@@ -43,13 +43,25 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
+    /// Whether a key stands in the file as a table.
+    #[must_use]
+    pub(super) fn has_table(&self, key: &str) -> bool {
+        self.item(key).is_some_and(|item| item.as_table_like().is_some())
+    }
+
     /// The string of a key, where it has one. It does not become a known key by being asked for.
     #[must_use]
     pub fn word(&self, key: &str) -> Option<&'a str> {
         self.table.and_then(|table| table.get(key)).and_then(Item::as_str)
     }
 
-    /// The same, and the key is known from then on.
+    /// The first key that stands in the file, whatever it is.
+    #[must_use]
+    pub fn first_key(&self) -> Option<String> {
+        self.table.and_then(|table| table.iter().next()).map(|(key, _)| key.to_owned())
+    }
+
+    /// Whether a key stands in the file; it is known from then on.
     pub(super) fn asks(&self, key: &str) -> bool {
         self.item(key).is_some()
     }
@@ -59,6 +71,7 @@ impl<'a> Section<'a> {
     pub fn problem(&self, key: &str, message: impl Display) -> Problem {
         let path = self.path_of(key);
         let place = self.source.place(&path);
+        let path = shortened(&path, SHOWN_MAX);
         let label =
             if path.is_empty() || place.ends_with(&path) { String::new() } else { format!("{path}: ") };
         Problem::new(place, format!("{label}{message}"))
@@ -173,6 +186,22 @@ impl<'a> Section<'a> {
         self.number(key, None, range).map(Some)
     }
 
+    /// A number, or the word `"auto"`, which is also what is meant where the key is absent: `None`.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither, or out of range.
+    pub fn automatic(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Problem> {
+        match self.item(key) {
+            None => Ok(None),
+            Some(item) if item.as_str() == Some("auto") => Ok(None),
+            Some(item) if item.is_str() => {
+                let (least, most) = (plain(*range.start()), plain(*range.end()));
+                Err(self.mismatch(key, item, format!("\"auto\", a number from {least} to {most}")))
+            }
+            Some(_) => self.number(key, None, range).map(Some),
+        }
+    }
+
     /// True or false.
     ///
     /// # Errors
@@ -225,6 +254,20 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// A string, or a list of strings.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither, or absent or empty.
+    pub fn strings(&self, key: &str, allowed: &str) -> Result<Vec<String>, Problem> {
+        let Some(item) = self.item(key) else { return Err(self.missing(key, allowed)) };
+        let strings = match (item.as_str(), item.as_array()) {
+            (Some(one), _) => Some(vec![one.to_owned()]),
+            (None, Some(array)) => array.iter().map(|value| value.as_str().map(str::to_owned)).collect(),
+            (None, None) => None,
+        };
+        strings.filter(|list: &Vec<String>| !list.is_empty()).ok_or_else(|| self.mismatch(key, item, allowed))
+    }
+
     /// A list of values that all fit.
     ///
     /// # Errors
@@ -254,6 +297,12 @@ impl<'a> Section<'a> {
                 let mut allowed: Vec<&str> = known.clone();
                 allowed.sort_unstable();
                 allowed.dedup();
+                if allowed.is_empty() {
+                    let section = &self.path;
+                    return Err(
+                        self.problem(key, format!("unknown key: [{section}] has no keys here, leave it out"))
+                    );
+                }
                 let hint =
                     nearest(key, &allowed).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
                 return Err(self.problem(key, format!("unknown key{hint}, allowed: {}", allowed.join(", "))));

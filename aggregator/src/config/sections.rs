@@ -9,6 +9,22 @@ use super::power::{PowerSection, read_power};
 use super::reader::Section;
 use super::source::Problem;
 use crate::algorithm::Weighting;
+use crate::engine::DEFAULT_RIDGE;
+
+/// Words of `weighting`.
+pub(super) const WEIGHTINGS: [(&str, Weighting); 2] =
+    [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
+
+/// Words of `numeric`.
+pub(super) const NUMERICS: [(&str, Numeric); 2] = [("f32", Numeric::F32), ("i16", Numeric::I16)];
+
+/// Words of `send`.
+pub(super) const SENDS: [(&str, Upload); 2] =
+    [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
+
+/// Words of `upload` and `download`.
+pub(super) const ENCODINGS: [(&str, Encoding); 3] =
+    [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
 
 /// `[model]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +110,8 @@ pub struct AlgorithmSection {
     pub head: HeadSolve,
     /// How heads are solved at the end, for evaluation and new devices.
     pub final_head: HeadSolve,
+    /// Where the fleet chooses a ridge for who has no two samples of each class: samples of each class that it plays to have.
+    pub ridge_labels: Option<u16>,
     /// Step size of a shared head.
     pub head_step_size: f64,
     /// Local steps of FedAvg.
@@ -225,7 +243,8 @@ pub(super) fn read_linear(
     let measured = measured && name.is_federated() && name != AlgorithmName::FedPower;
     let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
-    let final_ridge = section.number("final_ridge", Some(ridge), 0.0..=1e6)?;
+    let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
+    let labels = section.integer("labels_per_class", Some(1), 1..=65_535)?;
     let default_head = if name == AlgorithmName::GdGd { "gradient" } else { "least-squares" };
     let gradient =
         section.choice("head", Some(default_head), &[("least-squares", false), ("gradient", true)])?;
@@ -237,10 +256,8 @@ pub(super) fn read_linear(
     let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weighting = read_weighting(section)?;
-    let numerics = [("f32", Numeric::F32), ("i16", Numeric::I16)];
-    let numeric = section.choice("numeric", Some("f32"), &numerics)?;
-    let sends = [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
-    let send = section.choice("send", Some("gradient"), &sends)?;
+    let numeric = section.choice("numeric", Some("f32"), &NUMERICS)?;
+    let send = section.choice("send", Some("gradient"), &SENDS)?;
     let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
     section.finish()?;
     if name == AlgorithmName::GdGd && !gradient {
@@ -266,7 +283,11 @@ pub(super) fn read_linear(
         rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
         step_size,
         head,
-        final_head: HeadSolve::LeastSquares { ridge: narrow(final_ridge) },
+        final_head: match final_ridge {
+            Some(ridge) => HeadSolve::LeastSquares { ridge: narrow(ridge) },
+            None => HeadSolve::LeaveOneOut { otherwise: DEFAULT_RIDGE },
+        },
+        ridge_labels: final_ridge.is_none().then(|| small(labels)),
         head_step_size,
         local_steps,
         weighting,
@@ -297,6 +318,7 @@ pub(super) fn read_rest(
         step_size: descent.step_size.into(),
         head: HeadSolve::Sgd { epochs: network.head_epochs, descent },
         final_head: HeadSolve::Sgd { epochs: network.tuning_epochs, descent },
+        ridge_labels: None,
         head_step_size: descent.step_size.into(),
         local_steps: network.epochs,
         weighting,
@@ -310,13 +332,11 @@ pub(super) fn read_rest(
 }
 
 fn read_weighting(section: &Section<'_>) -> Result<Weighting, Problem> {
-    let weightings = [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
-    section.choice("weighting", Some("uniform"), &weightings)
+    section.choice("weighting", Some("uniform"), &WEIGHTINGS)
 }
 
 fn read_encoding(section: &Section<'_>, key: &str) -> Result<Encoding, Problem> {
-    let encodings = [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
-    section.choice(key, Some("f32"), &encodings)
+    section.choice(key, Some("f32"), &ENCODINGS)
 }
 
 fn small(value: u64) -> u16 {

@@ -4,7 +4,13 @@ use std::str::FromStr;
 
 use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
 
+use super::depth::{DEPTH_MAX, too_deep};
 use super::reader::Section;
+use super::said::Said;
+use super::words::shortened;
+
+/// Most characters of a key, or of a change, that a message repeats.
+pub(super) const SHOWN_MAX: usize = 60;
 
 /// One mistake in a file or on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +48,13 @@ impl Source {
     /// # Errors
     /// [`Problem`] for text that is not TOML or a change that is not `key=value`.
     pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
+        if let Some(offset) = too_deep(text) {
+            let place = format!("{name}:{}", line_of(text, offset));
+            let message = format!(
+                "found keys, tables or lists more than {DEPTH_MAX} deep, allowed: at most {DEPTH_MAX}"
+            );
+            return Err(Problem::new(place, message));
+        }
         let original = Document::parse(text.to_owned()).map_err(|error| {
             let place = match error.span() {
                 Some(span) => format!("{name}:{}", line_of(text, span.start)),
@@ -52,14 +65,25 @@ impl Source {
         let mut effective = original.clone().into_mut();
         let mut changed = Vec::new();
         for change in changes {
-            let place = format!("--set {change}");
+            let place = format!("--set {}", shortened(change, SHOWN_MAX));
             let (key, value) = change
                 .split_once('=')
                 .ok_or_else(|| Problem::new(&place, "expected KEY=VALUE, no '=' found"))?;
             let (key, value) = (key.trim(), value.trim());
-            let value = Value::from_str(value).unwrap_or_else(|_| Value::from(value));
-            set(&mut effective, key, value)
-                .ok_or_else(|| Problem::new(&place, format!("{key:?} is not a dotted key of this file")))?;
+            let is_value = too_deep(value).is_none();
+            let parsed = is_value.then(|| Value::from_str(value).ok()).flatten();
+            let value = parsed.unwrap_or_else(|| Value::from(value));
+            let parts = key.split('.').count();
+            if parts > DEPTH_MAX {
+                let message = format!("found a key of {parts} parts, allowed: at most {DEPTH_MAX}");
+                return Err(Problem::new(place, message));
+            }
+            set(&mut effective, key, value).ok_or_else(|| {
+                Problem::new(
+                    &place,
+                    format!("{:?} is not a dotted key of this file", shortened(key, SHOWN_MAX)),
+                )
+            })?;
             changed.push(key.to_owned());
         }
         Ok(Self { name: name.to_owned(), text: text.to_owned(), original, effective, changed })
@@ -84,11 +108,17 @@ impl Source {
         Section::root(self, table)
     }
 
+    /// The keys that it has.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        Said::of(self.effective.as_table())
+    }
+
     /// Where a dotted key stands, for messages.
     #[must_use]
     pub fn place(&self, path: &str) -> String {
         if self.changed.iter().any(|key| key == path) {
-            return format!("--set {path}");
+            return format!("--set {}", shortened(path, SHOWN_MAX));
         }
         let mut item = Some(self.original.as_item());
         let mut span = None;

@@ -9,12 +9,15 @@ pub(super) fn show(item: &Item) -> String {
         None => item.to_string(),
     };
     let text = text.trim();
-    if item.is_table_like() && !item.is_value() {
-        "a table".to_owned()
-    } else if text.chars().count() > 60 {
-        format!("{}...", text.chars().take(57).collect::<String>())
-    } else {
-        text.to_owned()
+    if item.is_table_like() && !item.is_value() { "a table".to_owned() } else { shortened(text, 60) }
+}
+
+/// Text for a message of one line: the beginning of what is too long, and no line feeds.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    match text.char_indices().nth(most) {
+        None => line.collect(),
+        Some(_) => line.take(most.saturating_sub(3)).chain("...".chars()).collect(),
     }
 }
 

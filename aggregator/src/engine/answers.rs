@@ -37,7 +37,13 @@ impl Engine {
                     (Some(start), Phase::Start(_)) => start,
                     _ => &self.algorithm,
                 };
-                round.judge(device, update, self.settings.norm_bound, |tensors| algorithm.admits(tensors))
+                // Counts are bounded by what is possible.
+                let ridge = self.ridge.as_ref().filter(|_| self.phase == Phase::RidgeScores);
+                let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
+                round.judge(device, update, bound, |tensors| match ridge {
+                    Some(ridge) => ridge.admits(update.samples, tensors),
+                    None => algorithm.admits(update.samples, tensors),
+                })
             }
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),
@@ -50,10 +56,17 @@ impl Engine {
                 self.barren = 0;
                 self.counters.skipped_samples += u64::from(update.skipped);
                 // The one place where a declared count becomes one that counts.
-                let samples = update.samples.min(self.settings.samples.most);
+                let is_of_ridges = self.phase == Phase::RidgeScores;
+                let most = if is_of_ridges { u32::MAX } else { self.settings.samples.most };
+                let samples = update.samples.min(most);
                 self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
                     Phase::FitHead | Phase::Finished => {}
+                    Phase::RidgeScores => {
+                        if let Some(ridge) = &mut self.ridge {
+                            ridge.absorb(samples, &update.tensors);
+                        }
+                    }
                     Phase::Start(_) => {
                         if let Some(start) = &mut self.start {
                             start.absorb(device, Share::of(samples), &update.tensors);
@@ -147,6 +160,8 @@ impl Engine {
                 actions.push(Action::Finished);
             }
             Phase::FitHead | Phase::Finished => {}
+            // Whoever cannot score ridges, or does not, is not needed.
+            Phase::RidgeScores if unanswerable => self.close_round(now, actions),
             _ if round.is_complete() => self.close_round(now, actions),
             _ if unanswerable => self.starved(now, device, why, actions),
             _ => {}
@@ -239,6 +254,7 @@ impl Engine {
                 actions.push(Action::Finished);
             }
             Phase::Finished => round.deadline = None,
+            Phase::RidgeScores => self.close_round(now, actions),
             _ if round.participants.len() >= round.least => self.close_round(now, actions),
             _ => {
                 round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));

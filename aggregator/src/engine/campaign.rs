@@ -161,6 +161,8 @@ pub enum Phase {
     Finished,
     /// Stopped.
     Failed,
+    /// After training and before the final heads: devices score ridges for these.
+    RidgeScores,
 }
 
 /// A finished round.

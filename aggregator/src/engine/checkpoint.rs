@@ -20,7 +20,8 @@ pub struct Checkpoint {
     /// Training rounds of the campaign; fewer than its settings say where it ended earlier.
     pub rounds: u32,
     /// The state of the algorithm (or of the start), and behind it that of the participation policy: where a round is open, as it
-    /// was before the policy was asked whom to ask, as it is asked again.
+    /// was before the policy was asked whom to ask, as it is asked again. Behind that what devices have said of ridges,
+    /// once they have.
     pub state: Vec<f64>,
     /// The exchange that is open: the one that was opened last.
     pub open: Option<Underway>,
@@ -48,7 +49,11 @@ impl Checkpoint {
     /// Whether training has ended.
     #[must_use]
     pub fn ends_training(&self) -> bool {
-        matches!(self.done, Phase::Train(done) if done >= self.rounds)
+        match self.done {
+            Phase::Train(done) => done >= self.rounds,
+            Phase::RidgeScores => true,
+            _ => false,
+        }
     }
 }
 
@@ -70,9 +75,14 @@ impl Engine {
         let done = match self.phase {
             Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
             Phase::Train(number) if open.is_some() => Phase::Train(number - 1),
+            Phase::FitHead | Phase::Finished if self.ridge.is_some() => Phase::RidgeScores,
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
+            Phase::RidgeScores if open.is_some() => Phase::Train(self.settings.rounds),
             other => other,
         };
+        if let Some(ridge) = self.ridge.as_ref().filter(|_| done == Phase::RidgeScores) {
+            state.extend(ridge.state());
+        }
         Checkpoint { id: self.last_id, done, rounds: self.settings.rounds, state, open }
     }
 
@@ -81,7 +91,8 @@ impl Engine {
     pub fn is_trained(&self) -> bool {
         match self.phase {
             Phase::FitHead | Phase::Finished => true,
-            Phase::Train(done) => self.open.is_none() && done >= self.settings.rounds,
+            Phase::Train(done) => self.ridge.is_none() && self.open.is_none() && done >= self.settings.rounds,
+            Phase::RidgeScores => self.open.is_none(),
             Phase::Waiting | Phase::Start(_) | Phase::Failed => false,
         }
     }
@@ -101,7 +112,18 @@ impl Engine {
             Some(start) if start_goes_on => start,
             _ => &mut self.algorithm,
         };
-        let Some((own, policy)) = state.split_at_checked(target.state().len()) else { return false };
+        let Some((own, mut policy)) = state.split_at_checked(target.state().len()) else { return false };
+        if *done == Phase::RidgeScores {
+            let Some(ridge) = &mut self.ridge else { return false };
+            let before = policy.len().checked_sub(ridge.state().len());
+            let Some((rest, scores)) = before.and_then(|before| policy.split_at_checked(before)) else {
+                return false;
+            };
+            if !ridge.restore(scores) {
+                return false;
+            }
+            policy = rest;
+        }
         let policy = if start_goes_on { policy.is_empty() } else { self.participation.restore(policy) };
         if *rounds > self.settings.rounds || !(policy && target.restore(own)) {
             return false;
@@ -127,10 +149,11 @@ impl Engine {
         self.open.as_ref().is_some_and(|round| round.opening.id == *id)
     }
 
-    /// How the open round of a start or of training waits.
+    /// How the open round waits, if it is one that will be closed.
     #[must_use]
     pub fn waits(&self) -> Option<Waits> {
-        let round = self.open.as_ref().filter(|_| matches!(self.phase, Phase::Start(_) | Phase::Train(_)))?;
+        let closes = matches!(self.phase, Phase::Start(_) | Phase::Train(_) | Phase::RidgeScores);
+        let round = self.open.as_ref().filter(|_| closes)?;
         Some(Waits { deadline: round.deadline, wanting: round.wanting })
     }
 

@@ -45,12 +45,15 @@ impl Engine {
         let ids = round.former.iter().copied().chain([id]).collect();
         self.closed = Some((ids, releases(&round.opening.request.task)));
         let target = round.target.min(round.cohort.len());
-        let short_of = Some(target).filter(|n| !round.is_reached() && round.participants.len() < *n);
+        let is_of_ridges = self.phase == Phase::RidgeScores;
+        let short_of =
+            Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n);
         self.close_on_devices(&round, actions);
         let training = matches!(self.phase, Phase::Train(_));
         let before = training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
         let finished = match (&mut self.start, self.phase) {
             (Some(start), Phase::Start(_)) => start.finish(),
+            (_, Phase::RidgeScores) => Ok(()),
             _ => self.algorithm.finish(),
         };
         if let Err(error) = finished {

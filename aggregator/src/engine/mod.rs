@@ -3,10 +3,10 @@
 //! one.
 //!
 //! ```text
-//!  Waiting --(fleet is there)--> Start rounds --> Training rounds --> FitHead --> Finished
-//!                                     |                 |                |
-//!                                     +-- no update can count, and no patience: Failed    +-- all heads are fitted,
-//!                                                                            or the deadline passed
+//!  Waiting --(fleet is there)--> Start rounds --> Training rounds --> (RidgeScores) --> FitHead --> Finished
+//!                                     |                 |                                   |
+//!                                     +-- no update can count, and no patience: Failed      +-- all heads are fitted,
+//!                                                                                               or the deadline passed
 //! ```
 //!
 //! Within a round: open for the cohort, judge updates as they come, close when the participation rule says
@@ -22,20 +22,23 @@ mod checkpoint;
 mod closing;
 mod opening;
 pub mod participation;
+mod ridge;
 mod round;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use fedspan_protocol::message::{Privacy, RoundId};
+use fedspan_protocol::message::{HeadSolve, Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use checkpoint::{Checkpoint, Underway, Waits};
 pub use participation::{Cohort, DeviceId, Participation};
+pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 pub use round::{OpenRound, Opening, Update};
 
 use crate::aggregate::MAGNITUDE_MAX;
+use crate::algorithm::scale::{FleetScale, Scale, ScaleSource, Scaled};
 use crate::algorithm::{Algorithm, Request, Tensor};
 use crate::linalg::Matrix;
 use crate::privacy::{Account, Ledger};
@@ -79,6 +82,8 @@ pub struct Engine {
     /// is not open then), or by those again who declined or were rejected.
     retry_at: Option<Millis>,
     counters: Counters,
+    /// The ridge of final heads, where the fleet chooses it.
+    ridge: Option<RidgeScores>,
     /// What devices have spent of their privacy budgets.
     ledger: Ledger,
     /// What the round that closed last was called, and the noisy releases in an update for it.
@@ -126,10 +131,59 @@ impl Engine {
             ruins: 0,
             retry_at: None,
             counters: Counters::default(),
+            ridge: None,
             ledger: Ledger::default(),
             closed: None,
             absence: Cell::new(None),
         }
+    }
+
+    /// The same campaign, whose devices have `features` features and scale them. A fleet's scale is found first.
+    #[must_use]
+    pub fn with_scale(self, source: &ScaleSource, features: usize) -> Self {
+        let scale = match source {
+            ScaleSource::None => return self,
+            ScaleSource::Fleet => Scale::identity(features),
+            ScaleSource::Given(scale) => scale.clone(),
+        };
+        let start: Option<Box<dyn Algorithm>> = match source {
+            ScaleSource::Fleet => {
+                Some(Box::new(FleetScale::new(features, self.settings.samples.most, self.start)))
+            }
+            _ => self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>),
+        };
+        Self { start, algorithm: Box::new(Scaled::new(self.algorithm, scale)), ..self }
+    }
+
+    /// The same with final heads that are fitted so.
+    #[must_use]
+    pub fn with_final_head(self, final_head: HeadSolve) -> Self {
+        Self { settings: Settings { final_head, ..self.settings }, ..self }
+    }
+
+    /// The same, with a round after training in which devices score ridges for final heads that are fitted on so many
+    /// samples of each class. Without it [`HeadSolve::LeaveOneOut`] keeps the ridge that it has.
+    #[must_use]
+    pub fn scoring_ridges(self, labels_per_class: Option<u16>) -> Self {
+        Self { ridge: labels_per_class.map(RidgeScores::new), ..self }
+    }
+
+    /// How devices fit their final heads, as far as that is known by now.
+    #[must_use]
+    pub fn final_head(&self) -> HeadSolve {
+        let head = self.settings.final_head;
+        self.ridge.as_ref().map_or(head, |ridge| ridge.published(head))
+    }
+
+    /// The ridge that the fleet has chosen for final heads, once it has.
+    #[must_use]
+    pub fn chosen_ridge(&self) -> Option<ChosenRidge> {
+        let over = match self.phase {
+            Phase::RidgeScores => self.open.is_none(),
+            Phase::FitHead | Phase::Finished => true,
+            _ => false,
+        };
+        self.ridge.as_ref().filter(|_| over).map(RidgeScores::chosen)
     }
 
     /// Where the campaign is.
@@ -141,13 +195,21 @@ impl Engine {
     /// The representation as it is now, d x k.
     #[must_use]
     pub fn representation(&self) -> &Matrix {
-        self.current().representation()
+        self.shown().representation()
+    }
+
+    /// The scale of the devices' samples, where they have one and it is known.
+    #[must_use]
+    pub fn scale(&self) -> Option<Scale> {
+        self.current().scale()
     }
 
     /// What devices fit their heads on, as it is now: the representation, or the layers of a network that travel.
+    /// Without the scale.
     #[must_use]
     pub fn tensors(&self) -> Vec<Tensor> {
-        self.current().fit_request(self.settings.final_head).tensors
+        let tensors = self.shown().fit_request(self.final_head()).tensors;
+        tensors.into_iter().filter(|tensor| tensor.role != Role::Scale).collect()
     }
 
     /// The shared head, where there is one.
@@ -208,7 +270,7 @@ impl Engine {
     pub fn requests(&self) -> Vec<Request> {
         let start = self.start.as_ref().map(|start| start.requests());
         let train = (self.settings.rounds > 0).then(|| self.algorithm.requests());
-        let fit = self.algorithm.fit_request(self.settings.final_head);
+        let fit = self.algorithm.fit_request(self.final_head());
         start.into_iter().chain(train).flatten().chain([fit]).collect()
     }
 
@@ -270,6 +332,11 @@ impl Engine {
             _ => None,
         });
         gone.min().map(|since| since.saturating_add(self.settings.absence))
+    }
+
+    /// What has the representation: the start, unless it finds none.
+    fn shown(&self) -> &dyn Algorithm {
+        self.start.as_ref().filter(|start| start.basis().is_some()).unwrap_or(&self.algorithm).as_ref()
     }
 
     fn current(&self) -> &dyn Algorithm {

@@ -8,6 +8,10 @@ use fedspan_protocol::tensor::Role;
 use super::participation::{Cohort, DeviceId};
 use super::{Action, Engine, Failure, Millis, OpenRound, Opening, Phase, Presence};
 
+/// Milliseconds for which the scores of ridges are waited for where rounds have no deadline: nothing hangs on any one device's,
+/// and the slowest boards take minutes.
+const RIDGE_DEADLINE: Millis = 600_000;
+
 impl Engine {
     pub(super) fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
         // It may have restarted.
@@ -53,6 +57,7 @@ impl Engine {
         match self.phase {
             // Everyone fits a head alone.
             Phase::Train(done) if done >= self.settings.rounds => 1,
+            Phase::RidgeScores => 1,
             // Once it runs, a campaign that everybody left goes on with the fewest that make a round.
             _ if self.opened => self.settings.min_count.min(self.settings.fleet_size),
             _ => self.settings.fleet_size,
@@ -117,6 +122,7 @@ impl Engine {
             Phase::Start(done) if done < start_needs => Phase::Start(done + 1),
             Phase::Train(done) if done < self.settings.rounds => Phase::Train(done + 1),
             Phase::Waiting | Phase::Start(_) if self.settings.rounds > 0 => Phase::Train(1),
+            Phase::Waiting | Phase::Start(_) | Phase::Train(_) if self.ridge.is_some() => Phase::RidgeScores,
             _ => Phase::FitHead,
         };
         if !matches!(next, Phase::Start(_)) {
@@ -130,7 +136,14 @@ impl Engine {
             Phase::FitHead => {
                 let cohort =
                     Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::of(fleet.clone()) };
-                (cohort, self.algorithm.fit_request(self.settings.final_head))
+                (cohort, self.algorithm.fit_request(self.final_head()))
+            }
+            // Everybody, whatever the policy; who cannot declines.
+            Phase::RidgeScores => {
+                let cohort = Cohort { stage: self.last_id.stage, ..Cohort::of(fleet.clone()) };
+                let fit = self.algorithm.fit_request(self.settings.final_head);
+                let Some(ridge) = &self.ridge else { return };
+                (cohort, ridge.request(fit))
             }
             // A start is computed once, by everyone, whatever the policy.
             Phase::Start(_) => (Cohort::of(fleet.clone()), self.current().request()),
@@ -160,21 +173,29 @@ impl Engine {
         let open = OpenRound::new(opening, fleet, cohort, now, &self.settings)
             .without(&unchanged, before)
             .drawn_by(policy);
+        let open = match next {
+            Phase::RidgeScores => open.within(now.saturating_add(RIDGE_DEADLINE)),
+            _ => open,
+        };
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
             actions.push(Action::Open(*device, open.opening_for(self.answered.get(device).copied())));
         }
         self.open = Some(open);
     }
 
-    /// The representation of a finished start becomes the algorithm's.
+    /// The representation of a finished start becomes the algorithm's, and so does its scale.
     pub(super) fn hand_over(&mut self) {
         if let Some(start) = self.start.take() {
-            let mut state = self.algorithm.state();
-            let basis = start.representation();
-            for (place, value) in state.iter_mut().zip(basis.iter()) {
-                *place = *value;
+            if let Some(basis) = start.basis() {
+                let mut state = self.algorithm.state();
+                for (place, value) in state.iter_mut().zip(basis.iter()) {
+                    *place = *value;
+                }
+                self.algorithm.restore(&state);
             }
-            self.algorithm.restore(&state);
+            if let Some(scale) = start.scale() {
+                self.algorithm.set_scale(&scale);
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ pub type Client = usize;
 /// An update that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// With how many samples it was trained.
+    /// Number of samples that it was trained with; without any it has no weight in the mean.
     pub samples: u32,
     /// SHA-256 of what the client sent.
     pub digest: [u8; 32],

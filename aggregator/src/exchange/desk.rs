@@ -172,8 +172,13 @@ fn tell(record: &Record) {
     let Record { round, trained, clients, interference, .. } = record;
     let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
     let lost = interference.map_or_else(|| "not computed".to_owned(), |lost| format!("{lost:.3e}"));
+    let weightless = match clients.values().filter(|(samples, _)| *samples == 0).count() {
+        0 => String::new(),
+        all if all == clients.len() => ", none of them with a weight: the adapter stays as it was".to_owned(),
+        some => format!(", {some} of them without weight"),
+    };
     tracing::info!(
-        "round {round} ({trained}): {} updates, {samples} samples, interference {lost}",
+        "round {round} ({trained}): {} updates{weightless}, {samples} samples, interference {lost}",
         clients.len()
     );
 }

@@ -10,6 +10,9 @@ use crate::adapter::SAMPLES_MAX;
 /// Longest that a request may wait for the next round.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// Characters of a value that a message repeats.
+const VALUE_SHOWN: usize = 40;
+
 /// What there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -31,7 +34,7 @@ pub enum Route {
     Update {
         /// Of which round.
         round: u32,
-        /// With how many samples.
+        /// Number of samples that it was trained with; without any it has no weight.
         samples: u32,
     },
     /// Counters.
@@ -63,14 +66,7 @@ impl Route {
             ["round", round, "adapter_model.safetensors"] => {
                 let digits = !round.is_empty() && round.bytes().all(|byte| byte.is_ascii_digit());
                 let round = digits.then(|| round.parse().ok()).flatten().ok_or_else(not_found)?;
-                let samples = number("samples")?.filter(|samples| (1..=SAMPLES_MAX).contains(samples));
-                let text = || {
-                    format!(
-                        "?samples= is missing: the number of samples it was trained with, from 1 to {SAMPLES_MAX}"
-                    )
-                };
-                let samples =
-                    samples.ok_or_else(|| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text()))?;
+                let samples = samples(query.unwrap_or_default())?;
                 (Method::PUT, Self::Update { round, samples })
             }
             _ => return Err(not_found()),
@@ -90,14 +86,51 @@ fn not_allowed(method: &Method) -> Wrong {
     Wrong::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
 }
 
+/// The number of samples of an update.
+fn samples(query: &str) -> Result<u32, Wrong> {
+    let wrong = |text: String| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text);
+    let allowed = format!("a whole number from 0 to {SAMPLES_MAX}");
+    match values(query, "samples").as_slice() {
+        [] => Err(wrong(format!(
+            "?samples= is missing: the number of samples that the update was trained with, {allowed}"
+        ))),
+        [value] => {
+            let number = digits(value).filter(|samples| *samples <= SAMPLES_MAX);
+            number.ok_or_else(|| wrong(format!("samples: found {}, allowed: {allowed}", shown(value))))
+        }
+        more => Err(wrong(format!("samples: found {} of them, allowed: one, {allowed}", more.len()))),
+    }
+}
+
 /// A number of the query; `None` if it is not there. Twice is once too often.
 fn number(query: &str, name: &str) -> Result<Option<u32>, Wrong> {
-    let mut values = query.split('&').filter_map(|pair| pair.split_once('=')).filter(|(key, _)| *key == name);
-    let Some((_, value)) = values.next() else { return Ok(None) };
-    let digits = value.bytes().all(|byte| byte.is_ascii_digit()) && values.next().is_none();
-    let number = digits.then(|| value.parse().ok()).flatten();
-    let text = || format!("{name} is one number up to {}", u32::MAX);
-    number.map(Some).ok_or_else(|| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text()))
+    let wrong = |found: String| {
+        let text = format!("{name}: found {found}, allowed: one whole number from 0 to {}", u32::MAX);
+        Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text)
+    };
+    match values(query, name).as_slice() {
+        [] => Ok(None),
+        [value] => digits(value).map(Some).ok_or_else(|| wrong(shown(value))),
+        more => Err(wrong(format!("{} of them", more.len()))),
+    }
+}
+
+/// All values of a name.
+fn values<'a>(query: &'a str, name: &str) -> Vec<&'a str> {
+    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).collect()
+}
+
+/// A number without a sign.
+fn digits(value: &str) -> Option<u32> {
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| value.parse().ok()).flatten()
+}
+
+/// A value as a message has it.
+fn shown(value: &str) -> String {
+    let text: String = value.chars().take(VALUE_SHOWN).collect();
+    format!("{text:?}{}", if text.len() < value.len() { "..." } else { "" })
 }
 
 #[cfg(test)]
@@ -108,7 +141,7 @@ mod tests {
 
     use hyper::Method;
 
-    use super::Route;
+    use super::{Route, SAMPLES_MAX};
 
     #[test]
     fn requests_are_read() {
@@ -123,6 +156,36 @@ mod tests {
         );
         let update = Route::read(&Method::PUT, "/round/7/adapter_model.safetensors", Some("samples=12"));
         assert_eq!(update.unwrap(), Route::Update { round: 7, samples: 12 });
+        for (query, samples) in [("samples=0", 0), ("samples=000", 0), ("samples=536870911", SAMPLES_MAX)] {
+            let update = Route::read(&Method::PUT, "/round/7/adapter_model.safetensors", Some(query));
+            assert_eq!(update.unwrap(), Route::Update { round: 7, samples });
+        }
+    }
+
+    #[test]
+    fn numbers_of_samples_are_told_with_what_was_found() {
+        for (query, says) in [
+            (None, "?samples= is missing"),
+            (Some("sample=3"), "?samples= is missing"),
+            (Some("samples=536870912"), "found \"536870912\", allowed: a whole number from 0 to 536870911"),
+            (Some("samples=18446744073709551616"), "found \"18446744073709551616\""),
+            (Some("samples=-1"), "found \"-1\""),
+            (Some("samples=+1"), "found \"+1\""),
+            (Some("samples=3.0"), "found \"3.0\""),
+            (Some("samples=1e3"), "found \"1e3\""),
+            (Some("samples=NaN"), "found \"NaN\""),
+            (Some("samples="), "found \"\""),
+            (Some("samples"), "found \"\""),
+            (Some("samples=1&samples=1"), "found 2 of them"),
+        ] {
+            let path = "/round/1/adapter_model.safetensors";
+            let wrong = Route::read(&Method::PUT, path, query).unwrap_err();
+            assert_eq!(wrong.status.as_u16(), 400);
+            assert!(wrong.text.contains(says) && wrong.text.contains("0 to 536870911"), "{}", wrong.text);
+        }
+        let long = format!("samples={}", "7".repeat(5000));
+        let wrong = Route::read(&Method::PUT, "/round/1/adapter_model.safetensors", Some(&long)).unwrap_err();
+        assert!(wrong.text.len() < 200, "{}", wrong.text);
     }
 
     #[test]
@@ -142,7 +205,6 @@ mod tests {
             (Method::GET, model, None, 405),
             (Method::DELETE, "/round", None, 405),
             (Method::PUT, model, None, 400),
-            (Method::PUT, model, Some("samples=0"), 400),
             (Method::PUT, model, Some("samples=-1"), 400),
             (Method::PUT, model, Some("samples=1e3"), 400),
             (Method::PUT, model, Some("samples=536870912"), 400),

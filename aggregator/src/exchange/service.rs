@@ -199,7 +199,16 @@ async fn update(
                     Ok(Verdict::Welcome(_)) => {
                         desk.tally.add("counted");
                         let name = desk.settings.roster.name(client);
-                        tracing::info!("{name}: update of round {round} with {samples} samples counted");
+                        let weight = match samples {
+                            0 => {
+                                desk.tally.add("counted-without-weight");
+                                ", without weight"
+                            }
+                            _ => "",
+                        };
+                        tracing::info!(
+                            "{name}: update of round {round} with {samples} samples counted{weight}"
+                        );
                     }
                     Err(wrong) => desk.tally.add(wrong.kind),
                     Ok(_) => {}
@@ -218,7 +227,10 @@ async fn update(
         }
         Verdict::Welcome(_) => (StatusCode::CREATED, "counted"),
     };
-    Ok(answer::json(status, &json!({ "round": round, "samples": samples, "update": kind })))
+    Ok(answer::json(
+        status,
+        &json!({ "round": round, "samples": samples, "weighs": samples > 0, "update": kind }),
+    ))
 }
 
 /// Makes a whole adapter of what was sent, and counts it. Waits for the disk.

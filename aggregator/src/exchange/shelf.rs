@@ -57,7 +57,7 @@ pub struct Record {
 pub struct Making<'a> {
     /// Names of clients.
     pub names: &'a [String],
-    /// Whether clients count by their samples, or all alike.
+    /// Whether clients count by their samples, or all with samples alike.
     pub by_samples: bool,
     /// How many threads.
     pub threads: usize,
@@ -171,7 +171,7 @@ impl Shelf {
         Ok(updates)
     }
 
-    /// Makes the mean of a closed round, and commits it.
+    /// Makes the mean of a closed round, and commits it. Where no update has samples, the adapter stays as it was.
     ///
     /// # Errors
     /// What the system says; nothing is committed then. An interruption.
@@ -187,9 +187,9 @@ impl Shelf {
             .iter()
             .map(|(client, update)| self.updates(open.number).join(name(names(client), update)))
             .collect();
-        let samples: Vec<u64> = open.updates.values().map(|update| u64::from(update.samples)).collect();
+        let weight = |samples: u32| u64::from(if making.by_samples { samples } else { samples.min(1) });
+        let samples: Vec<u64> = open.updates.values().map(|update| weight(update.samples)).collect();
         let base = self.round(open.number - 1);
-        let inputs = Inputs::open(&base, &files, making.by_samples.then_some(samples.as_slice()))?;
         let record = |interference| Record {
             round: open.number,
             method: self.method.name().to_owned(),
@@ -202,11 +202,17 @@ impl Shelf {
                 .collect(),
             interference,
         };
-        let heaviest = examine(&base)?.0.longest().saturating_mul(files.len() as u64 + 1);
         let record = self.put(open.number, |partial| {
+            if samples.iter().all(|samples| *samples == 0) {
+                copy(&base.join(MODEL), partial)?;
+                extract(&partial.join(MODEL), open.trains, &partial.join(CHANGED))?;
+                return Ok(record(Some(0.0)));
+            }
+            let inputs = Inputs::open(&base, &files, Some(&samples))?;
             let job = Job { round: open.trains, output: Output::named(partial), threads: making.threads };
             average(&inputs, job, &|_, _| go_on())?;
             extract(&partial.join(MODEL), open.trains, &partial.join(CHANGED))?;
+            let heaviest = inputs.layout().longest().saturating_mul(files.len() as u64 + 1);
             // Where a factor is everybody's nothing is lost, and nothing has to be read again for it.
             let interference = match open.trains {
                 Round::Plain if heaviest <= CHECKED_MAX => check(&inputs, &|_, _| go_on())?.interference,
@@ -244,14 +250,7 @@ impl Shelf {
 
     fn begin(&self, model: &Path) -> Result<Record, ExchangeError> {
         self.put(0, |partial| {
-            // It is its own client: every number of it is looked at.
-            adopt(model, model, Round::Plain, &partial.join(MODEL))?;
-            let config = model.with_file_name(CONFIG);
-            if config.is_file() {
-                let place = partial.join(CONFIG);
-                std::fs::copy(&config, &place).map_err(io(&config))?;
-                File::open(&place).and_then(|file| file.sync_all()).map_err(io(&place))?;
-            }
+            copy(model, partial)?;
             Ok(Record {
                 round: 0,
                 method: self.method.name().to_owned(),
@@ -302,6 +301,18 @@ impl Shelf {
         }
         Ok(numbers)
     }
+}
+
+/// Writes an adapter, and the configuration beside it, into a directory. It is its own client: every number is looked at.
+fn copy(model: &Path, to: &Path) -> Result<(), ExchangeError> {
+    adopt(model, model, Round::Plain, &to.join(MODEL))?;
+    let config = model.with_file_name(CONFIG);
+    if config.is_file() {
+        let place = to.join(CONFIG);
+        std::fs::copy(&config, &place).map_err(io(&config))?;
+        File::open(&place).and_then(|file| file.sync_all()).map_err(io(&place))?;
+    }
+    Ok(())
 }
 
 /// The updates that a record tells of.

@@ -94,6 +94,8 @@ pub struct Host {
     /// Since when something cannot be written, when it is tried again, and how often that has begun.
     stalled: Option<Stall>,
     stalls: u64,
+    /// What the operator should know about the configuration under which the campaign runs.
+    advice: Option<String>,
 }
 
 /// Nothing can be written just now.
@@ -127,6 +129,12 @@ impl Host {
     #[must_use]
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
+    }
+
+    /// What the operator should know about the configuration under which the campaign runs, if anything.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        self.advice.as_deref()
     }
 
     /// The engine, and what is durable of it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Host, PrivacyStatus, Status};
-use crate::engine::{Phase, RoundRecord};
+use crate::engine::{ChosenRidge, Phase, RoundRecord};
 use crate::journal::Journal;
 use crate::keys::KeyDesk;
 
@@ -19,6 +19,10 @@ impl Host {
             Phase::Train(number) => {
                 self.done = number;
                 ("training", number)
+            }
+            Phase::RidgeScores => {
+                self.tell_ridge();
+                ("ridge", 1)
             }
             _ => ("other", 0),
         };
@@ -50,6 +54,26 @@ impl Host {
         let _ = self.round_lines.send(line.to_string());
     }
 
+    /// Which ridge the fleet has chosen for its final heads.
+    fn tell_ridge(&self) {
+        let Some(chosen) = self.engine().chosen_ridge() else { return };
+        let ChosenRidge { ridge, devices, labels_per_class, .. } = chosen;
+        if devices == 0 {
+            tracing::warn!(ridge, "no device has scored ridges: final heads take the default");
+        } else {
+            tracing::info!(ridge, devices, labels_per_class, "ridge of final heads chosen");
+        }
+        if chosen.is_at_end() {
+            let (least, most) = (chosen.ridges.first(), chosen.ridges.last());
+            tracing::warn!(
+                ridge,
+                least,
+                most,
+                "the chosen ridge is an end of the grid, and a better one may be beyond: scale the features, or set final_ridge"
+            );
+        }
+    }
+
     /// Brings what is said of privacy up to date: not with every message, since each device is looked at.
     pub(super) fn account(&mut self) {
         self.privacy = PrivacyStatus::of(self.engine().ledger(), self.delta).map(Arc::new);
@@ -67,6 +91,7 @@ impl Host {
             Phase::Waiting => "waiting",
             Phase::Start(_) => "start",
             Phase::Train(_) => "training",
+            Phase::RidgeScores => "scoring ridges",
             Phase::FitHead => "fitting heads",
             Phase::Finished => "finished",
             Phase::Failed => "failed",

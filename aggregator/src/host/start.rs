@@ -10,9 +10,9 @@ use super::log::Throttle;
 use super::quota::Quota;
 use super::{ConnectionCounters, Host, HostError, Status};
 use crate::admission::Requirements;
-use crate::config::Fleet;
+use crate::config::{Fleet, Resumed};
 use crate::connection::Gate;
-use crate::coordinator::{Campaign, Coordinator, ResumeError};
+use crate::coordinator::{Campaign, Coordinator, ResumeError, resumed};
 use crate::engine::Phase;
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk};
@@ -35,6 +35,7 @@ impl Host {
         keys: Option<(KeyDesk, Box<dyn Entropy>)>,
         file: Option<Journal>,
     ) -> Result<Self, HostError> {
+        let fleet = &going_on(fleet, &store)?;
         let engine = fleet.engine();
         let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
@@ -56,6 +57,7 @@ impl Host {
         let checkpoint = coordinator.engine().checkpoint();
         let done = match checkpoint.done {
             Phase::Train(number) => number,
+            Phase::RidgeScores => checkpoint.rounds,
             _ => 0,
         };
         if checkpoint.done != Phase::Waiting {
@@ -102,9 +104,22 @@ impl Host {
             failure: None,
             stalled: None,
             stalls: 0,
+            advice: fleet.advice(),
         };
         // The journal's first line, and a round that only waited for its end to be told.
         host.settle(0)?;
         Ok(host)
     }
+}
+
+/// The configuration under the settings with which the stored campaign began; a store in which no round was opened begins one under
+/// today's defaults.
+fn going_on(fleet: &Fleet, store: &Store) -> Result<Fleet, ResumeError> {
+    let Some(stored) = store.settings()? else { return Ok(fleet.clone()) };
+    let Resumed { fleet, kept } = resumed(fleet, &stored)?;
+    if !kept.is_empty() {
+        let settings = kept.join(", ");
+        tracing::info!(%settings, "going on under settings that the campaign began with and the file does not say");
+    }
+    Ok(fleet)
 }

@@ -112,6 +112,8 @@ pub enum Part {
     Training,
     /// Devices fit their heads; never committed.
     Heads,
+    /// Devices score ridges for final heads.
+    Ridge,
 }
 
 impl Part {
@@ -121,6 +123,7 @@ impl Part {
         match phase {
             Phase::Start(number) => (Self::Start, number),
             Phase::Train(number) => (Self::Training, number),
+            Phase::RidgeScores => (Self::Ridge, 1),
             _ => (Self::Heads, 1),
         }
     }

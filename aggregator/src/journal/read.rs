@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Line;
+use crate::config::other_than_a_file;
 
 /// A journal that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,11 @@ pub enum JournalError {
 /// [`JournalError`].
 pub fn read(path: &Path) -> Result<Vec<Line>, JournalError> {
     let name = path.display().to_string();
-    match std::fs::read(path) {
+    let bytes = std::fs::metadata(path).and_then(|about| match other_than_a_file(about.file_type()) {
+        None => std::fs::read(path),
+        Some(kind) => Err(std::io::Error::other(format!("found {kind}, allowed: a file"))),
+    });
+    match bytes {
         Ok(bytes) => parse(&name, &bytes),
         Err(error) => Err(JournalError::Io { path: name, error }),
     }

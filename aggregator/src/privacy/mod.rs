@@ -27,8 +27,10 @@ mod normal;
 pub mod parameters;
 pub mod renyi;
 mod search;
+mod shown;
 pub mod units;
 
 pub use gaussian::Composition;
 pub use ledger::{Account, Ledger, Minimum, releases};
 pub use parameters::{Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
+pub use shown::{rounded_down, shown};

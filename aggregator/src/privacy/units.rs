@@ -37,10 +37,7 @@ pub fn most_units(epsilon: Epsilon, delta: Delta) -> u64 {
 /// [`ParameterError::OutOfReach`] for more noise than a device adds: a square of more than 2^40.
 pub fn provisioned(epsilon: Epsilon, delta: Delta, releases: Releases) -> Result<(u64, u64), ParameterError> {
     let budget = most_units(epsilon, delta);
-    // A device charges the inverse of the square, rounded up: no more than this.
-    let release = budget / u64::from(releases.get());
-    let square = (release > 0).then(|| SQUARE_OF_ONE_UNIT.div_ceil(release));
-    match square.filter(|square| *square <= SQUARE_MAX) {
+    match least_square(budget, releases).filter(|square| *square <= SQUARE_MAX) {
         Some(square) => Ok((square.max(SQUARE_MIN), budget)),
         None => Err(ParameterError::OutOfReach {
             epsilon: epsilon.get(),
@@ -48,6 +45,15 @@ pub fn provisioned(epsilon: Epsilon, delta: Delta, releases: Releases) -> Result
             releases: releases.get(),
         }),
     }
+}
+
+/// The square of the least multiplier, in units of 2^-16, of which so many releases are charged no more than a budget; `None`
+/// where the least charge is more.
+#[must_use]
+pub fn least_square(budget: u64, releases: Releases) -> Option<u64> {
+    // A device charges the inverse of the square, rounded up: no more than this.
+    let release = budget / u64::from(releases.get());
+    (release > 0).then(|| SQUARE_OF_ONE_UNIT.div_ceil(release))
 }
 
 /// One release with the multiplier that the units are the inverse square of, rounded down.

@@ -241,7 +241,7 @@ impl<L: Listener> Server<L> {
         }
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
-        if let Some(advice) = fleet.advice() {
+        if let Some(advice) = host.advice() {
             tracing::warn!("{advice}");
         }
         let result = loop {

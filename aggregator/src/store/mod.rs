@@ -225,6 +225,15 @@ impl Store {
         quietly(|| tables::load(database, &self.sealer)).map_err(|error| error.at(&self.path))
     }
 
+    /// The settings of the campaign, if a round of it was ever opened: what another configuration has to agree with.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn settings(&self) -> Result<Option<String>, StoreError> {
+        let database = self.database()?;
+        quietly(|| tables::settings(database)).map_err(|error| error.at(&self.path))
+    }
+
     /// What is stored now, for whoever reads it while this goes on.
     ///
     /// # Errors

@@ -159,6 +159,13 @@ pub(super) fn apply(
     Ok(number)
 }
 
+/// The settings of the campaign, if a round of it was ever opened.
+pub(super) fn settings(database: &impl ReadableDatabase) -> Result<Option<String>, Fault> {
+    let read = database.begin_read()?;
+    let stored = without_round(&read)?.filter(|stored| stored.checkpoint.is_some());
+    Ok(stored.map(|stored| stored.configuration))
+}
+
 /// What is kept, but for what the open round has of its devices.
 pub(super) fn without_round(read: &ReadTransaction) -> Result<Option<Stored>, Fault> {
     let about = match read.open_table(ABOUT) {

@@ -110,6 +110,28 @@ fn files_that_are_none() {
     let mut no_directory = folder();
     no_directory.clients[1] = no_directory.directory.path().to_owned();
     refused(&no_directory, &["adapter_model.safetensors: ", "No such file"]);
+    for cause in [
+        "mkfifo 1.safetensors",
+        "mkdir -p 1.safetensors/adapter_model.safetensors",
+        "ln -s /dev/zero 1.safetensors",
+    ] {
+        let odd = folder();
+        std::fs::remove_file(&odd.clients[1]).unwrap();
+        let made = std::process::Command::new("sh").args(["-c", cause]).current_dir(&odd.directory).status();
+        assert!(made.unwrap().success());
+        refused(&odd, &["1.safetensors", "not a regular file"]);
+    }
+    // As long as the longest header is said to be, and longer; a terabyte that is not there.
+    for (header, length) in
+        [(1_u64 << 24, 1_u64 << 24), (1 << 24, 1 << 40), ((1 << 24) + 1, 1 << 40), (u64::MAX, 1 << 40)]
+    {
+        let sparse = folder();
+        let file = std::fs::OpenOptions::new().write(true).open(&sparse.clients[1]).unwrap();
+        file.set_len(0).unwrap();
+        file.set_len(length).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &header.to_le_bytes(), 0).unwrap();
+        refused(&sparse, &["1.safetensors: "]);
+    }
     let mut device = folder();
     device.clients[1] = PathBuf::from("/dev/zero");
     refused(&device, &["/dev/zero: not a regular file"]);
@@ -121,7 +143,8 @@ fn lists_of_clients_that_make_no_sense() {
     let mut folder = Folder::new(&base, &clients);
     refused_as(&folder, Round::Up, Some(&[1, 2]), &["2 numbers of samples for 3 clients"]);
     refused_as(&folder, Round::Up, Some(&[0, 0, 0]), &["every number of samples is 0"]);
-    refused_as(&folder, Round::Up, Some(&[1, 1 << 29, 1]), &["536870912 samples", "536870911"]);
+    let says = ["1.safetensors: 536870912 samples of one client, allowed: 0 to 536870911"];
+    refused_as(&folder, Round::Up, Some(&[1, 1 << 29, 1]), &says);
     folder.clients[2] = folder.at("./1.safetensors");
     refused(&folder, &["1.safetensors: the same file as", "1.safetensors"]);
     std::fs::hard_link(folder.at("0.safetensors"), folder.at("again.safetensors")).unwrap();
@@ -172,19 +195,19 @@ fn configurations_must_agree() {
     };
     folders(config).average(Round::Up, None).unwrap();
     let same =
-        r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 16.0, "target_modules": ["out", "q"], "more": [[]]}"#;
+        r#"{"peft_type": "LORA", "r": 4.0, "lora_alpha": 16.0, "target_modules": ["out", "q"], "more": []}"#;
     folders(same).average(Round::Up, None).unwrap();
     for (from, to, says) in [
         (r#""r": 4"#, r#""r": 8"#, &["r is 8, and 4 in"][..]),
-        ("16", "32", &["lora_alpha is 32.0, and 16.0 in"]),
+        ("16", "32", &["lora_alpha is 32, and 16 in"]),
         (r#"["q", "out"]"#, r#"["q"]"#, &["target_modules is [\"q\"], and [\"out\",\"q\"] in"]),
         ("null", r#"["score"]"#, &["modules_to_save is"]),
         ("{}", r#"{"q": 8}"#, &["alpha_pattern is"]),
         (r#""bias""#, r#""rank_pattern": {"q": 2}, "bias""#, &["rank_pattern is"]),
         (r#""bias""#, r#""use_rslora": true, "bias""#, &["use_rslora is true, and false in"]),
         (r#""bias""#, r#""use_dora": true, "bias""#, &["use_dora is true, and only false is supported"]),
-        (r#""LORA""#, r#""IA3""#, &["peft_type is \"IA3\", and only LORA is supported"]),
-        (r#""r": 4,"#, "", &["missing field `r`"]),
+        (r#""LORA""#, r#""IA3""#, &["peft_type is \"IA3\", and only \"LORA\" is supported"]),
+        (r#""r": 4,"#, "", &["r is 8 by default, and 4 in"]),
         (r#""r": 4,"#, r#""r": 4, "r": 4,"#, &["duplicate field `r`"]),
         ("}}", "", &["EOF"]),
         ("{", "[", &["expected"]),

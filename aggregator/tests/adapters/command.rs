@@ -35,7 +35,9 @@ fn a_round_from_directory_to_directory() {
     let bytes = std::fs::read(folder.at("next/adapter_model.safetensors")).unwrap();
     assert_eq!((code, err.as_str()), (0, ""));
     let said = format!(
-        "next/adapter_model.safetensors: up round of 2 clients, 3 tensors averaged, 2 kept, {} bytes\n",
+        "next/adapter_model.safetensors: up round of 2 clients, 3 tensors averaged, 2 kept, {} bytes\n  \
+         weight 0.750000 (3 samples) a/adapter_model.safetensors\n  \
+         weight 0.250000 (1 sample) b/adapter_model.safetensors\n",
         bytes.len()
     );
     assert_eq!(out, said);
@@ -85,7 +87,12 @@ fn what_is_wrong_is_said_in_one_line_and_leaves_nothing() {
         (
             "adapter average --plain --base base.safetensors 0.safetensors --samples x -o next.safetensors",
             2,
-            "invalid value",
+            "found \"x\", allowed: a whole number from 0 to 536870911",
+        ),
+        (
+            "adapter average --plain --base base.safetensors [01].safetensors --samples 1,536870912 -o next.safetensors",
+            2,
+            "found \"536870912\", allowed: a whole number from 0 to 536870911",
         ),
         ("adapter check --base base.safetensors base.safetensors", 2, "the same file"),
     ] {
@@ -115,6 +122,45 @@ fn few_descriptors_are_enough() {
     assert_eq!(std::fs::read(folder.at("next.safetensors")).unwrap(), bytes);
     let check = "adapter check --base base.safetensors ?.safetensors ??.safetensors";
     assert_eq!(run(&folder, check), run(&folder, &format!("ulimit -n 24; {check}")));
+}
+
+/// Shells sort 10 before 2: only a line that names both shows that weights went to other files.
+#[test]
+fn average_says_which_file_had_which_weight() {
+    let folder = folder(Round::Up);
+    let line = "adapter average --round up --base base.safetensors ?.safetensors --samples 6,0,2 -o next.safetensors";
+    let (code, out, err) = run(&folder, line);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let expected = [
+        "  weight 0.750000 (6 samples) 0.safetensors",
+        "  weight 0.000000 (0 samples) 1.safetensors",
+        "  weight 0.250000 (2 samples) 2.safetensors",
+    ];
+    assert_eq!(out.lines().skip(1).collect::<Vec<_>>(), expected, "{out}");
+    let (code, json, _) = run(&folder, &format!("{line} --format json"));
+    assert_eq!((code, json.lines().count()), (0, 1));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        json["clients"][0],
+        serde_json::json!({"file": "0.safetensors", "samples": 6, "weight": 0.75})
+    );
+    assert_eq!((&json["clients"][1]["samples"], &json["round"]), (&0.into(), &"up".into()));
+    let (_, out, _) = run(&folder, &line.replace("--samples 6,0,2", ""));
+    assert!(out.contains("\n  weight 0.333333 1.safetensors\n"), "{out}");
+    let (_, out, _) = run(&folder, "adapter check --base base.safetensors ?.safetensors --samples 6,0,2");
+    assert!(out.contains("Weight 0.250000 for 2.safetensors"), "{out}");
+}
+
+/// A configuration that is no file is not waited for.
+#[test]
+fn configurations_are_regular_files() {
+    let folder = folder(Round::Up);
+    let line = "mkfifo pipe; mkdir place; truncate -s 1T long; for file in pipe place long /dev/zero none; do \
+        timeout 20 adapter serve --config $file; echo $?; done";
+    let (_, out, err) = run(&folder, line);
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["2"; 5], "{out} {err}");
+    assert_eq!(err.lines().count(), 5, "{err}");
+    assert!(err.contains("long: found 1099511627776 bytes, allowed: at most 2097152"), "{err}");
 }
 
 #[test]

@@ -64,6 +64,11 @@ impl Adapter {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
+        self.bytes_with(&[])
+    }
+
+    /// The same with tensors of other types.
+    pub fn bytes_with(&self, more: &[Buffer]) -> Vec<u8> {
         let dtype = dtype(self.kind);
         let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
             .tensors
@@ -77,6 +82,9 @@ impl Adapter {
         let views = data.iter().map(|(name, shape, bytes)| {
             (name.as_str(), TensorView::new(dtype, (*shape).clone(), bytes).unwrap())
         });
+        let views = views.chain(more.iter().map(|(name, dtype, shape, bytes)| {
+            (*name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        }));
         let about = [("format".to_owned(), "pt".to_owned())];
         safetensors::serialize(views, Some(about.into_iter().collect())).unwrap()
     }
@@ -90,10 +98,9 @@ impl Adapter {
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let mut adapter = Self { kind: Kind::F32, tensors: BTreeMap::new() };
         for (name, view) in file.iter() {
-            adapter.kind = [Kind::F32, Kind::F16, Kind::Bf16]
-                .into_iter()
-                .find(|kind| dtype(*kind) == view.dtype())
-                .unwrap();
+            let kinds = [Kind::F32, Kind::F16, Kind::Bf16];
+            let Some(kind) = kinds.into_iter().find(|kind| dtype(*kind) == view.dtype()) else { continue };
+            adapter.kind = kind;
             let mut values = vec![0.0; view.shape().iter().product()];
             adapter.kind.decode(view.data(), &mut values);
             adapter.tensors.insert(name.to_owned(), (view.shape().to_vec(), values));
@@ -107,8 +114,12 @@ fn dtype(kind: Kind) -> Dtype {
         Kind::F32 => Dtype::F32,
         Kind::F16 => Dtype::F16,
         Kind::Bf16 => Dtype::BF16,
+        other => panic!("factors are not {other}"),
     }
 }
+
+/// A tensor of any type: name, type, shape, bytes.
+pub type Buffer = (&'static str, Dtype, Vec<usize>, Vec<u8>);
 
 /// Normal ones, some of them tiny, some zero of either sign: numbers of a kind, as f32.
 fn numbers(kind: Kind, seed: u64, count: usize) -> Vec<f32> {
@@ -161,6 +172,27 @@ impl Folder {
 
     pub fn average(&self, round: Round, samples: Option<&[u64]>) -> Result<Averaged, AdapterError> {
         average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
+    }
+
+    /// Directories in the layout of PEFT, `base`, `0`, `1` and so on, with a configuration for each.
+    pub fn directories(adapters: &[Adapter], configs: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for (index, (adapter, config)) in adapters.iter().zip(configs).enumerate() {
+            let name = if index == 0 { "base".to_owned() } else { (index - 1).to_string() };
+            let place = directory.path().join(name);
+            std::fs::create_dir(&place).unwrap();
+            adapter.write(&place.join("adapter_model.safetensors"));
+            if !config.is_empty() {
+                std::fs::write(place.join("adapter_config.json"), config).unwrap();
+            }
+        }
+        let clients = (0..adapters.len() - 1).map(|index| directory.path().join(index.to_string())).collect();
+        Self { directory, clients }
+    }
+
+    /// The same inputs as [`Self::inputs`], of directories.
+    pub fn open(&self) -> Result<Inputs, AdapterError> {
+        Inputs::open(&self.at("base"), &self.clients, None)
     }
 
     /// The bytes of the mean.

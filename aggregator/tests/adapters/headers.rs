@@ -75,7 +75,7 @@ fn lies_are_refused_with_the_tensor_that_tells_them() {
         (one("F32", "[4294967296, 4294967296, 0]", "[0, 0]"), 0, t, "overflows"),
         (one("F32", "[1, 1, 1, 1, 1, 1, 1, 1, 1]", "[0, 4]"), 4, t, "a shape of 9 sides"),
         (one("F\\u001b[31m", "[1]", "[0, 4]"), 4, t, "dtype F\\u{1b}[31m; "),
-        (one("I64", "[1]", "[0, 8]"), 8, t, "dtype I64; F32, F16 and BF16 can be averaged"),
+        (one("F4", "[2]", "[0, 1]"), 1, t, "dtype F4; F32, F16, BF16 and F64 can be averaged"),
         (one("F32", "[-1]", "[0, 4]"), 4, t, "invalid value"),
         (one("F32", "[1.5]", "[0, 4]"), 4, t, "invalid type"),
         (one("F32", "[1]", "[0, 18446744073709551616]"), 4, t, "invalid type"),

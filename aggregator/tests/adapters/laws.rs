@@ -17,6 +17,7 @@ fn half_step(kind: Kind, value: f64) -> f64 {
         Kind::F32 => (24, -149),
         Kind::F16 => (11, -24),
         Kind::Bf16 => (8, -133),
+        other => panic!("factors are not {other}"),
     };
     let exponent = value.abs().max(f64::MIN_POSITIVE).log2().floor() - f64::from(digits);
     exponent.exp2().max(f64::from(least - 1).exp2()) * (1.0 + 1e-9)

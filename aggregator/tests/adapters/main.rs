@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod bad;
+mod buffers;
 mod command;
+mod experts;
 mod files;
 mod headers;
 mod laws;
 mod live;
+mod meaning;

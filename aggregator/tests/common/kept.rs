@@ -28,8 +28,13 @@ pub fn coordinator(state: &Path) -> Coordinator {
 /// The same, with a journal or without.
 fn kept_or_not(state: &Path, journal: Option<u64>) -> Coordinator {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
-    let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal };
     let store = Store::open(&fleet.state, SysRng).unwrap();
+    // As a server does: it goes on under the defaults with which the campaign began.
+    let fleet = match store.settings().unwrap() {
+        Some(stored) => fleet.resumed(&stored).unwrap().fleet,
+        None => fleet,
+    };
+    let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal };
     Coordinator::new(fleet.engine(), store, &about).unwrap().0
 }
 

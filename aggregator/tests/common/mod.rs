@@ -2,8 +2,10 @@
 #![allow(dead_code)]
 
 pub mod campaign;
+pub mod golden;
 pub mod kept;
 pub mod model;
+pub mod shapes;
 pub mod storage;
 
 use std::path::{Path, PathBuf};

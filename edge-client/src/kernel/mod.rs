@@ -9,6 +9,7 @@
 //! in which a source hands out its samples. What is there for one sample and for four adds the same
 //! products in the same order; four need fewer loads and stores.
 
+pub mod constant;
 #[cfg(feature = "convolution")]
 pub mod convolution;
 pub mod dense;
@@ -21,6 +22,7 @@ pub mod gradient;
 #[cfg(feature = "network")]
 pub mod layer;
 pub mod least_squares;
+pub mod leave_one_out;
 pub mod project;
 pub mod rank;
 #[cfg(feature = "recurrent")]

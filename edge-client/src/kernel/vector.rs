@@ -35,6 +35,35 @@ pub fn rotate(sine: f32, half: f32, a: &mut [f32], b: &mut [f32]) {
     }
 }
 
+/// Sum of the squares of elements `first`, `first + step`, ... of `values`.
+#[inline(never)]
+pub fn squares(values: &[f32], first: usize, step: usize) -> f32 {
+    let (mut sum, mut place) = (0.0, first);
+    while let Some(value) = values.get(place) {
+        sum += value * value;
+        place += step.max(1);
+    }
+    sum
+}
+
+/// Multiplies elements `first`, `first + step`, ... of `values`.
+#[inline(never)]
+pub fn multiply(values: &mut [f32], first: usize, step: usize, factor: f32) {
+    let mut place = first;
+    while let Some(value) = values.get_mut(place) {
+        *value *= factor;
+        place += step.max(1);
+    }
+}
+
+/// Exchanges two vectors. Not [`slice::swap`] of arrays, which would bring a large `memmove` along.
+#[inline(never)]
+pub fn exchange(a: &mut [f32], b: &mut [f32]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        (*a, *b) = (*b, *a);
+    }
+}
+
 /// What starts at `first`; nothing where that is out of range.
 pub fn from(values: &[f32], first: usize) -> &[f32] {
     values.get(first..).unwrap_or_default()

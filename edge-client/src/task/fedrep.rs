@@ -7,28 +7,29 @@
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
-use super::Usage;
 use super::pass::{Over, Sum, project_sample, sum_up};
 use super::projected::Projected;
-use super::rows;
+use super::{HeadFits, Usage, left_out, rows};
 use crate::kernel::Four;
+use crate::kernel::constant::Constant;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
 use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, solve_normal};
-use crate::kernel::rank::{RANK_CUT, minimum_norm};
+use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
-/// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted. The head
-/// changes only if all went well.
+/// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted; four where the ridge of
+/// least leave-one-out error was looked for in vain. The head changes only if all went well.
 #[inline(never)]
 pub fn solve_head(
     parts: &mut Parts<'_>,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = solve(parts, &mut Projected::new(parts.shape), head, id, over, source)?;
+    let usage = solve(parts, &mut Projected::new(parts.shape), head, fits, id, over, source)?;
     keep_head(parts);
     Ok(usage)
 }
@@ -38,12 +39,13 @@ pub fn solve_head(
 pub fn run(
     parts: &mut Parts<'_>,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let projected = &mut Projected::new(parts.shape);
-    solve(parts, projected, head, id, Over::Head, source)?;
-    let usage = sum_up(Sum::Residual, parts, projected, id, Over::All, source)?;
+    solve(parts, projected, head, fits, id, Over::Head, source)?;
+    let usage = sum_up(Sum::Residual, parts, projected, &mut Constant::default(), id, Over::All, source)?;
     keep_head(parts);
     Ok(usage)
 }
@@ -53,15 +55,29 @@ fn solve(
     parts: &mut Parts<'_>,
     projected: &mut Projected,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = sum_up(Sum::Normal, parts, projected, id, over, source)?;
+    let constant = &mut Constant::default();
+    let ridge = match head {
+        HeadSolve::LeaveOneOut { otherwise } => {
+            let usage = sum_up(Sum::Triangular, parts, projected, constant, id, over, source)?;
+            if left_out::solve(parts, projected.spare(), constant, fits, usage, id, over, source)? {
+                return Ok(usage);
+            }
+            otherwise
+        }
+        HeadSolve::LeastSquares { ridge } => ridge,
+        _ => 0.0,
+    };
+    let usage = sum_up(Sum::Normal, parts, projected, constant, id, over, source)?;
     if usage.samples == 0 {
         return Err(DeclineReason::NoSamples);
     }
-    match head {
+    let k = parts.shape.width;
+    let rank = match head {
         HeadSolve::Gradient { steps, step_size } => {
             // `S` comes later: until then its buffer (d x C, d >= k) holds the head that moves.
             let Parts { head, factor, rhs, residual, z, .. } = parts;
@@ -72,15 +88,19 @@ fn solve(
                 return Err(DeclineReason::UpdateNonFinite);
             }
             copy(rhs, moving);
+            k
         }
-        HeadSolve::LeastSquares { ridge } => {
-            if !solve_by_normal_equations(parts, ridge, usage) {
-                let usage = sum_up(Sum::Triangular, parts, projected, id, over, source)?;
-                solve_triangular(parts, projected.spare(), ridge, usage);
+        HeadSolve::LeastSquares { .. } | HeadSolve::LeaveOneOut { .. } => {
+            if solve_by_normal_equations(parts, ridge, usage) {
+                k
+            } else {
+                let usage = sum_up(Sum::Triangular, parts, projected, constant, id, over, source)?;
+                solve_triangular(parts, projected.spare(), constant, ridge, usage)
             }
         }
         _ => return Err(DeclineReason::Parameter),
-    }
+    };
+    fits.record(usage, k, rank, ridge);
     Ok(usage)
 }
 
@@ -98,7 +118,14 @@ pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
 
 /// Takes one sample of the one-pass form, after `number` that could be used; false if it cannot be.
 #[inline(never)]
-pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, number: u32, x: &[f32], target: Targets<'_>) -> bool {
+pub fn sample(
+    parts: &mut Parts<'_>,
+    head: HeadSolve,
+    constant: &mut Constant,
+    number: u32,
+    x: &[f32],
+    target: Targets<'_>,
+) -> bool {
     if !project_sample(parts, x, target, 0) {
         return false;
     }
@@ -108,16 +135,23 @@ pub fn sample(parts: &mut Parts<'_>, head: HeadSolve, number: u32, x: &[f32], ta
     accumulate(parts.residual, x, parts.y);
     match head {
         HeadSolve::Gradient { .. } => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
-        _ => rows::push(parts, &mut [], number),
+        _ => rows::push(parts, &mut [], constant, number),
     }
     true
 }
 
 /// Ends the one-pass form: the head, then `S`. No buffer is free for a second head here: gradient steps
-/// that diverge leave a head of zero.
+/// that diverge leave a head of zero. Nor is there a second pass that would leave samples out: the ridge is the one that
+/// is meant for that.
 #[inline(never)]
-pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<(), DeclineReason> {
-    match head {
+pub fn finish(
+    parts: &mut Parts<'_>,
+    head: HeadSolve,
+    constant: &mut Constant,
+    fits: &mut HeadFits,
+    usage: Usage,
+) -> Result<(), DeclineReason> {
+    let (rank, ridge) = match head {
         HeadSolve::Gradient { steps, step_size } => {
             let step = step_size / count(usage);
             gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step);
@@ -125,13 +159,16 @@ pub fn finish(parts: &mut Parts<'_>, head: HeadSolve, usage: Usage) -> Result<()
                 parts.head.fill(0.0);
                 return Err(DeclineReason::UpdateNonFinite);
             }
+            (parts.shape.width, 0.0)
         }
-        HeadSolve::LeastSquares { ridge } => {
-            solve_triangular(parts, &mut [], ridge, usage);
+        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => {
+            let rank = solve_triangular(parts, &mut [], constant, ridge, usage);
             keep_head(parts);
+            (rank, ridge)
         }
         _ => return Err(DeclineReason::Parameter),
-    }
+    };
+    fits.record(usage, parts.shape.width, rank, ridge);
     let shape = parts.shape;
     if let Some(products) = &parts.second {
         finish_one_pass(parts.residual, products, parts.head, shape.width, shape.outputs);
@@ -152,10 +189,19 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())
 }
 
+/// Returns the rank.
 #[inline(never)]
-fn solve_triangular(parts: &mut Parts<'_>, spare: &mut [Four], ridge: f32, usage: Usage) {
+fn solve_triangular(
+    parts: &mut Parts<'_>,
+    spare: &mut [Four],
+    constant: &mut Constant,
+    ridge: f32,
+    usage: Usage,
+) -> usize {
     let mut number = usage.samples;
+    rows::end(parts, spare, constant, number);
     if ridge > 0.0 {
+        constant.give_up_under(ridge, parts.factor, parts.shape.width);
         // sqrt(m ridge) I below Z, zeros below Y: the same normal equations.
         let weight = sqrtf(ridge * count(usage));
         for row in 0..parts.shape.width {
@@ -164,12 +210,13 @@ fn solve_triangular(parts: &mut Parts<'_>, spare: &mut [Four], ridge: f32, usage
             if let Some(value) = parts.z.get_mut(row) {
                 *value = weight;
             }
-            rows::push(parts, spare, number);
+            rows::push_row(parts, spare, constant, number, false);
             number = number.wrapping_add(1);
         }
     }
-    rows::finish(parts, spare, number);
-    minimum_norm(parts.factor, parts.rhs, parts.z, RANK_CUT);
+    rows::finish(parts, spare, constant, number);
+    let Parts { shape, factor, rhs, residual, blocks, z, .. } = parts;
+    rank::least_squares(factor, rhs, z, rows::room(*shape, residual, blocks, spare), *constant)
 }
 
 fn keep_head(parts: &mut Parts<'_>) {

@@ -5,9 +5,9 @@
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
-use super::Usage;
 use super::fedrep::{copy, count};
 use super::pass::{MAGNITUDE_MAX, Over};
+use super::{HeadFits, Usage};
 use crate::kernel::all_within;
 use crate::kernel::fixed::product::{products, residuals};
 use crate::kernel::fixed::scale::{narrow, quantise, quantise_columns};
@@ -58,13 +58,14 @@ pub fn solve_head(
     parts: &mut Parts<'_>,
     fixed: &mut Fixed<'_>,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     over: Over,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let kept = Kept { integers: &mut [0; KEPT], next: 0, filled: 0, selection: false };
     let mut pass = Pass { parts, fixed, kept, usage: Usage::default() };
-    pass.solve(head, id, over, source)?;
+    pass.solve(head, fits, id, over, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
 }
@@ -75,12 +76,13 @@ pub fn run(
     parts: &mut Parts<'_>,
     fixed: &mut Fixed<'_>,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let kept = Kept { integers: &mut [0; KEPT], next: 0, filled: 0, selection: false };
     let mut pass = Pass { parts, fixed, kept, usage: Usage::default() };
-    pass.solve(head, id, Over::Head, source)?;
+    pass.solve(head, fits, id, Over::Head, source)?;
     pass.residual(id, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
@@ -99,6 +101,7 @@ impl Pass<'_, '_, '_> {
     fn solve(
         &mut self,
         head: HeadSolve,
+        fits: &mut HeadFits,
         id: RoundId,
         over: Over,
         source: &mut dyn SampleSource,
@@ -110,8 +113,9 @@ impl Pass<'_, '_, '_> {
         }
         let Parts { shape, head: own, factor, rhs, residual, z, .. } = &mut *self.parts;
         let k = shape.width;
-        match head {
-            HeadSolve::LeastSquares { ridge } => {
+        let (rank, ridge) = match head {
+            // One pass is all there is: none leaves samples out.
+            HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => {
                 // Both sides in units of the left one: nothing is lost of samples that are very small or large.
                 sums::to_floats(factor, 0);
                 sums::to_floats(rhs, products.exponent() - gram.exponent());
@@ -119,7 +123,7 @@ impl Pass<'_, '_, '_> {
                     let extra = libm::scalbnf(ridge * count(usage), -gram.exponent());
                     factor.iter_mut().step_by((k + 1).max(1)).for_each(|diagonal| *diagonal += extra);
                 }
-                solution::solve(factor, rhs, z);
+                (solution::solve(factor, rhs, z), ridge)
             }
             HeadSolve::Gradient { steps, step_size } => {
                 sums::to_floats(factor, gram.exponent());
@@ -133,9 +137,11 @@ impl Pass<'_, '_, '_> {
                     return Err(DeclineReason::UpdateNonFinite);
                 }
                 copy(rhs, moving);
+                (k, 0.0)
             }
             _ => return Err(DeclineReason::Parameter),
-        }
+        };
+        fits.record(usage, k, rank, ridge);
         Ok(())
     }
 

@@ -10,10 +10,10 @@
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
-use super::Usage;
 use super::fedrep::{self, count};
 use super::presented::Presented;
 use super::rounded::{halved, square};
+use super::{HeadFits, Usage};
 use crate::kernel::gradient::elements;
 use crate::kernel::largest;
 use crate::memory::{Parts, PartsRef};
@@ -34,10 +34,11 @@ const ELEMENT_MAX: f32 = 32_768.0;
 pub fn run(
     parts: &mut Parts<'_>,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     source: &mut Presented<'_>,
 ) -> Result<Option<Usage>, DeclineReason> {
-    let result = match fedrep::run(parts, head, id, source) {
+    let result = match fedrep::run(parts, head, fits, id, source) {
         Ok(usage) => Ok(Some(usage)),
         Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
             // The last pass may have been over those for the head alone, or over none.

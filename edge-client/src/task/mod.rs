@@ -2,13 +2,16 @@
 //!
 //! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
 //! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg, RoLoRA and FedPower behind features.
+//! `Scaled` (a feature) wraps either of them: its samples are scaled as they are read.
 //! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
 
 mod fedrep;
+mod fits;
 #[cfg(feature = "i16")]
 mod fixed;
 #[cfg(feature = "privacy")]
 mod hidden;
+mod left_out;
 mod linear;
 #[cfg(feature = "network")]
 mod network;
@@ -18,9 +21,12 @@ mod power;
 #[cfg(feature = "privacy")]
 mod presented;
 mod projected;
+mod ridge_scores;
 #[cfg(feature = "privacy")]
 mod rounded;
 mod rows;
+#[cfg(feature = "scale")]
+mod scaled;
 #[cfg(feature = "shared-head")]
 mod shared;
 mod start;
@@ -31,11 +37,14 @@ use crate::mechanism::Release;
 use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 
+pub use fits::{HeadFit, HeadFits};
 pub use linear::Linear;
 #[cfg(feature = "network")]
 pub use network::{Batches, Network, add_gradient};
 #[cfg(feature = "power")]
 pub use power::PowerCounts;
+#[cfg(feature = "scale")]
+pub use scaled::{Scaled, scaled_values};
 
 /// How many samples a round used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

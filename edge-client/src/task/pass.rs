@@ -8,6 +8,7 @@ use fedspan_protocol::message::{DeclineReason, RoundId};
 use super::Usage;
 use super::projected::{Projected, Slot};
 use super::rows;
+use crate::kernel::constant::Constant;
 use crate::kernel::gradient::{accumulate, accumulate_four};
 use crate::kernel::least_squares::{add_normal, add_normal_four};
 use crate::kernel::project::{project, project_four};
@@ -37,6 +38,7 @@ pub enum Sum {
     /// `Z^T Z` and `Z^T Y`.
     Normal,
     /// The triangular factor of `Z`, and `Q^T Y`; [`rows::finish`] must follow.
+    /// Looks for a constant column.
     Triangular,
     /// `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
     Residual,
@@ -47,10 +49,21 @@ pub fn for_each(
     id: RoundId,
     source: &mut dyn SampleSource,
     features: usize,
+    each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
+) -> Result<Usage, DeclineReason> {
+    for_each_over(Over::All, id, source, features, each)
+}
+
+/// The same over a choice of the samples.
+pub fn for_each_over(
+    over: Over,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+    features: usize,
     mut each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
 ) -> Result<Usage, DeclineReason> {
     let mut usage = Usage::default();
-    source.rewind(id).map_err(|_| DeclineReason::Device)?;
+    start(over, id, source)?;
     while let Some(samples) = source.next() {
         for (index, x) in samples.x.chunks_exact(features.max(1)).enumerate() {
             usage.count(1, each(x, samples.targets, index));
@@ -73,12 +86,14 @@ fn usable(values: &[f32]) -> bool {
     all_within(values, MAGNITUDE_MAX)
 }
 
-/// One pass over the samples of `source`. Returns how many were used.
+/// One pass over the samples of `source`. Returns how many were used. `constant` is the column that a
+/// [`Sum::Triangular`] found.
 #[inline(never)]
 pub fn sum_up(
     sum: Sum,
     parts: &mut Parts<'_>,
     projected: &mut Projected,
+    constant: &mut Constant,
     id: RoundId,
     over: Over,
     source: &mut dyn SampleSource,
@@ -89,26 +104,25 @@ pub fn sum_up(
         parts.factor.fill(0.0);
         parts.rhs.fill(0.0);
     }
-    start(over, projected, id, source)?;
+    *constant = Constant::NONE;
+    let selection = start(over, id, source)?;
+    projected.begin(selection);
     let targets = &mut [[0.0; 4]; OUTPUTS_OF_FOUR];
-    let mut pass = Pass { sum, parts, projected, targets, number: 0, usage: Usage::default() };
+    let mut pass = Pass { sum, parts, projected, constant, targets, number: 0, usage: Usage::default() };
     while let Some(samples) = source.next() {
         pass.take(samples);
     }
     Ok(pass.usage)
 }
 
-/// Starts a pass.
-fn start(
-    over: Over,
-    projected: &mut Projected,
-    id: RoundId,
-    source: &mut dyn SampleSource,
-) -> Result<(), DeclineReason> {
+/// Starts a pass. True if it is over a selection of the samples.
+fn start(over: Over, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
     let failed = |_| DeclineReason::Device;
     let selection = over == Over::Head && source.rewind_for_head(id).map_err(failed)?;
-    projected.begin(selection);
-    if selection { Ok(()) } else { source.rewind(id).map_err(failed) }
+    if !selection {
+        source.rewind(id).map_err(failed)?;
+    }
+    Ok(selection)
 }
 
 /// A pass under way.
@@ -116,6 +130,7 @@ struct Pass<'a, 'b> {
     sum: Sum,
     parts: &'a mut Parts<'b>,
     projected: &'a mut Projected,
+    constant: &'a mut Constant,
     /// Targets of four samples.
     targets: &'a mut [Four; OUTPUTS_OF_FOUR],
     /// Samples that have come.
@@ -168,7 +183,9 @@ impl Pass<'_, '_> {
         }
         match self.sum {
             Sum::Normal => add_normal_four(self.parts.factor, self.parts.rhs, z, y),
-            Sum::Triangular => return rows::push_four(self.parts, spare, self.usage.samples, z, y),
+            Sum::Triangular => {
+                return rows::push_four(self.parts, spare, self.constant, self.usage.samples, z, y);
+            }
             Sum::Residual => {
                 subtract_predictions(self.parts.rhs, z, y);
                 accumulate_four(self.parts.residual, x, y);
@@ -185,7 +202,7 @@ impl Pass<'_, '_> {
         let parts = &mut *self.parts;
         match self.sum {
             Sum::Normal => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
-            Sum::Triangular => rows::push(parts, self.projected.spare(), self.usage.samples),
+            Sum::Triangular => rows::push(parts, self.projected.spare(), self.constant, self.usage.samples),
             Sum::Residual => {
                 subtract_prediction(parts);
                 accumulate(parts.residual, x, parts.y);

@@ -1,15 +1,36 @@
 //! Rows of `[Z | Y]` on their way into the triangular factor: eight usable samples make a block, in their
 //! order, whichever way they come, and the last ones make a block with rows of zeros. So samples that are seen
 //! once and samples that are read again give the same head to the bit.
+//!
+//! The first block decides whether a column is taken for [constant](Constant); each later sample is checked.
 
 use super::projected::KEPT;
 use crate::kernel::Four;
+use crate::kernel::constant::Constant;
 use crate::kernel::fold::{fold, fold_one};
+use crate::kernel::vector::from;
 use crate::memory::{Blocks, Eight, Parts, Shape};
 
-/// Takes row `number` from `parts.z` and `parts.y`, which are used up.
+/// Takes sample `number` from `parts.z` and `parts.y`, which are used up.
 #[inline(never)]
-pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], number: u32) {
+pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, number: u32) {
+    constant.check(
+        parts.factor,
+        parts.z.len(),
+        from(parts.z, constant.column()).get(..1).unwrap_or_default(),
+    );
+    push_row(parts, spare, constant, number, number == 7);
+}
+
+/// Takes any row `number` from `parts.z` and `parts.y`. `first`: it is the last one of the first eight samples.
+#[inline(never)]
+pub fn push_row(
+    parts: &mut Parts<'_>,
+    spare: &mut [Four],
+    constant: &mut Constant,
+    number: u32,
+    first: bool,
+) {
     let Parts { shape, factor, rhs, residual, blocks, z, y, .. } = parts;
     let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else {
         return fold_one(factor, rhs, z, y);
@@ -21,18 +42,30 @@ pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], number: u32) {
         }
     }
     if row == 7 {
+        if first {
+            *constant = Constant::find(factor, block_z, 8);
+        }
+        constant.subtract(factor, block_z);
         fold(factor, rhs, block_z, block_y);
     }
 }
 
 /// Takes four rows. False, with nothing changed, if they must be taken one by one: `number` is between two
 /// fours, or there are no blocks.
-pub fn push_four(parts: &mut Parts<'_>, spare: &mut [Four], number: u32, z: &[Four], y: &[Four]) -> bool {
+pub fn push_four(
+    parts: &mut Parts<'_>,
+    spare: &mut [Four],
+    constant: &mut Constant,
+    number: u32,
+    z: &[Four],
+    y: &[Four],
+) -> bool {
     let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
     let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else { return false };
     if !number.is_multiple_of(4) {
         return false;
     }
+    constant.check(factor, z.len(), z.get(constant.column()).map_or(&[], |four| four.as_slice()));
     let half = usize::from(!number.is_multiple_of(8));
     for (block, fours) in [(&mut *block_z, z), (&mut *block_y, y)] {
         for (column, &[v0, v1, v2, v3]) in block.iter_mut().zip(fours) {
@@ -42,20 +75,54 @@ pub fn push_four(parts: &mut Parts<'_>, spare: &mut [Four], number: u32, z: &[Fo
         }
     }
     if half == 1 {
+        if number == 4 {
+            *constant = Constant::find(factor, block_z, 8);
+        }
+        constant.subtract(factor, block_z);
         fold(factor, rhs, block_z, block_y);
     }
     true
 }
 
+/// The samples have ended after `count`: looks for a constant column if those are less than a block.
+pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, count: u32) {
+    let Parts { shape, factor, residual, blocks, .. } = parts;
+    if count < 8
+        && let Some((z, _)) = block(*shape, residual, blocks, spare)
+    {
+        *constant = Constant::find(factor, z, count as usize);
+    }
+}
+
 /// Folds what is left after `count` rows.
-pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], count: u32) {
+pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &Constant, count: u32) {
     let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
     let rows = count as usize % 8;
     let Some((z, y)) = block(*shape, residual, blocks, spare).filter(|_| rows > 0) else { return };
     for column in z.iter_mut().chain(&mut *y) {
         column.get_mut(rows..).unwrap_or_default().fill(0.0);
     }
+    constant.subtract(factor, z);
     fold(factor, rhs, z, y);
+}
+
+/// The room of the block, once the rows are folded: `8 (k + C)` values where samples are read again, `8 k` where they are
+/// seen once; d C where there is no block.
+pub fn room<'a>(
+    shape: Shape,
+    residual: &'a mut [f32],
+    blocks: &'a mut Option<Blocks<'_>>,
+    spare: &'a mut [Four],
+) -> &'a mut [f32] {
+    match blocks {
+        Some(blocks) => blocks.z.as_flattened_mut(),
+        None => room_of_two_passes(shape, residual, spare),
+    }
+}
+
+/// The same where samples are read again, whatever the memory.
+pub fn room_of_two_passes<'a>(shape: Shape, residual: &'a mut [f32], spare: &'a mut [Four]) -> &'a mut [f32] {
+    if fits_residual(shape) || spare.is_empty() { residual } else { spare.as_flattened_mut() }
 }
 
 /// Where samples are read again, the columns of a block are in the buffer of `S`, which comes later.

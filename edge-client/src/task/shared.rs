@@ -7,6 +7,7 @@ use super::Usage;
 use super::fedrep::{copy, count};
 use super::pass::{Over, Sum, sum_up};
 use super::projected::Projected;
+use crate::kernel::constant::Constant;
 use crate::kernel::gradient;
 use crate::memory::Parts;
 use crate::source::SampleSource;
@@ -56,5 +57,13 @@ pub fn residual(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     copy(parts.rhs, parts.head);
-    sum_up(Sum::Residual, parts, &mut Projected::new(parts.shape), id, Over::All, source)
+    sum_up(
+        Sum::Residual,
+        parts,
+        &mut Projected::new(parts.shape),
+        &mut Constant::default(),
+        id,
+        Over::All,
+        source,
+    )
 }

@@ -15,16 +15,17 @@
 //! `|Z W - Y| <= |Y|` at the minimum, `|r| <= 2 e |Z| (|Z| |W| + |Y|)`. The quotient of `|r|` and
 //! `|Z| (|Z| |W| + |Y|)` is the *normwise residual* ([`Residual::normwise`]).
 //!
-//! **The cut.** Columns that [`minimum_norm`] drops are further data errors: what is dropped has columns
+//! **The cut.** Columns that [`least_squares`] drops are further data errors: what is dropped has columns
 //! of at most `cut |Z| + 1e-18`, a Frobenius norm of at most `sqrt(k)` of that, and it can only happen if
 //! the least singular value is no larger than that.
 //!
 //! **Underflow.** A product or quotient below f32's normal range errs by up to `2^-150`, half the least
 //! subnormal, whatever its size (Higham, section 2.1): [`underflow`].
 
+use fedspan_client::kernel::constant::Constant;
 use fedspan_client::kernel::fold::fold_one;
 use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
-use fedspan_client::kernel::rank::{RANK_CUT, minimum_norm};
+use fedspan_client::kernel::rank::{RANK_CUT, least_squares};
 use fedspan_client::{Linear, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Task as Wire};
 
@@ -32,6 +33,15 @@ use super::{EPS, EXACT, Heap, M, Sliced, Svd, fed_rep_stream, identity};
 
 /// Columns shorter than this are zero for the solver.
 pub const SMALLEST: f64 = 1e-18;
+
+/// Powers of two that lift columns shorter than the longest by a factor of 32 or more, as `kernel::rank` does below full
+/// rank.
+pub fn lifts(z: &M) -> Vec<f64> {
+    let longest = z.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
+    let lift = |by: f64| if (1.0..56.0).contains(&by) { by.exp2() } else { 1.0 };
+    let of = |norm: f64| if norm < SMALLEST { 1.0 } else { lift((longest / norm).log2().floor() - 4.0) };
+    z.column_iter().map(|column| of(column.norm())).collect()
+}
 
 /// The data error `e` that roundings over `m` samples and `k` columns amount to.
 pub fn rounding(m: usize, k: usize) -> f64 {
@@ -108,7 +118,7 @@ pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usiz
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         fold_one(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
     }
-    let rank = minimum_norm(&mut r, &mut q, &mut vec![0.0; k], RANK_CUT);
+    let rank = least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], Constant::default());
     (q, rank)
 }
 

@@ -156,6 +156,27 @@ impl Model {
         Self::of(Kind::Adapted, [features, rank, width, a, b, c, outputs, high, low])
     }
 
+    /// Values of a sample.
+    #[must_use]
+    pub fn features(&self) -> usize {
+        let of = |count: usize| self.row().iter().take(count).map(|size| usize::from(*size)).product();
+        match self.kind {
+            Kind::Linear | Kind::Network | Kind::Adapted => of(1),
+            Kind::Convolutional => of(3),
+            Kind::Recurrent => of(2),
+        }
+    }
+
+    /// Outputs of the head.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        let last = match (self.kind, self.row()) {
+            (Kind::Adapted, [row @ .., _, _]) => row.last(),
+            (_, row) => row.last(),
+        };
+        last.map_or(0, |size| usize::from(*size))
+    }
+
     const fn of<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
         sizes.split_at_mut(N).0.copy_from_slice(&given);

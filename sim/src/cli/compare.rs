@@ -72,10 +72,9 @@ pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), Stop> 
         Format::Json => {
             output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => {
-            for table in tables {
-                output::print(&table.text())?;
-            }
+        format => {
+            let texts: Vec<String> = tables.iter().map(|table| format.shown(table)).collect();
+            output::print(&texts.join(if format == Format::Markdown { "\n" } else { "" }))?;
             output::say(&format!("report: {}", report.display()));
         }
     }

@@ -98,7 +98,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
                 output::print(&format!("{}\n", report.line))?;
             }
         }
-        Format::Human => output::print(&table(&core, &emulated, simulated.as_deref()).text())?,
+        format => output::print(&format.shown(&table(&core, &emulated, simulated.as_deref())))?,
     }
     let wrong = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if wrong > 0 {

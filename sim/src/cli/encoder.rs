@@ -175,7 +175,7 @@ fn train(options: &EncoderOptions, model: &Model, corpus: &Corpus, clients: &Cli
     }
     match options.format {
         Format::Json => output::print(&json(&report).map_err(|error| Stop::Failed(error.to_string()))?)?,
-        Format::Human => output::print(&table(&report, &trained.rows).text())?,
+        format => output::print(&format.shown(&table(&report, &trained.rows)))?,
     }
     match trained.interrupted {
         true => Err(Stop::Failed(format!("interrupted after round {}", report.rounds))),
@@ -237,7 +237,7 @@ fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), Stop
     let speed = measure(model, options.rank.into(), steps.into());
     match options.format {
         Format::Json => output::print(&json(&speed).map_err(|error| Stop::Failed(error.to_string()))?),
-        Format::Human => output::print(&format!(
+        Format::Human | Format::Markdown => output::print(&format!(
             "8 x 64 tokens, rank {}, one thread, median of {steps}: forward {:.3} s, step (forward and backward) {:.3} s, \
              the quickest {:.3} s\n",
             options.rank, speed.forward_s, speed.step_s, speed.least_step_s

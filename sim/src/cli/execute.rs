@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fedspan_aggregator::config::Init;
+use fedspan_aggregator::privacy::shown;
 use serde::Serialize;
 
 use super::progress::Progress;
@@ -75,9 +76,9 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
         Format::Json => {
             output::print(&files::json(&runs.written()).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => output::print(&table(&entry, runs).text())?,
+        format => output::print(&format.shown(&table(&entry, runs)))?,
     }
-    if options.format == Format::Human
+    if options.format != Format::Json
         && let Some(directory) = &entry.directory
     {
         output::say(&format!("results: {}", directory.join("report.html").display()));
@@ -290,7 +291,7 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
         }
     }
     if let Some(privacy) = &summary.privacy {
-        lines.push(("epsilon", privacy.epsilon, format!("{:.4}", privacy.epsilon)));
+        lines.push(("epsilon", privacy.epsilon, shown(privacy.epsilon)));
         lines.push(("delta", privacy.delta, format!("{:e}", privacy.delta)));
     }
     if summary.rejected > 0 {
@@ -304,7 +305,7 @@ pub fn show(name: &str, value: f64) -> String {
     match name {
         "rounds" | "updates" | "rejected" => format!("{value:.0}"),
         "simulated time" => format!("{value:.2}"),
-        "epsilon" => format!("{value:.4}"),
+        "epsilon" => shown(value),
         "delta" => format!("{value:e}"),
         name if name.starts_with("bytes") => bytes(value),
         name => figure(name, value),

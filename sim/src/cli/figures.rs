@@ -19,7 +19,7 @@ pub struct FiguresOptions {
     /// Write table.md and figures.json into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table, or the text of figures.json
+    /// What standard output gets: a table, which is Markdown, or the text of figures.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
@@ -81,7 +81,7 @@ impl FiguresOptions {
             write_json(&out.join("figures.json"), figures)?;
         }
         match self.format {
-            Format::Human => output::print(table)?,
+            Format::Human | Format::Markdown => output::print(table)?,
             Format::Json => {
                 output::print(&json(figures).map_err(|error| Stop::Failed(error.to_string()))?)?;
             }

@@ -86,7 +86,10 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
         let (name, own) = load::with_changes(word);
         let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
         let mut scenario = load::scenario(&name, &changes)?;
-        scenario.seed = options.seed.unwrap_or(scenario.seed);
+        if let Some(seed) = options.seed {
+            scenario.seed = seed;
+            scenario.said.add("seed");
+        }
         scenario.evaluate_every = 1;
         let taken = |label: &str| {
             entries.iter().any(|(known, _)| compare::file_name(known) == compare::file_name(label))
@@ -125,7 +128,7 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
         Format::Json => {
             output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
         }
-        Format::Human => output::print(&table(&runs, options).text())?,
+        format => output::print(&format.shown(&table(&runs, options)))?,
     }
     match runs.iter().find(|run| run.replay != EQUAL) {
         None => Ok(()),

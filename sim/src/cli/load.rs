@@ -1,6 +1,8 @@
 //! From the words of the command line to scenarios.
 
-use fedspan_aggregator::config::nearest;
+use std::path::Path;
+
+use fedspan_aggregator::config::{nearest, read_file};
 
 use super::Stop;
 use crate::scenario::{BUILT_IN, Scenario};
@@ -9,11 +11,10 @@ use crate::scenario::{BUILT_IN, Scenario};
 pub fn scenario(name: &str, changes: &[String]) -> Result<Scenario, Stop> {
     let text = match Scenario::built_in(name) {
         Some(text) => text.to_owned(),
-        None if !std::path::Path::new(name).exists() && !looks_like_a_file(name) => {
+        None if !Path::new(name).exists() && !looks_like_a_file(name) => {
             return Err(Stop::Usage(unknown(name)));
         }
-        None => std::fs::read_to_string(name)
-            .map_err(|error| Stop::Usage(format!("{name}: cannot read the scenario file: {error}")))?,
+        None => read_file(Path::new(name)).map_err(|problem| Stop::Usage(problem.to_string()))?,
     };
     Scenario::parse(name, &text, changes).map_err(|problem| Stop::Usage(problem.to_string()))
 }

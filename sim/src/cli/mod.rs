@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fedspan_aggregator::config::ALGORITHMS;
 
+use crate::report::table::Table;
 use crate::scenario::{BUILT_IN, Scenario};
 
 const EXAMPLES: &str = "\
@@ -65,6 +66,15 @@ struct DemoOptions {
     /// Threads; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// What standard output gets: tables and notes as text, or the tables as Markdown
+    #[arg(long, value_enum, default_value_t = DemoFormat::Human)]
+    format: DemoFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DemoFormat {
+    Human,
+    Markdown,
 }
 
 #[derive(Debug, Subcommand)]
@@ -218,7 +228,7 @@ struct RunOptions {
     /// Write result files into this directory [default: none for run, fedspan-compare for compare]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table, or the text of summary.json
+    /// What standard output gets: a table as text or as Markdown, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
@@ -226,7 +236,15 @@ struct RunOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     Human,
+    Markdown,
     Json,
+}
+
+impl Format {
+    /// The text of a table: aligned columns, or Markdown where that is asked for.
+    fn shown(self, table: &Table) -> String {
+        if self == Self::Markdown { table.markdown() } else { table.text() }
+    }
 }
 
 /// Why a command ended early.
@@ -337,7 +355,10 @@ fn demo(options: &DemoOptions) -> Result<(), Stop> {
     progress.finish();
     match finished {
         Ok(shown) => {
-            output::print(&shown.text)?;
+            output::print(match options.format {
+                DemoFormat::Human => &shown.text,
+                DemoFormat::Markdown => &shown.markdown,
+            })?;
             match shown.interruption() {
                 Some(message) => Err(Stop::Failed(message.to_owned())),
                 None => Ok(()),

@@ -28,7 +28,10 @@ pub struct ReplayOptions {
 /// `fedspan-sim replay`.
 pub fn command(options: &ReplayOptions) -> Result<(), Stop> {
     let mut scenario = load::scenario(&options.scenario, &options.changes)?;
-    scenario.seed = options.seed.unwrap_or(scenario.seed);
+    if let Some(seed) = options.seed {
+        scenario.seed = seed;
+        scenario.said.add("seed");
+    }
     scenario.evaluate_every = u32::MAX;
     let lines = journal::read(&options.journal).map_err(|error| Stop::Usage(error.to_string()))?;
     let decided = again(&scenario, &lines).map_err(|error| stop(&options.journal, &error))?;

@@ -83,11 +83,11 @@ pub fn read(directory: &str, kind: Kind, files: &mut Files<'_>) -> Result<Pool, 
         classes,
         set,
         tests_from,
-        users: Vec::new(),
         layout: Layout {
             shape: Some(Shape::Image { channels: CHANNELS, height: SIDE, width: SIDE }),
             constant: true,
         },
+        ..Pool::default()
     })
 }
 

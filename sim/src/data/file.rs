@@ -1,10 +1,12 @@
 //! Files that a scenario names: found, read whole but not without bounds, and checked against their sums.
 
+use std::borrow::Cow;
 use std::fmt::Write;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
+use flate2::read::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
@@ -82,17 +84,61 @@ fn sum(bytes: &[u8]) -> String {
     })
 }
 
-/// A whole file of at most `largest` bytes.
-fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
+/// Reads a whole file of at most `largest` bytes. A directory, a pipe or a device is refused before it is opened, and so is
+/// a file that says that it is larger.
+///
+/// # Errors
+/// [`DataError`] if it cannot be read, is larger, or is no regular file.
+pub fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
     let wrong = |message: String| DataError::new(path, message);
+    let about = fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+    if !about.is_file() {
+        let what = if about.is_dir() { "a directory" } else { "a pipe or a device" };
+        return Err(wrong(format!("{what}, expected a regular file")));
+    }
+    let larger = || wrong(format!("more than {largest} bytes"));
+    if about.len() > largest {
+        return Err(larger());
+    }
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(usize::try_from(about.len()).unwrap_or(0));
     let read = file.take(largest.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|error| wrong(error.to_string()))?;
     if bytes.len() as u64 > largest {
-        return Err(wrong(format!("more than {largest} bytes")));
+        return Err(larger());
     }
     Ok(bytes)
+}
+
+/// Bytes that any compressed file may unpack to.
+const UNPACKED: u64 = 64 << 20;
+/// How many times its size a larger one may unpack to. Deflate packs nothing by more than 1032; tables of numbers
+/// and images that are all but empty are packed by less than 100.
+const RATIO: u64 = 200;
+
+/// How many bytes a compressed part of `packed` bytes may unpack to.
+#[must_use]
+pub fn most_unpacked(packed: u64) -> u64 {
+    packed.saturating_mul(RATIO).max(UNPACKED)
+}
+
+/// What a gzipped file unpacks to, at most `largest` bytes; any other file as it is.
+///
+/// # Errors
+/// [`DataError`] if it is damaged, or unpacks to more than that, or than [`most_unpacked`] allows.
+pub fn unpacked<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [u8]>, DataError> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let most = largest.min(most_unpacked(bytes.len() as u64));
+    let mut plain = Vec::new();
+    let read = MultiGzDecoder::new(bytes).take(most.saturating_add(1)).read_to_end(&mut plain);
+    read.map_err(|error| DataError::new(path, format!("gzip: {error}")))?;
+    if plain.len() as u64 > most {
+        let message = format!("more than {most} bytes after decompression of {} bytes", bytes.len());
+        return Err(DataError::new(path, message));
+    }
+    Ok(Cow::Owned(plain))
 }
 
 #[cfg(test)]

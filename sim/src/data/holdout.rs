@@ -19,7 +19,7 @@ pub struct Holdout {
 }
 
 impl Holdout {
-    /// Moves the group from `clients` to `newcomers`. `names` are those of the clients.
+    /// Moves the group from `clients` to `newcomers`, and its names. `names` are those of the clients.
     ///
     /// # Errors
     /// [`DataError`] if there are too few clients, or too few samples to label.
@@ -32,6 +32,7 @@ impl Holdout {
     ) -> Result<Dataset, DataError> {
         let Self { clients: held, fold, key, .. } = *self;
         if held == 0 {
+            dataset.client_names = names.to_vec();
             return Ok(dataset);
         }
         let clients = dataset.clients.len();
@@ -48,8 +49,10 @@ impl Holdout {
             if group.contains(&index) {
                 let newcomer = self.labelled(client, name, index as u64, path, seed)?;
                 dataset.newcomers.push(newcomer);
+                dataset.newcomer_names.push(name.clone());
             } else {
                 dataset.clients.push(client);
+                dataset.client_names.push(name.clone());
             }
         }
         Ok(dataset)
@@ -88,8 +91,7 @@ impl Holdout {
             }
             (0..samples).collect()
         };
-        let d = set.x.len().checked_div(set.len()).unwrap_or(0);
-        let train = Arc::new(set.select(d, &chosen));
+        let train = Arc::new(set.select(set.width(), &chosen));
         Ok(Client { train, ..client })
     }
 }

@@ -1,12 +1,7 @@
 //! IDX files (MNIST, EMNIST, Fashion-MNIST, the bundled digits), plain or gzipped. Bounded: a header cannot
 //! make the reader allocate more than the file holds.
 
-use std::borrow::Cow;
-use std::io::Read;
-
-use flate2::read::GzDecoder;
-
-use super::file::Files;
+use super::file::{Files, unpacked};
 use super::pool::Pool;
 use super::{DataError, Labels, Layout, Set, Shape};
 
@@ -88,25 +83,12 @@ impl Idx {
         [images, labels]: [(&[u8], &str); 2],
         test: Option<[(&[u8], &str); 2]>,
     ) -> Result<Pool, DataError> {
-        let plain = (decompress(images.0, images.1)?, decompress(labels.0, labels.1)?);
+        let plain = (unpacked(images.0, images.1, LARGEST)?, unpacked(labels.0, labels.1, LARGEST)?);
         let train = Part::parse(&plain.0, images.1, &plain.1, labels.1)?;
         let Some([images, labels]) = test else { return pool(self, &train, None) };
-        let plain = (decompress(images.0, images.1)?, decompress(labels.0, labels.1)?);
+        let plain = (unpacked(images.0, images.1, LARGEST)?, unpacked(labels.0, labels.1, LARGEST)?);
         pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
     }
-}
-
-fn decompress<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, DataError> {
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(Cow::Borrowed(bytes));
-    }
-    let mut plain = Vec::new();
-    let read = GzDecoder::new(bytes).take(LARGEST + 1).read_to_end(&mut plain);
-    read.map_err(|error| DataError::new(name, format!("gzip: {error}")))?;
-    if plain.len() as u64 > LARGEST {
-        return Err(DataError::new(name, format!("more than {LARGEST} bytes after decompression")));
-    }
-    Ok(Cow::Owned(plain))
 }
 
 /// A pair of files.
@@ -186,8 +168,8 @@ fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, 
         classes: usize::from(largest) + 1,
         set: Set::new(x, Labels::Classes(y)),
         tests_from: train.labels.len(),
-        users: Vec::new(),
         layout: Layout { shape: Some(Shape::Image { channels: 1, height, width }), constant: true },
+        ..Pool::default()
     })
 }
 

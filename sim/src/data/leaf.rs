@@ -219,5 +219,6 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         tests_from,
         users: users.into_iter().map(user).collect(),
         layout: Layout { shape, constant: true },
+        ..Pool::default()
     })
 }

@@ -16,6 +16,8 @@ pub mod low_rank;
 pub mod npz;
 pub mod partition;
 pub mod pool;
+pub mod scale;
+pub mod scaled;
 pub mod set;
 pub mod sizes;
 pub mod spiked_covariance;
@@ -38,6 +40,7 @@ pub use set::{Labels, Set};
 use augment::Augment;
 use eigenspace::{NoEigenspace, pooled_truth};
 use generator::Generator;
+use scale::Scaling;
 
 /// The most values that data, and the models on them, may take: 8 GiB of f32. A product of sizes that is
 /// beyond it is a mistake in a scenario, not a wish.
@@ -127,6 +130,8 @@ pub struct Dataset {
     pub feature_names: Vec<String>,
     /// Names of classes 0, 1, 2 and so on, where the data have some; empty otherwise.
     pub class_names: Vec<String>,
+    /// The scale of the features, where there is one.
+    pub scale: Option<Scaling>,
     /// Remarks on the data that a run prints, one line each.
     pub warnings: Vec<String>,
 }
@@ -210,7 +215,13 @@ impl SampleSource for ClientSource {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        let d = self.set.x.len().checked_div(self.set.len())?;
-        self.set.samples().one(index, d, 1)
+        self.few(index, 1)
+    }
+
+    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+        let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
+        let d = set.x.len().checked_div(set.len())?;
+        let outputs = if let Labels::Values { outputs, .. } = set.y { outputs } else { 1 };
+        set.samples().some(index, most, d, outputs)
     }
 }

@@ -1,4 +1,4 @@
-//! Labelled samples that are not anybody's yet, or their users', and how they become clients.
+//! Labelled samples, of tables and others, that are not anybody's yet, or their users', and how they become clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use fedspan_aggregator::random::{Purpose, stream};
 
 use super::holdout::Holdout;
 use super::partition::{Partition, partition};
-use super::split::{OrderSplit, Parts};
+use super::split::{Order, OrderSplit, Parts};
 use super::{Client, DataError, Dataset, LARGEST_VALUES, Labels, Layout, Set};
 
 /// Labelled samples.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Pool {
     /// What to call them in a message: a file, mostly.
     pub name: String,
@@ -27,6 +27,12 @@ pub struct Pool {
     pub users: Vec<User>,
     /// What the values are.
     pub layout: Layout,
+    /// Names of the features without the constant, where the data have some; empty otherwise.
+    pub feature_names: Vec<String>,
+    /// Names of the classes, where the data have some; empty otherwise.
+    pub class_names: Vec<String>,
+    /// Remarks for whoever runs it, one line each.
+    pub warnings: Vec<String>,
 }
 
 /// Somebody whose samples are in the data.
@@ -45,7 +51,7 @@ pub enum SplitBy {
     Clients,
     /// A part of each class, before clients are made; so many samples of each class train, or 0 for a fraction.
     Classes(usize),
-    /// What is the test part in the files.
+    /// What is the test part in the files; of a table without one nothing is.
     Files,
 }
 
@@ -66,6 +72,8 @@ pub struct Cutting {
     pub partition: Partition,
     /// What trains and what tests.
     pub by: SplitBy,
+    /// In which order a client's own samples are cut.
+    pub order: Order,
     /// In which parts.
     pub split: OrderSplit,
     /// What a client is scored on.
@@ -86,12 +94,19 @@ impl Cutting {
     /// [`DataError`] with the numbers, where there are too few samples, classes or users.
     pub fn dataset(&self, pool: &Pool, seed: u64) -> Result<Dataset, DataError> {
         let wrong = |message: String| DataError::new(&pool.name, message);
-        let Labels::Classes(labels) = &pool.set.y else { return Err(wrong("no classes".to_owned())) };
+        // Samples with values are cut as samples of one class.
+        let alike = match &pool.set.y {
+            Labels::Classes(_) => Vec::new(),
+            Labels::Values { .. } => vec![0; pool.set.len()],
+            Labels::Absent(_) => return Err(wrong("no targets".to_owned())),
+        };
+        let classification = pool.set.is_classes();
+        let labels = if let Labels::Classes(labels) = &pool.set.y { labels } else { &alike };
         let parts = self.parts(pool, labels, seed).map_err(wrong)?;
         let mut dataset = Dataset {
             features: pool.features,
             outputs: pool.classes,
-            classification: true,
+            classification,
             clients: Vec::new(),
             truth: None,
             layout: pool.layout,
@@ -101,9 +116,16 @@ impl Cutting {
             let (clients, left_out) =
                 self.clients(pool, labels, &parts, self.partition, seed).map_err(wrong)?;
             dataset.left_out = left_out;
-            let names: Vec<String> = clients.iter().map(|(name, _)| name.clone()).collect();
-            dataset.clients = clients.into_iter().map(|(_, client)| client).collect();
-            return self.holdout.apply(dataset, &names, &pool.name, seed);
+            dataset.class_names.clone_from(&pool.class_names);
+            let (names, clients): (Vec<String>, Vec<Client>) = clients.into_iter().unzip();
+            dataset.clients = clients;
+            let mut dataset = self.holdout.apply(dataset, &names, &pool.name, seed)?;
+            if !self.natural() {
+                // Numbers are nobody's names.
+                dataset.client_names.clear();
+                dataset.newcomer_names.clear();
+            }
+            return Ok(dataset);
         }
         let held = |i: &usize| labels.get(*i).is_some_and(|label| self.holdout_classes.contains(label));
         let part = |later: bool| Parts {
@@ -127,11 +149,10 @@ impl Cutting {
         let (stays, comes) = (self.partition.resized(stay, 256), self.partition.resized(later, classes));
         let (first, then) = (self.numbers(pool.classes, false), self.numbers(pool.classes, true));
         dataset.outputs = first.len().max(then.len());
-        // Natural users are not among the partitions here, so nobody is left out.
-        for (_, client) in self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?.0 {
-            dataset.clients.push(renumbered(&client, &first));
-        }
-        let (newcomers, _) = self.clients(pool, labels, &part(true), comes, seed).map_err(wrong)?;
+        let (clients, left_out) = self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?;
+        dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &first)));
+        let (newcomers, more) = self.clients(pool, labels, &part(true), comes, seed).map_err(wrong)?;
+        dataset.left_out = left_out + more;
         for (index, (name, client)) in (all as u64..).zip(newcomers) {
             let client = self.holdout.labelled(client, &name, index, &pool.name, seed)?;
             dataset.newcomers.push(renumbered(&client, &then));
@@ -157,11 +178,19 @@ impl Cutting {
                 Err("split.by = \"files\": the data have no test part; allowed here: \"time\", \"classes\""
                     .to_owned())
             }
+            // Of each client's own part, in its order.
+            SplitBy::Files if self.natural() && self.order == Order::Time => {
+                Ok(Parts { train: train.to_vec(), test: test.to_vec() })
+            }
             SplitBy::Files => Ok(self.split.given(labels, train.to_vec(), test.to_vec(), seed)),
         }
     }
 
-    /// The clients that a partition makes of samples.
+    fn natural(&self) -> bool {
+        matches!(self.partition, Partition::Natural { .. })
+    }
+
+    /// The clients that a partition makes of samples, and how many have nothing to train on, or too little to be one.
     fn clients(
         &self,
         pool: &Pool,
@@ -198,9 +227,10 @@ impl Cutting {
         }
         .into_iter();
         let mut shared: BTreeMap<Vec<usize>, Arc<Set>> = BTreeMap::new();
-        let client = |(name, own): (String, Parts)| {
+        let client = |(number, (name, own)): (u64, (String, Parts))| {
             let own = match self.by {
-                SplitBy::Clients => self.split.shuffled(labels, &own.train, seed),
+                SplitBy::Clients => self.split.own(self.order, labels, &own.train, number, seed),
+                SplitBy::Files if natural && self.order == Order::Time => self.split.validate(own),
                 _ if natural => own,
                 _ => Parts { test: tests.next().unwrap_or_default(), ..own },
             };
@@ -210,7 +240,11 @@ impl Cutting {
             let whole = Client::new(Set::empty(true), Set::empty(true));
             (name, Client { train, test: Arc::clone(test), ..whole })
         };
-        Ok((owners.into_iter().map(client).collect(), left_out))
+        let mut clients: Vec<(String, Client)> = (0..).zip(owners).map(client).collect();
+        let all = clients.len();
+        clients.retain(|(_, client)| !client.train.is_empty());
+        let left_out = left_out + all - clients.len();
+        Ok((clients, left_out))
     }
 }
 

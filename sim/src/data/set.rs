@@ -3,7 +3,7 @@
 use fedspan_client::source::{Samples, Targets};
 
 /// Samples with targets, as a device holds them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Set {
     /// Row-major, m x d.
     pub x: Vec<f32>,
@@ -30,6 +30,12 @@ pub enum Labels {
     Classes(Vec<u8>),
     /// There are none: a zero a sample, which is what a device gets that asks.
     Absent(Vec<f32>),
+}
+
+impl Default for Labels {
+    fn default() -> Self {
+        Self::Absent(Vec::new())
+    }
 }
 
 impl Labels {
@@ -81,6 +87,13 @@ impl Set {
             Labels::Classes(classes) => classes.len(),
             Labels::Absent(zeros) => zeros.len(),
         }
+    }
+
+    /// Values of a sample; 0 where there is no sample.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        let values = self.wide.as_ref().map_or(self.x.len(), Vec::len);
+        values.checked_div(self.len()).unwrap_or(0)
     }
 
     /// None.

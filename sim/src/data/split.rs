@@ -2,7 +2,19 @@
 
 use fedspan_aggregator::random::{Purpose, stream};
 
-use super::{Client, Set};
+/// First number of the streams that samples are shuffled with where classes do not count; those of classes are below.
+const RANDOM: u64 = 10_000;
+
+/// The order in which each client's samples are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of the data, which is one in time.
+    Time,
+    /// At random.
+    Random,
+    /// At random, each class for itself.
+    Stratified,
+}
 
 /// A split of samples in their order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,12 +38,25 @@ pub struct Parts {
 }
 
 impl OrderSplit {
-    /// The first part trains, then `gap` samples are dropped, the rest tests.
+    /// Cuts the samples of client number `client`.
     #[must_use]
-    pub fn in_order(&self, set: &Set, d: usize) -> Client {
-        let all: Vec<usize> = (0..set.len()).collect();
-        let (train, test) = self.cut(&all);
-        Client::new(set.select(d, train), set.select(d, test))
+    pub fn own(&self, order: Order, labels: &[u8], own: &[usize], client: u64, seed: u64) -> Parts {
+        let parts = |all: &[usize]| {
+            let (train, test) = self.cut(all);
+            Parts { train: train.to_vec(), test: test.to_vec() }
+        };
+        match order {
+            Order::Time => parts(own),
+            Order::Random => parts(&stream(seed, Purpose::Partition, RANDOM + client).choose(own, own.len())),
+            Order::Stratified => self.shuffled(labels, own, seed),
+        }
+    }
+
+    /// Cuts what is validated off what trains, in its order; the test part is scored where nothing is.
+    #[must_use]
+    pub fn validate(&self, parts: Parts) -> Parts {
+        let (train, test) = self.validated(&parts.train, &parts.test);
+        Parts { train: train.to_vec(), test: test.to_vec() }
     }
 
     /// For samples without an order in time, such as images: each class of `own` samples is shuffled before it is

@@ -3,7 +3,6 @@
 
 pub mod windows;
 
-use std::io::Cursor;
 use std::sync::OnceLock;
 
 use fedspan_aggregator::random::{Purpose, stream};
@@ -147,8 +146,8 @@ impl Series {
 /// # Errors
 /// [`DataError`]; never, short of a broken build.
 pub fn recordings() -> Result<Vec<Series>, DataError> {
-    let mut archive = npz::open(Cursor::new(RECORDINGS), NAME)?;
-    let mut read = |key: &str| npz::required(&mut archive, NAME, key).map(|array| array.values);
+    let mut archive = npz::Archive::open(RECORDINGS, NAME)?;
+    let mut read = |key: &str| archive.required(key).map(|array| array.values);
     let samples = read("samples")?;
     let mut scale = [0.0; CHANNELS];
     for (place, value) in scale.iter_mut().zip(read("scale")?) {

@@ -11,7 +11,8 @@ mod samples;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security, Shape};
+use fedspan_aggregator::algorithm::ScaleSource;
+use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Said, Security, Shape};
 use fedspan_aggregator::server::{Server, Status, query};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
@@ -263,6 +264,8 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         security,
         absence: Duration::from_secs(30),
         shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
+        // The boards' firmware has none: it declines such a scenario.
+        scale: ScaleSource::None,
         model: model.clone(),
         algorithm: algorithm.clone(),
         rule: *rule,
@@ -283,6 +286,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             norm: 1e4,
             samples: *samples,
         },
+        said: Said::EVERYTHING,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the boards of a fleet learn from: each has the samples of one client of the scenario in its flash.
 
+use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_protocol::message::Numeric;
 
 use super::{EmulateError, Firmware, Plan};
@@ -26,6 +27,9 @@ impl<'a> Images<'a> {
         let shape = plan.core.firmware.shape();
         let unsuitable =
             |wanted| EmulateError::Scenario { name: scenario.name.clone(), core: plan.core.line, wanted };
+        if scenario.scale != ScaleSource::None {
+            return Err(unsuitable("do not scale their samples: leave out data.scale"));
+        }
         let wanted = match plan.core.firmware {
             Firmware::Watch => WATCH,
             Firmware::Table => TABLE,

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::{ClientScore, Scores, average};
 use crate::data::{Client, Dataset, Labels, Set};
-use crate::least_squares::{Cut, EXACT, Fit, Problem, ROUNDED, predict, solve};
+use crate::least_squares::{Cut, EXACT, Fit, Problem, ROUNDED, predict, solve, solve_left_out};
 
 /// Each client alone. Nobody is scored where there are no targets.
 #[must_use]
@@ -65,19 +65,35 @@ pub fn pooled_each(
 
 /// Least squares on a set.
 fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
-    let ridge = match head {
-        HeadSolve::LeastSquares { ridge } => f64::from(ridge),
-        _ => 0.0,
+    let (left_out, ridge) = match head {
+        HeadSolve::LeastSquares { ridge } => (false, ridge),
+        HeadSolve::LeaveOneOut { otherwise } => (can_leave_out(set), otherwise),
+        // Of networks, and of heads that take steps: no baseline is asked for them.
+        _ => (false, 0.0),
     };
     let y: Vec<f64> = targets(set, dataset.outputs);
-    solve(&Problem {
+    let problem = Problem {
         x: &features(set),
         y: &y,
         features: dataset.features,
         outputs: dataset.outputs,
-        ridge,
+        ridge: f64::from(ridge),
         roundoff: if set.wide.is_some() { EXACT } else { ROUNDED },
-    })
+    };
+    let fit = if left_out { solve_left_out(&problem) } else { None };
+    fit.unwrap_or_else(|| solve(&problem))
+}
+
+/// Whether a sample can be left out and told from the others: of classes, each that is present has two.
+fn can_leave_out(set: &Set) -> bool {
+    let Labels::Classes(classes) = &set.y else { return set.len() >= 2 };
+    let mut counts = [0usize; 256];
+    for class in classes {
+        if let Some(count) = counts.get_mut(usize::from(*class)) {
+            *count += 1;
+        }
+    }
+    set.len() >= 2 && !counts.contains(&1)
 }
 
 /// The features in f64.

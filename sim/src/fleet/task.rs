@@ -2,7 +2,7 @@
 
 use fedspan_client::session::Millis;
 use fedspan_client::source::{SampleSource, Targets};
-use fedspan_client::task::Usage;
+use fedspan_client::task::{Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
@@ -18,6 +18,19 @@ pub enum SimTask {
     Linear(Linear<HeapWorkspace, SimNoise>),
     /// A network.
     Network(SimNetwork),
+    /// One of these, whose samples are scaled.
+    Scaled(Box<Scaled<SimTask, Vec<f32>>>),
+}
+
+impl SimTask {
+    /// The model itself, which is about samples as it sees them.
+    #[must_use]
+    pub fn model(&self) -> &Self {
+        match self {
+            Self::Scaled(scaled) => scaled.task(),
+            own => own,
+        }
+    }
 }
 
 /// The same of either.
@@ -26,6 +39,7 @@ macro_rules! either {
         match $own {
             SimTask::Linear($task) => $does,
             SimTask::Network($task) => $does,
+            SimTask::Scaled($task) => $does,
         }
     };
 }

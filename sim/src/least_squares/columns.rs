@@ -119,7 +119,7 @@ impl Columns {
             let amplification = (size / left).sqrt();
             let most = (1.0 / (FEW_BITS * roundoff)).min(END_OF_F64);
             // Written so that a NaN is constant, too.
-            if !(amplification <= most) {
+            if amplification.is_nan() || amplification > most {
                 all.constant.push(j);
                 all.faint.push(j);
                 continue;

@@ -2,15 +2,17 @@
 //! baselines on features are solved so.
 //!
 //! Units and offsets of features change nothing that matters. The rank is decided after the part of a constant column has been
-//! taken out of all others, and each has been brought to norm 1 ([`columns`]). Directions whose singular value is then within
+//! taken out of all others, and each has been brought to norm 1 (`columns`). Directions whose singular value is then within
 //! the roundings of the numbers are left out; the norm that is least is that of `W` in the units of the features as they are
-//! given ([`rank`]). Loops are plain, so the bits are the same on every machine.
+//! given (`rank`). Loops are plain, so the bits are the same on every machine.
 
 mod cholesky;
 mod columns;
+mod leave_one_out;
 mod rank;
 
 use columns::Columns;
+pub use leave_one_out::solve_left_out;
 
 /// Unit roundoff of f32: of features that were rounded to it.
 pub const ROUNDED: f64 = f32::EPSILON as f64 / 2.0;

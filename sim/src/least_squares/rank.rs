@@ -117,7 +117,8 @@ fn orthogonalise(rows: &mut [Row]) {
                 let ab = dot(&a.values, &b.values);
                 let short = aa.min(bb).sqrt() <= least;
                 // A NaN is orthogonal to everything.
-                if short || !(ab.abs() > tolerance * aa.sqrt() * bb.sqrt()) {
+                let product = tolerance * aa.sqrt() * bb.sqrt();
+                if short || ab.is_nan() || product.is_nan() || ab.abs() <= product {
                     continue;
                 }
                 let cotangent = (bb - aa) / (2.0 * ab);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fedspan_aggregator::config::{StopSection, difference};
-use fedspan_aggregator::journal::{Line, Part};
+use fedspan_aggregator::config::{Fleet, Mismatch, StopSection};
+use fedspan_aggregator::journal::{Line, Part, Server};
 
 use super::{LiveError, campaign};
 use crate::run::recorded::{Replay, ReplayError};
@@ -60,17 +60,10 @@ pub fn again(scenario: &Scenario, lines: &[Line]) -> Result<Again, AgainError> {
     // A server knows of no other target, and clients that come later take no part in decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
     let scenario = Scenario { stop, ..scenario.clone() };
+    let scenario = as_served(scenario, replay.server())?;
     let mut job = Job::prepare(&scenario, scenario.seed)?;
     job.dataset.newcomers.clear();
-    let own = campaign(&scenario, &job.dataset, std::path::Path::new(""))?;
-    let (server, clients) = (replay.server(), job.dataset.clients.len());
-    let mut different = difference(&server.configuration, &own.fingerprint());
-    if server.expected != own.expected {
-        different += &format!("- devices.expected = {}\n+ devices.expected = {clients}\n", server.expected);
-    }
-    if !different.is_empty() {
-        return Err(AgainError::Other { name: scenario.name.clone(), difference: different });
-    }
+    let clients = job.dataset.clients.len();
     if let Some(device) = replay.devices().into_iter().rfind(|device| *device >= clients as u64) {
         return Err(AgainError::Device { device, last: clients - 1 });
     }
@@ -78,6 +71,30 @@ pub fn again(scenario: &Scenario, lines: &[Line]) -> Result<Again, AgainError> {
         Ok(outcome) => Ok(Again { replay, outcome: Some(outcome) }),
         Err(_) if replay.is_contradicted() => Ok(Again { replay, outcome: None }),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// The scenario under the settings with which the server's campaign began, where it does not say others.
+fn as_served(scenario: Scenario, server: &Server) -> Result<Scenario, AgainError> {
+    let dataset = scenario.dataset(scenario.seed).map_err(RunError::from)?;
+    let own = campaign(&scenario, &dataset, std::path::Path::new(""))?;
+    let (mut different, resumed) = match own.resumed(&server.configuration) {
+        Ok(resumed) => (String::new(), Some(resumed.fleet)),
+        Err(Mismatch::Differs(different)) => (different, None),
+        Err(Mismatch::Unreadable(problem)) => (format!("{problem}\n"), None),
+    };
+    if server.expected != own.expected && !different.contains("devices.expected") {
+        let (was, is) = (server.expected, own.expected);
+        different += &format!("- devices.expected = {was}\n+ devices.expected = {is}\n");
+    }
+    match resumed {
+        Some(fleet) if different.is_empty() => {
+            let Fleet { seed, model, algorithm, rule, participation, stop_change, limits, .. } = fleet;
+            let stop = StopSection { change: stop_change, ..scenario.stop };
+            let (norm, samples) = (limits.norm, limits.samples);
+            Ok(Scenario { seed, model, algorithm, rule, participation, stop, norm, samples, ..scenario })
+        }
+        _ => Err(AgainError::Other { name: scenario.name, difference: different }),
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Security};
+use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Said, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_protocol::message::RoundOpen;
 use getrandom::SysRng;
@@ -112,6 +112,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         security: Security::Plaintext,
         absence: Duration::from_secs(30),
         shape: dataset.sizes(),
+        scale: scenario.scale.clone(),
         model: scenario.model.clone(),
         algorithm: scenario.algorithm.clone(),
         rule: scenario.rule,
@@ -132,7 +133,19 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             norm: scenario.norm,
             samples: scenario.samples,
         },
+        said: said(scenario),
     })
+}
+
+/// Keys of a server's configuration that a scenario says.
+fn said(scenario: &Scenario) -> Said {
+    let mut said = scenario.said.clone();
+    // They are the data's.
+    ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| said.add(key));
+    if said.says("fleet.communication") {
+        said.add("participation.communication");
+    }
+    said
 }
 
 /// Runs it to the end of its campaign and gives the server's last status; `progress` hears one now and then. Whatever

@@ -69,12 +69,14 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 }
 
 /// What a run writes into its directory, besides `seed-S` directories of the same content.
-const WRITTEN: [&str; 11] = [
+const WRITTEN: [&str; 13] = [
     "summary.json",
     "rounds.jsonl",
     "clients.csv",
     "report.html",
     "model/representation.npy",
+    "model/scale.npy",
+    "model/scale.json",
     "model/layer-0.npy",
     "model/layer-1.npy",
     "model/layer-2.npy",
@@ -179,24 +181,39 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
     write_json(&directory.join("summary.json"), summary)
 }
 
-/// A line for each client, those that came after training at the end: its number from 0, when it came, and its figures.
-/// What does not apply is empty.
+/// A line for each client, those that came after training at the end: its number from 0, when it came, its figures, and its
+/// name. What does not apply is empty.
 fn clients(outcome: &Outcome) -> String {
-    let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse\n");
+    let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse,name\n");
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-    let all = outcome.clients.iter().map(|client| ("before", client));
-    let all = all.chain(outcome.newcomers.iter().map(|client| ("after", client)));
-    for (number, (came, client)) in all.enumerate() {
+    let all = outcome.clients.iter().zip(names(&outcome.named.clients)).map(|one| ("before", one));
+    let newcomers = outcome.newcomers.iter().zip(names(&outcome.named.newcomers));
+    let all = all.chain(newcomers.map(|one| ("after", one)));
+    for (number, (came, (client, name))) in all.enumerate() {
         let tuned = outcome.tuned.get(number).and_then(|tuned| tuned.accuracy);
         let figures = [client.accuracy, tuned, Some(client.loss), client.test_mse].map(cell);
-        text.push_str(&format!("{number},{came},{}\n", figures.join(",")));
+        text.push_str(&format!("{number},{came},{},{}\n", figures.join(","), quoted(name)));
     }
     text
 }
 
+/// The names there are, then empty ones.
+fn names(known: &[String]) -> impl Iterator<Item = &str> {
+    known.iter().map(String::as_str).chain(std::iter::repeat(""))
+}
+
+/// A cell as RFC 4180 has it.
+fn quoted(name: &str) -> String {
+    match name.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", name.replace('"', "\"\"")),
+        false => name.to_owned(),
+    }
+}
+
 /// `representation.npy` (d x k) and `heads.npy` ((clients, k), or (clients, k, outputs) where there are
 /// several), and of networks `layer-0.npy` and so on: the layers that travel, from the first of them, each (inputs + 1) x
-/// outputs. A model without a representation (local-only) has heads on all d features.
+/// outputs. `scale.npy` (2 x d) is what is subtracted from each feature and what the difference is multiplied by then, where
+/// the models are about scaled samples; `scale.json` is that of a table, with the names of its features. A model without a representation (local-only) has heads on all d features.
 fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
     if let Some(b) = &outcome.representation {
@@ -204,6 +221,15 @@ fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
         let values: Vec<f64> = b.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect();
         let shape = [b.nrows() as u64, b.ncols() as u64];
         npz::write(&path, &shape, &values).map_err(|error| failed(&path, error))?;
+    }
+    if let Some(scale) = &outcome.scale {
+        let path = directory.join("scale.npy");
+        let values: Vec<f64> =
+            scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
+        npz::write(&path, &[2, scale.shift().len() as u64], &values).map_err(|error| failed(&path, error))?;
+    }
+    if let Some(scale) = &outcome.named.scale {
+        write_json(&directory.join("scale.json"), scale)?;
     }
     for (number, layer) in outcome.layers.iter().enumerate() {
         let path = directory.join(format!("layer-{number}.npy"));

@@ -1,6 +1,6 @@
 //! `summary.json`: what a run comes to, and its spread over seeds. `RESULTS.md` lists the fields.
 
-use fedspan_aggregator::engine::Counters;
+use fedspan_aggregator::engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::evaluate::{Scores, average, worst_decile};
@@ -119,6 +119,9 @@ pub struct Summary {
     /// Users of the data who are no clients, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
+    /// Names of classes 0, 1, 2 and so on, where the data have some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
     /// The step size, where it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_size: Option<f64>,
@@ -160,6 +163,9 @@ pub struct Summary {
     /// The account of the devices' noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub privacy: Option<PrivacyFigures>,
+    /// The ridge that the clients have chosen for heads that are fitted on a few samples, and its scores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ridge: Option<ChosenRidge>,
     /// The machine.
     pub timing: Timing,
 }
@@ -195,6 +201,7 @@ impl Summary {
             clients,
             users_left_out: Some(outcome.left_out).filter(|users| *users > 0),
             step_size: outcome.step_size,
+            classes: outcome.named.classes.clone(),
             fits_cut: outcome.fits.clone(),
             warnings: outcome.warnings.clone(),
             rounds: outcome.rounds.last().map_or(0, |row| row.round),
@@ -228,6 +235,7 @@ impl Summary {
             rejected: outcome.counters.rejected(),
             counters: outcome.counters,
             privacy: outcome.privacy.clone(),
+            ridge: outcome.ridge.clone(),
             timing: Timing {
                 wall_s,
                 rounds_s: outcome.seconds,

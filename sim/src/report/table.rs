@@ -1,4 +1,4 @@
-//! Tables, as text and as HTML, and how numbers are shown in them.
+//! Tables, as text, Markdown and HTML, and how numbers are shown in them.
 
 use std::fmt::Write;
 
@@ -51,6 +51,23 @@ impl Table {
         out
     }
 
+    /// As a table of Markdown, the title above it and each note in a paragraph below.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut out = String::new();
+        if !self.title.is_empty() {
+            let _ = writeln!(out, "{}:\n", self.title);
+        }
+        let rule = vec!["---".to_owned(); self.columns.len()];
+        for row in [&self.columns, &rule].into_iter().chain(&self.rows) {
+            out.push_str(&markdown_row(row));
+        }
+        for note in &self.notes {
+            let _ = write!(out, "\n{}", wrap(note, 0, 108));
+        }
+        out
+    }
+
     /// As an HTML table with its notes.
     #[must_use]
     pub fn html(&self) -> String {
@@ -75,6 +92,20 @@ impl Table {
         }
         out
     }
+}
+
+/// A line of a table of Markdown.
+#[must_use]
+pub fn markdown_row(cells: &[String]) -> String {
+    let mut line = String::from("|");
+    for cell in cells {
+        if !cell.is_empty() {
+            let _ = write!(line, " {}", cell.replace('|', "\\|"));
+        }
+        line.push_str(" |");
+    }
+    line.push('\n');
+    line
 }
 
 /// Whether a column holds figures: they are set to the right.

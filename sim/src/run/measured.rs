@@ -214,7 +214,8 @@ fn energies(set: &Set, b: &Matrix, w: &Matrix) -> (f64, f64) {
     let (d, k) = b.shape();
     let mut answers = 0.0;
     for x in set.x.chunks_exact(d.max(1)) {
-        let z: Vec<f64> = (0..k).map(|j| x.iter().enumerate().map(|(i, x)| f64::from(*x) * b[(i, j)]).sum()).collect();
+        let z: Vec<f64> =
+            (0..k).map(|j| x.iter().enumerate().map(|(i, x)| f64::from(*x) * b[(i, j)]).sum()).collect();
         answers += (0..w.ncols()).map(|o| (0..k).map(|j| z[j] * w[(j, o)]).sum::<f64>().powi(2)).sum::<f64>();
     }
     let targets = match &set.y {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
+use fedspan_aggregator::algorithm::scale::{FeatureSums, Scale, ScaleSource};
 use fedspan_aggregator::config::{AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
@@ -15,11 +16,11 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::drowned::drowned;
 use super::fits::Fits;
-use super::recorded::Replay;
 use super::measured;
+use super::recorded::Replay;
 use super::simulation::{Simulation, TICKS, ticks};
 use super::times::{Dropouts, Times};
-use super::{Outcome, RoundRow, RunError, Unwatched, Watcher};
+use super::{Named, Outcome, RoundRow, RunError, Unwatched, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
@@ -126,11 +127,12 @@ impl<'a> Job<'a> {
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         let mut outcome = match self.scenario.is_federated() {
             true => self.simulation()?.wanting(self.wanted).run(watcher)?,
-            false => baseline(&self.scenario, &self.dataset)?,
+            false => baseline(&self.scenario, &self.dataset, self.seed)?,
         };
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
         }
+        outcome.named = Named::of(&self.dataset);
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
         Ok(outcome)
@@ -267,6 +269,26 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         seed,
         given,
     )
+    .with_scale(&scenario.scale, dataset.features)
+}
+
+/// The scale that a campaign of everybody would find, for what has no rounds: from the same sums of the same devices.
+fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Scale>, RunError> {
+    let ScaleSource::Fleet = scenario.scale else { return Ok(None) };
+    let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
+    let mut moments = Vec::new();
+    let half = dataset.features.div_ceil(2).max(1);
+    for first in (0..dataset.features).step_by(half) {
+        let mut sums = FeatureSums::new(half.min(dataset.features - first));
+        for client in &dataset.clients {
+            let sent = build.feature_sums(client, first..(first + half).min(dataset.features))?;
+            if let Some((samples, sent)) = sent {
+                sums.absorb(samples, &sent);
+            }
+        }
+        moments.extend(sums.moments().into_iter().flatten());
+    }
+    Ok((moments.len() == dataset.features).then(|| Scale::standard(&moments)))
 }
 
 /// The starting representation where the file names one.
@@ -305,9 +327,13 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     truth * cosine + basis.columns(k, k) * sine
 }
 
-fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError> {
+fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
     let began = Instant::now();
-    let head = scenario.algorithm.final_head;
+    let scale = fleet_scale(scenario, dataset, seed)?;
+    let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
+    let dataset = scaled.as_ref().unwrap_or(dataset);
+    let algorithm = &scenario.algorithm;
+    let (head, ridge) = evaluate::ridge::chosen(dataset, algorithm.final_head, algorithm.ridge_labels);
     let (scores, clients, newcomers, fits) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
             let (scores, cut) = evaluate::pooled_each(dataset, &[], 0, &dataset.clients, head);
@@ -335,6 +361,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
     };
     let fits: Vec<Cut> = fits;
     let outcome = Outcome {
+        named: Named::default(),
         rounds: vec![RoundRow {
             round: 0,
             stage: 0,
@@ -358,8 +385,10 @@ fn baseline(scenario: &Scenario, dataset: &Dataset) -> Result<Outcome, RunError>
         warnings: Vec::new(),
         step_size: None,
         outputs: dataset.outputs,
+        ridge,
         representation: None,
         layers: Vec::new(),
+        scale,
         counters: Counters::default(),
         privacy: None,
         updates: 0,

@@ -40,6 +40,8 @@ const BARREN_MAX: u32 = 3;
 pub struct Simulation<'a> {
     scenario: &'a Scenario,
     dataset: &'a Dataset,
+    /// The same under the campaign's scale, once that is known.
+    scaled: Option<Dataset>,
     shape: Shape,
     engine: Engine,
     devices: Devices,
@@ -85,6 +87,7 @@ impl<'a> Simulation<'a> {
         Ok(Self {
             scenario,
             dataset,
+            scaled: None,
             shape,
             engine,
             devices: Devices::new(build, seed, gate),

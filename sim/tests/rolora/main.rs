@@ -288,8 +288,8 @@ fn what_an_adapter_cannot_be_is_refused() {
         Scenario::parse("rolora", Scenario::built_in("rolora").unwrap(), &changes).unwrap_err().to_string()
     };
     let cases: [(&[&str], &[&str]); 10] = [
-        (&["algorithm.name=fedrep"], &["algorithm.name", "\"rolora\", \"ffa-lora\""]),
-        (&["algorithm.name=lora"], &["algorithm.name", "\"rolora\", \"ffa-lora\""]),
+        (&["algorithm.name=fedrep"], &["algorithm.name", "\"fedrep\" needs a linear model"]),
+        (&["algorithm.name=lora"], &["algorithm.name", "\"lora\" needs an adapter"]),
         (&["model.kind=linear", "model.k=1"], &["unknown key", "rank"]),
         (&["model.k=1"], &["model.k", "unknown key"]),
         (&["model.rank=21"], &["model.rank", "1 to 20"]),

@@ -145,7 +145,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     }
     for config in [
         r#"{"peft_type":"LORA","r":8,"lora_alpha":16,"target_modules":["q","v"],"modules_to_save":null}"#,
-        r#"{"peft_type":"LORA","r":1,"lora_alpha":0.5,"use_rslora":true,"rank_pattern":{"a":[2]},"alpha_pattern":{"b":1}}"#,
+        r#"{"peft_type":"LORA","r":1,"lora_alpha":0.5,"use_rslora":true,"rank_pattern":{"a":2,"[ab]|c":3},"alpha_pattern":{"b":1}}"#,
         r#"{"r":4,"lora_alpha":1e3,"peft_type":"LORA","target_modules":".*","bias":"none","use_dora":false}"#,
     ] {
         seeds.push([&[2, 0], config.as_bytes()].concat());

@@ -4,8 +4,9 @@
 use fedspan_sim::data::cifar::{self, Kind};
 use fedspan_sim::data::idx::Idx;
 use fedspan_sim::data::leaf::{self, json, words::Vectors};
-use fedspan_sim::data::table::{self, Columns};
-use fedspan_sim::data::{DataError, Dataset, Labels, Set, npz};
+use fedspan_sim::data::npz::{self, Arrays};
+use fedspan_sim::data::table::{self, Coded, Columns, Table, Target};
+use fedspan_sim::data::{DataError, Labels, Set};
 
 use crate::{Random, Work};
 
@@ -85,32 +86,45 @@ fn tweets(vectors: &[u8], text: &[u8]) -> Result<(), DataError> {
 fn rows(bytes: &[u8]) -> Result<(), DataError> {
     let classification = bytes.len() % 2 == 1;
     let columns = Columns {
-        client: "who".to_owned(),
+        client: Some("who".to_owned()),
         target: "y".to_owned(),
         features: vec!["a".to_owned(), "b".to_owned()],
         classification,
+        delimiter: None,
+        decimal: None,
+        not_missing: Vec::new(),
     };
-    let (dataset, names) = table::parse(bytes, "a table", &columns)?;
-    assert_eq!(names.len(), dataset.clients.len());
-    everyone(&dataset, bytes.len());
+    let table = table::parse(bytes, "a table", &columns)?;
+    // Gzip is read as well.
+    is_whole(&table, DEFLATE * bytes.len());
     Ok(())
 }
 
 fn archive(bytes: &[u8]) -> Result<(), DataError> {
-    let dataset = npz::dataset(bytes, "an archive", bytes.len() % 2 == 1);
-    // That of arrays is no name of a file.
-    let dataset = dataset.map_err(|error| DataError::new("a file", error.message))?;
-    everyone(&dataset, DEFLATE * bytes.len());
+    let arrays = Arrays { classification: bytes.len() % 2 == 1, ..Arrays::default() };
+    let (table, _) = npz::table(bytes, "a file", &arrays)?;
+    is_whole(&table, DEFLATE * bytes.len());
     Ok(())
 }
 
-fn everyone(dataset: &Dataset, length: usize) {
-    for client in &dataset.clients {
-        for set in [&client.train, &client.test] {
-            holds(set, dataset.features, dataset.outputs);
-            assert!(set.x.len() <= 2 * length + FEW);
-        }
+/// As many rows of features as targets, everything finite, every name somebody's; and what becomes samples of it.
+fn is_whole(table: &Table, length: usize) {
+    let rows = table.rows();
+    assert_eq!(table.x.len(), rows * table.features.len());
+    assert!(table.x.iter().all(|value| value.is_finite()));
+    assert!(table.x.len() <= 2 * length + FEW);
+    let coded = |coded: &Coded| {
+        assert_eq!(coded.of.len(), rows);
+        assert!(coded.of.iter().all(|code| (*code as usize) < coded.names.len()));
+    };
+    match &table.target {
+        Target::Values(values) => assert!(values.iter().all(|value| value.is_finite())),
+        Target::Classes(classes) => coded(classes),
     }
+    table.clients.iter().for_each(coded);
+    let pool = table.clone().pool(true);
+    let wide = pool.set.wide.as_ref().map_or(0, Vec::len);
+    assert_eq!(wide, rows * (table.features.len() + 1));
 }
 
 /// Rows are whole, numbers are finite, labels are below the number of classes.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 use fedspan_aggregator::adapter::{
-    AdapterError, Averaged, Changed, Checked, Inputs, Job, Output, Round, average, check,
+    AdapterError, Averaged, Changed, Checked, Inputs, Job, Output, Round, SAMPLES_MAX, average, check,
 };
 
 /// Before progress is shown, and between two lines of it that are not on a terminal.
@@ -38,6 +38,9 @@ pub enum FilesCommand {
         /// there is replaced once everything is written.
         #[arg(short, long, value_name = "NEXT")]
         output: PathBuf,
+        /// A few lines, or one line of JSON, which has everything.
+        #[arg(long, value_enum, default_value_t = Format::Human)]
+        format: Format,
     },
     /// Print what each client changed, which round that fits, and what plain averaging would have lost.
     #[command(after_help = "Example: fedspan-aggregator adapter check --base round-4 round-5/client-*")]
@@ -72,7 +75,7 @@ pub enum Trained {
     Up,
 }
 
-/// How `check` prints.
+/// Forms of what is printed.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -91,7 +94,7 @@ pub struct Files {
     #[arg(required = true, value_name = "CLIENT")]
     clients: Vec<PathBuf>,
     /// Samples that each client has trained with, in their order: how much it counts. Without them all count the same.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = samples)]
     samples: Option<Vec<u64>>,
 }
 
@@ -101,13 +104,22 @@ impl Files {
     }
 }
 
+/// Lines on standard error, where they are not in the way of what is printed.
+fn warn(warnings: &[String]) {
+    let mut error = std::io::stderr().lock();
+    for warning in warnings {
+        // Nobody has to read this.
+        drop(writeln!(error, "warning: {warning}"));
+    }
+}
+
 /// Runs a command, and says what was done, or why not.
 ///
 /// # Errors
 /// What stood in the way.
 pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<String, AdapterError> {
     match command {
-        FilesCommand::Average { what, files, output } => {
+        FilesCommand::Average { what, files, output, format } => {
             let round = match what.round {
                 Some(Trained::Down) => Round::Down,
                 Some(Trained::Up) => Round::Up,
@@ -115,12 +127,24 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
             };
             let progress = Progress::new("averaging", interrupted);
             let inputs = files.open()?;
+            warn(inputs.warnings());
             let output = Output::named(output);
             let name = output.file().display().to_string();
             let job = Job { round, output, threads: threads() };
             let done = average(&inputs, job, &|read, of| progress.show(read, of));
             progress.clear();
-            Ok(averaged(&name, round, &done?))
+            let done = done?;
+            Ok(match format {
+                Format::Human => averaged(&name, round, &done),
+                Format::Json => {
+                    let (round, warnings) = (round.name(), inputs.warnings());
+                    let about = serde_json::json!({
+                        "file": name, "round": round, "clients": done.clients, "averaged": done.averaged,
+                        "kept": done.kept, "largest": done.largest, "bytes": done.bytes, "warnings": warnings,
+                    });
+                    about.to_string() + "\n"
+                }
+            })
         }
         FilesCommand::Check { files, tensors, format } => {
             let progress = Progress::new("checking", interrupted);
@@ -128,6 +152,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
             let done = check(&inputs, &|read, of| progress.show(read, of));
             progress.clear();
             let checked = done?;
+            warn(&checked.warnings);
             Ok(match format {
                 Format::Human => table(&checked, *tensors),
                 Format::Json => serde_json::json!(checked).to_string() + "\n",
@@ -141,14 +166,34 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
 }
 
+/// A line of the whole, a line of every client and its weight, and one of every tensor that is no mean.
 fn averaged(name: &str, round: Round, done: &Averaged) -> String {
-    let Averaged { clients, tensors: [mean, kept], bytes } = done;
-    let plural = if *clients == 1 { "client" } else { "clients" };
+    let Averaged { clients, averaged, kept, largest, bytes } = done;
+    let count = clients.len();
+    let plural = if count == 1 { "client" } else { "clients" };
     let round = match round {
         Round::Plain => "plain averaging".to_owned(),
         other => format!("{} round", other.name()),
     };
-    format!("{name}: {round} of {clients} {plural}, {mean} tensors averaged, {kept} kept, {bytes} bytes\n")
+    let counters = match largest.len() {
+        0 => String::new(),
+        more => format!(", {more} the largest"),
+    };
+    let mut text = format!(
+        "{name}: {round} of {count} {plural}, {averaged} tensors averaged, {kept} kept{counters}, {bytes} bytes\n"
+    );
+    for client in clients {
+        let samples = match client.samples {
+            Some(1) => " (1 sample)".to_owned(),
+            Some(samples) => format!(" ({samples} samples)"),
+            None => String::new(),
+        };
+        text += &format!("  weight {:.6}{samples} {}\n", client.weight, client.file);
+    }
+    for tensor in largest {
+        text += &format!("  integers differ, the largest of each is taken: {}\n", tensor.escape_debug());
+    }
+    text
 }
 
 /// Progress on standard error: a line that changes on a terminal, a few lines elsewhere; nothing for short work.
@@ -213,9 +258,11 @@ fn table(checked: &Checked, tensors: bool) -> String {
         }
     }
     text += "Norms of changes, in brackets over that of the base's.\n";
+    for client in checked.weights.iter().filter(|client| client.samples.is_some()) {
+        text += &format!("Weight {:.6} for {}\n", client.weight, client.file);
+    }
     let Some(interference) = checked.interference else {
-        return text
-            + "The interference of plain averaging is not computed: too many clients for this rank.\n";
+        return text + "The interference of plain averaging is not computed.\n";
     };
     text += &format!("Plain averaging would lose {interference:.3e} of the mean of products (interference)");
     let greatest = checked.targets.iter().max_by(|a, b| a.interference.total_cmp(&b.interference));
@@ -224,14 +271,26 @@ fn table(checked: &Checked, tensors: bool) -> String {
         None => ".\n".to_owned(),
     };
     for target in checked.targets.iter().filter(|_| tensors) {
-        text += &format!("  {:.3e} {}\n", target.interference, target.module.escape_debug());
+        let experts = match target.experts {
+            1 => String::new(),
+            experts => format!(" ({experts} experts)"),
+        };
+        text += &format!("  {:.3e} {}{experts}\n", target.interference, target.module.escape_debug());
     }
     text
+}
+
+/// A number of samples as text, with the bounds of [`Inputs::open`].
+fn samples(text: &str) -> Result<u64, String> {
+    let number = text.trim().parse().ok().filter(|samples| *samples <= u64::from(SAMPLES_MAX));
+    number.ok_or_else(|| format!("found {text:?}, allowed: a whole number from 0 to {SAMPLES_MAX}"))
 }
 
 fn change(changed: &Changed) -> String {
     match changed.relative() {
         _ if !changed.differs => "same".to_owned(),
+        // Counters and booleans have no norm.
+        _ if changed.change == 0.0 => "differs".to_owned(),
         relative if relative.is_finite() => format!("{:.3e} ({relative:.2e})", changed.change),
         _ => format!("{:.3e} (from 0)", changed.change),
     }

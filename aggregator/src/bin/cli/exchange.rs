@@ -4,6 +4,7 @@ use std::future::Future;
 use std::path::PathBuf;
 
 use clap::Args;
+use fedspan_aggregator::config::read_file;
 use fedspan_aggregator::exchange::{Ended, Exchange, Settings};
 
 use super::adapter::threads;
@@ -40,8 +41,7 @@ pub async fn serve(
     say: impl Fn(&str),
 ) -> Result<(), Stop> {
     let name = options.config.display().to_string();
-    let text =
-        std::fs::read_to_string(&options.config).map_err(|error| Stop::Wrong(format!("{name}: {error}")))?;
+    let text = read_file(&options.config).map_err(|problem| Stop::Wrong(problem.to_string()))?;
     let settings = Settings::parse(&name, &text, &options.changes)
         .map_err(|problem| Stop::Wrong(problem.to_string()))?;
     let (method, rounds, clients) =

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::privacy::shown;
 use fedspan_aggregator::privacy::units::{epsilon_of, provisioned};
 use fedspan_aggregator::privacy::{Delta, Epsilon, Releases};
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -103,9 +104,9 @@ impl NoiseOptions {
     fn suits(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
         if let Some(minimum) = fleet.privacy.filter(|minimum| noise.budget > minimum.budget()) {
             let (asked, delta) = (minimum.epsilon.get(), minimum.delta.get());
-            let found = epsilon_of(noise.budget, minimum.delta);
+            let found = shown(epsilon_of(noise.budget, minimum.delta));
             return Err(format!(
-                "that is epsilon {found:.4} at delta {delta}; [privacy] asks for {asked} at most"
+                "that is epsilon {found} at delta {delta}; [privacy] asks for {asked} at most"
             ));
         }
         let slot = Duration::from_millis(noise.slot.into());

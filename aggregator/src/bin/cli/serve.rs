@@ -58,6 +58,7 @@ fn goes_on(checkpoint: &Checkpoint, rounds: u32) -> String {
         Phase::Train(done) if checkpoint.ends_training() => {
             format!("going on after round {done} of {rounds}: heads are fitted")
         }
+        Phase::RidgeScores => format!("going on after round {rounds} of {rounds}: heads are fitted"),
         Phase::Train(done) => format!("going on with round {} of {rounds}", done.saturating_add(1)),
         _ => format!("going on with the start, before round 1 of {rounds}"),
     }

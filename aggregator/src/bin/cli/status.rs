@@ -73,6 +73,7 @@ fn offline(stored: &Stored, answers: u64) -> String {
     let (start, round) = match checkpoint.done {
         Phase::Start(number) => (number, 0),
         Phase::Train(number) => (0, number),
+        Phase::RidgeScores => (0, checkpoint.rounds),
         _ => (0, 0),
     };
     serde_json::json!({

@@ -6,6 +6,7 @@ mod http;
 mod refusals;
 mod restart;
 mod rounds;
+mod weights;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -89,7 +89,7 @@ fn requests_out_of_place() {
         ("GET", "/round/1/../../lock", 404, "not-found"),
         ("GET", "/adapter/adapter_config.json", 404, "not-found"),
         ("PUT", "/round/1/adapter_model.safetensors", 400, "bad-request"),
-        ("PUT", "/round/1/adapter_model.safetensors?samples=0", 400, "bad-request"),
+        ("PUT", "/round/1/adapter_model.safetensors?samples=536870912", 400, "bad-request"),
         ("PUT", "/round/1/adapter_model.safetensors?samples=1&samples=2", 400, "bad-request"),
         ("PUT", "/round/..%2f1/adapter_model.safetensors?samples=1", 404, "not-found"),
         ("POST", model, 405, "method-not-allowed"),

@@ -1,17 +1,17 @@
 //! What one FedRep update costs on this core: one line of JSON for each of two problems:
-//! in f32 one for each way to the head.
+//! in f32 one for each way to the head, and a third with the ridge of least leave-one-out error.
 //!
 //! `instructions` is the update itself, from samples in flash to head and gradient factors; `verify` the check
 //! of a received representation, `emit` the dense gradient that is sent. Counts need `-icount shift=0`, with
 //! which they are the same in every run. `stack` is what the update takes beyond its caller.
 //!
-//! With the words `problem=well` (or `ill`) and `times=N` the update runs N times and nothing is measured: two logs of
+//! With the words `problem=well` (or `ill`, or `left`) and `times=N` the update runs N times and nothing is measured: two logs of
 //! what has been executed, once and twice, differ by one update.
 
 use core::hint::black_box;
 
 use fedspan_client::{Linear, Memory, Task};
-use fedspan_protocol::message::DeclineReason;
+use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric};
 use semihosting::println;
 
 use crate::board::{Board, Meter};
@@ -19,12 +19,18 @@ use crate::fault;
 use crate::problem::Problem;
 use crate::shape::{D, K, M, REPEATS};
 use crate::stack;
-use crate::update::{Counted, ROUND, open, outcome};
+use crate::update::{Counted, EXACT, LEFT_OUT, ROUND, open, outcome};
 
 static WELL: Problem<D, M> = Problem::well_conditioned();
 static ILL: Problem<D, M> = Problem::ill_conditioned();
 
-/// Measures both ways and prints them.
+/// A problem, and the head that is asked for.
+type Asked = (&'static Problem<D, M>, HeadSolve);
+
+/// In fixed point the last one is no other than the first.
+const ALL: [Asked; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, LEFT_OUT)];
+
+/// Measures all ways and prints them.
 ///
 /// # Errors
 /// The reason for which the client declined the round.
@@ -33,25 +39,28 @@ pub fn update<B: Board + Meter, A: Memory>(
     client: &mut Linear<A>,
     upload: &mut [f32; D * K],
 ) -> Result<(), DeclineReason> {
-    if let Some((problem, times)) = asked() {
-        open(client)?;
-        let mut source = Counted::new(problem);
+    if let Some(((problem, head), times)) = asked() {
+        open(client, head)?;
+        let mut source = Counted::new(problem, head);
         return (0..times).try_for_each(|_| client.run(ROUND, &mut source).map(drop));
     }
-    for problem in [&WELL, &ILL] {
-        one(board, client, upload, problem)?;
+    let count = if client.capabilities().numeric == Numeric::F32 { 3 } else { 2 };
+    for asked in ALL.into_iter().take(count) {
+        one(board, client, upload, asked)?;
     }
     Ok(())
 }
 
 /// Which problem to run how often, if the command line says so.
-fn asked() -> Option<(&'static Problem<D, M>, u32)> {
-    let problem = word("problem", |problem| match problem {
-        "well" => Some(&WELL),
-        "ill" => Some(&ILL),
+fn asked() -> Option<(Asked, u32)> {
+    let [well, ill, left] = ALL;
+    let asked = word("problem", |problem| match problem {
+        "well" => Some(well),
+        "ill" => Some(ill),
+        "left" => Some(left),
         _ => None,
     })?;
-    Some((problem, times()?))
+    Some((asked, times()?))
 }
 
 /// What `read` makes of a word of the command line.
@@ -70,10 +79,10 @@ fn one<B: Board + Meter, A: Memory>(
     board: &B,
     client: &mut Linear<A>,
     upload: &mut [f32; D * K],
-    problem: &Problem<D, M>,
+    (problem, head): Asked,
 ) -> Result<(), DeclineReason> {
-    open(client)?;
-    let mut source = Counted::new(problem);
+    open(client, head)?;
+    let mut source = Counted::new(problem, head);
     let mut ended = Ok(());
     let stack = stack::peak(B::stack_limit(), &mut || ended = client.run(ROUND, &mut source).map(drop));
     ended?;

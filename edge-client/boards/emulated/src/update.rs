@@ -19,7 +19,7 @@ pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 /// What came out of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// How the head was found: `normal`, or `triangular`. In 16-bit fixed point, where there is one way only,
+    /// How the head was found: `normal`, `triangular`, or `left-out` with the ridge of least leave-one-out error. In 16-bit fixed point, where there is one way only,
     /// what the samples are like: `i16` or `i16-ill`.
     pub path: &'static str,
     /// CRC-32C of the representation.
@@ -30,20 +30,27 @@ pub struct Outcome {
     pub head: u32,
 }
 
-/// A problem's samples, with their passes counted: two is the way of the normal equations, three the other.
+/// The exact head.
+pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+
+/// The head with the ridge of least leave-one-out error.
+pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { otherwise: 0.0 };
+
+/// A problem's samples, with their passes counted: two is the way of the normal equations, three the other ones.
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
     samples: Recording<'a>,
+    head: HeadSolve,
     ill: bool,
     passes: u32,
 }
 
 impl<'a> Counted<'a> {
-    /// The samples of a problem.
+    /// The samples of a problem, for such a head.
     #[must_use]
-    pub fn new<const D: usize, const M: usize>(problem: &'a Problem<D, M>) -> Self {
+    pub fn new<const D: usize, const M: usize>(problem: &'a Problem<D, M>, head: HeadSolve) -> Self {
         let samples = Recording::regression(problem.x.as_flattened(), &problem.y, D, 1);
-        Self { samples, ill: problem.ill, passes: 0 }
+        Self { samples, head, ill: problem.ill, passes: 0 }
     }
 
     /// Which way the head was found, after one update.
@@ -51,6 +58,7 @@ impl<'a> Counted<'a> {
     pub fn path(&self, numeric: Numeric) -> &'static str {
         match (numeric, self.passes) {
             (Numeric::F32, 2) => "normal",
+            (Numeric::F32, 3) if self.head == LEFT_OUT => "left-out",
             (Numeric::F32, 3) => "triangular",
             (Numeric::I16, 2) if self.ill => "i16-ill",
             (Numeric::I16, 2) => "i16",
@@ -70,16 +78,15 @@ impl SampleSource for Counted<'_> {
     }
 }
 
-/// Opens the round and receives its representation.
+/// Opens the round with such a head and receives its representation.
 ///
 /// # Errors
 /// The reason for which the client declines.
-pub fn open<M: Memory>(client: &mut Linear<M>) -> Result<(), DeclineReason> {
+pub fn open<M: Memory>(client: &mut Linear<M>, head: HeadSolve) -> Result<(), DeclineReason> {
     let shape = client.shape();
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let (d, k) = (side(shape.features), side(shape.width));
     let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, d, k);
-    let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let task = Wire::FedRep { step_size: 0.1, head, upload: Upload::Gradient, encoding: Encoding::F32 };
     client.open(&RoundOpen { id: ROUND, task, tensors: Descriptors::from_iter([tensor]) })?;
     let b = client.tensor_mut(0).ok_or(DeclineReason::Tensors)?;

@@ -4,15 +4,17 @@
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::{Linear, Memory, Task, Workspace};
 use fedspan_emulated::problem::Problem;
-use fedspan_emulated::update::{Counted, Outcome, ROUND, open, outcome};
+use fedspan_emulated::update::{Counted, EXACT, LEFT_OUT, Outcome, ROUND, open, outcome};
+use fedspan_protocol::message::HeadSolve;
 
 fn update<const D: usize, const K: usize, const M: usize>(
     memory: impl Memory,
     problem: &Problem<D, M>,
+    head: HeadSolve,
 ) -> Outcome {
     let mut client = Linear::new(memory);
-    open(&mut client).unwrap();
-    let mut source = Counted::new(problem);
+    open(&mut client, head).unwrap();
+    let mut source = Counted::new(problem, head);
     client.run(ROUND, &mut source).unwrap();
     let outcome = outcome(&client, &source, &mut vec![0.0; D * K]);
     println!("\"d\":{D},\"k\":{K},\"m\":{M},{outcome}");
@@ -21,11 +23,12 @@ fn update<const D: usize, const K: usize, const M: usize>(
 
 fn both_ways<const D: usize, const K: usize, const M: usize>() {
     let float = || Workspace::<D, K>::new();
-    assert_eq!(update::<D, K, M>(float(), &Problem::well_conditioned()).path, "normal");
-    assert_eq!(update::<D, K, M>(float(), &Problem::ill_conditioned()).path, "triangular");
+    assert_eq!(update::<D, K, M>(float(), &Problem::well_conditioned(), EXACT).path, "normal");
+    assert_eq!(update::<D, K, M>(float(), &Problem::ill_conditioned(), EXACT).path, "triangular");
+    assert_eq!(update::<D, K, M>(float(), &Problem::well_conditioned(), LEFT_OUT).path, "left-out");
     let fixed = || FixedWorkspace::<D, K>::new();
-    assert_eq!(update::<D, K, M>(fixed(), &Problem::well_conditioned()).path, "i16");
-    assert_eq!(update::<D, K, M>(fixed(), &Problem::ill_conditioned()).path, "i16-ill");
+    assert_eq!(update::<D, K, M>(fixed(), &Problem::well_conditioned(), EXACT).path, "i16");
+    assert_eq!(update::<D, K, M>(fixed(), &Problem::ill_conditioned(), EXACT).path, "i16-ill");
 }
 
 #[test]

@@ -14,19 +14,24 @@ use super::super::vector::{from, from_mut, subtract};
 pub const CUT: f32 = 1.0 / 1024.0;
 
 /// Solves `Z^T Z W = Z^T Y` for the `W` of least norm. `gram` is k x k, its upper triangle, with zeros below;
-/// `rhs` (k x c) becomes `W`; `scratch` holds k values. What cannot be represented becomes zero.
+/// `rhs` (k x c) becomes `W`; `scratch` holds k values. Returns the numerical rank. What cannot be represented becomes
+/// zero.
+///
+/// The integers of a projection share one scale, so their error is a fraction of the largest: units of columns matter
+/// here, and a column that is shorter than the longest by more than [`CUT`] is cut and missing from the rank.
 #[inline(never)]
-pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) {
+pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
     let k = scratch.len();
-    let Some(c) = rhs.len().checked_div(k) else { return };
-    if factorise(gram, rhs, k, c) {
-        substitute(gram, rhs, k, c);
-    } else {
-        minimum_norm(gram, rhs, scratch, CUT);
+    let Some(c) = rhs.len().checked_div(k) else { return 0 };
+    if !factorise(gram, rhs, k, c) {
+        return minimum_norm(gram, rhs, scratch, CUT);
     }
+    substitute(gram, rhs, k, c);
     if rhs.iter().any(|w| !w.is_finite()) {
         rhs.fill(0.0);
+        return 0;
     }
+    k
 }
 
 /// `Z^T Z = R^T R` in place, and `rhs` becomes `R^-T Z^T Y`. A row whose pivot is not above the cut becomes

@@ -9,6 +9,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use crate::memory::Shape;
 #[cfg(feature = "power")]
 use crate::task::power;
+use crate::task::ridge_scores;
 #[cfg(feature = "reveal-moments")]
 use crate::task::start;
 
@@ -34,6 +35,11 @@ pub(super) fn capabilities(
     if open {
         tasks |= Wire::PowerStart.bit();
         roles |= Role::Subspace.bit();
+    }
+    // One output is no choice between classes.
+    if open && shape.outputs > 1 {
+        tasks |= ridge_scores_bit();
+        roles |= Role::RidgeScores.bit();
     }
     // What is everyone's has no form in fixed point.
     let shared_head = cfg!(feature = "shared-head") && open && numeric == Numeric::F32;
@@ -84,7 +90,7 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
     let (d, k, c) = (side(shape.features)?, side(shape.width)?, side(shape.outputs)?);
     let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
     Ok(match *task {
-        Wire::FedRep { .. } | Wire::FitHead { .. } => {
+        Wire::FedRep { .. } | Wire::FitHead { .. } | Wire::RidgeScores { .. } => {
             Descriptors::from_iter([of(Role::Representation, d, k)])
         }
         #[cfg(feature = "shared-head")]
@@ -146,6 +152,10 @@ pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
             let cols = elements.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
             return Descriptors::from_iter([TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, cols)]);
         }
+        Wire::RidgeScores { count, .. } => {
+            let scores = TensorDescriptor::inline(Role::RidgeScores, Encoding::F32, 1, count.into());
+            return Descriptors::from_iter([scores]);
+        }
         Wire::PowerStart => {}
         #[cfg(feature = "power")]
         Wire::FedPower { upload, encoding, .. } => {
@@ -184,6 +194,11 @@ fn fedrep_bit() -> u16 {
     Wire::FedRep { step_size: 0.0, head, upload: Upload::Gradient, encoding: Encoding::F32 }.bit()
 }
 
+/// The bit of scoring ridges, whatever its grid.
+fn ridge_scores_bit() -> u16 {
+    Wire::RidgeScores { labels_per_class: 1, first: 0.0, factor: 0.0, count: 1 }.bit()
+}
+
 /// The bit of FedPower, whatever its parameters.
 fn fed_power_bit() -> u16 {
     let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
@@ -191,7 +206,10 @@ fn fed_power_bit() -> u16 {
 }
 
 /// Whether the parameters of a task are in range.
-pub(super) fn valid_parameters(task: &Wire) -> bool {
+pub(super) fn valid_parameters(shape: Shape, task: &Wire) -> bool {
+    if let Some(grid) = ridge_scores::Grid::of(task) {
+        return grid.is_valid(shape);
+    }
     #[cfg(feature = "power")]
     if let Some(order) = power::Order::of(task) {
         return order.is_valid();
@@ -229,7 +247,7 @@ pub(super) fn iterations(task: &Wire) -> u16 {
 /// Step size (or ridge) and number of steps; no steps where the head cannot be solved here.
 fn parameters_of(head: HeadSolve) -> (f32, u16) {
     match head {
-        HeadSolve::LeastSquares { ridge } => (ridge, 1),
+        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => (ridge, 1),
         HeadSolve::Gradient { steps, step_size } => (step_size, steps),
         _ => (0.0, 0),
     }

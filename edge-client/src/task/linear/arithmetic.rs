@@ -8,7 +8,7 @@ use crate::source::SampleSource;
 #[cfg(feature = "i16")]
 use crate::task::fixed;
 use crate::task::pass::Over;
-use crate::task::{Usage, fedrep};
+use crate::task::{HeadFits, Usage, fedrep};
 
 /// A new representation is in memory and verified.
 pub(super) fn accept<M: Memory>(memory: &mut M) {
@@ -36,26 +36,28 @@ pub(super) fn project<M: Memory>(memory: &mut M, x: &[f32]) {
 pub(super) fn solve_head<M: Memory>(
     memory: &mut M,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        return fixed::solve_head(&mut parts, &mut fixed, head, id, Over::All, source);
+        return fixed::solve_head(&mut parts, &mut fixed, head, fits, id, Over::All, source);
     }
-    fedrep::solve_head(&mut memory.parts(), head, id, Over::All, source)
+    fedrep::solve_head(&mut memory.parts(), head, fits, id, Over::All, source)
 }
 
 /// A whole FedRep round.
 pub(super) fn fed_rep<M: Memory>(
     memory: &mut M,
     head: HeadSolve,
+    fits: &mut HeadFits,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        return fixed::run(&mut parts, &mut fixed, head, id, source);
+        return fixed::run(&mut parts, &mut fixed, head, fits, id, source);
     }
-    fedrep::run(&mut memory.parts(), head, id, source)
+    fedrep::run(&mut memory.parts(), head, fits, id, source)
 }

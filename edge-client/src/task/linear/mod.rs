@@ -10,8 +10,9 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 
-use super::Usage;
+use super::{HeadFits, Usage};
 use crate::error::{NotReady, ShapeMismatch};
+use crate::kernel::constant::Constant;
 use crate::kernel::project;
 use crate::mechanism::{Mechanism, Open};
 use crate::memory::{Memory, Shape};
@@ -43,6 +44,10 @@ struct State {
     #[cfg(feature = "shared-head")]
     kept: bool,
     usage: Usage,
+    /// What fits of the head left out.
+    fits: HeadFits,
+    /// The constant column of samples that are seen once, while they come.
+    constant: Constant,
     #[cfg(feature = "power")]
     power: PowerCounts,
 }
@@ -57,6 +62,8 @@ impl State {
             #[cfg(feature = "shared-head")]
             kept: false,
             usage: Usage { samples: 0, skipped: 0 },
+            fits: HeadFits::NONE,
+            constant: Constant::NONE,
             #[cfg(feature = "power")]
             power: PowerCounts::NOTHING,
         }
@@ -100,6 +107,11 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// depend on it.
     pub fn usage(&self) -> Usage {
         self.state.usage
+    }
+
+    /// The last fit of the head, and how many fits have cut directions: for the firmware. Nothing of it leaves.
+    pub fn head_fits(&self) -> HeadFits {
+        self.state.fits
     }
 
     /// The sizes.
@@ -158,7 +170,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         samples: &mut dyn SampleSource,
     ) -> Result<Usage, DeclineReason> {
         let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
-        let usage = arithmetic::solve_head(&mut self.memory, head, RoundId::default(), samples)?;
+        let Self { memory, state, .. } = self;
+        let usage = arithmetic::solve_head(memory, head, &mut state.fits, RoundId::default(), samples)?;
         self.state.head = Some(hash);
         Ok(usage)
     }

@@ -75,7 +75,7 @@ fn fed_rep<M: Memory, P: Mechanism>(
     let Linear { memory, state, .. } = model;
     let parts = &mut memory.parts();
     let mut source = Presented::new(source, parts.shape.features);
-    let fitted = hidden::run(parts, head, id, &mut source)?;
+    let fitted = hidden::run(parts, head, &mut state.fits, id, &mut source)?;
     let samples = source.samples();
     if fitted.is_some() {
         state.head = state.representation;
@@ -127,7 +127,7 @@ fn fit_head<M: Memory>(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let mut source = Presented::new(source, memory.parts_ref().shape.features);
-    let fitted = arithmetic::solve_head(memory, head, id, &mut source);
+    let fitted = arithmetic::solve_head(memory, head, &mut state.fits, id, &mut source);
     let samples = source.samples();
     state.usage = match fitted {
         Ok(usage) => {

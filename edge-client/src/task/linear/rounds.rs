@@ -11,6 +11,7 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 #[cfg(feature = "privacy")]
 use super::noise;
 use super::{Linear, accepts, arithmetic};
+use crate::kernel::constant::Constant;
 use crate::kernel::gradient;
 #[cfg(feature = "privacy")]
 use crate::mechanism::Release;
@@ -27,7 +28,7 @@ use crate::task::pass::Over;
 use crate::task::power;
 #[cfg(feature = "shared-head")]
 use crate::task::shared;
-use crate::task::{Task, Usage, fedrep, start};
+use crate::task::{Task, Usage, fedrep, ridge_scores, start};
 
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
@@ -56,7 +57,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         if !possible {
             return Err(DeclineReason::Task);
         }
-        if !accepts::valid_parameters(&round.task) || accepts::iterations(&round.task) > self.iterations_max()
+        if !accepts::valid_parameters(self.shape(), &round.task)
+            || accepts::iterations(&round.task) > self.iterations_max()
         {
             return Err(DeclineReason::Parameter);
         }
@@ -154,12 +156,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let Self { memory, state, .. } = self;
         let usage = match state.task.ok_or(DeclineReason::Task)? {
             Wire::FedRep { head, .. } => {
-                let usage = arithmetic::fed_rep(memory, head, id, source)?;
+                let usage = arithmetic::fed_rep(memory, head, &mut state.fits, id, source)?;
                 state.head = state.representation;
                 usage
             }
             Wire::FitHead { head } => {
-                let usage = arithmetic::solve_head(memory, head, id, source)?;
+                let usage = arithmetic::solve_head(memory, head, &mut state.fits, id, source)?;
                 state.head = state.representation;
                 usage
             }
@@ -171,7 +173,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             }
             #[cfg(feature = "shared-head")]
             Wire::AdapterUp { head, .. } => {
-                let usage = fedrep::solve_head(&mut memory.parts(), head, id, Over::All, source)?;
+                let usage =
+                    fedrep::solve_head(&mut memory.parts(), head, &mut state.fits, id, Over::All, source)?;
                 state.head = state.representation;
                 usage
             }
@@ -180,6 +183,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                 let usage = shared::residual(&mut memory.parts(), id, source)?;
                 state.head = state.representation;
                 usage
+            }
+            ref task @ Wire::RidgeScores { .. } => {
+                let grid = ridge_scores::Grid::of(task).ok_or(DeclineReason::Task)?;
+                // It is fitted anew on the representation that has come.
+                state.head = None;
+                ridge_scores::run(&mut memory.parts(), grid, id, source)?
             }
             Wire::PowerStart => {
                 state.representation = None;
@@ -203,6 +212,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
         self.state.usage = Usage::default();
+        self.state.constant = Constant::NONE;
         let Some(task @ (Wire::FedRep { .. } | Wire::FitHead { .. })) = self.state.task else {
             return Err(DeclineReason::Task);
         };
@@ -217,7 +227,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
         if let Some(Wire::FedRep { head, .. } | Wire::FitHead { head }) = self.state.task {
             let number = self.state.usage.samples;
-            let used = fedrep::sample(&mut self.memory.parts(), head, number, x, target);
+            let Self { memory, state, .. } = self;
+            let used = fedrep::sample(&mut memory.parts(), head, &mut state.constant, number, x, target);
             self.state.usage.count(1, used);
         }
         self.reported().samples
@@ -233,7 +244,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         };
         let fitted = usage.samples > 0 && {
             self.state.head = None;
-            match fedrep::finish(&mut self.memory.parts(), head, usage) {
+            let Self { memory, state, .. } = self;
+            match fedrep::finish(&mut memory.parts(), head, &mut state.constant, &mut state.fits, usage) {
                 Ok(()) => {
                     self.state.head = self.state.representation;
                     true
@@ -280,6 +292,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Wire::FedAvg { .. }, 1) | (Wire::AdapterUp { .. }, _) => parts.head,
             // Nothing of a head leaves, whatever is asked for.
             (Wire::FitHead { .. }, _) => &[],
+            (Wire::RidgeScores { .. }, _) => parts.residual,
             _ => parts.representation,
         };
         for (place, &value) in out.iter_mut().zip(tensor.iter().skip(first)) {

@@ -75,8 +75,8 @@ struct Figures {
 pub fn command(options: &RoLoraOptions) -> Result<(), Stop> {
     let parts = options.steps.iter().map(|step| part(options, *step)).collect::<Result<Vec<Part>, Stop>>()?;
     match options.format {
-        Format::Human => {
-            let texts: Vec<String> = parts.iter().map(|part| table(options, part).text()).collect();
+        format @ (Format::Human | Format::Markdown) => {
+            let texts: Vec<String> = parts.iter().map(|part| format.shown(&table(options, part))).collect();
             output::print(&texts.join("\n"))
         }
         Format::Json => {

@@ -103,8 +103,8 @@ pub fn command(options: &SrpflOptions) -> Result<(), Stop> {
     let mut tables: Vec<Table> = parts.iter().map(|part| one(&settings, part)).collect();
     tables.push(by_contraction(&settings));
     match options.format {
-        Format::Human => {
-            let texts: Vec<String> = tables.iter().map(Table::text).collect();
+        format @ (Format::Human | Format::Markdown) => {
+            let texts: Vec<String> = tables.iter().map(|table| format.shown(table)).collect();
             output::print(&texts.join("\n"))?;
         }
         Format::Json => {

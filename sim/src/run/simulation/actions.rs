@@ -74,7 +74,10 @@ impl Simulation<'_> {
         self.pump();
         self.seconds += began.elapsed().as_secs_f64();
         (self.refused, self.barren) = (None, 0);
-        self.updates += record.participants.len() as u64;
+        // Neither trains.
+        if record.phase != Phase::RidgeScores {
+            self.updates += record.participants.len() as u64;
+        }
         let Phase::Train(number) = record.phase else {
             // The start belongs to round 0, which is the initial model.
             if matches!(self.engine.phase(), Phase::Train(_)) {

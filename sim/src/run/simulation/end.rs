@@ -6,7 +6,7 @@ use fedspan_aggregator::linalg::orthonormal;
 use super::Simulation;
 use crate::evaluate::{self, ClientScore, Scores};
 use crate::network::Joins;
-use crate::run::{Outcome, PrivacyFigures, RunError, Unwatched};
+use crate::run::{Named, Outcome, PrivacyFigures, RunError, Unwatched};
 
 impl Simulation<'_> {
     /// Everyone's final figures, once training is over and final heads are fitted.
@@ -29,7 +29,7 @@ impl Simulation<'_> {
                 (scores, clients, Vec::new())
             }
             Some(network) => {
-                let tuned = evaluate::as_they_are(&self.dataset.clients, self.devices.as_slice());
+                let tuned = evaluate::as_they_are(&self.seen().clients, self.devices.as_slice());
                 let (scores, clients) = match self.untuned.take() {
                     Some(untuned) if !network.tuned => untuned,
                     _ => (evaluate::average(&tuned), tuned.clone()),
@@ -42,22 +42,27 @@ impl Simulation<'_> {
             row.scores.get_or_insert(scores);
         }
         let privacy = self.privacy();
+        let newcomers_global = self
+            .engine
+            .shared_head()
+            .map_or_else(Scores::default, |w| evaluate::shared(&self.seen().newcomers, &representation, w));
         let outcome = Outcome {
+            named: Named::default(),
             rounds: self.rows,
             scores,
             clients,
             tuned,
             diverged: self.diverged,
             newcomers,
-            newcomers_global: self.engine.shared_head().map_or_else(Scores::default, |w| {
-                evaluate::shared(&self.dataset.newcomers, &representation, w)
-            }),
+            newcomers_global,
             left_out: self.dataset.left_out,
             fits: None,
             warnings: Vec::new(),
             step_size: None,
             outputs: self.dataset.outputs,
+            ridge: self.engine.chosen_ridge(),
             representation: basis,
+            scale: self.engine.scale(),
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
             counters: self.engine.counters(),
             privacy,

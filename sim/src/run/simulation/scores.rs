@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use fedspan_aggregator::engine::{Action, Phase};
 
 use super::Simulation;
+use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, Scores, Wanted};
 use crate::run::{Diverged, RECENT, RoundRow, RunError, Watcher, check_finite};
 
@@ -15,6 +16,7 @@ impl Simulation<'_> {
         queue: &mut VecDeque<Action>,
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
+        self.find_scale();
         let scored = self.scores(0)?;
         let scores = scored.0;
         self.untuned = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
@@ -36,6 +38,22 @@ impl Simulation<'_> {
             self.end_training(queue)?;
         }
         Ok(())
+    }
+
+    /// Data as devices see them, once the campaign has a scale: models are about those.
+    fn find_scale(&mut self) {
+        if let (None, Some(scale)) = (&self.scaled, self.engine.scale()) {
+            let pooled = self.scenario.algorithm.power.is_some().then_some(self.scenario.model.target);
+            self.scaled = Some(self.dataset.scaled(&scale, pooled));
+            if let Some((_, honest)) = &mut self.attackers {
+                *honest = honest.scaled(&scale, pooled);
+            }
+        }
+    }
+
+    /// The data that models are about.
+    pub(super) fn seen(&self) -> &Dataset {
+        self.scaled.as_ref().unwrap_or(self.dataset)
     }
 
     /// The loss of a network's client is not finite any more, or as good as: training ends.
@@ -68,7 +86,7 @@ impl Simulation<'_> {
 
     /// The figures after a round, all of them numbers.
     pub(super) fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
-        let dataset = self.attackers.as_ref().map_or(self.dataset, |(_, honest)| honest);
+        let dataset = self.attackers.as_ref().map_or(self.seen(), |(_, honest)| honest);
         if self.wanted == Wanted::Distance {
             let scores = evaluate::distance(dataset, self.engine.representation());
             check_finite(&scores, round)?;
@@ -87,7 +105,7 @@ impl Simulation<'_> {
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }
-        let (head, numeric) = (algorithm.final_head, algorithm.numeric);
+        let (head, numeric) = (self.engine.final_head(), algorithm.numeric);
         let (mut scores, clients) =
             evaluate::representation(dataset, self.engine.representation(), head, numeric);
         if let Some(w) = self.engine.shared_head() {

@@ -2,22 +2,20 @@
 
 use fedspan_aggregator::config::{Problem, Section};
 
-use super::{CsvSection, DataSection, NpzSection, PoolSource, PooledSection};
+use super::{DataSection, PoolSource, PooledSection, TableSection};
 use crate::data::eigenspace::LARGEST_FEATURES;
-use crate::data::holdout::Holdout;
 use crate::data::idx::Bundled;
 use crate::data::low_rank::LowRankRegression;
 use crate::data::sizes::Sizes;
 use crate::data::spiked_covariance::SpikedCovariance;
-use crate::data::split::OrderSplit;
 use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{HeadNorm, LinearRegression};
-use crate::data::table::Columns;
 use crate::data::watch::windows::DECIMATIONS;
 use crate::data::watch::{self, Validation, WatchSettings};
 
-/// Whether targets are classes.
-const TASKS: [(&str, bool); 2] = [("regression", false), ("classes", true)];
+/// Kinds without a `[split]`: what tests is made, too.
+const MADE: [&str; 4] =
+    ["linear-regression", "low-rank-regression", "spiked-covariance", "stochastic-block-model"];
 
 /// Reads one kind of `[data]`, with its `[split]`.
 type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
@@ -32,8 +30,8 @@ pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSecti
         ("low-rank-regression", |section, _| read_low_rank(section)),
         ("spiked-covariance", |section, _| read_spiked(section)),
         ("stochastic-block-model", |section, _| read_blocks(section)),
-        ("npz", |section, _| read_npz(section)),
-        ("csv", read_csv),
+        ("npz", |section, split| TableSection::read_npz(section, split).map(DataSection::Table)),
+        ("csv", |section, split| TableSection::read_csv(section, split).map(DataSection::Table)),
         ("watch-imu", read_watch),
         ("digits", |section, split| read_pooled(PoolSource::Bundled(Bundled::Digits), section, split)),
         ("mnist5k", |section, split| read_pooled(PoolSource::Bundled(Bundled::Mnist5k), section, split)),
@@ -41,8 +39,16 @@ pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSecti
         ("cifar", |section, split| read_pooled(PoolSource::read_cifar(section)?, section, split)),
         ("leaf", |section, split| read_pooled(PoolSource::read_leaf(section)?, section, split)),
     ];
-    let data = section.choice("kind", None, &kinds)?(section, split)?;
+    let (word, read) = section.choice("kind", None, &kinds.map(|(word, read)| (word, (word, read))))?;
+    let data = read(section, split)?;
     section.finish()?;
+    if let Some(key) = split.first_key().filter(|_| MADE.contains(&word)) {
+        let cut: Vec<&str> =
+            kinds.iter().map(|(word, _)| *word).filter(|word| !MADE.contains(word)).collect();
+        let message =
+            format!("kind = {word:?} has no [split]: leave the section out; kinds that have one: {cut:?}");
+        return Err(split.problem(&key, message));
+    }
     split.finish()?;
     Ok(data)
 }
@@ -111,14 +117,6 @@ fn read_blocks(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
-fn read_npz(section: &Section<'_>) -> Result<DataSection, Problem> {
-    Ok(DataSection::Npz(NpzSection {
-        path: section.string("path", None, "a file name")?,
-        sums: read_sums(section)?,
-        classification: section.choice("task", Some("regression"), &TASKS)?,
-    }))
-}
-
 /// SHA-256 of files, in the order in which they are read.
 pub(super) fn read_sums(section: &Section<'_>) -> Result<Vec<String>, Problem> {
     let allowed = "a list of sums of 64 hexadecimal digits, one for each file";
@@ -127,42 +125,6 @@ pub(super) fn read_sums(section: &Section<'_>) -> Result<Vec<String>, Problem> {
         digits.then(|| text.to_owned())
     };
     Ok(section.list("sha256", allowed, |value| value.as_str().and_then(sum))?.unwrap_or_default())
-}
-
-fn read_csv(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
-    let column = "a column name";
-    let names = "a list of column names";
-    let features = section.list("features", names, |v| v.as_str().map(str::to_owned))?;
-    let features = features
-        .filter(|list| !list.is_empty())
-        .ok_or_else(|| section.problem("features", format!("missing or empty, allowed: {names}")))?;
-    let columns = Columns {
-        client: section.string("client", None, column)?,
-        target: section.string("target", None, column)?,
-        features,
-        classification: section.choice("task", Some("regression"), &TASKS)?,
-    };
-    for (place, name) in columns.features.iter().enumerate() {
-        let wrong = |what| Err(section.problem("features", format!("found {name:?}, {what}")));
-        if *name == columns.target {
-            return wrong("which is the target");
-        }
-        if columns.features.iter().take(place).any(|before| before == name) {
-            return wrong("twice");
-        }
-    }
-    let holdout = Holdout {
-        clients: split.size("holdout_users", Some(0), 0..=1_000_000)?,
-        fold: split.size("fold", Some(0), 0..=1_000_000)?,
-        samples: match columns.classification {
-            true => split.size("labels_per_class", Some(1), 1..=1_000_000)?,
-            false => split.size("new_samples", Some(10), 1..=1_000_000)?,
-        },
-        key: "holdout_users",
-    };
-    let path = section.string("path", None, "a file name")?;
-    let (sums, split) = (read_sums(section)?, read_split(split)?);
-    Ok(DataSection::Csv(CsvSection { path, sums, columns, split, holdout }))
 }
 
 fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
@@ -195,14 +157,4 @@ fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection,
         return Err(section.problem("decimation", message));
     }
     Ok(DataSection::WatchWindows(settings, decimation))
-}
-
-/// Samples have an order, and neighbours may be alike.
-fn read_split(split: &Section<'_>) -> Result<OrderSplit, Problem> {
-    split.choice("by", Some("time"), &[("time", ())])?;
-    Ok(OrderSplit {
-        test: split.number("test", Some(0.2), 0.0..=0.95)?,
-        validation: split.number("validation", Some(0.0), 0.0..=0.9)?,
-        gap: split.size("gap", Some(0), 0..=1_000_000)?,
-    })
 }

@@ -1,0 +1,153 @@
+//! JSON values of configurations: maps keep their order and have every key once, and equal numbers are equal however they
+//! are written. Another crate of the workspace decides whether the maps of `serde_json` keep theirs, so these are our own.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+/// Whole numbers up to this one are the same in f64.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// One value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Json {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number, 16.0 among them.
+    Whole(i128),
+    /// Any other number.
+    Real(f64),
+    /// A string.
+    Text(String),
+    /// A list.
+    List(Vec<Self>),
+    /// A map, in the order of the file.
+    Map(Vec<(String, Self)>),
+}
+
+impl Json {
+    /// Whether it is what switches of PEFT are when they are off: null, false, an empty list or map.
+    pub(super) fn is_off(&self) -> bool {
+        match self {
+            Self::Null | Self::Flag(false) => true,
+            Self::List(values) => values.is_empty(),
+            Self::Map(entries) => entries.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// The same value with the keys of all maps in ascending order.
+    pub(super) fn sorted(&self) -> Self {
+        match self {
+            Self::List(values) => Self::List(values.iter().map(Self::sorted).collect()),
+            Self::Map(entries) => {
+                let mut entries: Vec<_> =
+                    entries.iter().map(|(key, value)| (key.clone(), value.sorted())).collect();
+                entries.sort_by(|(left, _), (right, _)| left.cmp(right));
+                Self::Map(entries)
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// The number, if it is one.
+    pub(super) fn number(&self) -> Option<f64> {
+        match self {
+            #[allow(clippy::cast_precision_loss, reason = "alphas and ranks are small")]
+            Self::Whole(number) => Some(*number as f64),
+            Self::Real(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |text: &str| serde_json::Value::from(text);
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Whole(number) => write!(f, "{number}"),
+            Self::Real(number) => write!(f, "{number}"),
+            Self::Text(string) => write!(f, "{}", text(string)),
+            Self::List(values) => {
+                f.write_str("[")?;
+                for (index, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if index == 0 { "" } else { "," })?;
+                }
+                f.write_str("]")
+            }
+            Self::Map(entries) => {
+                f.write_str("{")?;
+                for (index, (key, value)) in entries.iter().enumerate() {
+                    write!(f, "{}{}:{value}", if index == 0 { "" } else { "," }, text(key))?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Json, E> {
+        Ok(Json::Flag(flag))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
+        Ok(Json::Whole(number.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
+        Ok(Json::Whole(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
+        #[allow(clippy::cast_possible_truncation, reason = "whole, and below 2^53")]
+        let whole = number as i128;
+        let is_whole = number.fract() == 0.0 && number.abs() <= WHOLE_MAX;
+        Ok(if is_whole { Json::Whole(whole) } else { Json::Real(number) })
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::Text(text.to_owned()))
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Json, S::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = seq.next_element()? {
+            values.push(value);
+        }
+        Ok(Json::List(values))
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Json, M::Error> {
+        let (mut entries, mut keys) = (Vec::new(), std::collections::HashSet::new());
+        while let Some(key) = map.next_key::<String>()? {
+            if !keys.insert(key.clone()) {
+                return Err(M::Error::custom(format!("duplicate field `{}`", key.escape_debug())));
+            }
+            entries.push((key, map.next_value()?));
+        }
+        Ok(Json::Map(entries))
+    }
+}

@@ -1,0 +1,62 @@
+//! A configuration of settings, read as a file is.
+
+use super::super::aggregation::{read_aggregation, read_bounds};
+use super::super::fleet::{Fleet, read_data};
+use super::super::limits::{Limits, NORM, SAMPLES};
+use super::super::participation::read_participation;
+use super::super::sections::{Init, ModelSection, read_algorithm, read_model};
+use super::super::source::{Problem, Source};
+use super::super::stop::read_server_stop;
+use super::text::Settings;
+use super::write::DERIVED;
+
+/// What messages call the stored settings.
+const NAME: &str = "the stored settings";
+
+impl Fleet {
+    /// This configuration with other settings of the campaign.
+    ///
+    /// # Errors
+    /// [`Problem`] for settings that the reader does not know, or that do not fit this fleet.
+    pub(super) fn under(&self, settings: &Settings) -> Result<Self, Problem> {
+        let mut settings = settings.clone();
+        DERIVED.iter().for_each(|key| drop(settings.take(key)));
+        let source = Source::parse(NAME, &settings.to_string(), &[])?;
+        let root = source.root();
+        let rule = read_aggregation(&root.section("aggregation")?)?;
+        let limits = root.section("limits")?;
+        let (norm, samples) = read_bounds(&limits, NORM, SAMPLES, rule)?;
+        limits.finish()?;
+        let model = read_model(&root.section("model")?)?;
+        let (shape, scale) = read_data(&root.section("data")?)?;
+        let fleet = Self {
+            seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
+            shape,
+            scale,
+            algorithm: read_algorithm(&root.section("algorithm")?, &model)?,
+            model: self.model_of(model),
+            rule,
+            participation: read_participation(&root.section("participation")?, None)?,
+            stop_change: read_server_stop(&root.section("stop")?)?,
+            limits: Limits { norm, samples, ..self.limits },
+            ..self.clone()
+        };
+        root.finish()?;
+        let most = fleet.allowed.as_ref().map_or(usize::MAX, Vec::len);
+        let participation = root.section("participation")?;
+        let fits = fleet.participation.fits(fleet.expected, most);
+        fits.map_err(|(key, message)| participation.problem(key, message))?;
+        Ok(fleet)
+    }
+
+    /// A stored model with what only this configuration knows of it.
+    fn model_of(&self, stored: ModelSection) -> ModelSection {
+        let hides = self.privacy.is_some() || matches!(self.model.init, Init::NoisyPower { .. });
+        let init = match stored.init {
+            Init::Power { iterations } if hides => Init::NoisyPower { iterations },
+            init => init,
+        };
+        let target = if self.model.k == stored.k { self.model.target } else { stored.target };
+        ModelSection { init, target, base: self.model.base.clone(), ..stored }
+    }
+}

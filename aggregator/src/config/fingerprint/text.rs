@@ -1,0 +1,137 @@
+//! Settings as text, and which of them mean different things.
+
+use std::fmt;
+
+use toml_edit::{Document, Item, TableLike};
+
+use super::before;
+use super::setting::Setting;
+
+/// Settings by their keys, in the order in which they are written.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Settings(Vec<(String, Setting)>);
+
+/// A key under which two texts mean different things.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change<'a> {
+    pub(super) key: &'a str,
+    /// The first text's value.
+    pub(super) was: Option<&'a Setting>,
+    /// The second's.
+    pub(super) is: Option<&'a Setting>,
+}
+
+/// A line with a minus and one with a plus.
+impl fmt::Display for Change<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (sign, value) in [("-", self.was), ("+", self.is)] {
+            if let Some(value) = value {
+                writeln!(f, "{sign} {} = {value}", self.key)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// Reads a text of any version. What cannot be understood stays as it is, and equals nothing else.
+    pub(super) fn parse(text: &str) -> Self {
+        if before::is_of_then(text) {
+            return before::translate(text);
+        }
+        let mut settings = Self::default();
+        match Document::parse(text) {
+            Ok(document) => settings.flatten("", document.as_table()),
+            Err(_) => {
+                for line in text.lines() {
+                    let (key, value) = line.split_once(" = ").unwrap_or((line, ""));
+                    settings.0.push((key.to_owned(), Setting::parse(value)));
+                }
+            }
+        }
+        settings
+    }
+
+    /// Tables within tables, which TOML's parser limits, become dotted keys.
+    fn flatten(&mut self, path: &str, table: &dyn TableLike) {
+        for (key, item) in table.iter() {
+            let key = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+            match item {
+                Item::Value(value) if !value.is_inline_table() => self.set(&key, Setting::of(value)),
+                item => match item.as_table_like() {
+                    Some(table) => self.flatten(&key, table),
+                    None => self.set(&key, Setting::Other(item.to_string())),
+                },
+            }
+        }
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Setting> {
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// Adds a setting, or changes it.
+    pub(super) fn set(&mut self, key: &str, value: impl Into<Setting>) {
+        let value = value.into();
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, place)) => *place = value,
+            None => self.0.push((key.to_owned(), value)),
+        }
+    }
+
+    /// Takes a setting out.
+    pub(super) fn take(&mut self, key: &str) -> Option<Setting> {
+        let place = self.0.iter().position(|(known, _)| known == key)?;
+        Some(self.0.remove(place).1)
+    }
+
+    /// With the keys that came later, each with the value that it has where it is not written, if `other` has the key.
+    pub(super) fn with_later(mut self, later: &[(&str, &str)], other: &Self) -> Self {
+        for (key, value) in later {
+            if self.get(key).is_none() && other.get(key).is_some() {
+                self.set(key, Setting::parse(value));
+            }
+        }
+        self
+    }
+
+    /// Keys under which `other` means something else, in the order of these settings, then of those.
+    pub(super) fn changes<'a>(&'a self, other: &'a Self) -> Vec<Change<'a>> {
+        let own = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
+        let came = other.0.iter().filter(|(key, _)| self.get(key).is_none());
+        let came = came.map(|(key, is)| Change { key, was: None, is: Some(is) });
+        own.chain(came).filter(|change| change.was != change.is).collect()
+    }
+
+    /// The same as lines.
+    pub(super) fn difference(&self, other: &Self) -> String {
+        self.changes(other).iter().map(Change::to_string).collect()
+    }
+}
+
+/// A line for each setting.
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(key, value)| writeln!(f, "{key} = {value}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Settings;
+
+    /// A key that came later means in an older text what it meant before there was one, and only where there is such a key at all.
+    #[test]
+    fn later_keys_have_the_values_that_they_had_before() {
+        let later = [("algorithm.scale", "\"none\""), ("algorithm.clip", "2.5")];
+        let stored = Settings::parse("seed = 1\nalgorithm.clip = 3\n");
+        let given = Settings::parse("seed = 1\nalgorithm.clip = 3.0\nalgorithm.scale = \"none\"\n");
+        assert_eq!(stored.difference(&given), "+ algorithm.scale = \"none\"\n");
+        assert_eq!(stored.clone().with_later(&later, &given).difference(&given), "");
+        let other = Settings::parse("seed = 1\nalgorithm.clip = 3\nalgorithm.scale = \"fleet\"\n");
+        let named = "- algorithm.scale = \"none\"\n+ algorithm.scale = \"fleet\"\n";
+        assert_eq!(stored.clone().with_later(&later, &other).difference(&other), named);
+        assert_eq!(stored.clone().with_later(&later, &stored).difference(&stored), "");
+    }
+}

@@ -1,0 +1,334 @@
+//! The settings of a configuration, each under its key in the file.
+//!
+//! Sections are taken apart field by field: one that is new must be written here, or left out with a reason.
+
+use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
+
+use super::super::fleet::Fleet;
+use super::super::limits::Limits;
+use super::super::names::{AlgorithmName, TUNED};
+use super::super::network::{FrontModel, NetworkModel, NetworkSection};
+use super::super::participation::{BY, DRAWS, ParticipationSection};
+use super::super::power::{PowerSection, ROWS};
+use super::super::sections::{AlgorithmSection, ENCODINGS, Init, ModelSection, NUMERICS, SENDS, WEIGHTINGS};
+use super::setting::Setting;
+use super::text::Settings;
+use crate::aggregate::{Rule, SampleCap};
+use crate::algorithm::ScaleSource;
+use crate::algorithm::network::Method;
+use crate::config::Shape;
+use crate::engine::participation::Schedule;
+
+/// A key that no file has: whether the products of a start by power iterations are hidden in noise, which follows from `[privacy]`.
+pub(super) const NOISY_START: &str = "privacy.noisy_start";
+
+/// A key that is a setting where control variates are divided by it, and otherwise says how many the first round waits for.
+const EXPECTED: &str = "devices.expected";
+
+/// Keys whose values follow from this configuration, whatever is stored.
+pub(super) const DERIVED: [&str; 2] = [NOISY_START, EXPECTED];
+
+impl Fleet {
+    /// The settings of the campaign.
+    pub(in super::super) fn settings(&self) -> Settings {
+        let Self {
+            seed,
+            shape,
+            scale,
+            model,
+            algorithm,
+            rule,
+            participation,
+            stop_change,
+            limits,
+            // Counts only among the control variates below.
+            expected,
+            // These may change while the campaign runs.
+            state: _,
+            journal: _,
+            tcp: _,
+            serial: _,
+            baud: _,
+            security: _,
+            allowed: _,
+            absence: _,
+            privacy: _,
+            rounds: _,
+            said: _,
+        } = self;
+        let mut settings = Settings::default();
+        settings.set("seed", *seed);
+        write_shape(&mut settings, *shape);
+        write_scale(&mut settings, scale);
+        write_model(&mut settings, model);
+        write_algorithm(&mut settings, algorithm);
+        if algorithm.network.is_some_and(|network| network.method == Method::Scaffold) {
+            settings.set(EXPECTED, *expected);
+        }
+        write_rule(&mut settings, *rule);
+        write_participation(&mut settings, *participation);
+        write_limits(&mut settings, limits);
+        if let Some(change) = stop_change {
+            settings.set("stop.change", *change);
+        }
+        settings
+    }
+}
+
+fn write_shape(settings: &mut Settings, shape: Shape) {
+    let Shape { features, outputs, image } = shape;
+    settings.set("data.d", features);
+    settings.set("data.outputs", outputs);
+    if let Some(Image { height, width, channels }) = image {
+        settings.set("data.image", vec![height, width, channels]);
+    }
+}
+
+/// Without the key there is no scale.
+fn write_scale(settings: &mut Settings, scale: &ScaleSource) {
+    match scale {
+        ScaleSource::None => {}
+        ScaleSource::Fleet => settings.set("data.scale", "fleet"),
+        ScaleSource::Given(scale) => {
+            settings.set("data.scale.shift", scale.shift().to_vec());
+            settings.set("data.scale.factor", scale.factor().to_vec());
+        }
+    }
+}
+
+fn write_model(settings: &mut Settings, model: &ModelSection) {
+    // The target is what results are scored by; the base is where simulated devices read, and its checksum is in the model.
+    let ModelSection { k, init, target: _, network, adapter, base: _ } = model;
+    if let Some(network) = network {
+        return write_network_model(settings, *network);
+    }
+    settings.set("model.kind", if *adapter { "lora-linear" } else { "linear" });
+    settings.set(&format!("model.{}", model.width_key()), *k);
+    let word = match init {
+        Init::Random => "random".to_owned(),
+        Init::Power { .. } | Init::NoisyPower { .. } => "power".to_owned(),
+        Init::Moments => "moments".to_owned(),
+        Init::TruthSine(sine) => format!("truth-sine:{sine}"),
+        Init::Npy(path) => format!("npy:{path}"),
+    };
+    settings.set("model.init", word.as_str());
+    if let Init::Power { iterations } | Init::NoisyPower { iterations } = init {
+        settings.set("model.power_iterations", *iterations);
+    }
+    if let Init::NoisyPower { .. } = init {
+        settings.set(NOISY_START, true);
+    }
+}
+
+fn write_network_model(settings: &mut Settings, network: NetworkModel) {
+    let NetworkModel { front, hidden } = network;
+    let kind = match front {
+        FrontModel::Nothing => "mlp",
+        FrontModel::Filters(_) => "cnn",
+        FrontModel::Cells(_) => "lstm",
+        FrontModel::Adapter { .. } => "lora-mlp",
+    };
+    settings.set("model.kind", kind);
+    match front {
+        FrontModel::Nothing => {}
+        FrontModel::Filters(filters) => {
+            let filters: Vec<Filters> = filters.into_iter().filter(|filters| filters.count > 0).collect();
+            let counts: Vec<u16> = filters.iter().map(|filters| filters.count).collect();
+            settings.set("model.filters", counts);
+            // Every layer has those of the first.
+            let Filters { count: _, side, pool } = filters.first().copied().unwrap_or_default();
+            settings.set("model.side", u16::from(side));
+            settings.set("model.pool", u16::from(pool));
+        }
+        FrontModel::Cells(cells) => settings.set("model.cells", cells),
+        FrontModel::Adapter { rank, width, frozen } => {
+            settings.set("model.rank", rank);
+            settings.set("model.width", width);
+            settings.set("model.frozen", frozen);
+        }
+    }
+    settings.set("model.hidden", hidden.into_iter().take_while(|width| *width > 0).collect::<Vec<u16>>());
+}
+
+fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
+    let AlgorithmSection {
+        name,
+        rounds,
+        step_size,
+        head,
+        final_head,
+        ridge_labels,
+        head_step_size,
+        local_steps,
+        weighting,
+        send,
+        upload,
+        download,
+        numeric,
+        power,
+        network,
+    } = *algorithm;
+    let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
+    let tuned = network.is_some_and(|network| network.tuned);
+    set("name", format!("{}{}", name.word(), if tuned { TUNED } else { "" }).as_str().into());
+    match power {
+        // Its rounds follow from these.
+        Some(PowerSection { iterations, local_steps, decay, procrustes, reference, rows }) => {
+            set("iterations", iterations.into());
+            set("local_steps", local_steps.into());
+            set("decay", decay.into());
+            set("procrustes", procrustes.into());
+            set("reference", reference.into());
+            set("rows", word(&ROWS, &rows));
+        }
+        None => set("rounds", rounds.into()),
+    }
+    match network {
+        Some(network) => write_network(settings, network),
+        None => {
+            set("step_size", step_size.into());
+            match head {
+                HeadSolve::LeastSquares { ridge } => {
+                    set("head", "least-squares".into());
+                    set("ridge", ridge.into());
+                }
+                HeadSolve::Gradient { steps, step_size } => {
+                    set("head", "gradient".into());
+                    set("head_steps", steps.into());
+                    set("head_step_size", step_size.into());
+                }
+                // Of networks.
+                _ => {}
+            }
+            match final_head {
+                HeadSolve::LeastSquares { ridge } => set("final_ridge", ridge.into()),
+                HeadSolve::LeaveOneOut { .. } => set("final_ridge", "auto".into()),
+                _ => {}
+            }
+            if let Some(labels) = ridge_labels {
+                set("labels_per_class", labels.into());
+            }
+            if name == AlgorithmName::FedAvg {
+                set("head_step_size", head_step_size.into());
+                set("local_steps", local_steps.into());
+            }
+            set("numeric", word(&NUMERICS, &numeric));
+            set("send", word(&SENDS, &send));
+        }
+    }
+    let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
+    set("weighting", word(&WEIGHTINGS, &weighting));
+    set("upload", word(&ENCODINGS, &upload));
+    set("download", word(&ENCODINGS, &download));
+}
+
+/// Methods on networks; their heads have the epochs and steps of this section.
+fn write_network(settings: &mut Settings, network: NetworkSection) {
+    let NetworkSection { method, descent, head_epochs, epochs, tuning_epochs, tuned: _ } = network;
+    let Descent { step_size, momentum, batch } = descent;
+    let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
+    set("step_size", step_size.into());
+    set("momentum", momentum.into());
+    set("batch", batch.into());
+    match method {
+        Method::FedRep => set("head_epochs", head_epochs.into()),
+        Method::FedProx { pull } | Method::Ditto { pull } | Method::FedMtl { pull } => {
+            set("pull", pull.into());
+        }
+        Method::LgFedAvg { layers } => set("shared_layers", layers.into()),
+        // The name says whether it is Hessian-free.
+        Method::PerFedAvg { inner_step, hessian_free: _ } => set("inner_step", inner_step.into()),
+        Method::Apfl { own, adaptation } => {
+            set("own", own.into());
+            set("adaptation", adaptation.into());
+        }
+        Method::L2gd { part, coin } => {
+            set("part", part.into());
+            set("coin", coin.into());
+        }
+        Method::FedPer | Method::FedAvg | Method::Scaffold | Method::LocalOnly | Method::LowRank(_) => {}
+    }
+    set("body_epochs", epochs.into());
+    set("tuning_epochs", tuning_epochs.into());
+}
+
+fn write_rule(settings: &mut Settings, rule: Rule) {
+    settings.set("aggregation.rule", rule.word());
+    if let Rule::TrimmedMean { trim } = rule {
+        settings.set("aggregation.trim", trim);
+    }
+}
+
+fn write_participation(settings: &mut Settings, participation: ParticipationSection) {
+    let mut set = |key: &str, value: Setting| settings.set(&format!("participation.{key}"), value);
+    match participation {
+        ParticipationSection::Full => set("policy", "full".into()),
+        ParticipationSection::Fraction { r } => {
+            set("policy", "fraction".into());
+            set("r", r.into());
+        }
+        ParticipationSection::FirstArrivals { n, cohort } => {
+            set("policy", "first-arrivals".into());
+            set("n", n.into());
+            cohort.into_iter().for_each(|cohort| set("cohort", cohort.into()));
+        }
+        ParticipationSection::WithReplacement { draws } => {
+            set("policy", "with-replacement".into());
+            set("draws", draws.into());
+        }
+        ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
+            set("policy", "doubling".into());
+            set("n0", n0.into());
+            cohort.into_iter().for_each(|cohort| set("cohort", cohort.into()));
+            set("draw", word(&DRAWS, &draw));
+            write_schedule(schedule, &mut set);
+            set("by", word(&BY, &by));
+        }
+    }
+}
+
+fn write_schedule(schedule: Schedule, set: &mut impl FnMut(&str, Setting)) {
+    match schedule {
+        Schedule::Adaptive => set("schedule", "adaptive".into()),
+        Schedule::Fixed(rounds) => {
+            set("schedule", "fixed".into());
+            set("stage_rounds", rounds.into());
+        }
+        Schedule::Theorem { contraction } => {
+            set("schedule", "theorem".into());
+            set("contraction", contraction.into());
+        }
+        Schedule::Optimal { contraction, communication, start, floor } => {
+            set("schedule", "optimal".into());
+            set("contraction", contraction.into());
+            set("communication", communication.into());
+            set("start", start.into());
+            set("floor", floor.into());
+        }
+    }
+}
+
+fn write_limits(settings: &mut Settings, limits: &Limits) {
+    let Limits {
+        norm,
+        // The rule says whether it is relative.
+        samples: SampleCap { most, relative: _ },
+        // These may change while the campaign runs.
+        connections: _,
+        per_address: _,
+        unauthenticated: _,
+        updates: _,
+        hello: _,
+        idle: _,
+        frame: _,
+        repeat: _,
+    } = limits;
+    settings.set("limits.norm", *norm);
+    settings.set("limits.samples", *most);
+}
+
+/// The word that a value has in the file; a value that no file can ask for equals nothing.
+fn word<T: PartialEq>(words: &[(&str, T)], value: &T) -> Setting {
+    let found = words.iter().find(|(_, known)| known == value);
+    found.map_or_else(|| Setting::Other("?".to_owned()), |(word, _)| (*word).into())
+}

@@ -1,0 +1,86 @@
+//! Epsilons as they are printed: rounded up, to four decimals, or to four digits where that is more.
+//!
+//! Noise is found for the epsilon that was asked for, rounded down to the same digits. So a printed epsilon is never
+//! below what was spent, and never above what was asked for.
+
+use super::Epsilon;
+
+/// Decimals of an epsilon of ordinary size.
+const DECIMALS: usize = 4;
+/// Decimals at most: there the least epsilon that files may have, 1e-6, has seven digits.
+const MOST: usize = 12;
+
+/// An epsilon in decimals, rounded up; `inf` where there is none.
+#[must_use]
+pub fn shown(epsilon: f64) -> String {
+    let (decimals, unit) = digits(epsilon);
+    let count = (epsilon * unit).ceil();
+    // Two roundings: one more or one less may be right.
+    let up =
+        [count - 1.0, count, count + 1.0].into_iter().map(|count| count / unit).find(|up| *up >= epsilon);
+    format!("{:.decimals$}", up.unwrap_or(epsilon))
+}
+
+/// The largest epsilon with as many digits as are printed that is not above this one.
+#[must_use]
+pub fn rounded_down(epsilon: Epsilon) -> Epsilon {
+    let value = epsilon.get();
+    let (_, unit) = digits(value);
+    let count = (value * unit).floor();
+    let down =
+        [count + 1.0, count, count - 1.0].into_iter().map(|count| count / unit).find(|down| *down <= value);
+    down.and_then(|down| Epsilon::new(down).ok()).filter(|down| down.get() > 0.0).unwrap_or(epsilon)
+}
+
+/// How many decimals are printed, and how many of their units make 1.
+fn digits(epsilon: f64) -> (usize, f64) {
+    let (mut decimals, mut unit) = (DECIMALS, 1e4);
+    while epsilon > 0.0 && epsilon * unit < 1e3 && decimals < MOST {
+        decimals += 1;
+        unit *= 10.0;
+    }
+    (decimals, unit)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::{rounded_down, shown};
+    use crate::privacy::Epsilon;
+
+    #[test]
+    fn epsilons_are_printed_rounded_up() {
+        for (epsilon, text) in [
+            (0.0, "0.0000"),
+            (0.5, "0.5000"),
+            (0.5f64.next_down(), "0.5000"),
+            (0.5f64.next_up(), "0.5001"),
+            (0.1, "0.1000"),
+            (0.1f64.next_up(), "0.1001"),
+            (1.23401, "1.2341"),
+            (1e-6, "0.000001000"),
+            (1.23e-5, "0.00001230"),
+            (1e-14, "0.000000000001"),
+            (123_456.7, "123456.7000"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(shown(epsilon), text, "{epsilon}");
+        }
+    }
+
+    #[test]
+    fn epsilons_are_rounded_down_to_what_is_printed() {
+        let pairs = [
+            (0.5, 0.5),
+            (1.0 / 3.0, 0.3333),
+            (0.1, 0.1),
+            (0.1f64.next_down(), 0.09999),
+            (1e-6, 1e-6),
+            (1e6, 1e6),
+        ];
+        for (asked, down) in pairs {
+            assert_eq!(rounded_down(Epsilon::new(asked).unwrap()).get(), down, "{asked}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Campaigns in the middle of a round, as they lie in a directory of `tests/golden`: the configuration as somebody wrote it, what a
+//! server kept, and what became of it after the restart.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::engine::{Action, DeviceId, Event, Opening, Phase, Update};
+use fedspan_aggregator::linalg::{orthonormal, to_f32};
+use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_aggregator::store::Store;
+use fedspan_protocol::frame::crc32c;
+use fedspan_protocol::message::{HeadSolve, Privacy, RoundId, Task, Upload};
+use fedspan_protocol::tensor::Role;
+use getrandom::SysRng;
+
+use super::campaign::honest;
+
+/// Files that a server leaves behind.
+pub const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
+
+/// The configuration, without the line that names the state directory.
+pub const CONFIGURATION: &str = "fleet.toml";
+
+/// What the campaign did after the restart, a line for every round.
+pub const RESUMED: &str = "resumed.txt";
+
+/// A directory of `tests/golden`.
+pub fn directory(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// The configuration of a golden directory for a copy of it in `state`.
+pub fn configuration(name: &str, state: &Path) -> String {
+    let text = std::fs::read_to_string(directory(name).join(CONFIGURATION)).unwrap();
+    format!("state = {:?}\n{text}", state.display().to_string())
+}
+
+/// Copies what the server left behind.
+pub fn copy(name: &str, state: &Path) {
+    std::fs::create_dir_all(state).unwrap();
+    for file in FILES {
+        std::fs::copy(directory(name).join(file), state.join(file)).unwrap();
+    }
+}
+
+/// Milliseconds until a device answers.
+fn pace(device: DeviceId) -> u64 {
+    50 + 2 * device
+}
+
+/// The answer of a device: to FedRep a step that leads somewhere, to others random numbers of its own for each round, or a basis
+/// where one is wanted.
+fn answer(device: DeviceId, opening: &Opening) -> Update {
+    if let Task::FedRep { upload: Upload::Gradient, .. } = opening.request.task {
+        return honest(device, opening);
+    }
+    let RoundId { round, .. } = opening.id;
+    let random = &mut stream(u64::from(round), Purpose::Truth, device);
+    let tensors = opening.request.expects.iter().map(|wanted| {
+        let matrix = super::gaussian(wanted.rows.into(), wanted.cols.into(), random) * 0.25;
+        let matrix = match wanted.role {
+            Role::Subspace | Role::Representation => orthonormal(&matrix).unwrap(),
+            _ => matrix,
+        };
+        Tensor { role: wanted.role, rows: wanted.rows, cols: wanted.cols, values: to_f32(&matrix) }
+    });
+    super::update(opening.id, 1 + device as u32 % 5, &opening.request.expects, tensors.collect())
+}
+
+/// A campaign with all its devices.
+pub struct Underway {
+    pub coordinator: Coordinator,
+    fleet: Fleet,
+    now: u64,
+    asked: BTreeMap<DeviceId, (u64, Arc<Opening>)>,
+    /// Lines of the journal.
+    pub lines: Vec<String>,
+    /// A line for every round that was committed.
+    pub rounds: String,
+}
+
+impl Underway {
+    /// Begins it, or goes on with it.
+    pub fn new(text: &str) -> Self {
+        let fleet = Fleet::parse("fleet.toml", text).unwrap();
+        let store = Store::open(&fleet.state, SysRng).unwrap();
+        // As a server does.
+        let fleet = match store.settings().unwrap() {
+            Some(stored) => fleet.resumed(&stored).unwrap().fleet,
+            None => fleet,
+        };
+        let about = Campaign {
+            configuration: fleet.fingerprint(),
+            number: 7,
+            expected: fleet.expected,
+            journal: Some(0),
+        };
+        let (coordinator, now) = Coordinator::new(fleet.engine(), store, &about).unwrap();
+        let (asked, lines, rounds) = (BTreeMap::new(), Vec::new(), String::new());
+        Self { coordinator, fleet, now, asked, lines, rounds }
+    }
+
+    /// Lets everybody join.
+    pub fn joined(mut self) -> Self {
+        for device in 0..self.fleet.expected as u64 {
+            if self.fleet.privacy.is_some() {
+                let privacy = Privacy::Gaussian { release: 1000 + device as u32, budget: 1 << 40, spent: 0 };
+                self.coordinator.heard_privacy(device, privacy);
+            }
+            self.coordinator.handle(self.now, Event::Joined(device));
+        }
+        self.settle();
+        self
+    }
+
+    fn settle(&mut self) {
+        let settled = self.coordinator.settle().unwrap();
+        self.lines.extend(settled.lines.iter().map(|line| serde_json::to_string(line).unwrap()));
+        for action in settled.actions {
+            match action {
+                Action::Open(device, opening) => {
+                    self.asked.insert(device, (self.now + pace(device), opening));
+                }
+                Action::Commit(record) => {
+                    let digest = self.digest();
+                    let phase = match record.phase {
+                        Phase::Start(number) => format!("start {number}"),
+                        Phase::Train(number) => format!("round {number}"),
+                        other => panic!("{other:?}"),
+                    };
+                    let counted = record.participants.iter().map(u64::to_string).collect::<Vec<_>>();
+                    let _ = writeln!(self.rounds, "{phase}: {digest} of {}", counted.join(" "));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Lets the device answer whose time comes first; false if nobody was asked.
+    pub fn step(&mut self) -> bool {
+        let next = self.asked.iter().min_by_key(|(device, (due, _))| (*due, **device));
+        let Some((device, due)) = next.map(|(device, (due, _))| (*device, *due)) else { return false };
+        let (_, opening) = self.asked.remove(&device).unwrap();
+        self.now = self.now.max(due);
+        self.coordinator.handle(self.now, Event::Update(device, answer(device, &opening)));
+        self.settle();
+        true
+    }
+
+    /// Until this round has counted so many.
+    pub fn until(&mut self, phase: Phase, counted: usize) {
+        loop {
+            let engine = self.coordinator.engine();
+            let has = engine.open_round().map_or(0, |round| round.participants.len());
+            if engine.phase() == phase && has == counted {
+                return;
+            }
+            assert!(self.step(), "{phase:?} never counts {counted}");
+        }
+    }
+
+    /// To its end: what every round was, and what devices have spent.
+    pub fn finished(mut self) -> String {
+        while self.coordinator.engine().phase() != Phase::FitHead {
+            assert!(self.step(), "{:?}", self.coordinator.engine().phase());
+        }
+        for (device, account) in self.coordinator.engine().ledger().accounts() {
+            let _ = writeln!(self.rounds, "device {device} has spent {}", account.spent);
+        }
+        let requests = self.coordinator.engine().requests();
+        let heads = requests.iter().find_map(|request| match request.task {
+            Task::FitHead { head: HeadSolve::LeastSquares { ridge } } => Some(format!("ridge {ridge}")),
+            Task::FitHead { head: HeadSolve::Sgd { epochs, descent } } => {
+                let (step, momentum, batch) = (descent.step_size, descent.momentum, descent.batch);
+                Some(format!("{epochs} epochs of steps {step}, momentum {momentum}, batches of {batch}"))
+            }
+            _ => None,
+        });
+        let _ = writeln!(self.rounds, "heads: {}", heads.unwrap());
+        let rounds = std::mem::take(&mut self.rounds);
+        super::closed(self);
+        rounds
+    }
+
+    /// CRC-32C of the representation, as the journal says it.
+    pub fn digest(&self) -> String {
+        let values = self.coordinator.engine().representation().iter();
+        let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        format!("{:08x}", crc32c(&bytes))
+    }
+}
+
+/// Makes a golden directory anew from its configuration: a server that stops in this round when so many have answered, and what
+/// becomes of the campaign after it.
+pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
+    let text = configuration(name, state);
+    let mut campaign = Underway::new(&text).joined();
+    campaign.until(phase, counted);
+    let lines: String = campaign.lines.iter().map(|line| line.clone() + "\n").collect();
+    super::closed(campaign);
+    std::fs::write(state.join("arrivals.jsonl"), lines).unwrap();
+    for file in FILES {
+        std::fs::copy(state.join(file), directory(name).join(file)).unwrap();
+    }
+    let resumed = Underway::new(&text).joined().finished();
+    std::fs::write(directory(name).join(RESUMED), resumed).unwrap();
+    std::fs::remove_dir_all(state).unwrap();
+}

@@ -1,0 +1,40 @@
+//! Configurations of every shape, from `tests/golden/fingerprints`.
+
+use std::path::PathBuf;
+
+use fedspan_aggregator::config::{
+    Fleet, Source, read_aggregation, read_algorithm, read_model, read_participation,
+};
+
+use super::golden::directory;
+
+/// A configuration as servers and simulations make one: simulations have methods that no device has.
+pub fn fleet(text: &str) -> Fleet {
+    let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\n\
+                rounds = 5\nstep_size = 0.3\n";
+    if let Ok(fleet) = Fleet::parse("fleet.toml", text) {
+        return fleet;
+    }
+    let source = Source::parse("fleet.toml", text, &[]).unwrap();
+    let root = source.root();
+    let section = |name: &str| root.section(name).unwrap();
+    let model = read_model(&section("model")).unwrap();
+    let algorithm = read_algorithm(&section("algorithm"), &model).unwrap();
+    let rule = read_aggregation(&section("aggregation")).unwrap();
+    let participation = read_participation(&section("participation"), None).unwrap();
+    let said = source.said();
+    let mut fleet =
+        Fleet { model, algorithm, rule, participation, said, ..Fleet::parse("base", base).unwrap() };
+    let data = section("data");
+    fleet.shape.outputs = data.size("outputs", None, 1..=99).unwrap();
+    assert_eq!(data.size("d", None, 1..=99).unwrap(), fleet.shape.features);
+    fleet
+}
+
+/// Every configuration, and where its text is.
+pub fn all() -> Vec<(String, PathBuf)> {
+    let files = std::fs::read_dir(directory("fingerprints")).unwrap().map(|file| file.unwrap().path());
+    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().unwrap() == "toml").collect();
+    files.sort();
+    files.into_iter().map(|path| (std::fs::read_to_string(&path).unwrap(), path)).collect()
+}

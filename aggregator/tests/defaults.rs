@@ -1,0 +1,78 @@
+//! Defaults that `examples/fleet.toml` shows or tells are the program's.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use fedspan_aggregator::config::{Fleet, Said};
+
+const EXAMPLE: &str = include_str!("../examples/fleet.toml");
+
+/// What a file means, whatever it says itself.
+fn meant(text: &str) -> Result<Fleet, String> {
+    let fleet = Fleet::parse("fleet.toml", text).map_err(|problem| problem.to_string())?;
+    Ok(Fleet { said: Said::EVERYTHING, ..fleet })
+}
+
+/// The example with another line in the place of one.
+fn with(place: usize, line: &str) -> String {
+    let lines = EXAMPLE.lines().enumerate();
+    lines.map(|(at, old)| format!("{}\n", if at == place { line } else { old })).collect()
+}
+
+/// Every line of the example: a required key is missed, and of every other the file without it means what the example shows or tells.
+#[test]
+fn every_value_of_the_example_is_required_or_the_default_or_its_comment_tells_that() {
+    let value_of = |key: &str| {
+        let line = EXAMPLE.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
+        line.unwrap().split('#').next().unwrap().trim().to_owned()
+    };
+    let (mut required, mut told, mut shown) = (0, 0, 0);
+    for (place, line) in EXAMPLE.lines().enumerate() {
+        let Some((key, rest)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else { continue };
+        let comment = rest.split_once('#').map_or("", |(_, comment)| comment.trim());
+        let without = meant(&with(place, ""));
+        if comment.starts_with("required") {
+            assert!(without.unwrap_err().contains(&format!("{key} is missing")), "{line}");
+            required += 1;
+            continue;
+        }
+        let value = match (comment.strip_prefix("default: the value of "), comment.strip_prefix("default ")) {
+            (Some(other), _) => value_of(other.split('.').next().unwrap()),
+            (None, Some(value)) => value.split([' ', ',']).next().unwrap().trim_end_matches('.').to_owned(),
+            (None, None) => {
+                shown += 1;
+                assert_eq!(without, meant(EXAMPLE), "{line}");
+                continue;
+            }
+        };
+        assert_eq!(without, meant(&with(place, &format!("{key} = {value}"))), "{line}");
+        assert_ne!(without, meant(EXAMPLE), "the default itself could stand there: {line}");
+        told += 1;
+    }
+    assert_eq!((required, told, shown), (6, 4, 32));
+}
+
+/// Values that its comments show in keys that are taken out.
+#[test]
+fn values_in_comments_that_are_defaults_are_the_programs() {
+    let base = "[devices]\nexpected = 8\n[data]\nd = 58\noutputs = 7\nimage = [1, 29, 2]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n";
+    let linear = format!("{base}step_size = 1.0\n");
+    for (text, place, line) in [
+        (format!("{linear}[model]\nk = 3\n[listen]\n"), "[listen]\n", "baud = 115200"),
+        (format!("{linear}[model]\nk = 3\n"), "[devices]\n", "keys = \"fedspan-state/keys\""),
+        (
+            format!("{linear}[model]\nk = 3\n[aggregation]\nrule = \"trimmed-mean\"\n"),
+            "[aggregation]\n",
+            "trim = 0.2",
+        ),
+        (
+            format!("{linear}[model]\nk = 3\n[participation]\npolicy = \"doubling\"\n"),
+            "[participation]\n",
+            "n0 = 4",
+        ),
+        (format!("{base}[model]\nkind = \"cnn\"\nfilters = [8]\n"), "[model]\n", "side = 5"),
+        (format!("{base}[model]\nkind = \"cnn\"\nfilters = [8]\n"), "[model]\n", "pool = 2"),
+    ] {
+        assert!(EXAMPLE.contains(line), "the example shows {line}");
+        let said = text.replacen(place, &format!("{place}{line}\n"), 1);
+        assert_eq!(meant(&said).unwrap(), meant(&text).unwrap(), "{line}");
+    }
+}

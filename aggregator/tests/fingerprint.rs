@@ -1,0 +1,372 @@
+//! Laws of the settings that a campaign keeps: what they say of a configuration, and under which a stored campaign goes on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::shapes::{all, fleet};
+use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, Source, difference};
+use proptest::prelude::*;
+
+/// Every key that a fingerprint may have: those of `fleet.toml`, and one that follows from `[privacy]`.
+const KEYS: [&str; 66] = [
+    "seed",
+    "data.d",
+    "data.outputs",
+    "data.image",
+    "model.kind",
+    "model.k",
+    "model.rank",
+    "model.init",
+    "model.power_iterations",
+    "model.hidden",
+    "model.filters",
+    "model.side",
+    "model.pool",
+    "model.cells",
+    "model.width",
+    "model.frozen",
+    "privacy.noisy_start",
+    "algorithm.name",
+    "algorithm.rounds",
+    "algorithm.step_size",
+    "algorithm.head",
+    "algorithm.ridge",
+    "algorithm.final_ridge",
+    "algorithm.labels_per_class",
+    "algorithm.head_steps",
+    "algorithm.head_step_size",
+    "algorithm.local_steps",
+    "algorithm.iterations",
+    "algorithm.decay",
+    "algorithm.procrustes",
+    "algorithm.reference",
+    "algorithm.rows",
+    "algorithm.numeric",
+    "algorithm.send",
+    "algorithm.momentum",
+    "algorithm.batch",
+    "algorithm.head_epochs",
+    "algorithm.body_epochs",
+    "algorithm.tuning_epochs",
+    "algorithm.pull",
+    "algorithm.shared_layers",
+    "algorithm.inner_step",
+    "algorithm.own",
+    "algorithm.adaptation",
+    "algorithm.part",
+    "algorithm.coin",
+    "algorithm.weighting",
+    "algorithm.upload",
+    "algorithm.download",
+    "devices.expected",
+    "aggregation.rule",
+    "aggregation.trim",
+    "participation.policy",
+    "participation.r",
+    "participation.n",
+    "participation.n0",
+    "participation.draws",
+    "participation.cohort",
+    "participation.draw",
+    "participation.schedule",
+    "participation.stage_rounds",
+    "participation.contraction",
+    "participation.communication",
+    "participation.start",
+    "participation.floor",
+    "participation.by",
+];
+
+/// Keys that stand in every fingerprint's end, or where there is a reason to stop.
+const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
+
+/// A configuration that says nothing of its own.
+fn silent(fleet: &Fleet) -> Fleet {
+    Fleet { said: Source::parse("nothing", "", &[]).unwrap().said(), ..fleet.clone() }
+}
+
+/// Lines of a fingerprint: keys and values.
+fn lines(text: &str) -> Vec<(&str, &str)> {
+    text.lines().map(|line| line.split_once(" = ").unwrap()).collect()
+}
+
+fn joined<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
+}
+
+/// Other values for a setting, of which a reader takes some.
+fn others(key: &str, value: &str) -> Vec<String> {
+    let words: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("model.init", &["random", "power", "moments"][..]),
+        ("algorithm.name", &["fedrep", "gd-gd", "fedavg", "fedper", "ditto", "fedrep+ft", "lora"]),
+        ("algorithm.head", &["least-squares", "gradient"]),
+        ("algorithm.rows", &["features", "weighted"]),
+        ("algorithm.numeric", &["f32", "i16"]),
+        ("algorithm.send", &["gradient", "representation"]),
+        ("algorithm.weighting", &["uniform", "samples"]),
+        ("algorithm.upload", &["f32", "f16", "i8"]),
+        ("algorithm.download", &["f32", "f16", "i8"]),
+        ("aggregation.rule", &["mean", "geometric-median", "projector-mean"]),
+        ("participation.policy", &["full", "doubling"]),
+        ("participation.draw", &["round", "stage"]),
+        ("participation.schedule", &["adaptive", "fixed", "theorem"]),
+        ("participation.by", &["devices", "samples"]),
+    ]);
+    if let Some(words) = words.get(key) {
+        let words = words.iter().map(|word| format!("{word:?}"));
+        return words.filter(|word| word != value).collect();
+    }
+    if value == "[]" {
+        return vec!["[7]".to_owned()];
+    }
+    if let Some(list) = value.strip_prefix('[') {
+        let mut turned: Vec<&str> = list.trim_end_matches(']').split(", ").collect();
+        turned.reverse();
+        return vec![format!("[7, {list}"), "[3]".to_owned(), format!("[{}]", turned.join(", "))]
+            .into_iter()
+            .filter(|other| other != value)
+            .collect();
+    }
+    match (value, value.parse::<i64>(), value.parse::<f64>()) {
+        ("true", ..) => vec!["false".to_owned()],
+        ("false", ..) => vec!["true".to_owned()],
+        (_, Ok(integer), _) => vec![(integer + 1).to_string(), (integer - 1).to_string()],
+        (_, _, Ok(number)) if number > 0.0 => vec![format!("{:?}", number * 0.5)],
+        (_, _, Ok(_)) => vec!["0.125".to_owned()],
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn text_is_toml_with_known_keys_and_says_everything_once() {
+    for (text, path) in all() {
+        let fleet = fleet(&text);
+        let own = fleet.fingerprint();
+        let source = Source::parse("fingerprint", &own, &[]).unwrap();
+        for (key, _) in lines(&own) {
+            assert!(KEYS.contains(&key) || LAST.contains(&key), "{key} of {}", path.display());
+            assert!(source.said().says(key), "{key}");
+        }
+        for word in ["{", "Some", "None", "("] {
+            assert!(!own.contains(word), "{word} of the program in {own}");
+        }
+        // Two sections of one file, however it is written, are the same.
+        assert!(own.starts_with("seed = ") && own.contains("\nlimits.norm = "), "{own}");
+    }
+}
+
+#[test]
+fn text_read_back_makes_the_same_configuration() {
+    for (text, path) in all() {
+        let given = fleet(&text);
+        let own = given.fingerprint();
+        // Nothing of the settings is left in the other one.
+        let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"gd-gd\"\n\
+                    rounds = 9\nstep_size = 0.9\nfinal_ridge = 9\n[participation]\npolicy = \"fraction\"\nr = 0.9\n[limits]\nnorm = 9\n";
+        let mut base =
+            Fleet { privacy: given.privacy, stop_change: given.stop_change, ..silent(&fleet(base)) };
+        base.shape.image = given.shape.image;
+        let Resumed { fleet: again, kept } = base.resumed(&own).unwrap();
+        assert!(kept.iter().any(|line| line.starts_with("data.d = ")), "{kept:?}");
+        assert_eq!(again.fingerprint(), own, "{}", path.display());
+        let mut expected = Fleet { said: again.said.clone(), ..given };
+        // Of shared heads and gradient steps on heads alone.
+        expected.algorithm.head_step_size = again.algorithm.head_step_size;
+        expected.algorithm.local_steps = again.algorithm.local_steps;
+        assert_eq!(again, expected, "{}", path.display());
+        // Twice is once.
+        assert_eq!(again.resumed(&own).unwrap(), Resumed { fleet: again, kept: Vec::new() });
+    }
+}
+
+/// Of every setting of every shape: another value is another fingerprint, the difference names the key with both values, and a file
+/// that says the key refuses it while one that does not goes on under it.
+#[test]
+fn another_value_of_one_setting_is_named_refused_or_kept() {
+    let (mut taken, mut seen) = (0, BTreeMap::new());
+    for (text, path) in all() {
+        let given = fleet(&text);
+        let own = given.fingerprint();
+        for (place, (key, value)) in lines(&own).into_iter().enumerate() {
+            for other in others(key, value) {
+                let mut changed = lines(&own);
+                changed[place].1 = &other;
+                let stored = joined(changed);
+                let named = format!("- {key} = {other}\n+ {key} = {value}\n");
+                assert_eq!(difference(&stored, &own), named, "{}", path.display());
+                let said = given.resumed(&stored);
+                match (silent(&given).resumed(&stored), said) {
+                    // No file can mean that, or the setting is nobody's to change.
+                    (Err(_), Err(_)) => {}
+                    (Ok(Resumed { fleet, kept }), said) => {
+                        assert_eq!(kept, [format!("{key} = {other}")]);
+                        assert_eq!(difference(&stored, &fleet.fingerprint()), "");
+                        *seen.entry(key.to_owned()).or_insert(0) += 1;
+                        taken += 1;
+                        let own_table = key.replace("algorithm.", "algorithm.lg-fedavg.");
+                        if given.said.says(key) || given.said.says(&own_table) {
+                            assert_eq!(said, Err(Mismatch::Differs(named)));
+                        } else {
+                            assert_eq!(said.unwrap().kept, kept);
+                        }
+                    }
+                    (silent, said) => panic!("{key} = {other}: {silent:?}, {said:?}"),
+                }
+            }
+        }
+    }
+    assert!(taken > 900, "{taken}");
+    let unseen: Vec<&&str> = KEYS.iter().filter(|key| !seen.contains_key(**key)).collect();
+    // Words that select other keys, what follows from the rest, and what no file leaves to a default.
+    let selecting = ["model.kind", "algorithm.head", "participation.policy", "participation.schedule"];
+    let derived = ["privacy.noisy_start", "devices.expected", "data.image"];
+    assert!(unseen.iter().all(|key| selecting.contains(key) || derived.contains(key)), "{unseen:?}");
+}
+
+/// What the file does not say and the campaign had, such as a policy with keys of its own, comes back as a whole.
+#[test]
+fn settings_that_select_others_are_kept_together() {
+    let base = "[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 5\nstep_size = 0.3\n";
+    let more = "[participation]\npolicy = \"doubling\"\nschedule = \"fixed\"\ncohort = 5\n[aggregation]\nrule = \"trimmed-mean\"\n\
+                trim = 0.3\n[limits]\nnorm = 7\n";
+    let (plain, rich) = (fleet(base), fleet(&format!("{base}{more}")));
+    let Resumed { fleet: again, kept } = plain.resumed(&rich.fingerprint()).unwrap();
+    assert_eq!(again, Fleet { said: plain.said.clone(), ..rich.clone() });
+    assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
+    // And what was not, is not: a default that came since.
+    let unsaid = Fleet { said: plain.said.clone(), ..rich.clone() };
+    let Resumed { fleet: again, kept } = unsaid.resumed(&plain.fingerprint()).unwrap();
+    assert_eq!(again, plain);
+    let changed = ["participation.policy = \"full\"", "aggregation.rule = \"mean\"", "limits.norm = 10000.0"];
+    changed.iter().for_each(|line| assert!(kept.iter().any(|kept| kept == line), "{line} of {kept:?}"));
+    // A fleet that has become too small for it.
+    let small = fleet(&base.replace("expected = 8", "expected = 3"));
+    let Err(Mismatch::Unreadable(problem)) = small.resumed(&rich.fingerprint()) else { panic!("{small:?}") };
+    let (said, wrong) = (problem.to_string(), "participation.n0: found 4, allowed: at most the fleet's 3");
+    assert!(said.starts_with("the stored settings:") && said.ends_with(wrong), "{said}");
+    // A key that has no default says something by being absent.
+    let stops = fleet(&format!("{base}[stop]\nchange = 0.001\n"));
+    assert_eq!(plain.resumed(&stops.fingerprint()).unwrap_err().to_string(), "- stop.change = 0.001\n");
+    assert_eq!(stops.resumed(&plain.fingerprint()).unwrap_err().to_string(), "+ stop.change = 0.001\n");
+    let among =
+        |cohort: &str| fleet(&format!("{base}[participation]\npolicy = \"first-arrivals\"\nn = 2\n{cohort}"));
+    let refused = among("").resumed(&among("cohort = 4\n").fingerprint()).unwrap_err().to_string();
+    assert_eq!(refused, "- participation.cohort = 4\n");
+    // Said is said, be it the default.
+    let said = fleet(&format!("{base}[participation]\npolicy = \"full\"\n"));
+    let refused = said.resumed(&rich.fingerprint()).unwrap_err().to_string();
+    let differs = "- participation.policy = \"doubling\"\n+ participation.policy = \"full\"\n- participation.cohort = 5\n";
+    assert_eq!(refused, differs);
+}
+
+/// How a file is written is not what it says.
+#[test]
+fn spelling_order_and_comments_mean_nothing() {
+    let text = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
+                step_size = 2.0\nridge = 0.5\n[limits]\nnorm = 100.0\n";
+    let spellings = [
+        text.replace("2.0", "2").replace("100.0", "1e2").replace("0.5", "5e-1"),
+        text.replace('\n', "\r\n"),
+        text.replace("rounds = 4", "rounds = 0x4 # four").replace("k = 3", "k=+3"),
+        "limits = { norm = 100 }\nalgorithm = { ridge = 0.5, step_size = 2, rounds = 4, name = 'fedrep' }\nseed = 3\nmodel.k = 3\n\
+         data.outputs = 2\ndata.d = 2_0\ndevices.expected = 2\n"
+            .to_owned(),
+        format!("{text}samples = 100_000\n[aggregation]\nrule = \"mean\"\n[participation]\npolicy = \"full\"\n"),
+        text.replace("ridge = 0.5", "final_ridge = \"auto\"\nridge = 0.5\nhead_step_size = 9\ntemporary = 1")
+            .replace("\ntemporary = 1", ""),
+    ];
+    let own = Fleet::parse("fleet.toml", text).unwrap().fingerprint();
+    for spelling in spellings {
+        let other = Fleet::parse("fleet.toml", &spelling).unwrap().fingerprint();
+        assert_eq!(other, own, "{spelling}");
+    }
+    // The stored text's, too.
+    let mut turned: Vec<&str> = own.lines().rev().collect();
+    turned.insert(3, "# a comment");
+    let turned = turned.join("\n").replace("= 100.0", "= 100").replace("= 2.0", "= 2");
+    assert_eq!(difference(&turned, &own), "");
+    assert_ne!(turned, own);
+}
+
+/// By key, not by position: what was added or taken out says nothing of the others.
+#[test]
+fn difference_is_what_differs() {
+    let old = "seed = 1\nmodel.filters = [3, 6]\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
+    for (given, says) in [
+        (old.to_owned(), ""),
+        (old.replace("[3, 6]", "[ 3, 6.0 ]").replace("seed = 1\n", "seed = 1.0 # comment\n"), ""),
+        (old.replace("last", "aggregation.rule = \"x\"\nlast"), "+ aggregation.rule = \"x\"\n"),
+        (old.replace("seed = 1\n", ""), "- seed = 1\n"),
+        (old.replace("a = b", "a = c"), "- last = \"a = b\"\n+ last = \"a = c\"\n"),
+        (
+            old.replace("model.filters = [3, 6]\n", "new = 1\n").replace("rounds = 4", "rounds = 5"),
+            "- model.filters = [3, 6]\n- algorithm.rounds = 4\n+ algorithm.rounds = 5\n+ new = 1\n",
+        ),
+        (old.replace("3, 6", "6, 3"), "- model.filters = [3, 6]\n+ model.filters = [6, 3]\n"),
+        // A text that is none.
+        (
+            "what is this\nseed = 1\n".to_owned(),
+            "- model.filters = [3, 6]\n- algorithm.rounds = 4\n- last = \"a = b\"\n+ what is this = \n",
+        ),
+    ] {
+        assert_eq!(difference(old, &given), says, "{given}");
+    }
+}
+
+/// A store of a later version: nothing is left out in silence.
+#[test]
+fn settings_that_this_version_does_not_know_are_refused() {
+    let fleet = fleet(&all()[0].0);
+    let own = fleet.fingerprint();
+    for stored in [format!("{own}algorithm.later = 3\n"), format!("later.still = \"x\"\n{own}")] {
+        let refused = fleet.resumed(&stored).unwrap_err();
+        assert!(refused.to_string().contains("later"), "{refused}");
+    }
+    // And one that lacks what nothing was said of.
+    let lacking: Vec<(&str, &str)> =
+        lines(&own).into_iter().filter(|(key, _)| *key != "algorithm.weighting").collect();
+    let refused = silent(&fleet).resumed(&joined(lacking)).unwrap_err().to_string();
+    assert_eq!(refused, "+ algorithm.weighting = \"uniform\"\n");
+}
+
+proptest! {
+    /// Settings travel as f32 and come back as the same one.
+    #[test]
+    fn a_number_comes_back_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
+        let (narrow, ridge) = (f32::from_bits(bits), f64::from(f32::from_bits(bits)));
+        let text = format!(
+            "[devices]\nexpected = 2\n[data]\nd = 20\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
+             step_size = {wide:?}\nridge = {ridge:?}\n"
+        );
+        let given = Fleet::parse("fleet.toml", &text).unwrap();
+        let base = Fleet::parse("fleet.toml", &text.replace(&format!("{wide:?}"), "0.5")).unwrap();
+        let again = silent(&base).resumed(&given.fingerprint()).unwrap().fleet;
+        prop_assert_eq!(&again.algorithm, &fedspan_aggregator::config::AlgorithmSection {
+            head_step_size: again.algorithm.head_step_size, ..given.algorithm.clone()
+        });
+        prop_assert!(given.fingerprint().contains("ridge"), "{}", narrow);
+    }
+
+    /// Whatever a store holds, the answer is a configuration or a reason.
+    #[test]
+    fn no_stored_text_makes_it_panic(
+        which in any::<prop::sample::Index>(), then in any::<bool>(), cut in any::<prop::sample::Index>(),
+        noise in "[\\[\\]{}()=\"a-zS0-9., \n-]{0,20}", at in any::<prop::sample::Index>()
+    ) {
+        let all = all();
+        let (text, path) = which.get(&all);
+        let given = fleet(text);
+        let mut stored = match then {
+            true => std::fs::read_to_string(path.with_extension("txt")).unwrap(),
+            false => given.fingerprint(),
+        };
+        stored.insert_str(at.index(stored.len()), &noise);
+        stored.truncate(stored.len() - cut.index(stored.len()) / 8);
+        let (one, other) = (given.resumed(&stored), silent(&given).resumed(&stored));
+        for fleet in [one, other].into_iter().flatten() {
+            prop_assert_eq!(difference(&stored, &fleet.fleet.fingerprint()), "");
+        }
+    }
+}

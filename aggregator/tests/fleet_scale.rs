@@ -1,0 +1,428 @@
+//! A fleet's scale: exact sums in any order, the stage that finds it, and what becomes of it over restarts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::algorithm::scale::{FeatureSums, Moments, Scale};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Opening, Phase, Update};
+use fedspan_protocol::message::{AckOutcome, Rejection, Task};
+use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
+use proptest::prelude::*;
+
+const COLUMNS: usize = SUMS_COLUMNS as usize;
+
+/// A device's rows, by the definition in SPEC.md: samples are columns of `features`.
+fn rows(features: &[Vec<f32>]) -> Vec<f32> {
+    let row = |column: &Vec<f32>| {
+        let largest = column.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        let mut e = -149;
+        while f64::from(largest) >= 2f64.powi(e + 30) {
+            e += 1;
+        }
+        let units = column.iter().map(|value| (f64::from(*value) / 2f64.powi(e)).round_ties_even() as i128);
+        let (sum, squares) = units.fold((0, 0), |(s, q), n| (s + n, q + n * n));
+        limbs(e, sum, squares)
+    };
+    features.iter().flat_map(row).collect()
+}
+
+fn limbs(e: i32, sum: i128, squares: i128) -> [f32; COLUMNS] {
+    let low = |value: i128, i: u32| ((value >> (22 * i)) & 0x3F_FFFF) as f32;
+    [
+        e as f32,
+        low(sum, 0),
+        low(sum, 1),
+        (sum >> 44) as f32,
+        low(squares, 0),
+        low(squares, 1),
+        low(squares, 2),
+        (squares >> 66) as f32,
+    ]
+}
+
+/// Mean and deviation in f64, two passes over all samples.
+fn oracle(all: &[f32]) -> Moments {
+    let m = all.len() as f64;
+    let mean = all.iter().map(|v| f64::from(*v)).sum::<f64>() / m;
+    let square = all.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / m;
+    Moments { mean, deviation: square.sqrt() }
+}
+
+fn samples() -> impl Strategy<Value = Vec<f32>> {
+    // Offsets up to 1e5 deviations, scales from 1e-6 to 1e6.
+    let place = (-1e5f32..1e5, -6i32..=6, prop::collection::vec(-1.7f32..1.7, 1..40));
+    place.prop_map(|(offset, power, noise)| {
+        let scale = 10f32.powi(power);
+        noise.iter().map(|value| (offset + value) * scale).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn moments_are_those_of_all_samples_in_any_order(
+        devices in prop::collection::vec(samples(), 1..8),
+        rotation in 0usize..8,
+    ) {
+        // One offset and one scale for all: what the first device has.
+        let (first, rest) = devices.split_at(1);
+        let near = |other: &Vec<f32>| -> Vec<f32> {
+            let spread = first[0].iter().fold(0.0f32, |most, v| most.max((v - first[0][0]).abs())).max(f32::MIN_POSITIVE);
+            other.iter().map(|v| first[0][0] + (v % 1.0) * spread).collect()
+        };
+        let devices: Vec<Vec<f32>> = first.iter().cloned().chain(rest.iter().map(near)).collect();
+        let absorb = |order: &mut dyn Iterator<Item = usize>| {
+            let mut sums = FeatureSums::new(1);
+            for device in order {
+                let column = devices[device].clone();
+                assert!(sums.absorb(column.len() as u32, &rows(&[column])));
+            }
+            sums.moments().unwrap()[0]
+        };
+        let found = absorb(&mut (0..devices.len()));
+        let count = devices.len();
+        prop_assert_eq!(absorb(&mut (0..count).rev()), found);
+        prop_assert_eq!(absorb(&mut (0..count).map(|i| (i + rotation) % count)), found);
+
+        let all: Vec<f32> = devices.concat();
+        let exact = oracle(&all);
+        // The oracle's own mean has an error of some units in the last place of f64.
+        let tolerance = 1e-6 * exact.deviation + 1e-15 * exact.mean.abs() * all.len() as f64;
+        prop_assert!((found.mean - exact.mean).abs() <= tolerance, "{found:?} {exact:?}");
+        prop_assert!((found.deviation - exact.deviation).abs() <= tolerance, "{found:?} {exact:?}");
+    }
+
+    /// Whatever a device sends, it is taken for what some samples have, or not at all.
+    #[test]
+    fn what_no_samples_have_is_not_absorbed(
+        e in -200i32..150,
+        sum in -(1i128 << 66)..1i128 << 66,
+        squares in 0i128..1 << 90,
+        m in 1u32..1 << 30,
+        change in prop::option::of((0usize..COLUMNS, any::<u32>().prop_map(f32::from_bits))),
+    ) {
+        let mut row = limbs(e, sum, squares);
+        if let Some((place, value)) = change {
+            row[place] = value;
+        }
+        let mut sums = FeatureSums::new(1);
+        if sums.absorb(m, &row) {
+            let [e, s0, s1, s2, q0, q1, q2, q3] = row.map(|value| value as i128);
+            let (s, q) = (s0 + (s1 << 22) + (s2 << 44), q0 + (q1 << 22) + (q2 << 44) + (q3 << 66));
+            let m = i128::from(m);
+            prop_assert!(row.iter().all(|value| value.fract() == 0.0));
+            prop_assert!((-149..=98).contains(&e) && m < 1 << 28 && s * s <= m * q && (s + q) % 2 == 0);
+            prop_assert!(sums.moments().unwrap()[0].deviation.is_finite());
+        } else {
+            prop_assert!(sums.moments().is_none());
+        }
+    }
+}
+
+#[test]
+fn what_is_constant_stays_as_it_is() {
+    let devices =
+        [vec![vec![1.0f32; 7], vec![0.0; 7], vec![0.1; 7]], vec![vec![1.0; 2], vec![0.0; 2], vec![0.1; 2]]];
+    let mut sums = FeatureSums::new(3);
+    for columns in &devices {
+        assert!(sums.absorb(columns[0].len() as u32, &rows(columns)));
+    }
+    let moments = sums.moments().unwrap();
+    assert_eq!(moments.iter().map(|m| m.deviation).collect::<Vec<_>>(), [0.0; 3]);
+    assert_eq!(moments[2].mean as f32, 0.1);
+    assert_eq!(Scale::standard(&moments), Scale::identity(3));
+    // A factor that f32 does not hold is none; one that it holds is.
+    let of = |deviation| Scale::standard(&[Moments { mean: 3.0, deviation }]);
+    assert_eq!(of(1e-39), Scale::identity(1));
+    assert_eq!(of(1e39).factor(), [1e-39]);
+    assert_eq!(of(0.5), Scale::new(vec![3.0], vec![2.0]).unwrap());
+}
+
+// ---- the stage ------------------------------------------------------------------------------------------
+
+const FEATURES: usize = 5;
+
+fn text(data: &str) -> String {
+    format!(
+        "[devices]\nexpected = 3\n[listen]\nplaintext = true\n[data]\nd = {FEATURES}\n{data}\n[model]\nk = 2\n\
+         [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n"
+    )
+}
+
+fn fleet(data: &str) -> Fleet {
+    Fleet::parse("fleet.toml", &text(data)).unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+/// Samples of a device: feature j is 1000 j + something, the last is constant.
+fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
+    let sample = |j: usize, i: usize| {
+        if j + 1 == FEATURES {
+            1.0
+        } else {
+            1000.0 * j as f32 + ((i * 7 + j * 3 + device as usize * 5) % 11) as f32
+        }
+    };
+    (0..FEATURES).map(|j| (0..4 + device as usize).map(|i| sample(j, i)).collect()).collect()
+}
+
+fn answer(device: DeviceId, opening: &Opening) -> Update {
+    let columns = device_samples(device);
+    let samples = columns[0].len() as u32;
+    let (descriptors, tensors) = match opening.request.task {
+        Task::FeatureSums { first, count } => {
+            let (first, count) = (usize::from(first), usize::from(count));
+            let values = rows(&columns[first..first + count]);
+            let tensor = Tensor { role: Role::FeatureSums, rows: count as u16, cols: SUMS_COLUMNS, values };
+            (vec![tensor.descriptor(Encoding::F32)], vec![tensor])
+        }
+        Task::FedRep { .. } => {
+            let values = (0..FEATURES * 2).map(|i| (i as f32 + device as f32) * 1e-3).collect();
+            let tensor = Tensor { role: Role::Gradient, rows: FEATURES as u16, cols: 2, values };
+            (vec![tensor.descriptor(Encoding::F32)], vec![tensor])
+        }
+        _ => (Vec::new(), Vec::new()),
+    };
+    Update { id: opening.id, samples, skipped: 0, descriptors, tensors }
+}
+
+/// An engine and what its devices have been asked.
+struct World {
+    engine: Engine,
+    asked: BTreeMap<DeviceId, Arc<Opening>>,
+    outcomes: Vec<AckOutcome>,
+}
+
+impl World {
+    fn new(engine: Engine) -> Self {
+        Self { engine, asked: BTreeMap::new(), outcomes: Vec::new() }
+    }
+
+    fn say(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.engine.handle(1, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Open(device, opening) => {
+                    self.asked.insert(device, opening);
+                }
+                Action::Acknowledge(_, ack) => self.outcomes.push(ack.outcome),
+                _ => {}
+            }
+        }
+    }
+
+    fn answers(&mut self, device: DeviceId) {
+        let opening = self.asked.remove(&device).expect("asked");
+        self.say(Event::Update(device, answer(device, &opening)));
+    }
+
+    fn until(&mut self, phase: Phase) {
+        while self.engine.phase() != phase {
+            let device = *self.asked.keys().next().expect("somebody is asked");
+            self.answers(device);
+        }
+    }
+}
+
+/// The scale of the fleet's samples.
+fn expected_scale() -> Scale {
+    let all = |j: usize| (0..3).flat_map(|device| device_samples(device)[j].clone()).collect::<Vec<_>>();
+    Scale::standard(&(0..FEATURES).map(|j| oracle(&all(j))).collect::<Vec<_>>())
+}
+
+#[test]
+fn the_first_stage_finds_the_scale_and_every_round_brings_it() {
+    for start in ["", "init = \"power\"\n"] {
+        let text = text("scale = \"fleet\"").replace("k = 2\n", &format!("k = 2\n{start}"));
+        let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
+        let mut world = World::new(fleet.engine());
+        assert_eq!(world.engine.scale(), None);
+        (0..3).for_each(|device| world.say(Event::Joined(device)));
+        assert_eq!(world.engine.phase(), Phase::Start(1));
+        assert_eq!(world.asked[&0].request.task, Task::FeatureSums { first: 0, count: 3 });
+        // Any order.
+        for device in [2, 0, 1] {
+            world.answers(device);
+        }
+        assert_eq!(world.asked[&1].request.task, Task::FeatureSums { first: 3, count: 2 });
+        for device in [1, 2, 0] {
+            world.answers(device);
+        }
+        let scale = world.engine.scale().expect("found");
+        assert_eq!(scale, expected_scale());
+        assert_eq!((scale.shift()[4], scale.factor()[4]), (0.0, 1.0));
+        if start.is_empty() {
+            assert_eq!(world.engine.phase(), Phase::Train(1));
+            world.until(Phase::FitHead);
+        }
+        let tensors = &world.asked[&0].request.tensors;
+        assert_eq!(tensors.last(), Some(&scale.tensor()));
+        if start.is_empty() {
+            // Who comes later gets it as well.
+            world.say(Event::Joined(9));
+            assert_eq!(world.asked[&9].request.tensors.last(), Some(&scale.tensor()));
+            assert_eq!(world.asked[&9].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
+        }
+    }
+}
+
+/// Downloads in half precision do not touch it.
+#[test]
+fn the_scale_is_never_rounded() {
+    let text = text("scale = { shift = [1013.25, 0, 0, 0, 0], factor = [0.1, 1, 1, 1, 1] }")
+        .replace("rounds = 2\n", "rounds = 2\ndownload = \"i8\"\n");
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
+    let mut world = World::new(fleet.engine());
+    (0..3).for_each(|device| world.say(Event::Joined(device)));
+    assert_eq!(world.engine.phase(), Phase::Train(1));
+    let opening = &world.asked[&0];
+    let [b, scale] = &opening.request.tensors[..] else { panic!("{:?}", opening.request) };
+    assert_eq!((b.role, scale.role), (Role::Representation, Role::Scale));
+    assert_eq!(scale.descriptor(opening.request.encoding).encoding, Encoding::F32);
+    assert_eq!(&opening.encoded[1][..4], 1013.25f32.to_le_bytes());
+    // No exported tensor is one that devices never had.
+    assert!(world.engine.tensors().iter().all(|tensor| tensor.role != Role::Scale));
+}
+
+#[test]
+fn lies_are_rejected_counted_and_change_nothing() {
+    let mut world = World::new(fleet("scale = \"fleet\"").engine());
+    (0..3).for_each(|device| world.say(Event::Joined(device)));
+    for device in [1, 2] {
+        world.answers(device);
+    }
+    let opening = Arc::clone(&world.asked[&0]);
+    let good = answer(0, &opening);
+    let lie = |place: usize, value: f32| {
+        let mut lie = good.clone();
+        lie.tensors[0].values[place] = value;
+        lie
+    };
+    let mut more = good.clone();
+    more.samples = 1 << 28;
+    let mut fewer = good.clone();
+    fewer.samples = 1;
+    let mut wide = good.clone();
+    wide.descriptors[0] = TensorDescriptor { cols: 7, ..wide.descriptors[0] };
+    let mut nobody = good.clone();
+    nobody.samples = 0;
+    let lies = [
+        (lie(1, f32::NAN), Rejection::NonFinite),
+        (lie(0, f32::INFINITY), Rejection::NonFinite),
+        (lie(0, 99.0), Rejection::Tensors),
+        (lie(0, -20.5), Rejection::Tensors),
+        (lie(1, -1.0), Rejection::Tensors),
+        (lie(2, 4_194_304.0), Rejection::Tensors),
+        (lie(3, 1e30), Rejection::Tensors),
+        (lie(1, good.tensors[0].values[1] + 1.0), Rejection::Tensors),
+        (lie(6, 0.0), Rejection::Tensors),
+        (more, Rejection::Tensors),
+        (fewer, Rejection::Tensors),
+        (wide, Rejection::Tensors),
+        (nobody, Rejection::NoSamples),
+    ];
+    let count = lies.len() as u64;
+    for (update, rejection) in lies {
+        world.outcomes.clear();
+        // Whoever is rejected does not hold up the others: the round closes, as it may with two of three. It is tried alone.
+        let mut world = World::new(fleet("scale = \"fleet\"").engine());
+        (0..3).for_each(|device| world.say(Event::Joined(device)));
+        world.say(Event::Update(0, update));
+        assert_eq!(world.outcomes, [AckOutcome::Rejected(rejection)]);
+        assert_eq!(world.engine.counters().rejected(), 1);
+        for device in [1, 2] {
+            world.answers(device);
+        }
+    }
+    assert!(count > 10);
+    world.answers(0);
+    world.until(Phase::Train(1));
+    assert_eq!(world.engine.scale(), Some(expected_scale()));
+}
+
+/// At every moment of the stage and after it: what a restart goes on from leads to the same bits.
+#[test]
+fn a_restart_anywhere_leads_to_the_same_scale_and_model() {
+    let fleet = fleet("scale = \"fleet\"");
+    let whole = {
+        let mut world = World::new(fleet.engine());
+        (0..3).for_each(|device| world.say(Event::Joined(device)));
+        world.until(Phase::FitHead);
+        world.engine.checkpoint().state
+    };
+    for moment in 0..13 {
+        let mut world = World::new(fleet.engine());
+        (0..3).for_each(|device| world.say(Event::Joined(device)));
+        let mut counted = Vec::new();
+        let mut round = world.engine.checkpoint();
+        for _ in 0..moment {
+            if world.engine.phase() == Phase::FitHead {
+                break;
+            }
+            let device = *world.asked.keys().next_back().unwrap();
+            let opening = world.asked.remove(&device).unwrap();
+            let update = answer(device, &opening);
+            world.say(Event::Update(device, update.clone()));
+            counted.push((device, update));
+            let now = world.engine.checkpoint();
+            if now.id != round.id {
+                counted.clear();
+                round = now;
+            }
+        }
+        let mut again = World::new(fleet.engine());
+        assert!(again.engine.resume(1, &round), "{moment}");
+        for (device, update) in counted {
+            assert!(again.engine.recount(1, device, &update));
+        }
+        again.say(Event::Resumed);
+        (0..3).for_each(|device| again.say(Event::Joined(device)));
+        again.until(Phase::FitHead);
+        assert_eq!(again.engine.checkpoint().state, whole, "{moment}");
+        assert_eq!(again.engine.scale(), Some(expected_scale()));
+    }
+    // A state of another campaign, or a damaged one, is none.
+    let mut damaged = World::new(fleet.engine()).engine.checkpoint();
+    damaged.done = Phase::Start(1);
+    damaged.id.round = 1;
+    damaged.state[0] = 6.0;
+    assert!(!fleet.engine().resume(1, &damaged));
+}
+
+#[test]
+fn the_configuration_says_what_is_possible() {
+    let wrong = |data: &str, more: &str| {
+        Fleet::parse("fleet.toml", &format!("{}{more}", text(data))).unwrap_err().to_string()
+    };
+    let said = wrong("scale = \"standard\"", "");
+    assert!(said.contains("data.scale") && said.contains("\"none\", \"fleet\""), "{said}");
+    let said = wrong("scale = { shift = [1, 2], factor = [1, 1, 1, 1, 1] }", "");
+    assert!(said.contains("found 2 numbers") && said.contains("5 numbers"), "{said}");
+    let said = wrong("scale = { shift = [1, 2, 3, 4, 5] }", "");
+    assert!(said.contains("factor"), "{said}");
+    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 0, 1, 1] }", "");
+    assert!(said.contains("found 0 for feature 2"), "{said}");
+    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1e50, 1, 1] }", "");
+    assert!(said.contains("f32"), "{said}");
+    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1, 1, 1], x = 1 }", "");
+    assert!(said.contains("unknown key"), "{said}");
+    let said = wrong("scale = \"fleet\"", "[aggregation]\nrule = \"geometric-median\"\n");
+    assert!(said.contains("geometric-median") && said.contains("shift"), "{said}");
+    let said = wrong("scale = \"fleet\"", "[privacy]\nepsilon = 1.0\ndelta = 1e-5\n");
+    assert!(said.contains("[privacy]") || said.contains("privacy"), "{said}");
+
+    // It is part of what a campaign is, and campaigns without it are as they were.
+    let (none, with) = (fleet(""), fleet("scale = \"fleet\""));
+    assert_eq!(fleet("scale = \"none\"").fingerprint(), none.fingerprint());
+    assert!(!none.fingerprint().contains("data.scale"));
+    assert!(with.fingerprint().contains("data.scale = \"fleet\"\n"));
+    // And devices must be able to do it.
+    let bits =
+        |fleet: &Fleet| fleet.engine().requests().iter().fold(0, |all, request| all | request.task.bit());
+    assert_eq!(bits(&with) & !bits(&none), 1 << 10);
+}

@@ -1,0 +1,78 @@
+//! Campaigns of every kind that earlier versions left in the middle of a round: this version goes on with each, and decides what that
+//! version decided, bit for bit.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::Scratch;
+use common::golden::{RESUMED, Underway, configuration, copy, directory, make};
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::engine::Phase;
+use fedspan_aggregator::inspect::inspect;
+
+/// Directories of `tests/golden`, each with the round that was open, how many had answered, and whether this version writes such ones:
+/// the others have their settings in the words of the program of then.
+const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
+    ("store-5-network", (Phase::Train(2), 2), false),
+    ("store-5-fedpower", (Phase::Train(2), 3), false),
+    ("store-5-doubling-adaptive", (Phase::Train(2), 3), false),
+    ("store-5-doubling-fixed", (Phase::Train(3), 2), false),
+    ("store-5-start", (Phase::Start(2), 2), false),
+    ("store-5-words-network", (Phase::Train(2), 2), true),
+    ("store-5-words-doubling", (Phase::Train(2), 1), true),
+];
+
+/// What only the file of then said, or what was a default then and is none now: the campaign goes on under it where the file says
+/// nothing of it, and is refused where the file says something else.
+#[test]
+fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
+    let scratch = Scratch::new();
+    let (name, state) = ("store-5-doubling-fixed", scratch.path().join("state"));
+    copy(name, &state);
+    let required = format!(
+        "state = {:?}\n[listen]\nplaintext = true\n[devices]\nexpected = 7\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
+         name = \"gd-gd\"\nrounds = 5\nstep_size = 0.1\n",
+        state.display().to_string()
+    );
+    let said = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
+    let said = Fleet::parse("fleet.toml", &said).unwrap();
+    let found = inspect(&said).unwrap().expect("a campaign");
+    let differs = "begun under another configuration:\n- aggregation.rule = \"trimmed-mean\"\n+ aggregation.rule = \"mean\"\nput the \
+                   lines back";
+    assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");
+
+    let found = inspect(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
+    assert!(found.faults.is_empty(), "{found:?}");
+    let kept = "settings that the campaign began with and the file does not say: seed = 8, data.outputs = 2, model.init = \"power\", \
+                model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
+                \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
+    assert!(found.seen.iter().any(|line| line.starts_with(kept)), "{found:?}");
+    let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
+    assert_eq!(Underway::new(&required).joined().finished(), expected);
+}
+
+/// With FEDSPAN_REGENERATE_VECTORS=1 those that this version writes are written anew, before the first release only.
+#[test]
+fn this_version_goes_on_with_each_and_decides_the_same() {
+    for (name, middle, is_of_now) in CAMPAIGNS {
+        let scratch = Scratch::new();
+        let state = scratch.path().join("state");
+        if is_of_now && std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some() {
+            make(name, middle, &state);
+        }
+        copy(name, &state);
+        let text = configuration(name, &state);
+        let found = inspect(&Fleet::parse("fleet.toml", &text).unwrap()).unwrap().expect("a campaign");
+        assert!(found.faults.is_empty(), "{name}: {found:?}");
+        let counted = format!("with {} updates", middle.1);
+        assert!(found.seen.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
+        let campaign = Underway::new(&text);
+        let engine = campaign.coordinator.engine();
+        assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, middle.0), "{name}");
+        assert_eq!(engine.open_round().unwrap().participants.len(), middle.1, "{name}");
+        let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
+        assert_eq!(campaign.joined().finished(), expected, "{name}");
+        let began = std::fs::read_to_string(directory(name).join("arrivals.jsonl")).unwrap();
+        assert_eq!(began.contains("algorithm.final_head"), !is_of_now, "{name}");
+    }
+}

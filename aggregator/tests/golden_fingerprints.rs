@@ -1,0 +1,47 @@
+//! Configurations of every shape (`tests/golden/fingerprints/*.toml`), the text that servers of store format 5 first wrote of each
+//! (`*.txt` beside it) and the text in the words of the file that they wrote since (`tests/golden/settings.txt`). No file is written anew:
+//! campaigns with such texts lie in stores, and defaults that change do not change them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::golden::directory;
+use common::shapes::{all, fleet};
+use fedspan_aggregator::config::difference;
+
+/// The configuration, and both texts.
+fn texts() -> Vec<(String, String, String)> {
+    let settings = std::fs::read_to_string(directory("settings.txt")).unwrap();
+    let settings: Vec<&str> = settings.split("\n\n").collect();
+    let all = all();
+    assert_eq!((all.len(), settings.len()), (38, 38));
+    let both = all.into_iter().zip(settings).map(|((text, path), settings)| {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(settings.starts_with(&format!("# {name}\n")), "{name}: {settings}");
+        (text, std::fs::read_to_string(path.with_extension("txt")).unwrap(), settings.to_owned())
+    });
+    both.collect()
+}
+
+#[test]
+fn both_texts_mean_the_same() {
+    for (_, first, since) in texts() {
+        assert_ne!(first, since);
+        assert_eq!(difference(&first, &since), "");
+    }
+}
+
+/// Whatever the defaults are now.
+#[test]
+fn the_configuration_goes_on_under_both() {
+    for (text, first, since) in texts() {
+        let given = fleet(&text);
+        for stored in [first, since] {
+            let resumed = given.resumed(&stored).unwrap_or_else(|mismatch| panic!("{text}{mismatch}"));
+            assert_eq!(difference(&stored, &resumed.fleet.fingerprint()), "", "{text}");
+            for kept in resumed.kept {
+                assert!(!given.said.says(kept.split_once(" = ").unwrap().0), "{kept} of {text}");
+            }
+        }
+    }
+}

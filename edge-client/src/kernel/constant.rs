@@ -1,0 +1,219 @@
+//! A column of `Z` that is the same for every sample, as a 1 that stands for an intercept: the other columns are taken
+//! relative to the first sample while it lasts.
+//!
+//! A column of `1013 +- 5` beside a 1 is hard for f32 only because of what both have in common. Differences to the
+//! first sample are exact where values are close to each other, so nothing is lost of the deviations, and the
+//! triangular factor of what is left has the condition of the deviations. It is a column operation,
+//! `z_i <- z_i - f_i z_j / v` for the constant column `j` of value `v`: any rows may be folded so, and the head of the
+//! columns as they came follows from `w_j <- w_j - sum of f_i w_i / v`.
+//!
+//! The constant column changes places with the first, so its column of `R` has one entry, and undoing the operation is
+//! cheap where a later sample shows that it was no constant. `f_i` is kept in `R` below the diagonal, in the first
+//! column of row `i`.
+
+use super::vector::{at, dot, exchange, from_mut, squares, subtract};
+use crate::memory::Eight;
+
+/// Least magnitude of a constant column.
+const SMALLEST: f32 = 1e-18;
+
+/// Largest quotient of an entry and the constant's where directions are cut: lifts of columns do not reach farther.
+const LARGEST_QUOTIENT: f32 = 1e15;
+
+/// Deviations below this fraction of a column's size are roundings of its values: the column is taken for constant.
+/// Sixteen roundings of f32 (2^-20).
+const LEAST_DEVIATION: f32 = 9.536_743e-7;
+
+/// A constant column, or none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Constant {
+    /// The column that has changed places with the first, constant or not.
+    column: u16,
+    /// Its value; 0 where no column is constant.
+    value: f32,
+}
+
+impl Constant {
+    /// No column is constant.
+    pub const NONE: Self = Self { column: 0, value: 0.0 };
+
+    /// Looks for a constant column in the first `rows` rows of the first block: the last one there is, if another column
+    /// is not constant. Notes in `r` (all zero, k x k) what the first row has.
+    #[inline(never)]
+    pub fn find(r: &mut [f32], block: &[Eight], rows: usize) -> Self {
+        let k = block.len();
+        let (mut found, mut varies) = (None, false);
+        for (column, values) in block.iter().enumerate() {
+            let [first, ..] = *values;
+            if values.iter().take(rows).any(|value| *value != first) {
+                varies = true;
+            } else if first.abs() >= SMALLEST {
+                found = u16::try_from(column).ok().map(|column| Self { column, value: first });
+            }
+        }
+        let Some(found) = found.filter(|_| varies && rows > 1) else { return Self::NONE };
+        for (column, [first, ..]) in block.iter().enumerate().filter(|(column, _)| *column != found.column())
+        {
+            let place = if column == 0 { found.column() } else { column };
+            if let Some(kept) = r.get_mut(place * k) {
+                *kept = *first;
+            }
+        }
+        found
+    }
+
+    /// True while a column is constant.
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        self.value != 0.0
+    }
+
+    /// The value of the constant column.
+    #[must_use]
+    pub fn value(&self) -> f32 {
+        self.value
+    }
+
+    /// The number of the column that has changed places with the first.
+    #[must_use]
+    pub fn column(&self) -> usize {
+        self.column.into()
+    }
+
+    /// Checks the values that further samples have in the constant column. Where they differ, the operation is undone in
+    /// `r`, and no column is constant any longer.
+    #[inline(always)]
+    pub fn check(&mut self, r: &mut [f32], k: usize, values: &[f32]) {
+        if self.is_some() && values.iter().any(|value| *value != self.value) {
+            self.give_up(r, k);
+        }
+    }
+
+    /// Undoes the operation where a ridge outweighs the constant: its row of the ridge would be longer than the columns.
+    pub fn give_up_under(&mut self, ridge: f32, r: &mut [f32], k: usize) {
+        if self.is_some() && ridge > self.value * self.value {
+            self.give_up(r, k);
+        }
+    }
+
+    /// Undoes the operation where the constant is nothing beside an entry of this size: it would be cut.
+    pub fn give_up_beside(&mut self, largest: f32, r: &mut [f32], k: usize) {
+        if self.is_some() && largest > at(r, 0) * LARGEST_QUOTIENT {
+            self.give_up(r, k);
+        }
+    }
+
+    #[inline(never)]
+    fn give_up(&mut self, r: &mut [f32], k: usize) {
+        let quotient = at(r, 0) / self.value;
+        for i in 1..k {
+            let first = take(r, i * k);
+            if let Some(value) = r.get_mut(i) {
+                *value += first * quotient;
+            }
+        }
+        self.value = 0.0;
+    }
+
+    /// Takes the columns of a block relative to the first sample.
+    #[inline(always)]
+    pub fn subtract(&self, r: &[f32], block: &mut [Eight]) {
+        if *self != Self::NONE {
+            self.change(r, block);
+        }
+    }
+
+    #[inline(never)]
+    fn change(&self, r: &[f32], block: &mut [Eight]) {
+        self.change_places(block);
+        let k = block.len();
+        if let Some((column, others)) = block.split_first_mut().filter(|_| self.is_some()) {
+            let shares = column.map(|value| value / self.value);
+            for (column, row) in others.iter_mut().zip(r.chunks_exact(k).skip(1)) {
+                let first = at(row, 0);
+                for (value, share) in column.iter_mut().zip(shares) {
+                    *value -= first * share;
+                }
+            }
+        }
+    }
+
+    fn change_places(&self, block: &mut [Eight]) {
+        if let Some((first, others)) = block.split_first_mut()
+            && let Some(other) = self.column().checked_sub(1).and_then(|other| others.get_mut(other))
+        {
+            exchange(first, other);
+        }
+    }
+
+    /// Takes columns whose deviations are roundings for constant in the finished factor. True if there are none.
+    pub fn all_deviate(&self, r: &mut [f32], k: usize) -> bool {
+        let mut all = true;
+        let root = at(r, 0) / self.value;
+        for i in (1..k).filter(|_| self.is_some()) {
+            let size = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
+            let deviations = squares(r.get(k..).unwrap_or_default(), i, k);
+            // Written so that a NaN does not deviate.
+            let deviates = deviations > size * size || size * size == 0.0;
+            if !deviates {
+                for row in 1..=i {
+                    take(r, row * k + i);
+                }
+                all = false;
+            }
+        }
+        all
+    }
+
+    /// Puts the weights of the columns as they came into `w` (k x c), from those of the columns of the finished `r`.
+    pub fn restore_weights(&self, r: &[f32], w: &mut [f32], k: usize, c: usize) {
+        let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
+        for (i, weights) in others.chunks_exact_mut(c.max(1)).enumerate() {
+            if self.is_some() {
+                subtract(at(r, (i + 1) * k) / self.value, weights, own, 1);
+            }
+        }
+        if let Some(other) = self.column().checked_sub(1) {
+            exchange(own, from_mut(others, other * c));
+        }
+    }
+
+    /// Makes every other column's mean zero in the finished `r`: what is left in the first row belongs to columns that are
+    /// constant as well, and those are as they came. What is below the diagonal moves to `first` (k values).
+    pub fn centre(&self, r: &mut [f32], first: &mut [f32], k: usize) {
+        first.fill(0.0);
+        let root = at(r, 0) / self.value;
+        for (i, first) in first.iter_mut().enumerate().skip(1).filter(|_| self.is_some()) {
+            let value = take(r, i * k);
+            let constant = value != 0.0 && (1..=i).all(|row| at(r, row * k + i) == 0.0);
+            let Some(mean) = r.get_mut(i) else { return };
+            if constant {
+                *mean += value * root;
+            } else {
+                *first = value + *mean / root;
+                *mean = 0.0;
+            }
+        }
+    }
+
+    /// As [`Self::restore_weights`] for the rows of directions, of which the first is that of all constant columns: they share
+    /// what the others owe to a constant. `first` comes from [`Self::centre`]; `factor` makes the first row's prediction
+    /// one.
+    pub fn restore_rows(&self, r: &mut [f32], first: &[f32], factor: f32, k: usize) {
+        if let Some((constants, rows)) = r.split_at_mut_checked(k).filter(|_| self.is_some()) {
+            for row in rows.chunks_exact_mut(k.max(1)) {
+                subtract(factor * dot(first, row, 1), constants, row, 1);
+            }
+        }
+        for row in r.chunks_exact_mut(k.max(1)) {
+            if self.column() < row.len() {
+                row.swap(0, self.column());
+            }
+        }
+    }
+}
+
+/// An element, replaced by zero.
+fn take(values: &mut [f32], index: usize) -> f32 {
+    values.get_mut(index).map(core::mem::take).unwrap_or(0.0)
+}

@@ -1,0 +1,84 @@
+//! The head with the ridge of least leave-one-out error, from the triangular factor and a second pass over the samples.
+//!
+//! Needs no buffer of length m and none beyond the workspace: the room of a block of rows is free by then.
+
+use fedspan_protocol::message::{DeclineReason, RoundId};
+
+use super::fedrep::count;
+use super::pass::{Over, for_each_over, project_sample};
+use super::{HeadFits, Usage, rows};
+use crate::kernel::Four;
+use crate::kernel::constant::Constant;
+use crate::kernel::leave_one_out::LeftOut;
+use crate::kernel::rank;
+use crate::memory::Parts;
+use crate::source::{SampleSource, Targets};
+
+/// Leaves the head in `parts.rhs`, from the sums of a triangular pass over the same samples. False where no ridge can be
+/// chosen so, and another one must do: a class that is present has one sample only, there is only one sample at all, or
+/// the memory has no room for a block of rows.
+#[allow(clippy::too_many_arguments, reason = "what a pass takes")]
+#[inline(never)]
+pub fn solve(
+    parts: &mut Parts<'_>,
+    spare: &mut [Four],
+    constant: &mut Constant,
+    fits: &mut HeadFits,
+    usage: Usage,
+    id: RoundId,
+    over: Over,
+    source: &mut dyn SampleSource,
+) -> Result<bool, DeclineReason> {
+    let (k, c) = (parts.shape.width, parts.shape.outputs);
+    let fits_block = rows::room_of_two_passes(parts.shape, parts.residual, spare).len() >= 8 * (k + c);
+    if usage.samples < 2 || !fits_block {
+        return Ok(false);
+    }
+    rows::end(parts, spare, constant, usage.samples);
+    rows::finish(parts, spare, constant, usage.samples);
+    let (mut sums, directions) = {
+        let Parts { shape, factor, rhs, residual, .. } = &mut *parts;
+        let (room, squares, counts) = split(rows::room_of_two_passes(*shape, residual, spare), k, c);
+        let Some(directions) = rank::decompose(factor, rhs, squares, room, *constant) else {
+            return Ok(false);
+        };
+        counts.fill(0.0);
+        (LeftOut::new(&directions, squares), directions)
+    };
+    let mut classes = false;
+    for_each_over(over, id, source, parts.shape.features, |x, targets, index| {
+        let usable = project_sample(parts, x, targets, index);
+        if usable {
+            let Parts { shape, factor, rhs, residual, z, y, .. } = &mut *parts;
+            let (scratch, squares, counts) = split(rows::room_of_two_passes(*shape, residual, spare), k, c);
+            classes = matches!(targets, Targets::Classes(_));
+            for (count, y) in counts.iter_mut().zip(&**y) {
+                *count += y;
+            }
+            sums.add(&directions, [factor, rhs, squares], z, y, scratch);
+        }
+        usable
+    })?;
+    let Parts { shape, factor, rhs, residual, z, .. } = parts;
+    let (_, squares, counts) = split(rows::room_of_two_passes(*shape, residual, spare), k, c);
+    if classes && counts.contains(&1.0) {
+        return Ok(false);
+    }
+    let Some(extra) = sums.best() else { return Ok(false) };
+    directions.weigh(rhs, squares, extra);
+    rank::combine(factor, rhs, z);
+    if !rhs.iter().all(|w| w.is_finite()) {
+        return Ok(false);
+    }
+    let ridge = extra / (directions.scale * directions.scale * count(usage));
+    fits.record(usage, k, directions.rank, ridge);
+    Ok(true)
+}
+
+/// Of the room of a block: twice k values of scratch, squared lengths of directions, counts of classes.
+#[inline(never)]
+fn split(room: &mut [f32], k: usize, c: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
+    let (scratch, rest) = room.split_at_mut_checked(2 * k).unwrap_or_default();
+    let (squares, rest) = rest.split_at_mut_checked(k).unwrap_or_default();
+    (scratch, squares, rest.get_mut(..c).unwrap_or_default())
+}

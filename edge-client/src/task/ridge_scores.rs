@@ -1,0 +1,285 @@
+//! Scores of ridges: the device plays one that comes later and has labelled a few samples of each class. For each ridge of a
+//! grid it fits a head on such a draw of its own samples, and counts how many of the others that head gets right.
+//!
+//! Passes: one, then for each of [`RIDGE_DRAWS`] draws one and `ceil(ridges / heads)`, where `heads = 1 + (d - 3) / k` fit the
+//! buffers of a round at once. Multiplications: `d k` for a sample in each pass, and for a draw `k C` for each sample and
+//! ridge, and about `k^3 / 6 + k^2 C` for each ridge. No buffer is of length m, and none is added to a workspace; the
+//! head in memory is overwritten.
+
+use fedspan_protocol::labelled::is_labelled;
+use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX, RIDGES_MAX};
+use fedspan_protocol::message::{DeclineReason, RoundId, Task as Wire};
+use libm::sqrtf;
+
+use super::Usage;
+use super::fedrep::copy;
+use super::pass::{for_each, project_sample};
+use crate::kernel::least_squares::add_normal;
+use crate::kernel::project::apply_head;
+use crate::kernel::vector::{at, dot, from, from_mut};
+use crate::memory::{Parts, Shape};
+use crate::source::{SampleSource, Targets};
+
+/// Smallest squared pivot of a Cholesky factor, as part of the largest diagonal: what is smaller is rounding, and such a ridge
+/// acts like one of this size.
+const SMALLEST_PIVOT: f32 = 1e-6;
+
+/// Ridges of a round, ascending.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grid {
+    /// Samples of each class that a head is fitted on.
+    pub labels: u32,
+    first: f32,
+    factor: f32,
+    /// Ridges.
+    pub count: usize,
+}
+
+impl Grid {
+    /// The grid of a task, if it is this one.
+    pub fn of(task: &Wire) -> Option<Self> {
+        match *task {
+            Wire::RidgeScores { labels_per_class, first, factor, count } => {
+                Some(Self { labels: labels_per_class.into(), first, factor, count: count.into() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a model of this shape can score it: there are labels, all ridges are finite and above 0, and there is room.
+    pub fn is_valid(&self, shape: Shape) -> bool {
+        let positive = self.ridges().all(|ridge| ridge > 0.0 && ridge < f32::INFINITY);
+        let room = shape.features >= 3 && shape.features * shape.outputs >= self.count;
+        self.labels > 0 && (1..=RIDGES_MAX).contains(&self.count) && positive && room
+    }
+
+    fn ridges(&self) -> impl Iterator<Item = f32> {
+        let factor = self.factor;
+        core::iter::successors(Some(self.first), move |ridge| Some(ridge * factor)).take(self.count)
+    }
+}
+
+/// Counts of the classes, C of each: samples, those of a draw that are still to come, and labels that it still needs.
+const COUNTS: usize = 3;
+
+/// Scores the ridges of a grid: how many samples each got right goes to the front of the residual buffer. The samples of the
+/// returned usage are those that it was tried on.
+///
+/// # Errors
+/// [`DeclineReason::Task`] where targets are no classes, [`DeclineReason::NoSamples`] where there is nothing to compare: fewer
+/// than two classes, or no sample beyond the labelled ones.
+#[inline(never)]
+pub fn run(
+    parts: &mut Parts<'_>,
+    grid: Grid,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let classes = parts.shape.outputs;
+    parts.residual.fill(0.0);
+    let mut known = true;
+    let skipped = each_sample(parts, id, source, |parts, class, _| match class {
+        Some(class) => put(parts.residual, class, at(parts.residual, class) + 1.0),
+        None => known = false,
+    })?;
+    if !known {
+        return Err(DeclineReason::Task);
+    }
+    let present = parts.residual.iter().take(classes).filter(|count| **count > 0.0).count();
+    if present < 2 {
+        return Err(DeclineReason::NoSamples);
+    }
+    let mut right = [0; RIDGES_MAX];
+    let room = 1 + heads_in_residual(parts.shape);
+    let mut tried = 0;
+    for draw in 0..RIDGE_DRAWS {
+        let labelled = add_labelled(parts, grid, draw, id, source)?;
+        let mut ridge = grid.first;
+        let mut others = 0;
+        for right in right.get_mut(..grid.count).unwrap_or_default().chunks_mut(room) {
+            for place in 0..right.len() {
+                solve(parts, ridge * labelled, place);
+                ridge *= grid.factor;
+            }
+            others = score(parts, grid, draw, right, id, source)?;
+        }
+        tried += others;
+    }
+    if tried == 0 {
+        return Err(DeclineReason::NoSamples);
+    }
+    parts.residual.fill(0.0);
+    for (place, right) in parts.residual.iter_mut().zip(right).take(grid.count) {
+        *place = exact(right);
+    }
+    Ok(Usage { samples: tried, skipped })
+}
+
+/// One pass: calls `each` with the class of every usable sample (none where targets are values) and its number among them,
+/// the sample projected into `parts.z`. Returns how many were skipped.
+fn each_sample(
+    parts: &mut Parts<'_>,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+    mut each: impl FnMut(&mut Parts<'_>, Option<usize>, u32),
+) -> Result<u32, DeclineReason> {
+    let mut number = 0;
+    let usage = for_each(id, source, parts.shape.features, |x, targets, index| {
+        let used = number < RIDGE_SAMPLES_MAX && project_sample(parts, x, targets, index);
+        if used {
+            let class = match targets {
+                Targets::Classes(classes) => classes.get(index).map(|class| usize::from(*class)),
+                Targets::Values(_) => None,
+            };
+            each(parts, class, number);
+            number += 1;
+        }
+        used
+    })?;
+    Ok(usage.skipped)
+}
+
+/// A new draw: all samples are to come, and it needs its labels.
+fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
+    let classes = parts.shape.outputs;
+    for class in 0..classes {
+        let count = at(parts.residual, class);
+        put(parts.residual, classes + class, count);
+        put(parts.residual, 2 * classes + class, count.min(exact(labels)));
+    }
+}
+
+/// Whether the draw labels the next sample, which is of this class.
+fn takes(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
+    let classes = parts.shape.outputs;
+    let (left, needed) = (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts below 2^24")]
+    let count = |value: f32| value as u32;
+    let labelled = is_labelled(draw, number, count(left), count(needed));
+    put(parts.residual, classes + class, left - 1.0);
+    if labelled {
+        put(parts.residual, 2 * classes + class, needed - 1.0);
+    }
+    labelled
+}
+
+/// `Z^T Z` and `Z^T Y` of a draw's labelled samples. Returns how many they are.
+fn add_labelled(
+    parts: &mut Parts<'_>,
+    grid: Grid,
+    draw: u32,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<f32, DeclineReason> {
+    begin_draw(parts, grid.labels);
+    parts.factor.fill(0.0);
+    parts.rhs.fill(0.0);
+    let mut labelled = 0.0;
+    each_sample(parts, id, source, |parts, class, number| {
+        if let Some(class) = class
+            && takes(parts, class, number, draw)
+        {
+            add_normal(parts.factor, parts.rhs, parts.z, parts.y);
+            labelled += 1.0;
+        }
+    })?;
+    Ok(labelled)
+}
+
+/// Heads that there is room for behind the counts.
+fn heads_in_residual(Shape { features, width, .. }: Shape) -> usize {
+    features.saturating_sub(COUNTS).checked_div(width).unwrap_or(0)
+}
+
+/// Where the head in this place of a group is: the first where the model's own was, the others behind the counts.
+fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, place: usize) -> &'a mut [f32] {
+    let size = head.len();
+    match place.checked_sub(1) {
+        None => head,
+        Some(place) => {
+            from_mut(residual, COUNTS * outputs + place * size).get_mut(..size).unwrap_or_default()
+        }
+    }
+}
+
+/// The head in this place of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations stay: the Cholesky factor, transposed,
+/// goes above their diagonal, and its own diagonal to `parts.z`.
+#[inline(never)]
+fn solve(parts: &mut Parts<'_>, extra: f32, place: usize) {
+    let Parts { shape, head, factor, rhs, residual, z, .. } = parts;
+    let (k, c) = (shape.width, shape.outputs);
+    let largest = (0..k).map(|j| at(factor, j * k + j)).fold(0.0, f32::max);
+    let least = SMALLEST_PIVOT * (largest + extra);
+    for j in 0..k {
+        for i in 0..j {
+            let value = (at(factor, j * k + i) - products(factor, k, i, i, j)) / at(z, i);
+            put(factor, i * k + j, value);
+        }
+        let square = at(factor, j * k + j) + extra - products(factor, k, j, j, j);
+        put(z, j, sqrtf(square.max(least)));
+    }
+    let w = head_of(head, residual, c, place);
+    copy(w, rhs);
+    for j in 0..k {
+        for output in 0..c {
+            let above = (0..j).map(|i| at(factor, i * k + j) * at(w, i * c + output)).sum::<f32>();
+            put(w, j * c + output, (at(w, j * c + output) - above) / at(z, j));
+        }
+    }
+    for j in (0..k).rev() {
+        let row = from(factor, j * k).get(j + 1..k).unwrap_or_default();
+        for output in 0..c {
+            let below = dot(row, from(w, (j + 1) * c + output), c);
+            put(w, j * c + output, (at(w, j * c + output) - below) / at(z, j));
+        }
+    }
+}
+
+/// Sum of products of columns `i` and `j` of a k x k matrix, over its first `rows` rows.
+fn products(matrix: &[f32], k: usize, rows: usize, i: usize, j: usize) -> f32 {
+    (0..rows).map(|row| at(matrix, row * k + i) * at(matrix, row * k + j)).sum()
+}
+
+/// One pass over the samples that a draw has not labelled: counts in `right` what each head of a group gets right. Returns how
+/// many samples these are.
+fn score(
+    parts: &mut Parts<'_>,
+    grid: Grid,
+    draw: u32,
+    right: &mut [u32],
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<u32, DeclineReason> {
+    begin_draw(parts, grid.labels);
+    let mut tried = 0;
+    each_sample(parts, id, source, |parts, class, number| {
+        let Some(class) = class.filter(|class| !takes(parts, *class, number, draw)) else { return };
+        tried += 1;
+        let Parts { shape, head, residual, z, y, .. } = parts;
+        for (place, right) in right.iter_mut().enumerate() {
+            apply_head(head_of(head, residual, shape.outputs, place), z, y);
+            *right += u32::from(is_first_largest(y, class));
+        }
+    })?;
+    Ok(tried)
+}
+
+/// Whether the first of the largest values is this one; none is where it is no number.
+fn is_first_largest(values: &[f32], place: usize) -> bool {
+    let own = at(values, place);
+    let beats = |(other, value): (usize, &f32)| if other < place { *value < own } else { *value <= own };
+    own.is_finite() && values.iter().enumerate().all(beats)
+}
+
+fn put(values: &mut [f32], place: usize, value: f32) {
+    if let Some(old) = values.get_mut(place) {
+        *old = value;
+    }
+}
+
+/// A count below 2^24.
+fn exact(count: u32) -> f32 {
+    #[allow(clippy::cast_precision_loss, reason = "counts are below 2^24")]
+    let exact = count as f32;
+    exact
+}

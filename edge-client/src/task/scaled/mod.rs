@@ -1,0 +1,359 @@
+//! [`Scaled`]: any task, its samples scaled as they are read.
+
+mod source;
+mod sums;
+
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::limits::TENSORS_MAX;
+use fedspan_protocol::message::{
+    self, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire,
+};
+use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
+
+use super::{Linear, Task, Usage};
+use crate::error::{NotReady, ShapeMismatch};
+use crate::mechanism::{Mechanism, Release};
+use crate::memory::Memory;
+use crate::session::Millis;
+use crate::source::{SampleSource, Targets};
+use source::{ROWS, Scale, ScaledSource};
+use sums::Block;
+
+/// A task whose campaign may have a scale: what is subtracted from each feature and what it is multiplied by then, for training
+/// and for predictions. Takes part in finding one ([`Wire::FeatureSums`]), unless its updates carry noise: the sums reveal
+/// the device's means.
+///
+/// The caller owns the memory, `V`: [`scaled_values`] values, an array on a device. Samples are scaled as they are read, four at a time
+/// where the source hands them out by number ([`SampleSource::few`]); a source of passes must hand out no more
+/// than that at once, otherwise rounds are declined ([`DeclineReason::Device`]).
+///
+/// ```
+/// use fedspan_client::task::{Scaled, scaled_values};
+/// use fedspan_client::{Linear, Task, Workspace};
+///
+/// const VALUES: usize = scaled_values(20);
+/// let model = Linear::new(Workspace::<20, 2>::new());
+/// let model = Scaled::new(model, [0.0; VALUES])?;
+/// assert_eq!(VALUES, 6 * 20);
+/// assert!(model.capabilities().tensors >= 2);
+/// # Ok::<(), fedspan_client::ShapeMismatch>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Scaled<T, V> {
+    task: T,
+    /// The scale, 2 x d, then rows of samples, 4 x d. Sums take both.
+    values: V,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    features: usize,
+    outputs: usize,
+    round: Round,
+    /// Hash of the scale that the task's representation came with; 0 for none.
+    hash: u32,
+    /// The scale in memory is that one.
+    valid: bool,
+}
+
+/// What the open round is.
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    /// One of the task's, without a scale.
+    Plain,
+    /// One of the task's, with a scale as its tensor of this number.
+    Scaled(usize),
+    /// Sums of some features.
+    Sums { first: u16, count: u16 },
+}
+
+/// Values that a [`Scaled`] needs for samples of so many features.
+#[must_use]
+pub const fn scaled_values(features: usize) -> usize {
+    let values = (2 + ROWS) * features;
+    if values < sums::COLUMNS { sums::COLUMNS } else { values }
+}
+
+/// The scale of so many features, and rows of samples.
+fn cut(values: &mut [f32], features: usize) -> (Scale<'_>, &mut [f32]) {
+    let (scale, rows) = values.split_at_mut_checked(2 * features).unwrap_or_default();
+    (Scale::of(scale, features), rows.get_mut(..ROWS * features).unwrap_or_default())
+}
+
+impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
+    /// A task without a scale so far, and memory for one.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`] if `values` are fewer than [`scaled_values`].
+    pub fn new(task: T, values: V) -> Result<Self, ShapeMismatch> {
+        let model = task.capabilities().model;
+        let (features, outputs) = (model.features(), model.outputs());
+        let (expected, got) = (scaled_values(features), values.as_ref().len());
+        if got < expected {
+            return Err(ShapeMismatch { expected, got });
+        }
+        let state = State { features, outputs, round: Round::Plain, hash: 0, valid: true };
+        Ok(Self { task, values, state })
+    }
+
+    /// The task.
+    pub fn task(&self) -> &T {
+        &self.task
+    }
+
+    /// The task, which knows nothing of the scale: what it predicts is about scaled samples.
+    pub fn task_mut(&mut self) -> &mut T {
+        &mut self.task
+    }
+
+    /// The scale in use, 2 x d: what is subtracted, then what the difference is multiplied by. `None` without one.
+    pub fn scale(&self) -> Option<&[f32]> {
+        let used = self.state.valid && self.state.hash != 0;
+        self.values.as_ref().get(..2 * self.state.features).filter(|_| used)
+    }
+
+    /// Another scale comes with the representation. A head that was fitted under the one before, on this representation, is
+    /// none for it.
+    fn adopt(&mut self, hash: u32) {
+        let before = core::mem::replace(&mut self.state.hash, hash);
+        self.state.valid = true;
+        if let Some(fitted) = self.task.head_fitted_on().filter(|_| before != hash) {
+            self.task.restore_head(fitted ^ before ^ hash);
+        }
+    }
+
+    /// Hands a task the samples `x` as it sees them.
+    fn predict_with(
+        &mut self,
+        x: &[f32],
+        predict: impl FnOnce(&mut T, &[f32]) -> Result<(), NotReady>,
+    ) -> Result<(), NotReady> {
+        let State { features, hash, valid, .. } = self.state;
+        if !valid {
+            return Err(NotReady::NoRepresentation);
+        }
+        if hash == 0 {
+            return predict(&mut self.task, x);
+        }
+        let Self { task, values, .. } = self;
+        let (scale, rows) = cut(values.as_mut(), features);
+        let Some(rows) = rows.get_mut(..x.len()) else {
+            return Err(NotReady::Length { expected: features, got: x.len() });
+        };
+        scale.apply(x, rows);
+        predict(task, rows)
+    }
+
+    /// Which features' sums a round asks for.
+    fn opened_sums(&self, round: &RoundOpen, first: u16, count: u16) -> Result<Round, DeclineReason> {
+        if self.task.capabilities().privacy != Privacy::None {
+            return Err(DeclineReason::Task);
+        }
+        let (start, wanted) = (usize::from(first), usize::from(count));
+        let fits = wanted * sums::COLUMNS <= self.values.as_ref().len();
+        if wanted == 0 || !fits || start + wanted > self.state.features {
+            return Err(DeclineReason::Parameter);
+        }
+        if !round.tensors.is_empty() {
+            return Err(DeclineReason::Tensors);
+        }
+        Ok(Round::Sums { first, count })
+    }
+}
+
+impl<M: Memory, P: Mechanism, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<Linear<M, P>, V> {
+    /// [`Linear::predict`] of a sample as it was measured.
+    ///
+    /// # Errors
+    /// As [`Linear::predict`].
+    pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.predict_with(x, |task, x| task.predict(x, out))
+    }
+}
+
+#[cfg(feature = "network")]
+impl<M: crate::memory::NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<super::Network<M>, V> {
+    /// [`Network::predict`](super::Network::predict) of up to four samples as they were measured.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.predict_with(x, |task, x| task.predict(x, out))
+    }
+}
+
+impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
+    fn capabilities(&self) -> Capabilities {
+        let own = self.task.capabilities();
+        let d = self.state.features;
+        let open = own.privacy == Privacy::None;
+        let wide = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let sums = wide(self.values.as_ref().len() / sums::COLUMNS * sums::COLUMNS);
+        let (task, role) = if open {
+            (Wire::FeatureSums { first: 0, count: 1 }.bit(), Role::FeatureSums.bit())
+        } else {
+            (0, 0)
+        };
+        let tensors = u8::try_from(TENSORS_MAX).unwrap_or(u8::MAX).min(own.tensors.saturating_add(1));
+        Capabilities {
+            tasks: own.tasks | task,
+            roles: own.roles | role | Role::Scale.bit(),
+            tensors,
+            tensor_elements: own.tensor_elements.max(wide(2 * d)).max(sums),
+            total_elements: own.total_elements.saturating_add(wide(2 * d)).max(sums),
+            ..own
+        }
+    }
+
+    fn streamed_tasks(&self) -> u16 {
+        self.task.streamed_tasks()
+    }
+
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
+        if let Wire::FeatureSums { first, count } = round.task {
+            self.state.round = self.opened_sums(round, first, count)?;
+            return Ok(());
+        }
+        let own = |tensor: &&TensorDescriptor| tensor.role == Role::Scale;
+        let Some(scale) = round.tensors.last().filter(own).copied() else {
+            self.task.open(round)?;
+            self.state.round = Round::Plain;
+            return Ok(());
+        };
+        if (scale.encoding, usize::from(scale.rows), usize::from(scale.cols))
+            != (Encoding::F32, 2, self.state.features)
+        {
+            return Err(DeclineReason::Tensors);
+        }
+        let mut others = round.clone();
+        others.tensors.pop();
+        self.task.open(&others)?;
+        self.state.round = Round::Scaled(others.tensors.len());
+        Ok(())
+    }
+
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        match self.state.round {
+            Round::Sums { .. } => None,
+            Round::Scaled(last) if index == last => {
+                self.state.valid = false;
+                self.values.as_mut().get_mut(..2 * self.state.features)
+            }
+            Round::Scaled(_) | Round::Plain => self.task.tensor_mut(index),
+        }
+    }
+
+    fn verify(&mut self) -> Result<(), DeclineReason> {
+        let hash = match self.state.round {
+            Round::Sums { .. } => return Ok(()),
+            Round::Plain => 0,
+            Round::Scaled(_) => {
+                let values = self.values.as_ref().get(..2 * self.state.features).unwrap_or_default();
+                if values.iter().any(|value| !value.is_finite()) {
+                    return Err(DeclineReason::NonFinite);
+                }
+                if values.iter().skip(self.state.features).any(|factor| *factor == 0.0) {
+                    return Err(DeclineReason::Parameter);
+                }
+                crc32c_f32(values)
+            }
+        };
+        self.task.verify()?;
+        self.adopt(hash);
+        Ok(())
+    }
+
+    fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        let State { features, outputs, round, .. } = self.state;
+        match round {
+            Round::Plain => self.task.run(id, source),
+            Round::Scaled(_) => {
+                let Self { task, values, .. } = self;
+                let (scale, rows) = cut(values.as_mut(), features);
+                let mut source = ScaledSource::new(source, scale, rows);
+                let result = task.run(id, &mut source);
+                if source.has_failed() { Err(DeclineReason::Device) } else { result }
+            }
+            Round::Sums { first, count } => {
+                self.state.valid = self.state.hash == 0;
+                let block = Block { features, outputs, first: first.into(), count: count.into() };
+                sums::run(self.values.as_mut(), block, id, source)
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), DeclineReason> {
+        match self.state.round {
+            Round::Sums { .. } => Err(DeclineReason::Task),
+            Round::Plain | Round::Scaled(_) => self.task.begin(),
+        }
+    }
+
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
+        if let Round::Plain = self.state.round {
+            return self.task.sample(x, target);
+        }
+        let Self { task, values, state } = self;
+        let (scale, rows) = cut(values.as_mut(), state.features);
+        // One of another length is the task's to count.
+        let row = rows.get_mut(..x.len()).unwrap_or_default();
+        scale.apply(x, row);
+        task.sample(row, target)
+    }
+
+    fn finish(&mut self) -> Result<Usage, DeclineReason> {
+        self.task.finish()
+    }
+
+    fn upload(&self) -> Descriptors {
+        match self.state.round {
+            Round::Sums { count, .. } => Descriptors::from_iter([TensorDescriptor::inline(
+                Role::FeatureSums,
+                Encoding::F32,
+                count,
+                SUMS_COLUMNS,
+            )]),
+            Round::Plain | Round::Scaled(_) => self.task.upload(),
+        }
+    }
+
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
+        match self.state.round {
+            Round::Sums { .. } => {
+                for (place, value) in out.iter_mut().zip(self.values.as_ref().iter().skip(first)) {
+                    *place = *value;
+                }
+            }
+            Round::Plain | Round::Scaled(_) => self.task.emit(index, first, out),
+        }
+    }
+
+    fn cost(&self, task: &message::Task) -> u64 {
+        self.task.cost(task)
+    }
+
+    fn slot(&self) -> Millis {
+        self.task.slot()
+    }
+
+    fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
+        self.task.prepare(release)
+    }
+
+    fn head(&self) -> &[f32] {
+        self.task.head()
+    }
+
+    fn head_mut(&mut self) -> &mut [f32] {
+        self.task.head_mut()
+    }
+
+    fn head_fitted_on(&self) -> Option<u32> {
+        self.task.head_fitted_on().map(|hash| hash ^ self.state.hash)
+    }
+
+    fn restore_head(&mut self, representation: u32) {
+        self.task.restore_head(representation ^ self.state.hash);
+    }
+}

@@ -1,0 +1,212 @@
+//! Sums of features and of their squares as exact integers: what a fleet's scale is computed from (SPEC.md, FeatureSums).
+//!
+//! A feature's values are integers on a grid of its own, a power of two that is chosen by the largest of them. Sums are kept
+//! where they leave from, as limbs of 22 bits in binary32.
+
+use fedspan_protocol::message::{DeclineReason, RoundId};
+use fedspan_protocol::tensor::SUMS_COLUMNS;
+
+use crate::kernel::all_within;
+use crate::source::{SampleSource, Targets};
+use crate::task::Usage;
+use crate::task::pass::for_each;
+
+/// Values that are sent of one feature.
+pub const COLUMNS: usize = SUMS_COLUMNS as usize;
+
+/// Bits of a limb.
+const LIMB: u32 = 22;
+
+/// Fewer samples than this: sums of as many squares fill the limbs.
+const SAMPLES_END: u32 = 1 << 28;
+
+/// The exponent of the grid is so much below that of the largest magnitude.
+const BITS: i32 = 29;
+
+/// The least exponent of a number in binary32.
+const LEAST: i32 = -149;
+
+/// What is summed up.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Values of a sample.
+    pub features: usize,
+    /// Targets of a sample.
+    pub outputs: usize,
+    /// First feature.
+    pub first: usize,
+    /// Features.
+    pub count: usize,
+}
+
+/// Sums of some features of all usable samples, a row a feature in `sums`. Two passes.
+#[inline(never)]
+pub fn run(
+    sums: &mut [f32],
+    block: Block,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let Block { features, outputs, first, count } = block;
+    let sums = sums.get_mut(..COLUMNS * count).ok_or(DeclineReason::Parameter)?;
+    sums.fill(0.0);
+    for_each(id, source, features, |x, targets, index| {
+        let usable = is_usable(x, targets, index, outputs);
+        if usable {
+            for (row, x) in sums.chunks_exact_mut(COLUMNS).zip(x.iter().skip(first)) {
+                if let Some(largest) = row.first_mut().filter(|largest| x.abs() > **largest) {
+                    *largest = x.abs();
+                }
+            }
+        }
+        usable
+    })?;
+    for row in sums.chunks_exact_mut(COLUMNS) {
+        if let Some(place) = row.first_mut() {
+            *place = to_f32(i64::from(grid(*place)));
+        }
+    }
+    let usage = for_each(id, source, features, |x, targets, index| {
+        let usable = is_usable(x, targets, index, outputs);
+        if usable {
+            for (row, x) in sums.chunks_exact_mut(COLUMNS).zip(x.iter().skip(first)) {
+                let Some((exponent, limbs)) = row.split_first_mut() else { continue };
+                let Some((sum, squares)) = limbs.split_at_mut_checked(3) else { continue };
+                let units = i64::from(units(*x, to_i32(*exponent)));
+                add(sum, units);
+                add(squares, units * units);
+            }
+        }
+        usable
+    })?;
+    match usage.samples {
+        0 => Err(DeclineReason::NoSamples),
+        SAMPLES_END.. => Err(DeclineReason::Parameter),
+        _ => Ok(usage),
+    }
+}
+
+/// Whether a sample can be used: all of it is finite, and its class is known.
+fn is_usable(x: &[f32], targets: Targets<'_>, index: usize, outputs: usize) -> bool {
+    let target = |output| targets.value(index, output, outputs).is_some_and(f32::is_finite);
+    all_within(x, f32::MAX) && (0..outputs).all(target)
+}
+
+/// Mantissa and exponent: `|x| = mantissa 2^exponent`.
+fn parts(x: f32) -> (u32, i32) {
+    let bits = x.to_bits();
+    let (field, fraction) = ((bits >> 23 & 0xFF).cast_signed(), bits & 0x7F_FFFF);
+    if field == 0 { (fraction, LEAST) } else { (fraction | 1 << 23, field - 150) }
+}
+
+/// The exponent of the grid on which no magnitude up to `largest` has more than 30 bits.
+fn grid(largest: f32) -> i32 {
+    // The exponent of the number itself; of a subnormal one any as small will do.
+    (parts(largest).1 + 23 - BITS).max(LEAST)
+}
+
+/// `x` in units of `2^exponent`, rounded to the nearest, ties to even.
+fn units(x: f32, exponent: i32) -> i32 {
+    let (mantissa, own) = parts(x);
+    let shift = own - exponent;
+    let magnitude = if shift >= 0 {
+        mantissa << shift.min(6)
+    } else {
+        // From 25 on all is rounded away.
+        let shift = (-shift).min(25);
+        let (whole, rest, half) = (mantissa >> shift, mantissa & ((1 << shift) - 1), 1 << (shift - 1));
+        whole + u32::from(rest > half || rest == half && whole & 1 == 1)
+    };
+    let units = magnitude.cast_signed();
+    if x.is_sign_negative() { -units } else { units }
+}
+
+/// Adds to a number in limbs: all but the last are from 0 to 2^22 - 1.
+fn add(limbs: &mut [f32], value: i64) {
+    let Some((last, low)) = limbs.split_last_mut() else { return };
+    let mut carry = value;
+    for limb in low {
+        let sum = i64::from(to_i32(*limb)) + carry;
+        *limb = to_f32(sum & ((1 << LIMB) - 1));
+        carry = sum >> LIMB;
+    }
+    *last = to_f32(i64::from(to_i32(*last)) + carry);
+}
+
+/// An integer of at most 24 bits.
+fn to_i32(value: f32) -> i32 {
+    #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
+    let whole = value as i32;
+    whole
+}
+
+/// An integer of at most 24 bits.
+fn to_f32(value: i64) -> f32 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "at most 24 bits")]
+    let exact = value as i32 as f32;
+    exact
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+    use super::{COLUMNS, LIMB, add, grid, units};
+
+    /// A generator that is good enough for bits.
+    fn next(state: &mut u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state >> 16
+    }
+
+    #[test]
+    fn units_are_the_nearest_integers_on_the_grid() {
+        let mut state = 1;
+        for _ in 0..200_000 {
+            let largest = f32::from_bits(next(&mut state) as u32 & 0x7FFF_FFFF);
+            let other = f32::from_bits(next(&mut state) as u32);
+            if !largest.is_finite() || !other.is_finite() {
+                continue;
+            }
+            let x = if other.abs() > largest { largest.copysign(other) } else { other };
+            let e = grid(largest);
+            assert!((-149..=98).contains(&e));
+            // Exact in f64, as is the quotient: both are a few bits times powers of two.
+            let quotient = f64::from(x) * libm::exp2(f64::from(-e / 2)) * libm::exp2(f64::from(-e + e / 2));
+            let expected = libm::rint(quotient);
+            assert_eq!(f64::from(units(x, e)), expected, "{x:e} on 2^{e}");
+            assert!(expected.abs() < f64::from(1 << 30));
+        }
+        for (x, e, expected) in [(0.0, -149, 0), (f32::from_bits(1), -149, 1), (f32::MAX, 98, (1 << 30) - 64)]
+        {
+            assert_eq!((grid(x), units(x, e), units(-x, e)), (e, expected, -expected));
+        }
+        // Ties go to even: 0.5, 1.5 and 2.5 units.
+        let e = grid(1.0);
+        let unit = libm::exp2(f64::from(e)) as f32;
+        assert_eq!([0.5, 1.5, 2.5, -0.5].map(|x| units(x * unit, e)), [0, 2, 2, 0]);
+    }
+
+    #[test]
+    fn limbs_add_up_to_the_sum() {
+        let mut state = 2;
+        for limbs in [3usize, 4] {
+            for _ in 0..200 {
+                let mut kept = [0.0f32; COLUMNS];
+                let mut exact = 0i128;
+                for _ in 0..100 {
+                    let wide = next(&mut state).cast_signed();
+                    let value = if limbs == 3 { wide % (1 << 30) } else { (wide % (1 << 30)).pow(2) };
+                    add(&mut kept[..limbs], value);
+                    exact += i128::from(value);
+                }
+                let whole = |limb: f32| limb as i128;
+                let sum: i128 =
+                    kept[..limbs].iter().enumerate().map(|(i, l)| whole(*l) << (LIMB * i as u32)).sum();
+                assert_eq!(sum, exact);
+                assert!(kept[..limbs - 1].iter().all(|limb| (0.0..4_194_304.0).contains(limb)));
+                assert!(kept[limbs - 1].abs() <= 4_194_304.0);
+            }
+        }
+    }
+}

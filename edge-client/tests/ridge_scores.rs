@@ -1,0 +1,274 @@
+//! Scores of ridges: the counts against an f64 model of the same draws, and what a device says where there is nothing to count.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+
+use fedspan_client::source::{SampleSource, Samples, Targets};
+use fedspan_client::{Linear, Recording, SourceError, Task, Workspace};
+use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGES_MAX};
+use fedspan_protocol::message::{DeclineReason, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use nalgebra::DMatrix;
+use proptest::prelude::*;
+
+const D: usize = 7;
+const K: usize = 3;
+const C: usize = 4;
+const GRID: (f32, f32, u8) = (1e-3, 10.0, 5);
+
+type Model = Linear<Workspace<D, K, C>>;
+
+fn mix(number: u32) -> u32 {
+    let number = (number ^ number >> 16).wrapping_mul(0x7feb_352d);
+    let number = (number ^ number >> 15).wrapping_mul(0x846c_a68b);
+    number ^ number >> 16
+}
+
+/// Deterministic numbers from -1 to 1.
+fn noise(seed: u32, place: usize) -> f32 {
+    mix(seed.wrapping_mul(0x9e37_79b9) ^ place as u32) as f32 / (1u64 << 31) as f32 - 1.0
+}
+
+/// The first K columns of the identity, turned a little: orthonormal.
+fn basis() -> Vec<f32> {
+    let raw = DMatrix::from_fn(D, K, |i, j| f64::from(noise(1, i * K + j)) + f64::from(u8::from(i == j)));
+    let q = raw.qr().q();
+    (0..D).flat_map(|i| (0..K).map(move |j| (i, j))).map(|place| q[place] as f32).collect()
+}
+
+/// Samples around a centre for each class, `counts[class]` of them, in turns.
+fn samples(seed: u32, counts: [usize; C], spread: f32) -> (Vec<f32>, Vec<u8>) {
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    for turn in 0..counts.iter().max().copied().unwrap_or(0) {
+        for class in (0..C).filter(|class| turn < counts[*class]) {
+            let centre = |i: usize| noise(77, class * D + i);
+            x.extend((0..D).map(|i| centre(i) + spread * noise(seed, (turn * C + class) * D + i)));
+            y.push(class as u8);
+        }
+    }
+    (x, y)
+}
+
+fn order(labels: u16, (first, factor, count): (f32, f32, u8)) -> RoundOpen {
+    RoundOpen {
+        id: RoundId { round: 9, stage: 0 },
+        task: Wire::RidgeScores { labels_per_class: labels, first, factor, count },
+        tensors: Descriptors::from_iter([TensorDescriptor::inline(
+            Role::Representation,
+            Encoding::F32,
+            D as u16,
+            K as u16,
+        )]),
+    }
+}
+
+fn asked(
+    model: &mut Model,
+    round: &RoundOpen,
+    source: &mut dyn SampleSource,
+) -> Result<(u32, u32, Vec<f32>), DeclineReason> {
+    model.open(round)?;
+    model.tensor_mut(0).unwrap().copy_from_slice(&basis());
+    model.verify()?;
+    let usage = model.run(round.id, source)?;
+    let descriptors = model.upload();
+    assert_eq!((descriptors.len(), descriptors[0].role, descriptors[0].rows), (1, Role::RidgeScores, 1));
+    let mut scores = vec![f32::NAN; descriptors[0].cols.into()];
+    model.emit(0, 0, &mut scores);
+    Ok((usage.samples, usage.skipped, scores))
+}
+
+fn scores(labels: u16, x: &[f32], y: &[u8]) -> Result<(u32, u32, Vec<f32>), DeclineReason> {
+    asked(&mut Model::new(Workspace::new()), &order(labels, GRID), &mut Recording::classification(x, y, D))
+}
+
+/// The same in f64, straight from the specification.
+fn expected(labels: usize, x: &[f32], y: &[u8]) -> (u32, Vec<u32>) {
+    let b = basis();
+    let z = |i: usize| -> Vec<f64> {
+        let x = &x[i * D..(i + 1) * D];
+        (0..K).map(|j| (0..D).map(|r| f64::from(x[r]) * f64::from(b[r * K + j])).sum()).collect()
+    };
+    let mut right = vec![0; GRID.2.into()];
+    let mut tried = 0;
+    for draw in 0..RIDGE_DRAWS {
+        let mut left = [0u64; C];
+        y.iter().for_each(|class| left[usize::from(*class)] += 1);
+        let mut needed = left.map(|count| count.min(labels as u64));
+        let (mut labelled, mut others) = (Vec::new(), Vec::new());
+        for (i, class) in y.iter().enumerate() {
+            let class = usize::from(*class);
+            let bits = u64::from(mix(i as u32 ^ mix(draw + 1)));
+            if (bits * left[class]) >> 32 < needed[class] {
+                needed[class] -= 1;
+                labelled.push(i);
+            } else {
+                others.push(i);
+            }
+            left[class] -= 1;
+        }
+        assert_eq!(needed, [0; C]);
+        let m = labelled.len();
+        let zs = DMatrix::from_fn(m, K, |i, j| z(labelled[i])[j]);
+        let ys = DMatrix::from_fn(m, C, |i, c| f64::from(u8::from(usize::from(y[labelled[i]]) == c)));
+        let mut ridge = GRID.0;
+        for right in &mut right {
+            let gram = zs.transpose() * &zs + DMatrix::identity(K, K) * (f64::from(ridge) * m as f64);
+            let w = gram.cholesky().unwrap().solve(&(zs.transpose() * &ys));
+            for &i in &others {
+                let out: Vec<f64> = (0..C).map(|c| (0..K).map(|j| z(i)[j] * w[(j, c)]).sum()).collect();
+                let best = (0..C).rev().max_by(|a, b| out[*a].total_cmp(&out[*b])).unwrap();
+                *right += u32::from(best == usize::from(y[i]));
+            }
+            ridge *= GRID.1;
+        }
+        tried += others.len() as u32;
+    }
+    (tried, right)
+}
+
+#[test]
+fn counts_are_those_of_an_exact_model() {
+    for (seed, labels, counts) in
+        [(1, 1, [9, 9, 9, 9]), (2, 2, [5, 12, 3, 8]), (3, 1, [20, 1, 0, 4]), (4, 3, [3, 7, 2, 9])]
+    {
+        let (x, y) = samples(seed, counts, 1.5);
+        let (tried, _, scores) = scores(labels, &x, &y).unwrap();
+        let (wanted, right) = expected(labels.into(), &x, &y);
+        assert_eq!(tried, wanted);
+        assert_eq!(scores, right.iter().map(|right| *right as f32).collect::<Vec<_>>(), "seed {seed}");
+        assert!(
+            right.iter().any(|right| *right < tried) && right.iter().all(|right| *right > 0),
+            "{right:?}"
+        );
+    }
+}
+
+/// A source that hands out few samples at a time.
+struct Portions<'a>(&'a [f32], &'a [u8], usize, usize);
+
+impl SampleSource for Portions<'_> {
+    fn rewind(&mut self, _: RoundId) -> Result<(), SourceError> {
+        self.3 = 0;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let from = self.3;
+        let to = (from + self.2).min(self.1.len());
+        self.3 = to;
+        (from < to)
+            .then(|| Samples { x: &self.0[from * D..to * D], targets: Targets::Classes(&self.1[from..to]) })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Samples that cannot be used change nothing, nor do portions, nor the number of the round.
+    #[test]
+    fn unusable_samples_and_portions_change_nothing(seed in 0u32..1000, at in 0usize..20, portion in 1usize..9, round in 1u32..99) {
+        let (x, y) = samples(seed, [6, 4, 5, 5], 1.0);
+        let plain = scores(1, &x, &y).unwrap();
+        let (mut more_x, mut more_y) = (x.clone(), y.clone());
+        for (bad, class) in [(f32::NAN, 0), (1.0, 200), (f32::INFINITY, 1), (1e30, 2)] {
+            let row: Vec<f32> = (0..D).map(|i| if i == 2 { bad } else { 0.5 }).collect();
+            more_x.splice(at * D..at * D, row);
+            more_y.insert(at, class);
+        }
+        let order = RoundOpen { id: RoundId { round, stage: 1 }, ..order(1, GRID) };
+        let source = &mut Portions(&more_x, &more_y, portion, 0);
+        let (tried, skipped, scores) = asked(&mut Model::new(Workspace::new()), &order, source).unwrap();
+        prop_assert_eq!((tried, skipped, &scores), (plain.0, 4, &plain.2));
+    }
+
+    /// Everybody counts: 8 draws of what is not labelled; and no count is above that.
+    #[test]
+    fn as_many_are_tried_as_are_left(counts in [0usize..7, 0usize..7, 0usize..7, 0usize..7], labels in 1u16..5) {
+        let (x, y) = samples(5, counts, 1.0);
+        let left: usize = counts.iter().map(|count| count.saturating_sub(labels.into())).sum();
+        let present = counts.iter().filter(|count| **count > 0).count();
+        match scores(labels, &x, &y) {
+            Ok((tried, _, scores)) => {
+                prop_assert!(present > 1);
+                prop_assert_eq!(tried, RIDGE_DRAWS * left as u32);
+                prop_assert!(scores.iter().all(|score| score.fract() == 0.0 && (0.0..=tried as f32).contains(score)));
+            }
+            Err(reason) => {
+                prop_assert_eq!(reason, DeclineReason::NoSamples);
+                prop_assert!(present < 2 || left == 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn values_are_no_classes() {
+    let (x, y) = samples(1, [3; C], 1.0);
+    let values: Vec<f32> = y
+        .iter()
+        .flat_map(|class| (0..C).map(move |c| f32::from(u8::from(c == usize::from(*class)))))
+        .collect();
+    let mut source = Recording::regression(&x, &values, D, C);
+    let got = asked(&mut Model::new(Workspace::new()), &order(1, GRID), &mut source);
+    assert_eq!(got, Err(DeclineReason::Task));
+}
+
+#[test]
+fn grids_out_of_range_are_declined() {
+    let most = RIDGES_MAX as u8;
+    for (labels, grid) in [
+        (0, GRID),
+        (1, (0.0, 2.0, 3)),
+        (1, (-1.0, 2.0, 3)),
+        (1, (f32::NAN, 2.0, 3)),
+        (1, (1.0, f32::NAN, 3)),
+        (1, (1.0, 0.0, 3)),
+        (1, (1e30, 1e5, 3)),
+        (1, (1.0, 2.0, 0)),
+        (1, (1.0, 1.5, most + 1)),
+        // There are 28 numbers in the buffer that they leave from.
+        (1, (1.0, 1.5, 29)),
+    ] {
+        let mut model = Model::new(Workspace::new());
+        assert_eq!(model.open(&order(labels, grid)), Err(DeclineReason::Parameter), "{labels} {grid:?}");
+    }
+    let mut model = Model::new(Workspace::new());
+    assert_eq!(model.open(&order(u16::MAX, (1e-4, 1.5, 28))), Ok(()));
+}
+
+/// Features of any size make finite heads, and the smallest ridge is the best that rounding allows.
+#[test]
+fn features_of_any_size_are_scored() {
+    let (x, y) = samples(6, [8; C], 0.5);
+    for scale in [1e-9f32, 1e-3, 1e3, 1e9] {
+        let scaled: Vec<f32> = x.iter().map(|x| x * scale).collect();
+        let (tried, skipped, scores) = scores(2, &scaled, &y).unwrap();
+        assert_eq!((tried, skipped), (RIDGE_DRAWS * 24, 0));
+        assert!(scores.iter().all(|score| *score > tried as f32 / 4.0), "{scale}: {scores:?} of {tried}");
+    }
+}
+
+/// The head of before is gone, and the one that follows is what it would have been.
+#[test]
+fn the_head_is_fitted_anew_afterwards() {
+    let (x, y) = samples(8, [5; C], 0.7);
+    let head = HeadSolve::LeastSquares { ridge: 0.1 };
+    let mut fresh = Model::new(Workspace::new());
+    fresh.set_representation(&basis()).unwrap();
+    fresh.fit_head(head, &mut Recording::classification(&x, &y, D)).unwrap();
+    let mut model = fresh.clone();
+    asked(&mut model, &order(1, GRID), &mut Recording::classification(&x, &y, D)).unwrap();
+    assert_eq!(model.head_fitted_on(), None);
+    assert!(model.predict(&x[..D], &mut [0.0; C]).is_err());
+    model.fit_head(head, &mut Recording::classification(&x, &y, D)).unwrap();
+    assert_eq!(model.head(), fresh.head());
+}
+
+#[test]
+fn one_output_is_no_choice() {
+    let one = Linear::new(Workspace::<D, K, 1>::new()).capabilities();
+    let many = Model::new(Workspace::new()).capabilities();
+    let bit = order(1, GRID).task.bit();
+    assert_eq!((one.tasks & bit, one.roles & Role::RidgeScores.bit()), (0, 0));
+    assert_eq!((many.tasks & bit, many.roles & Role::RidgeScores.bit()), (bit, Role::RidgeScores.bit()));
+}

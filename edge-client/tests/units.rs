@@ -1,0 +1,428 @@
+//! Units and offsets of features change nothing that matters: the head against an f64 oracle, over scales from 1e-6 to
+//! 1e6 and offsets up to 1e5 deviations beside a constant column.
+//!
+//! **The bound.** Let `A` be the features as the head's problem has them: centred where a column is constant, and each
+//! column with length one; `s` the least singular value of `A`. Feature `i` comes to the kernel with a relative error of
+//! `u`, the rounding of f32: `u |x_i|` of its largest value. Folding adds `e = (sqrt(m + k) + 1) u`
+//! ([`rounding`]) of the column as it is folded, relative to the first sample where a column is constant. As fractions of the
+//! deviations, the square of both summed over the features is `n^2`. Errors `dA` of the columns turn the projection on their
+//! span by at most `|dA| / s` (Stewart and Sun, theorem III.3.9), so predictions move by `n / s |Y|`. Rounding the
+//! weights, the samples to predict and the products once more adds `u |x_i w_i|`, which is again at most `n / s |Y|`. Where the
+//! normal equations are trusted, the condition of the columns as they came is squared; they are while no column's share is
+//! below a tenth. Together
+//!
+//! `|dY| <= 4 (n / s + e / s_0^2) |Y|`, `s_0` the least singular value of the columns as they came, of length one, where
+//! the normal equations were trusted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::head::*;
+use common::*;
+use fedspan_client::task::HeadFits;
+use fedspan_client::{Linear, Recording, Task};
+use fedspan_protocol::message::{HeadSolve, Task as Wire};
+
+/// Features with offsets and scales, in f64 and as the device has them, with targets that are linear but for noise.
+struct Problem {
+    k: usize,
+    c: usize,
+    x: M,
+    y: M,
+    /// The constant column, if there is one.
+    constant: Option<usize>,
+}
+
+impl Problem {
+    /// `offset` in deviations, at most; scales within `10^scale`.
+    fn random(random: &mut Random, k: usize, m: usize, c: usize, offset: f64, scale: f64) -> Self {
+        let constant = (offset > 0.0).then(|| random.below(k));
+        let mut x = random.gaussian(m, k) * random.gaussian(k, k) * 0.3 + random.gaussian(m, k);
+        for j in 0..k {
+            let deviation = x.column(j).norm() / (m as f64).sqrt();
+            let unit = 10f64.powf(scale * (2.0 * random.unit() - 1.0));
+            let offset = deviation * offset * (2.0 * random.unit() - 1.0);
+            let is_constant = constant == Some(j);
+            for value in &mut x.column_mut(j) {
+                *value = if is_constant { unit } else { unit * (*value + offset) };
+            }
+        }
+        let mut y = random.gaussian(m, c) * [0.0, 0.1, 1.0][random.below(3)];
+        for j in 0..k {
+            let column = x.column(j);
+            let mean = if constant.is_some() && constant != Some(j) { column.mean() } else { 0.0 };
+            let unit = column.add_scalar(-mean);
+            let unit = &unit / unit.norm() * (m as f64).sqrt();
+            y += unit * random.gaussian(1, c);
+        }
+        Self { k, c, x, y, constant }
+    }
+
+    fn m(&self) -> usize {
+        self.x.nrows()
+    }
+
+    /// What rounding the features and folding them may move predictions by, as a share of `|Y|`; and predictions in f64.
+    fn bound(&self, normal: bool) -> (f64, M) {
+        let (m, k) = (self.m(), self.k);
+        let e = rounding(m, k);
+        let (mut a, mut n) = (self.x.clone(), 0.0);
+        for j in 0..k {
+            let column = self.x.column(j);
+            let largest = column.amax();
+            let centred = self.constant.is_some() && self.constant != Some(j);
+            let mean = if centred { column.mean() } else { 0.0 };
+            let first = if centred { column[0] } else { 0.0 };
+            a.column_mut(j).add_scalar_mut(-mean);
+            let length = a.column(j).norm();
+            let folded = column.add_scalar(-first).norm();
+            let own = EPS * largest * (m as f64).sqrt() / length;
+            n += own.powi(2) + (e * folded / length).powi(2);
+            a.column_mut(j).unscale_mut(length);
+        }
+        let least = |a: &M| Svd::new(a).s.into_iter().fold(f64::INFINITY, f64::min);
+        let mut plain = self.x.clone();
+        for mut column in plain.column_iter_mut() {
+            let length = column.norm();
+            column.unscale_mut(length);
+        }
+        let lost = if normal { e / least(&plain).powi(2) } else { 0.0 };
+        let svd = Svd::new(&a);
+        (4.0 * (n.sqrt() / least(&a) + lost), &a * svd.minimum_norm(&self.y, 0.0))
+    }
+
+    /// Heads of samples that are read twice, and that are seen once, with what the device says of the fits.
+    fn heads(&self) -> [(Vec<f32>, HeadFits); 2] {
+        let (x, y, k, c) = (flat(&self.x), flat(&self.y), self.k, self.c);
+        let mut twice = Linear::new(Heap::new(k, k, c));
+        twice.set_representation(&identity(k)).unwrap();
+        twice.fit_head(EXACT, &mut Recording::regression(&x, &y, k, c)).unwrap();
+        let mut once = Linear::new(Heap::streaming(k, k, c));
+        let samples = Sliced::regression(x, y, k, c);
+        fed_rep_stream(&mut once, Wire::FitHead { head: EXACT }, &identity(k), &samples).unwrap();
+        [&twice, &once].map(|model| (model.head().to_vec(), model.head_fits()))
+    }
+
+    /// Predictions as a device makes them.
+    fn predictions(&self, w: &[f32]) -> M {
+        let mut y = M::zeros(self.m(), self.c);
+        for (i, x) in flat(&self.x).chunks(self.k).enumerate() {
+            let mut out = vec![0.0; self.c];
+            fedspan_client::kernel::project::apply_head(w, x, &mut out);
+            for (j, value) in out.into_iter().enumerate() {
+                y[(i, j)] = f64::from(value);
+            }
+        }
+        y
+    }
+}
+
+/// The law. Where an answer misses the bound, the device knows it.
+#[test]
+fn predictions_stay_within_the_bound_or_the_rank_is_below_k() {
+    let mut random = Random(41);
+    let mut worst = Worst::default();
+    let [mut silent, mut cut, mut cut_at_ease, mut total] = [0, 0, 0, 0];
+    for case in 0..4000 {
+        let k = 1 + case % 24;
+        let m = k + 1 + (200 - k) * random.below(1000) * random.below(1000) / 1_000_000;
+        let c = 1 + random.below(8);
+        let offset = if case % 5 == 0 { 0.0 } else { 10f64.powf(5.0 * random.unit()) };
+        let scale = [0.0, 6.0, 6.0][case % 3];
+        let problem = Problem::random(&mut random, k, m, c, offset, scale);
+        let bounds = [true, false].map(|normal| problem.bound(normal));
+        let size = problem.y.norm();
+        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
+            let (bound, exact) = &bounds[usize::from(way == "once")];
+            let error = (problem.predictions(&w) - exact).norm() / size;
+            total += 1;
+            let rank = usize::from(fits.last.rank);
+            assert_eq!(fits.cut, u32::from(rank < k));
+            if rank < k {
+                cut += 1;
+                cut_at_ease += usize::from(*bound < 0.02);
+            } else if error > *bound {
+                silent += 1;
+                println!("{way}: {error:e} over {bound:e} k={k} m={m} c={c} offset={offset:.1}");
+            } else {
+                let name = format!("{way}, offset 1e{}", (offset.max(1.0)).log10() as i32);
+                worst.saw(Box::leak(name.into_boxed_str()), error / bound);
+            }
+        }
+    }
+    println!(
+        "{total} heads, {cut} with a rank below k ({cut_at_ease} of them at ease), {silent} silent misses"
+    );
+    assert_eq!(silent, 0);
+    assert!(cut_at_ease == 0, "{cut_at_ease} of {total} were cut with a bound below 2 %");
+}
+
+/// Where f32 ends: of deviations a million times smaller than their column, only roundings are left.
+#[test]
+fn deviations_below_the_rounding_of_f32_are_cut_and_counted() {
+    let mut random = Random(42);
+    let [mut kept, mut cut] = [0, 0];
+    for case in 0..600 {
+        let k = 2 + case % 8;
+        let m = k + 2 + random.below(100);
+        let offset = 10f64.powf(5.0 + 5.0 * random.unit());
+        let problem = Problem::random(&mut random, k, m, 1, offset, 1.0);
+        let (bound, exact) = problem.bound(false);
+        for (w, fits) in problem.heads() {
+            let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
+            let full = usize::from(fits.last.rank) == k;
+            assert!(!full || error <= bound, "{error:e} over {bound:e} at k={k} m={m} offset={offset:e}");
+            *(if full { &mut kept } else { &mut cut }) += 1;
+            assert_eq!((fits.cut, fits.short), (u32::from(!full), 0));
+            // What a deviation of more than 2^20 roundings is, and of less than 2^19, is without doubt.
+            let ratios = (0..k).filter(|j| problem.constant != Some(*j)).map(|j| {
+                let column = problem.x.column(j);
+                (column[0] / (column.variance().sqrt())).abs()
+            });
+            let most = ratios.fold(0.0, f64::max);
+            assert!(full || most > 0.9e6, "cut at a ratio of {most:e}");
+            assert!(!full || most < 1.2e6, "kept at a ratio of {most:e}");
+        }
+    }
+    println!("{kept} kept, {cut} cut");
+    assert!(kept > 100 && cut > 100);
+}
+
+/// A power of two as a factor of a feature changes the exponents of its weights and nothing else.
+#[test]
+fn powers_of_two_change_exponents_only() {
+    let mut random = Random(43);
+    for case in 0..600 {
+        let k = 1 + case % 24;
+        let m = k + 1 + random.below(120);
+        let c = 1 + random.below(8);
+        let offset = [0.0, 3.0, 1e3][case % 3];
+        let problem = Problem::random(&mut random, k, m, c, offset, 2.0);
+        let powers: Vec<i32> = (0..k).map(|_| random.below(41) as i32 - 20).collect();
+        let factors = powers.iter().map(|&p| 2f64.powi(p)).collect::<Vec<_>>();
+        let scaled = Problem {
+            x: M::from_fn(m, k, |i, j| f64::from(problem.x[(i, j)] as f32) * factors[j]),
+            y: problem.y.clone(),
+            ..problem
+        };
+        let ways = ["twice", "once"].into_iter().zip(problem.heads());
+        for ((way, (before, fits)), (after, same)) in ways.zip(scaled.heads()) {
+            assert_eq!((fits.last.rank, fits), (k as u16, same));
+            for (j, (before, after)) in before.chunks(c).zip(after.chunks(c)).enumerate() {
+                for (before, after) in before.iter().zip(after) {
+                    let expected = f64::from(*before) / factors[j];
+                    assert_eq!(
+                        f64::from(*after),
+                        expected,
+                        "{way}: column {j} of {k}, m={m}, case {case} {powers:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Below full rank: columns that repeat others, zeros and a second constant, beside offsets and scales. The rank is that of
+/// the truth, predictions are right, and equal columns share their weight.
+#[test]
+fn repeated_columns_are_cut_at_any_offset() {
+    let mut random = Random(44);
+    let mut worst = Worst::default();
+    for case in 0..600 {
+        let k = 3 + case % 6;
+        let m = k + 10 + random.below(100);
+        let offset = 10f64.powf(4.0 * random.unit());
+        let mut problem = Problem::random(&mut random, k, m, 2, offset, [0.0, 3.0][case % 2]);
+        let constant = problem.constant.unwrap();
+        let other = (constant + 1) % k;
+        let (bound, exact) = problem.bound(false);
+        let repeated = match case % 3 {
+            0 => problem.x.column(other).into_owned(),
+            1 => problem.x.column(constant).into_owned(),
+            _ => M::zeros(m, 1).column(0).into_owned(),
+        };
+        problem.x = problem.x.clone().insert_column(k, 0.0);
+        problem.x.set_column(k, &repeated);
+        problem.k = k + 1;
+        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
+            let at = format!("{way}: k={k} m={m} offset={offset:.1} case={case}");
+            assert_eq!((usize::from(fits.last.rank), fits.last.cut(), fits.cut), (k, 1, 1), "{at}");
+            let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
+            // Centring rounds once more, and directions of short columns err by fractions of lifted ones.
+            assert!(error <= 32.0 * bound, "{error:e} over {bound:e} {at}");
+            worst.saw("repeated columns, share of the bound", error / bound);
+            let (w, last) = w.split_at(2 * k);
+            match case % 3 {
+                0 => {
+                    let own = &w[2 * other..2 * other + 2];
+                    for (own, last) in own.iter().zip(last) {
+                        assert!((own - last).abs() <= 1e-3 * own.abs().max(1e-3), "{own} {last} {at}");
+                    }
+                }
+                // Two constants of one value, or the share of neither is more than the other's.
+                1 => {
+                    let own = &w[2 * constant..2 * constant + 2];
+                    for (own, last) in own.iter().zip(last) {
+                        assert!((own - last).abs() <= 1e-5 * own.abs(), "{own} {last} {at}");
+                    }
+                }
+                _ => assert_eq!(last, [0.0, 0.0], "{at}"),
+            }
+        }
+    }
+}
+
+/// What seems constant in the first samples need not be: the answer is that of the same samples in another order, as far as
+/// rounding goes.
+#[test]
+fn a_column_that_ceases_to_be_constant_does_no_harm() {
+    let mut random = Random(45);
+    let mut worst = Worst::default();
+    for case in 0..600 {
+        let k = 2 + case % 8;
+        let m = 20 + random.below(100);
+        // A close pair of columns keeps the normal equations away.
+        let mut x = random.gaussian(m, k);
+        let flag = random.below(k);
+        let until = 1 + random.below(m - 10);
+        let pair = [(flag + 1) % k, (flag + 2) % k];
+        for i in 0..m {
+            x[(i, flag)] = if i < until { 3.0 } else { random.normal() * [1.0, 1e3][case % 2] };
+            if k > 2 {
+                x[(i, pair[1])] = x[(i, pair[0])] + 0.01 * x[(i, pair[1])];
+            }
+        }
+        let (x, y) = (flat(&x), random.normals(m));
+        let (z, y64) = (matrix(m, k, &x), matrix(m, 1, &y));
+        let largest = norm2(&z);
+        for (way, w) in [("twice", by_client(&x, &y, k, 1, EXACT)), ("once", by_stream(&x, &y, k, 1, EXACT))]
+        {
+            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
+            let bound = 2.0 * rounding(m, k);
+            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m} until={until}");
+            worst.saw("no constant, normwise residual, share of the bound", residual / bound);
+        }
+    }
+}
+
+/// Fewer samples than directions, beside a constant: an offset changes no prediction.
+#[test]
+fn offsets_change_no_prediction_from_few_samples() {
+    let mut random = Random(46);
+    for case in 0..300 {
+        let k = 4 + case % 8;
+        let m = 2 + random.below(k - 2);
+        let mut x = random.gaussian(m, k);
+        x.column_mut(k - 1).fill(1.0);
+        let y = random.gaussian(m, 1);
+        let mut moved = x.clone();
+        for j in 0..k - 1 {
+            moved.column_mut(j).add_scalar_mut(1e3 * random.normal());
+        }
+        let problems = [x, moved].map(|x| Problem { k, c: 1, x, y: y.clone(), constant: Some(k - 1) });
+        let [before, after] = problems.map(|problem| {
+            problem.heads().map(|(w, fits)| {
+                assert_eq!((fits.last.rank, fits.short, fits.cut), (m as u16, 1, 0));
+                (problem.predictions(&w), w)
+            })
+        });
+        for ((before, w), (after, moved)) in before.into_iter().zip(after) {
+            let difference = (before - after).norm() / y.norm();
+            assert!(difference <= 2e-2, "{difference:e} at k={k} m={m}");
+            for (w, moved) in w.iter().zip(&moved).take(k - 1) {
+                assert!((w - moved).abs() <= 2e-2 * y.norm() as f32, "{w} {moved}");
+            }
+        }
+    }
+}
+
+/// A ridge is in the units of the features as they come, whatever else is done to them.
+#[test]
+fn a_ridge_keeps_its_units_beside_a_constant() {
+    let mut random = Random(47);
+    let mut worst = Worst::default();
+    for case in 0..600 {
+        let k = 2 + case % 8;
+        let m = 3 + random.below(60);
+        let offset = 10f64.powf(3.0 * random.unit());
+        let problem = Problem::random(&mut random, k, m, 1, offset, 1.0);
+        let ridge = 10f32.powf((6.0 * random.unit() - 4.0) as f32);
+        let (x, y) = (flat(&problem.x), flat(&problem.y));
+        let weight = (f64::from(ridge) * m as f64).sqrt();
+        let z = matrix(m, k, &x).resize(m + k, k, 0.0);
+        let z = M::from_fn(m + k, k, |i, j| if i == m + j { weight } else { z[(i, j)] });
+        let y64 = matrix(m, 1, &y).resize(m + k, 1, 0.0);
+        let largest = norm2(&z);
+        let head = HeadSolve::LeastSquares { ridge };
+        for (way, w) in [("client", by_client(&x, &y, k, 1, head)), ("stream", by_stream(&x, &y, k, 1, head))]
+        {
+            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
+            let bound = 4.0 * rounding(m + k, k);
+            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m} ridge={ridge:e}");
+            worst.saw("ridge beside a constant, share of the bound", residual / bound);
+        }
+    }
+}
+
+/// A barometer (1013 +- 5) beside a 1.
+#[test]
+fn air_pressure_is_a_feature_like_any_other() {
+    let mut random = Random(48);
+    let m = 20;
+    let pressure: Vec<f64> =
+        (0..m).map(|_| 1013.0 + 5.0 * random.normal()).map(|p| (p * 100.0).round() / 100.0).collect();
+    let x = M::from_fn(m, 2, |i, j| if j == 0 { pressure[i] } else { 1.0 });
+    let y = M::from_fn(m, 1, |i, _| 0.2 * (pressure[i] - 1013.0));
+    let problem = Problem { k: 2, c: 1, x, y, constant: Some(1) };
+    for (w, fits) in problem.heads() {
+        assert_eq!((fits.last.rank, fits.cut), (2, 0));
+        let mse = (problem.predictions(&w) - &problem.y).norm_squared() / m as f64;
+        assert!(mse < 1e-8, "{mse:e}");
+    }
+}
+
+/// Every way of fitting a head tells what it cut.
+#[test]
+fn fits_are_counted_where_directions_are_cut() {
+    let (k, c) = (3, 1);
+    let full = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0];
+    let flat = [1.0, 1.0, 0.5, 2.0, 2.0, 0.25, 3.0, 3.0, 1.0, -1.0, -1.0, 0.0];
+    let y = [1.0, 2.0, 3.0, 4.0];
+    let mut model = Linear::new(Heap::new(k, k, c));
+    model.set_representation(&identity(k)).unwrap();
+    assert_eq!(model.head_fits(), HeadFits::default());
+    for (x, expected) in
+        [(&full[..], (3, 0, 0)), (&flat, (2, 1, 0)), (&flat[..6], (2, 1, 1)), (&full, (3, 1, 1))]
+    {
+        model.fit_head(EXACT, &mut Recording::regression(x, &y[..x.len() / k], k, c)).unwrap();
+        let fits = model.head_fits();
+        assert_eq!((fits.last.rank, fits.cut, fits.short), expected);
+        assert_eq!((fits.last.samples as usize, usize::from(fits.last.width)), (x.len() / k, k));
+        assert_eq!(usize::from(fits.last.cut()), k - usize::from(fits.last.rank));
+    }
+    let task = fed_rep(EXACT, fedspan_protocol::message::Upload::Gradient, 0.0);
+    let samples = Sliced::regression(flat.to_vec(), y.to_vec(), k, c);
+    fed_rep_round(&mut model, task, &identity(k), &mut samples.clone()).unwrap();
+    assert_eq!((model.head_fits().last.rank, model.head_fits().cut), (2, 2));
+    let mut once = Linear::new(Heap::streaming(k, k, c));
+    fed_rep_stream(&mut once, task, &identity(k), &samples).unwrap();
+    assert_eq!((once.head_fits().last.rank, once.head_fits().cut), (2, 1));
+}
+
+/// In fixed point a projection has one scale: what it does to units is at least counted.
+#[cfg(feature = "i16")]
+#[test]
+fn fixed_point_counts_what_it_cuts() {
+    use fedspan_client::memory::FixedWorkspace;
+    let mut model = Linear::new(FixedWorkspace::<2, 2>::new());
+    model.set_representation(&identity(2)).unwrap();
+    let mut random = Random(49);
+    let pressure: Vec<f32> = (0..20).map(|_| 1013.0 + 5.0 * random.normal() as f32).collect();
+    let x: Vec<f32> = pressure.iter().flat_map(|&p| [p, 1.0]).collect();
+    let y: Vec<f32> = pressure.iter().map(|p| 0.2 * (p - 1013.0)).collect();
+    model.fit_head(EXACT, &mut Recording::regression(&x, &y, 2, 1)).unwrap();
+    assert_eq!((model.head_fits().last.rank, model.head_fits().cut), (1, 1));
+    let x = random.normals(40);
+    model.fit_head(EXACT, &mut Recording::regression(&x, &y, 2, 1)).unwrap();
+    assert_eq!((model.head_fits().last.rank, model.head_fits().cut), (2, 1));
+}

@@ -1,0 +1,79 @@
+//! Arrays of an `npz` archive, by name.
+
+use std::io::Cursor;
+
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::values::{self, Values};
+use super::{Array, LARGEST};
+use crate::data::DataError;
+use crate::data::file::most_unpacked;
+
+/// An archive in memory.
+#[derive(Debug)]
+pub struct Archive<'a> {
+    zip: ZipArchive<Cursor<&'a [u8]>>,
+    name: String,
+    /// Bytes of the file.
+    packed: u64,
+    /// Bytes that arrays have been unpacked to.
+    unpacked: u64,
+}
+
+impl<'a> Archive<'a> {
+    /// Opens a file called `name`.
+    ///
+    /// # Errors
+    /// [`DataError`] where it is no archive.
+    pub fn open(bytes: &'a [u8], name: &str) -> Result<Self, DataError> {
+        let zip = ZipArchive::new(Cursor::new(bytes))
+            .map_err(|error| DataError::new(name, format!("not an npz archive: {error}")))?;
+        Ok(Self { zip, name: name.to_owned(), packed: bytes.len() as u64, unpacked: 0 })
+    }
+
+    /// Names of the arrays, in the order of their texts.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let names = self.zip.file_names().filter_map(Result::ok);
+        let arrays = names.filter_map(|name| name.strip_suffix(".npy").map(str::to_owned));
+        let mut names: Vec<String> = arrays.collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// An array of at most `most` elements; nothing where there is none of this name.
+    ///
+    /// # Errors
+    /// [`DataError`] where it cannot be read, is larger, or unpacks to more than a file of this size can mean.
+    pub fn get(&mut self, key: &str, most: u64) -> Result<Option<Values>, DataError> {
+        let name = &self.name;
+        let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
+        let file = match self.zip.by_name(&format!("{key}.npy")) {
+            Ok(file) => file,
+            Err(ZipError::FileNotFound) => return Ok(None),
+            Err(error) => return Err(wrong(error.to_string())),
+        };
+        let length = file.size();
+        self.unpacked = self.unpacked.saturating_add(length);
+        let most_bytes = most_unpacked(self.packed);
+        if self.unpacked > most_bytes {
+            return Err(wrong(format!(
+                "unpacks to {length} bytes from a file of {} bytes, allowed: at most {most_bytes} for all arrays that are \
+                 read; numpy.savez writes arrays as large as they are",
+                self.packed
+            )));
+        }
+        values::read(file, length, most).map(Some).map_err(wrong)
+    }
+
+    /// The numbers of an array that has to be there.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and where it is not there.
+    pub fn required(&mut self, key: &str) -> Result<Array, DataError> {
+        let values = self.get(key, LARGEST)?;
+        let values = values.ok_or_else(|| DataError::new(&self.name, format!("no array named {key}")))?;
+        values.numbers().map_err(|message| DataError::new(&self.name, format!("{key}: {message}")))
+    }
+}

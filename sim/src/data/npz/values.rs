@@ -1,0 +1,355 @@
+//! The values of one array of a NumPy file: numbers of any width, truth values, texts.
+
+use std::io::Read;
+
+use npyz::{DType, Endianness, NpyHeader, Order, TypeChar, TypeStr};
+
+use super::Array;
+
+/// Bytes that the header of an array may have: 64 KiB, as those of its first version.
+const HEADER: usize = 1 << 16;
+/// Brackets within brackets that a header may have: a shape within a dictionary takes two.
+const DEPTH: usize = 8;
+/// Bytes of a text.
+const TEXT: usize = 1 << 12;
+/// Texts of an array: a name for each row.
+const TEXTS: usize = 1 << 24;
+/// Elements that are read at once.
+const AT_ONCE: usize = 1 << 14;
+
+/// An array.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Numbers; truth values are 0 and 1.
+    Numbers(Array),
+    /// Texts.
+    Texts {
+        /// Dimensions.
+        shape: Vec<usize>,
+        /// Row-major, without zeros at their ends.
+        texts: Vec<String>,
+    },
+}
+
+impl Values {
+    /// Dimensions.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Self::Numbers(array) => &array.shape,
+            Self::Texts { shape, .. } => shape,
+        }
+    }
+
+    /// The same without a last axis of one value, where there are `axes` others.
+    #[must_use]
+    pub fn squeezed(mut self, axes: usize) -> Self {
+        let (Self::Numbers(Array { shape, .. }) | Self::Texts { shape, .. }) = &mut self;
+        if shape.len() == axes + 1 && shape.last() == Some(&1) {
+            shape.pop();
+        }
+        self
+    }
+
+    /// The numbers.
+    ///
+    /// # Errors
+    /// A sentence where they are texts.
+    pub fn numbers(self) -> Result<Array, String> {
+        match self {
+            Self::Numbers(array) => Ok(array),
+            Self::Texts { .. } => Err("an array of texts, expected numbers".to_owned()),
+        }
+    }
+}
+
+/// Reads an array of at most `most` elements from a file of `length` bytes.
+///
+/// # Errors
+/// A sentence on a header that is none, a type that is not read, or an array that is larger, or than its file. No memory is
+/// taken for what is not there.
+pub fn read(mut file: impl Read, length: u64, most: u64) -> Result<Values, String> {
+    let header = header(&mut file, most)?;
+    let shape: Vec<usize> = header.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
+    let product = header.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
+    let count = product.filter(|count| *count <= most && shape.len() == header.shape().len());
+    let Some(count) = count else {
+        return Err(format!("shape {:?} is larger than {most} elements", header.shape()));
+    };
+    let kind = kind(&header)?;
+    let width = kind.num_bytes().unwrap_or(usize::MAX);
+    let bytes = count.saturating_mul(width as u64);
+    if bytes > length {
+        return Err(format!("shape {:?} takes {bytes} bytes, the file has {length}", header.shape()));
+    }
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let big = kind.endianness() == Endianness::Big;
+    let order = header.order();
+    match kind.type_char() {
+        TypeChar::UnicodeStr | TypeChar::ByteStr => {
+            if count > TEXTS {
+                return Err(format!("{count} texts, allowed: at most {TEXTS}"));
+            }
+            let unicode = kind.type_char() == TypeChar::UnicodeStr;
+            let mut texts = Vec::new();
+            chunks(&mut file, count, width, |chunk| {
+                for text in chunk.chunks_exact(width.max(1)) {
+                    texts.push(if unicode { characters(text, big)? } else { bytes_of(text)? });
+                }
+                Ok(())
+            })?;
+            let texts = if order == Order::C { texts } else { row_major(&shape, &texts) };
+            Ok(Values::Texts { shape, texts })
+        }
+        _ => {
+            let mut values = Vec::new();
+            chunks(&mut file, count, width, |chunk| {
+                decode(chunk, kind.type_char(), width, big, &mut values);
+                Ok(())
+            })?;
+            let values = if order == Order::C { values } else { row_major(&shape, &values) };
+            Ok(Values::Numbers(Array { shape, values }))
+        }
+    }
+}
+
+/// Reads the header, which is not trusted with more than it needs.
+fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let mut head = vec![0; 10];
+    file.read_exact(&mut head).map_err(|_| "ends in the header".to_owned())?;
+    let length = match *head.as_slice() {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, a, b] => usize::from(u16::from_le_bytes([a, b])),
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _, a, b] => {
+            let mut more = [0; 2];
+            file.read_exact(&mut more).map_err(|_| "ends in the header".to_owned())?;
+            head.extend_from_slice(&more);
+            u32::from_le_bytes([a, b, more[0], more[1]]) as usize
+        }
+        _ => return Err("no array in NumPy's format, version 1 to 3".to_owned()),
+    };
+    if length > HEADER {
+        return Err(format!("a header of {length} bytes, allowed: at most {HEADER}"));
+    }
+    let text = head.len();
+    head.resize(text + length, 0);
+    let rest = head.get_mut(text..).unwrap_or_default();
+    file.read_exact(rest).map_err(|_| "ends in the header".to_owned())?;
+    // Whoever reads it goes one call deeper for each bracket.
+    let mut depth = 0usize;
+    for byte in rest.iter() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH {
+            return Err(format!("a header with more than {DEPTH} brackets within each other"));
+        }
+    }
+    // It multiplies the sizes without looking.
+    let said = String::from_utf8_lossy(rest).into_owned();
+    let shape = said.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
+    let sizes = shape.split(|c: char| !c.is_ascii_digit()).filter(|size| !size.is_empty());
+    let product =
+        sizes.map(|size| size.parse::<u64>().ok()).try_fold(1u64, |product, size| product.checked_mul(size?));
+    if product.is_none() {
+        return Err(format!(
+            "shape {} is larger than {most} elements",
+            shape.trim_matches([':', '(', '\'', '"', ' '])
+        ));
+    }
+    NpyHeader::from_reader(head.as_slice()).map_err(failed)
+}
+
+/// The type of an array, where it is one that is read.
+fn kind(header: &NpyHeader) -> Result<TypeStr, String> {
+    let expected = "expected numbers, truth values or texts";
+    let DType::Plain(kind) = header.dtype() else { return Err(format!("an array of records, {expected}")) };
+    let known = match kind.type_char() {
+        TypeChar::Bool => kind.size_field() == 1,
+        TypeChar::Int | TypeChar::Uint => [1, 2, 4, 8].contains(&kind.size_field()),
+        TypeChar::Float => [2, 4, 8].contains(&kind.size_field()),
+        TypeChar::UnicodeStr | TypeChar::ByteStr => {
+            if kind.num_bytes().is_none_or(|bytes| !(1..=TEXT).contains(&bytes)) {
+                return Err(format!("type {kind}, expected texts of 1 to {TEXT} bytes"));
+            }
+            true
+        }
+        TypeChar::Object => {
+            return Err(format!(
+                "an array of Python objects, {expected}: save it with astype(str) or as numbers"
+            ));
+        }
+        _ => false,
+    };
+    if known { Ok(kind) } else { Err(format!("type {kind}, {expected}")) }
+}
+
+/// Hands out the bytes of `count` elements of `width` bytes, many at a time.
+fn chunks(
+    file: &mut impl Read,
+    count: usize,
+    width: usize,
+    mut each: impl FnMut(&[u8]) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut buffer = vec![0; width * AT_ONCE.min(count)];
+    let mut done = 0;
+    while done < count {
+        let now = AT_ONCE.min(count - done);
+        let part = buffer.get_mut(..now * width).unwrap_or_default();
+        file.read_exact(part).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => format!("ends before element {} of {count}", done + now),
+            _ => error.to_string(),
+        })?;
+        each(part)?;
+        done += now;
+    }
+    Ok(())
+}
+
+/// Appends numbers.
+fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Vec<f64>) {
+    macro_rules! each {
+        ($width:literal, $value:expr) => {
+            for element in bytes.chunks_exact($width) {
+                let mut element = <[u8; $width]>::try_from(element).unwrap_or_default();
+                if big {
+                    element.reverse();
+                }
+                values.push($value(element));
+            }
+        };
+    }
+    match (kind, width) {
+        (TypeChar::Bool, _) => each!(1, |[byte]: [u8; 1]| f64::from(u8::from(byte != 0))),
+        (TypeChar::Int, 1) => each!(1, |bytes| f64::from(i8::from_le_bytes(bytes))),
+        (TypeChar::Int, 2) => each!(2, |bytes| f64::from(i16::from_le_bytes(bytes))),
+        (TypeChar::Int, 4) => each!(4, |bytes| f64::from(i32::from_le_bytes(bytes))),
+        (TypeChar::Int, _) => each!(8, |bytes| i64::from_le_bytes(bytes) as f64),
+        (TypeChar::Uint, 1) => each!(1, |bytes| f64::from(u8::from_le_bytes(bytes))),
+        (TypeChar::Uint, 2) => each!(2, |bytes| f64::from(u16::from_le_bytes(bytes))),
+        (TypeChar::Uint, 4) => each!(4, |bytes| f64::from(u32::from_le_bytes(bytes))),
+        (TypeChar::Uint, _) => each!(8, |bytes| u64::from_le_bytes(bytes) as f64),
+        (_, 2) => each!(2, |bytes| half(u16::from_le_bytes(bytes))),
+        (_, 4) => each!(4, |bytes| f64::from(f32::from_le_bytes(bytes))),
+        _ => each!(8, f64::from_le_bytes),
+    }
+}
+
+/// The value of 16 bits of IEEE 754.
+fn half(bits: u16) -> f64 {
+    let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    sign * match exponent {
+        0 => libm::ldexp(fraction, -24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => libm::ldexp(fraction + 1024.0, exponent - 25),
+    }
+}
+
+/// A text of characters of four bytes, as NumPy's type `U` has them.
+fn characters(bytes: &[u8], big: bool) -> Result<String, String> {
+    let code = |bytes: &[u8]| {
+        let bytes = <[u8; 4]>::try_from(bytes).unwrap_or_default();
+        if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+    };
+    let text: Option<String> = bytes.chunks_exact(4).map(|bytes| char::from_u32(code(bytes))).collect();
+    let text = text.ok_or_else(|| "a text with a character that does not exist".to_owned())?;
+    Ok(text.trim_end_matches('\0').to_owned())
+}
+
+/// A text of bytes, as NumPy's type `S` has them.
+fn bytes_of(bytes: &[u8]) -> Result<String, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "a text that is no UTF-8".to_owned())?;
+    Ok(text.trim_end_matches('\0').to_owned())
+}
+
+/// Reorders values whose first index runs fastest.
+fn row_major<T: Clone>(shape: &[usize], values: &[T]) -> Vec<T> {
+    let mut strides = vec![1usize; shape.len()];
+    for axis in 1..shape.len() {
+        strides[axis] = strides[axis - 1] * shape[axis - 1];
+    }
+    let mut out = Vec::with_capacity(values.len());
+    let mut index = vec![0usize; shape.len()];
+    for _ in 0..values.len() {
+        let place: usize = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+        out.extend(values.get(place).cloned());
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// Bit patterns and values of IEEE 754's examples.
+    #[test]
+    fn halves_have_their_values() {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65_504.0),
+            (0x0400, 6.103_515_625e-5),
+            (0x0001, 5.960_464_477_539_063e-8),
+            (0x3555, 0.333_251_953_125),
+            (0x7c00, f64::INFINITY),
+            (0x8000, 0.0),
+        ] {
+            assert!((half(bits) - value).abs() == 0.0 || half(bits) == value, "{bits:#x}: {}", half(bits));
+        }
+        assert!(half(0x7e00).is_nan());
+    }
+
+    fn file(text: &str, body: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(text.len()).unwrap().to_le_bytes();
+        [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes(), body].concat()
+    }
+
+    fn said(text: &str, body: &[u8]) -> String {
+        let bytes = file(text, body);
+        read(bytes.as_slice(), bytes.len() as u64, 1 << 20).unwrap_err()
+    }
+
+    #[test]
+    fn headers_take_no_more_than_is_there() {
+        let of = |kind: &str, shape: &str| {
+            format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n")
+        };
+        assert!(said(&of("<f8", "(1000,)"), &[0; 80]).contains("takes 8000 bytes"));
+        assert!(said(&of("<f8", "(4294967296, 4294967296)"), &[]).contains("larger than 1048576"));
+        assert!(said(&of("|O", "(1,)"), &[0; 8]).contains("Python objects"));
+        assert!(said(&of("<c16", "(1,)"), &[0; 16]).contains("type <c16"));
+        assert!(said(&of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
+        assert!(said(&"[".repeat(60_000), &[]).contains("brackets"));
+        assert!(said("nonsense", &[]).len() > 3);
+        let huge = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();
+        assert!(read(huge.as_slice(), 12, 1).unwrap_err().contains("a header of 4294967295 bytes"));
+    }
+
+    #[test]
+    fn texts_and_truths() {
+        let text = "{'descr': '<U2', 'fortran_order': False, 'shape': (2,), }\n";
+        let body: Vec<u8> = "ab\u{e9}\0".chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
+        let bytes = file(text, &body);
+        let texts = vec!["ab".to_owned(), "\u{e9}".to_owned()];
+        assert_eq!(read(bytes.as_slice(), 1000, 9).unwrap(), Values::Texts { shape: vec![2], texts });
+        let text = "{'descr': '|b1', 'fortran_order': True, 'shape': (2, 3), }\n";
+        let bytes = file(text, &[1, 0, 0, 1, 1, 1]);
+        let values = vec![1.0, 0.0, 1.0, 0.0, 1.0, 1.0];
+        assert_eq!(
+            read(bytes.as_slice(), 1000, 9).unwrap(),
+            Values::Numbers(Array { shape: vec![2, 3], values })
+        );
+    }
+}

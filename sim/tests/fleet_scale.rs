@@ -1,0 +1,125 @@
+//! `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude are learnt from as those are
+//! that were standardised before, and every kind of data goes through the same stage.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+use std::path::Path;
+
+use fedspan_sim::run::{Job, Outcome, Unwatched};
+use fedspan_sim::scenario::Scenario;
+
+fn outcome(text: &str, changes: &[&str]) -> Outcome {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    let scenario = Scenario::parse("test", text, &changes).unwrap_or_else(|problem| panic!("{problem}"));
+    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap()
+}
+
+/// A table of 12 clients, 40 samples each, 6 features, a target of two of their directions; feature j is
+/// `offset_j + scale_j times` a number around 0.
+fn table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
+    let mut state = 7u64;
+    let mut normal = || {
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        };
+        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+    };
+    let directions: Vec<[f64; 2]> = (0..6).map(|_| [normal(), normal()]).collect();
+    let mut text = String::from("who,a,b,c,d,e,f,y\n");
+    for client in 0..12 {
+        let head = [normal(), normal()];
+        for _ in 0..40 {
+            let z: Vec<f64> = (0..6).map(|_| normal()).collect();
+            let y: f64 = (0..2).map(|k| head[k] * (0..6).map(|j| directions[j][k] * z[j]).sum::<f64>()).sum();
+            let x: Vec<String> = (0..6).map(|j| format!("{:.12e}", offsets[j] + scales[j] * z[j])).collect();
+            text.push_str(&format!("{client},{},{y:.9e}\n", x.join(",")));
+        }
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+fn scenario(path: &Path, algorithm: &str) -> String {
+    format!(
+        "seed = 5\n[data]\nkind = \"csv\"\npath = {:?}\nclient = \"who\"\ntarget = \"y\"\n\
+         features = [\"a\", \"b\", \"c\", \"d\", \"e\", \"f\"]\nscale = \"fleet\"\n[model]\nk = 3\n[algorithm]\n{algorithm}\n",
+        path.display().to_string()
+    )
+}
+
+const FED_REP: &str = "name = \"fedrep\"\nrounds = 60\nstep_size = 0.05";
+
+/// Offsets of up to 1e5 deviations, scales that differ by 1e6: what f32 keeps of the samples is 1e5 2^-24 of a deviation.
+#[test]
+fn units_and_offsets_change_nothing_that_matters() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, other) = (folder.path().join("plain.csv"), folder.path().join("other.csv"));
+    table(&plain, [0.0; 6], [1.0; 6]);
+    let scales = [1e-3, 1e3, 1.0, 5.0, 1e2, 0.1];
+    table(&other, [1e2, 2020.0 * 1e3, -1e5, 1013.0, 0.0, 1e3], scales);
+    let expected = outcome(&scenario(&plain, FED_REP), &[]);
+    let found = outcome(&scenario(&other, FED_REP), &[]);
+    let (wanted, got) = (expected.scores.test_mse.unwrap(), found.scores.test_mse.unwrap());
+    let (wanted_loss, got_loss) = (expected.scores.loss.unwrap(), found.scores.loss.unwrap());
+    // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, targets (of variance 12 or so) by 3e-3 of them.
+    assert!((wanted - got).abs() <= 0.02 * wanted + 1e-3, "{wanted} {got}");
+    assert!((wanted_loss - got_loss).abs() <= 0.02 * wanted_loss + 1e-3, "{wanted_loss} {got_loss}");
+    // The same without a scale learns next to nothing.
+    let without = outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]);
+    assert!(without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * got + 0.1), "{:?} {got}", without.scores);
+
+    let scale = found.scale.expect("a scale");
+    for (j, size) in scales.iter().enumerate() {
+        assert!((f64::from(scale.factor()[j]) * size - 1.0).abs() < 0.2, "{j}: {:?}", scale.factor());
+    }
+    // The constant one stays as it is.
+    assert_eq!((scale.shift()[6], scale.factor()[6]), (0.0, 1.0));
+    assert_eq!(outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]).scale, None);
+}
+
+/// Pooled and local-only have no rounds; they get the scale that a campaign would find, to the bit.
+#[test]
+fn baselines_have_the_same_scale() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.csv");
+    table(&path, [1e2, 2e5, 0.0, 1013.0, 0.0, 1e3], [1e-3, 1e3, 1.0, 5.0, 1e2, 0.1]);
+    let scale = outcome(&scenario(&path, FED_REP), &["algorithm.rounds=1"]).scale;
+    assert!(scale.is_some());
+    for name in ["pooled", "local-only"] {
+        let found = outcome(&scenario(&path, &format!("name = \"{name}\"")), &[]);
+        assert_eq!(found.scale, scale, "{name}");
+        assert!(found.scores.loss.is_some_and(f64::is_finite));
+    }
+}
+
+#[test]
+fn every_kind_goes_through_the_same_stage() {
+    for (name, changes) in [
+        ("linear", &["algorithm.rounds=3", "data.clients=10"][..]),
+        ("rolora", &["algorithm.rounds=4", "data.clients=5", "data.d=10"]),
+        ("digits", &["algorithm.rounds=2"]),
+        ("digits-network", &["algorithm.rounds=1"]),
+        ("demo", &["algorithm.rounds=2"]),
+        ("watch-network", &["algorithm.rounds=1"]),
+    ] {
+        let text = Scenario::built_in(name).unwrap();
+        let all: Vec<&str> = changes.iter().copied().chain(["data.scale=\"fleet\""]).collect();
+        let found = outcome(text, &all);
+        assert!(found.scale.is_some(), "{name}");
+        assert!(found.scores.loss.is_none_or(f64::is_finite), "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_have_a_scale_says_so() {
+    let said = |text: &str, changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        Scenario::parse("test", text, &changes).unwrap_err().to_string()
+    };
+    let linear = Scenario::built_in("linear").unwrap();
+    assert!(said(linear, &["data.scale=\"flet\""]).contains("did you mean \"fleet\""));
+    let robust = said(Scenario::built_in("byzantine").unwrap(), &["data.scale=\"fleet\""]);
+    assert!(robust.contains("one device can move"), "{robust}");
+    let private = said(Scenario::built_in("fedrep-private").unwrap(), &["data.scale=\"fleet\""]);
+    assert!(private.contains("reveals"), "{private}");
+}

@@ -1,0 +1,143 @@
+//! The ridge of final heads that training clients choose: what it does to newcomers, and what a file can say about it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use fedspan_aggregator::algorithm::Tensor;
+use fedspan_aggregator::engine::{DEFAULT_RIDGE, GRID, RidgeScores};
+use fedspan_aggregator::linalg::{Matrix, to_f32};
+use fedspan_client::memory::Shape;
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{Descriptors, HeadSolve, Numeric, RoundId, RoundOpen, Task as Wire};
+use fedspan_protocol::tensor::{Encoding, Role};
+use fedspan_sim::evaluate::{self, ridge};
+use fedspan_sim::fleet::HeapWorkspace;
+use fedspan_sim::run::{Outcome, Unwatched, run};
+use fedspan_sim::scenario::Scenario;
+
+const DIGITS: &str = "seed = 5\nevaluate_every = 100\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 3\n\
+                      [split]\ntest = 0.25\nholdout_clients = 5\n[model]\nk = 8\n\
+                      [algorithm]\nname = \"fedrep\"\nrounds = 10\nstep_size = 0.5\nridge = 0.001\n";
+
+fn scenario(text: &str, changes: &[&str]) -> Scenario {
+    let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    Scenario::parse("test", text, &changes).unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+fn outcome(changes: &[&str]) -> Outcome {
+    run(&scenario(DIGITS, changes), 5, &mut Unwatched).unwrap()
+}
+
+fn heads(outcome: &Outcome) -> Vec<Vec<u64>> {
+    let bits = |head: &Vec<f64>| head.iter().map(|weight| weight.to_bits()).collect();
+    outcome.newcomers.iter().map(|client| bits(&client.head)).collect()
+}
+
+/// One label a class: the head that the chosen ridge would have given by hand, to the bit. With two no device needs it.
+#[test]
+fn newcomers_fit_their_heads_with_the_published_ridge() {
+    let auto = outcome(&[]);
+    let chosen = auto.ridge.clone().unwrap();
+    assert_eq!((chosen.devices, chosen.labels_per_class, chosen.scores.len()), (15, 1, GRID.count.into()));
+    let by_hand = outcome(&[&format!("algorithm.final_ridge={:?}", chosen.ridge)]);
+    assert_eq!((heads(&auto), &by_hand.ridge), (heads(&by_hand), &None));
+    assert_eq!(auto.updates, by_hand.updates);
+    assert_eq!(auto.bytes, by_hand.bytes);
+    // The round of ridges is counted with the heads.
+    assert!(auto.fit_bytes.0 > by_hand.fit_bytes.0);
+    let other = outcome(&["algorithm.final_ridge=3.0"]);
+    assert_ne!(heads(&auto), heads(&other));
+}
+
+#[test]
+fn labels_follow_the_newcomers_unless_the_file_says_otherwise() {
+    let labels = |changes: &[&str]| scenario(DIGITS, changes).algorithm.ridge_labels;
+    assert_eq!(labels(&[]), Some(1));
+    assert_eq!(labels(&["split.labels_per_class=3"]), Some(3));
+    assert_eq!(labels(&["split.labels_per_class=0"]), Some(1));
+    assert_eq!(labels(&["split.labels_per_class=3", "algorithm.labels_per_class=2"]), Some(2));
+    assert_eq!(labels(&["split.labels_per_class=3", "split.holdout_clients=0"]), Some(1));
+    assert_eq!(labels(&["algorithm.final_ridge=0.1"]), None);
+    assert_eq!(labels(&["algorithm.final_ridge=\"auto\""]), Some(1));
+    let head = scenario(DIGITS, &[]).algorithm.final_head;
+    assert_eq!(head, HeadSolve::LeaveOneOut { otherwise: DEFAULT_RIDGE });
+}
+
+/// Values have no classes, and what is private has no scores.
+#[test]
+fn no_ridges_are_scored_without_classes_or_with_noise() {
+    let regression = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\noutputs = 2\n[model]\nk = 2\n\
+                      [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.2\n";
+    let regression = regression.replace("outputs = 2\n", "");
+    let outcome = run(&scenario(&regression, &[]), 1, &mut Unwatched).unwrap();
+    assert_eq!((outcome.ridge, outcome.rounds.len()), (None, 4));
+    let built_in = Scenario::built_in("fedrep-private").unwrap();
+    assert_eq!(scenario(built_in, &["algorithm.final_ridge=\"auto\""]).algorithm.ridge_labels, None);
+}
+
+#[test]
+fn bad_values_are_told() {
+    for (change, says) in [
+        ("algorithm.final_ridge=\"automatic\"", "\"auto\", a number from 0 to 1e6"),
+        ("algorithm.final_ridge=-1", "a number from 0 to 1e6"),
+        ("algorithm.final_ridge=nan", "a number from 0 to 1e6"),
+        ("algorithm.labels_per_class=0", "an integer from 1 to 65535"),
+        ("algorithm.labels_per_class=\"auto\"", "an integer from 1 to 65535"),
+    ] {
+        let problem = Scenario::parse("test", DIGITS, &[change.to_owned()]).unwrap_err().to_string();
+        assert!(
+            problem.contains(says) || problem.contains(&says.replace("1e6", "1000000")),
+            "{change}: {problem}"
+        );
+    }
+}
+
+/// On all features, which a device sees through the identity, the host in f64 counts what devices do in f32.
+#[test]
+fn hosts_count_as_devices_do() {
+    let scenario = scenario(DIGITS, &["algorithm.name=\"local-only\""]);
+    let data = scenario.dataset(5).unwrap();
+    let (d, c) = (data.features, data.outputs);
+    for labels in [1, 3] {
+        let on_host = ridge::scores(&data.clients, d, c, labels);
+        let mut on_devices = RidgeScores::new(labels);
+        let shape = Shape { features: d, width: d, outputs: c };
+        let identity = to_f32(&Matrix::identity(d, d));
+        for client in &data.clients {
+            let mut model = Linear::new(HeapWorkspace::new(shape, Numeric::F32));
+            let (first, factor, count) = (GRID.first, GRID.factor, GRID.count);
+            let task = Wire::RidgeScores { labels_per_class: labels, first, factor, count };
+            let side = u16::try_from(d).unwrap();
+            let tensor =
+                Tensor { role: Role::Representation, rows: side, cols: side, values: identity.clone() };
+            let tensors = Descriptors::from_iter([tensor.descriptor(Encoding::F32)]);
+            let round = RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors };
+            model.open(&round).unwrap();
+            model.tensor_mut(0).unwrap().copy_from_slice(&identity);
+            model.verify().unwrap();
+            let usage = model.run(round.id, &mut evaluate::recording(&client.train, shape)).unwrap();
+            let mut values = vec![0.0; count.into()];
+            model.emit(0, 0, &mut values);
+            on_devices.absorb(
+                usage.samples,
+                &[Tensor { role: Role::RidgeScores, rows: 1, cols: count.into(), values }],
+            );
+        }
+        let (host, devices) = (on_host.chosen(), on_devices.chosen());
+        assert_eq!(host.devices, devices.devices);
+        // Near ties, and ridges below f32's resolution, fall either way.
+        let differ = |(a, b): (&f64, &f64)| (a - b).abs();
+        let most = host.scores.iter().zip(&devices.scores).map(differ).fold(0.0, f64::max);
+        assert!(most < 0.01, "{most}: {:?} {:?}", host.scores, devices.scores);
+    }
+}
+
+/// Who learns alone gets a ridge from the others who do.
+#[test]
+fn baselines_take_the_ridge_of_the_training_clients() {
+    let auto = outcome(&["algorithm.name=\"local-only\""]);
+    let chosen = auto.ridge.clone().unwrap();
+    let by_hand =
+        outcome(&["algorithm.name=\"local-only\"", &format!("algorithm.final_ridge={:?}", chosen.ridge)]);
+    let accuracies =
+        |outcome: &Outcome| outcome.newcomers.iter().map(|client| client.accuracy).collect::<Vec<_>>();
+    assert_eq!(accuracies(&auto), accuracies(&by_hand));
+}

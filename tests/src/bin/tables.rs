@@ -1,0 +1,205 @@
+//! `tables`: the tables of the documents, written anew or held against what their commands print now.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use fedspan_tests::tables::date::today;
+use fedspan_tests::tables::page::{Class, Slot, slots, with};
+use fedspan_tests::tables::programs::{Programs, Times, is_known};
+use fedspan_tests::tables::{diff, own, text, unmarked};
+
+const USAGE: &str = "usage: tests/tables [--all | --measured] [--check | --list] [PAGE...]
+       tests/tables --print NAME
+
+Writes the tables of the documents anew: what stands between <!-- table: COMMAND --> and <!-- end of table --> is what
+COMMAND prints. Without pages: of all pages.
+
+  --all        also the tables that take minutes (marked `nightly`)
+  --measured   those that are put down with the day on which they were measured, as they hold times and memory of a machine
+               (marked `measured`), and no others; says which ones only people can write anew
+  --check      writes nothing; prints page, line, command and differences where a table is not what its command prints
+  --list       runs nothing; prints every table, its class, the seconds it took here last, its command
+  --print NAME prints a table that no other command prints
+
+Ctrl-C ends it; what was written until then is whole.
+exit: 0 done, or nothing differs · 1 a table differs, or a command failed · 2 wrong arguments";
+
+/// What the arguments ask for.
+#[derive(Debug, Default)]
+struct Options {
+    all: bool,
+    measured: bool,
+    check: bool,
+    list: bool,
+    pages: Vec<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut options = Options::default();
+    match words.as_slice() {
+        ["-h" | "--help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        ["--print", name] => return print(name),
+        words => {
+            for word in words {
+                match *word {
+                    "--all" => options.all = true,
+                    "--measured" => options.measured = true,
+                    "--check" => options.check = true,
+                    "--list" => options.list = true,
+                    word if word.starts_with('-') => return usage(&format!("unknown argument {word:?}")),
+                    page => options.pages.push(PathBuf::from(page)),
+                }
+            }
+        }
+    }
+    if options.measured && (options.all || options.check) {
+        return usage("--measured goes with neither --all nor --check: what is measured is not compared");
+    }
+    match work(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("tables: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage(error: &str) -> ExitCode {
+    eprintln!("tables: {error}\n{USAGE}");
+    ExitCode::from(2)
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+fn programs() -> Result<Programs, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(Programs::new(own.parent().unwrap_or(Path::new(".")), &root().join("target/tables/work")))
+}
+
+fn print(name: &str) -> ExitCode {
+    match programs().and_then(|mut programs| own::print(name, &mut programs)) {
+        Ok(table) => {
+            print!("{table}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tables: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what is asked for; `false` where a table differs or failed.
+fn work(options: &Options) -> Result<bool, String> {
+    let pages = if options.pages.is_empty() { documents(&root())? } else { options.pages.clone() };
+    let mut programs = programs()?;
+    let mut times = Times::read(&root().join("target/tables/times.json"));
+    let (mut made, mut wrong) = (0, 0);
+    for page in &pages {
+        let shown = page.strip_prefix(root()).unwrap_or(page).display().to_string();
+        let read = || std::fs::read_to_string(page).map_err(|error| format!("{shown}: {error}"));
+        let mut whole = read()?;
+        let count = slots(&whole).map_err(|error| format!("{shown}: {error}"))?.len();
+        for line in unmarked(&whole) {
+            eprintln!("{shown}:{line}: a table of figures without a mark that names its command");
+            wrong += 1;
+        }
+        for index in 0..count {
+            // A table that was written moves those after it.
+            let slot = slots(&whole)?.swap_remove(index);
+            let (place, commands) = (format!("{shown}:{}", slot.line), slot.commands());
+            if options.list {
+                list(&place, &slot, times.of(&commands));
+                continue;
+            }
+            if !is_asked_for(&slot.class, options) {
+                continue;
+            }
+            if options.measured && !slot.lines.iter().all(|line| is_known(&line.command)) {
+                println!("{place}: is put down by hand: {commands}");
+                continue;
+            }
+            eprintln!("{place}: {}", short(&commands));
+            let began = Instant::now();
+            made += 1;
+            match text(&slot, &mut programs) {
+                Err(error) => {
+                    eprintln!("{place}: FAILED: {error}");
+                    wrong += 1;
+                }
+                Ok(table) => {
+                    times.note(&commands, began);
+                    let stands = &whole[slot.place.clone()];
+                    if options.check && *stands != table {
+                        wrong += 1;
+                        println!("{place}: differs from what its command prints now: {commands}");
+                        print!("{}", diff(stands, &table));
+                    } else if !options.check {
+                        whole = with(&whole, &slot, &table, &today());
+                        write(page, &whole).map_err(|error| format!("{shown}: {error}"))?;
+                    }
+                }
+            }
+        }
+    }
+    if !options.list {
+        eprintln!("{made} tables, {wrong} differ or failed");
+    }
+    Ok(wrong == 0)
+}
+
+/// The beginning of the commands, for a line of progress.
+fn short(commands: &str) -> String {
+    const LENGTH: usize = 100;
+    match commands.char_indices().nth(LENGTH) {
+        Some((end, _)) => format!("{} ...", &commands[..end]),
+        None => commands.to_owned(),
+    }
+}
+
+fn is_asked_for(class: &Class, options: &Options) -> bool {
+    match class {
+        Class::Quick => !options.measured,
+        Class::Nightly => options.all,
+        Class::Measured(_) => options.measured,
+    }
+}
+
+fn list(place: &str, slot: &Slot, seconds: Option<f64>) {
+    let seconds = seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}"));
+    println!("{place:<36} {:<8} {seconds:>8} s  {}", slot.class.word(), slot.commands());
+}
+
+/// Whole, or not at all.
+fn write(page: &Path, text: &str) -> std::io::Result<()> {
+    let part = page.with_extension("md.part");
+    std::fs::write(&part, text)?;
+    std::fs::rename(&part, page)
+}
+
+/// All pages below a directory, in order; nothing that was built, and nothing hidden.
+fn documents(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let mut entries =
+        std::fs::read_dir(directory).map_err(wrong)?.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    let mut found = Vec::new();
+    for entry in entries {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if path.is_dir() && !name.starts_with('.') && name != "target" {
+            found.extend(documents(&path)?);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}

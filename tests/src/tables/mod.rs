@@ -1,0 +1,139 @@
+//! The tables of the documents: each stands between two marks, the first of which names the command that prints it.
+//!
+//! ```text
+//! <!-- table: fedspan-sim theory rolora | table 1 -->
+//! | iterations | median | ...
+//! <!-- end of table -->
+//! ```
+//!
+//! [`page`] finds the marks, [`recipe`] reads what they say, [`programs`] runs the commands, [`markdown`] selects from
+//! what they print, and [`own`] makes the tables that no command prints.
+
+pub mod date;
+pub mod markdown;
+pub mod own;
+pub mod page;
+pub mod programs;
+pub mod recipe;
+
+use markdown::Table;
+use page::Slot;
+use programs::Programs;
+use recipe::Line;
+
+/// The text that belongs between the marks of a table.
+///
+/// # Errors
+/// A sentence: a command that failed, or a selection of what it did not print.
+pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
+    let made = made(slot, programs)?;
+    // A figure that is not there must not get into a page in silence.
+    match made.lines().find(|line| line.contains("NaN")) {
+        Some(line) => Err(format!("found NaN, allowed: numbers: {line}")),
+        None => Ok(made),
+    }
+}
+
+fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
+    // One command without a selection is shown as it prints, with headings between its tables if there are several.
+    if let [line] = slot.lines.as_slice()
+        && line.steps.is_empty()
+    {
+        return programs.printed(&line.command).map(|text| markdown::tidy(&text));
+    }
+    let mut whole: Option<Table> = None;
+    for line in &slot.lines {
+        let part = part(line, programs)?;
+        match &mut whole {
+            None => whole = Some(part),
+            Some(whole) if whole.columns.len() == part.columns.len() => whole.rows.extend(part.rows),
+            Some(whole) => {
+                let (found, wanted) = (part.columns.len(), whole.columns.len());
+                return Err(format!("{}: {found} columns, the lines before have {wanted}", line.text));
+            }
+        }
+    }
+    whole.map(|table| table.text()).ok_or_else(|| "the mark names no command".to_owned())
+}
+
+fn part(line: &Line, programs: &mut Programs) -> Result<Table, String> {
+    let tables = markdown::tables(&programs.printed(&line.command)?);
+    line.select(tables).map_err(|error| format!("{}: {error}", line.text))
+}
+
+/// Lines that one text has and the other has not, with the lines that stand on the page first.
+#[must_use]
+pub fn diff(stands: &str, printed: &str) -> String {
+    let missing = |from: &str, other: &str, sign: char| {
+        let lines = from.lines().filter(|line| !other.lines().any(|known| known == *line));
+        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
+    };
+    let lines = missing(stands, printed, '-') + &missing(printed, stands, '+');
+    if lines.is_empty() { "the same lines in another order, or blank lines\n".to_owned() } else { lines }
+}
+
+/// Lines at which tables of figures begin that have no mark: a third of their cells are numbers with a decimal point.
+#[must_use]
+pub fn unmarked(page: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    let (mut marked, mut begin) = (false, 0);
+    let mut block = String::new();
+    for (number, line) in (1..).zip(page.lines().chain([""])) {
+        if line.starts_with('|') {
+            if block.is_empty() {
+                begin = number;
+            }
+            block += line;
+            block.push('\n');
+            continue;
+        }
+        if !marked && markdown::tables(&block).iter().any(has_figures) {
+            found.push(begin);
+        }
+        block.clear();
+        // Others' marks say who writes the table: <!-- budgets: written by tests/tests/budgets.rs -->.
+        if line.starts_with("<!-- ") {
+            marked = line.starts_with("<!-- table") || line.contains(": written by ");
+        }
+    }
+    found
+}
+
+fn has_figures(table: &Table) -> bool {
+    let is_figure = |cell: &str| {
+        let digits = cell.trim_start_matches(['*', '-', '<']);
+        let (whole, rest) = digits.split_once('.').unwrap_or(("", ""));
+        !whole.is_empty()
+            && whole.bytes().all(|byte| byte.is_ascii_digit())
+            && rest.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let cells = || table.rows.iter().flat_map(|row| row.iter().skip(1)).filter(|cell| !cell.is_empty());
+    let figures = cells().filter(|cell| is_figure(cell)).count();
+    figures > 0 && 3 * figures >= cells().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{diff, unmarked};
+
+    #[test]
+    fn an_edited_cell_shows_as_two_lines() {
+        assert_eq!(diff("| a |\n| 1 |\n", "| a |\n| 2 |\n"), "- | 1 |\n+ | 2 |\n");
+        assert!(diff("| a |\n| b |\n", "| b |\n| a |\n").contains("order"));
+    }
+
+    #[test]
+    fn figures_without_a_mark_are_found_and_words_are_not() {
+        let table = "| a | b |\n| --- | --- |\n| x | 0.5 (0.4) |\n";
+        assert_eq!(unmarked(&format!("Text.\n\n{table}")), [3]);
+        for fine in [
+            format!("<!-- table: fedspan-sim power -->\n{table}<!-- end of table -->\n"),
+            format!("<!-- budgets: written by tests/tests/budgets.rs -->\n{table}<!-- end of budgets -->\n"),
+            table.replace("0.5", "version 0.5"),
+            table.replace("0.5 (0.4)", "section 5.1"),
+        ] {
+            assert_eq!(unmarked(&fine), [0; 0], "{fine}");
+        }
+        assert_eq!(unmarked(&format!("<!-- table: a -->\n{table}<!-- end of table -->\n{table}")), [6]);
+    }
+}

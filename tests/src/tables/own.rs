@@ -1,0 +1,39 @@
+//! Tables that no command prints: of what is known at compile time, or of files that several runs leave.
+
+mod account;
+mod doubling;
+mod lora;
+mod power;
+mod rounds;
+mod sizes;
+mod stationary;
+
+use super::programs::Programs;
+
+type Print = fn(&mut Programs) -> Result<String, String>;
+
+/// Names, and what makes them.
+const OWN: &[(&str, Print)] = &[
+    ("account", |_| account::releases()),
+    ("adaptive", doubling::adaptive),
+    ("fedpower-fastest", power::fastest),
+    ("fedpower-soon", power::soon),
+    ("lora-5", |programs| lora::table(lora::PLAIN_FIVE, programs)),
+    ("lora-5-momentum", |programs| lora::table(lora::MOMENTUM_FIVE, programs)),
+    ("lora-10", |programs| lora::table(lora::PLAIN_TEN, programs)),
+    ("lora-10-momentum", |programs| lora::table(lora::MOMENTUM_TEN, programs)),
+    ("noise", |_| account::noise()),
+    ("sizes", |_| Ok(sizes::table())),
+    ("stationary", |_| Ok(stationary::table())),
+];
+
+/// The table of a name, in Markdown.
+///
+/// # Errors
+/// A sentence: no such table, or a program that failed.
+pub fn print(name: &str, programs: &mut Programs) -> Result<String, String> {
+    let names: Vec<&str> = OWN.iter().map(|(name, _)| *name).collect();
+    let found = OWN.iter().find(|(own, _)| *own == name);
+    let (_, print) = found.ok_or_else(|| format!("found no table {name:?}, there are {names:?}"))?;
+    print(programs)
+}

@@ -1,0 +1,52 @@
+//! Doubling participation against waiting for everybody.
+
+use crate::tables::markdown::{Table, tables};
+use crate::tables::programs::Programs;
+use crate::tables::recipe::Line;
+
+/// The commands of the whole table in `sim/STRAGGLERS.md`, word by word.
+const COMMANDS: [&str; 3] = [
+    "fedspan-sim speedup --schedules fixed,theorem,adaptive --clients 16,32 --seeds 300",
+    "fedspan-sim speedup --schedules fixed,theorem,adaptive --clients 64 --seeds 200",
+    "fedspan-sim speedup --schedules fixed,theorem,adaptive --clients 128,256,512,1024 --seeds 100",
+];
+const CLIENTS: [&str; 4] = ["16", "64", "256", "1024"];
+const COMMUNICATION: [&str; 4] = ["0", "1", "10", "100"];
+const SPEEDS: [&str; 3] = ["fixed", "dynamic-mean", "dynamic-rate"];
+
+/// How many times as fast the adaptive schedule is, for the three kinds of speeds in each cell.
+pub fn adaptive(programs: &mut Programs) -> Result<String, String> {
+    let mut whole = Table::default();
+    for command in COMMANDS {
+        let printed = programs.printed(&Line::parse(command)?.command)?;
+        let table = tables(&printed).into_iter().next().ok_or("speedup printed no table")?;
+        whole.columns = table.columns;
+        whole.rows.extend(table.rows);
+    }
+    let place = |name: &str| {
+        let place = whole.columns.iter().position(|column| column == name);
+        place.ok_or_else(|| format!("found no column {name:?}, there are {:?}", whole.columns))
+    };
+    let places = ["clients", "speeds", "communication", "adaptive"].map(place);
+    let [clients, speeds, communication, adaptive] = places;
+    let (clients, speeds, communication, adaptive) = (clients?, speeds?, communication?, adaptive?);
+    let ratio = |n: &str, c: &str, speed: &str| {
+        let row = whole
+            .rows
+            .iter()
+            .find(|row| row[clients] == n && row[communication] == c && row[speeds] == speed);
+        let cell = row.and_then(|row| row[adaptive].split(' ').next());
+        cell.map(str::to_owned).ok_or_else(|| format!("no row of {n} clients, {speed}, C = {c}"))
+    };
+    let mut text =
+        "| clients | C = 0 | C = 1 | C = 10 | C = 100 |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    for n in CLIENTS {
+        text += &format!("| {n} |");
+        for c in COMMUNICATION {
+            let ratios = SPEEDS.into_iter().map(|speed| ratio(n, c, speed)).collect::<Result<Vec<_>, _>>()?;
+            text += &format!(" {} |", ratios.join(" / "));
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}

@@ -1,0 +1,111 @@
+//! Four ways to average low-rank adapters, on the network of `mnist-lora`.
+
+use super::rounds::{Rounds, mean, median};
+use crate::tables::programs::Programs;
+
+/// A method, as tables and as scenarios name it, with the step that was best for it on validation images.
+type Method = (&'static str, &'static str, f64);
+
+/// The fleets and momenta that there is a table of.
+#[derive(Clone, Copy)]
+pub struct Case {
+    name: &'static str,
+    clients: u32,
+    /// Digits of each client.
+    classes: u32,
+    momentum: f64,
+    methods: [Method; 4],
+}
+
+pub const PLAIN_FIVE: Case = Case {
+    name: "lora-5",
+    clients: 5,
+    classes: 2,
+    momentum: 0.0,
+    methods: [
+        ("RoLoRA", "rolora", 0.1),
+        ("plain LoRA", "lora", 1.0),
+        ("FFA-LoRA", "ffa-lora", 100.0),
+        ("FlexLoRA", "flexlora", 0.03),
+    ],
+};
+pub const MOMENTUM_FIVE: Case = Case {
+    name: "lora-5-momentum",
+    momentum: 0.9,
+    methods: [
+        ("RoLoRA", "rolora", 0.01),
+        ("plain LoRA", "lora", 0.3),
+        ("FFA-LoRA", "ffa-lora", 10.0),
+        ("FlexLoRA", "flexlora", 0.003),
+    ],
+    ..PLAIN_FIVE
+};
+pub const PLAIN_TEN: Case = Case {
+    name: "lora-10",
+    clients: 10,
+    classes: 1,
+    methods: [
+        ("RoLoRA", "rolora", 1.0),
+        ("plain LoRA", "lora", 0.3),
+        ("FFA-LoRA", "ffa-lora", 3.0),
+        ("FlexLoRA", "flexlora", 0.1),
+    ],
+    ..PLAIN_FIVE
+};
+pub const MOMENTUM_TEN: Case = Case {
+    name: "lora-10-momentum",
+    momentum: 0.9,
+    methods: [
+        ("RoLoRA", "rolora", 0.03),
+        ("plain LoRA", "lora", 0.1),
+        ("FFA-LoRA", "ffa-lora", 10.0),
+        ("FlexLoRA", "flexlora", 0.01),
+    ],
+    ..PLAIN_TEN
+};
+
+/// Rounds whose accuracy is shown.
+const SHOWN: [usize; 6] = [1, 4, 10, 20, 40, 60];
+const SEEDS: u32 = 3;
+
+/// Mean accuracy after some rounds, mean and deviation over the last ten rounds and all seeds, the median interference of a round.
+pub fn table(case: Case, programs: &mut Programs) -> Result<String, String> {
+    let heads: String = SHOWN.iter().map(|round| format!(" {round} |")).collect();
+    let mut text = format!(
+        "| | step |{heads} last ten | interference |\n| --- | --- |{} --- | --- |\n",
+        " --- |".repeat(SHOWN.len())
+    );
+    for (name, word, step) in case.methods {
+        let out = format!("{}-{word}", case.name);
+        let changes = [
+            format!("algorithm.name={word}"),
+            format!("algorithm.step_size={step}"),
+            format!("algorithm.momentum={}", case.momentum),
+            format!("data.partition.clients={}", case.clients),
+            format!("data.partition.classes={}", case.classes),
+        ];
+        let seeds = SEEDS.to_string();
+        let mut words = vec!["run", "mnist-lora", "--seeds", &seeds];
+        words.extend(changes.iter().flat_map(|change| ["--set", change.as_str()]));
+        programs.simulate(&words, &out)?;
+        let runs = Rounds::of_seeds(programs, &out, SEEDS)?;
+        let all = |name: &str| runs.iter().flat_map(|run| run.figures(name)).collect::<Vec<_>>();
+        let accuracies = all("accuracy");
+        let of = |from: usize, to: usize| -> Vec<f64> {
+            accuracies.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, value)| *value).collect()
+        };
+        let missing = || format!("{out}/rounds.jsonl: a round without accuracy or interference");
+        let after = |round| Ok(format!(" {:.2} |", mean(&of(round, round)).ok_or_else(missing)?));
+        let cells = SHOWN.into_iter().map(after).collect::<Result<String, String>>()?;
+        let last = runs.iter().map(Rounds::last).max().unwrap_or_default();
+        let late = of(last.saturating_sub(9), last);
+        let middle = mean(&late).ok_or_else(missing)?;
+        let squares: f64 = late.iter().map(|value| (value - middle) * (value - middle)).sum();
+        let deviation = (squares / late.len().saturating_sub(1) as f64).sqrt();
+        let lost: Vec<f64> = all("interference").into_iter().map(|(_, value)| value).collect();
+        let lost = median(lost).ok_or_else(missing)?;
+        let lost = if lost < 1e-12 { "0".to_owned() } else { format!("{lost:.1e}") };
+        text += &format!("| {name} | {step} |{cells} {middle:.3} ({deviation:.3}) | {lost} |\n");
+    }
+    Ok(text)
+}

@@ -1,0 +1,181 @@
+//! The marks of a page: which tables it has, by which commands, and where they stand.
+
+use std::ops::Range;
+
+use super::recipe::Line;
+
+/// Ends a table.
+const END: &str = "<!-- end of table -->";
+
+/// When a table is made and compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Takes seconds: always.
+    Quick,
+    /// Takes longer: with `--all`.
+    Nightly,
+    /// Holds times or memory of a machine, or needs what is not here: never compared, and made only when asked for. With the day on
+    /// which it was measured.
+    Measured(String),
+}
+
+impl Class {
+    /// The word of the mark.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Nightly => "nightly",
+            Self::Measured(_) => "measured",
+        }
+    }
+}
+
+/// A table between its marks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Of the first mark, from 1.
+    pub line: usize,
+    /// When it is made.
+    pub class: Class,
+    /// The commands that print it.
+    pub lines: Vec<Line>,
+    /// Bytes between the marks.
+    pub place: Range<usize>,
+    /// Bytes of the day in the first mark, if it has one.
+    pub day: Option<Range<usize>>,
+}
+
+impl Slot {
+    /// The commands, in one line.
+    #[must_use]
+    pub fn commands(&self) -> String {
+        self.lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join(" && ")
+    }
+}
+
+/// The tables of a page, in their order.
+///
+/// # Errors
+/// The line, and what is wrong with the mark there.
+pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
+    let mut slots = Vec::new();
+    let mut at = 0;
+    while let Some(begin) = next_mark(text, at) {
+        let line = 1 + text[..begin].matches('\n').count();
+        let wrong = |what: &str| format!("line {line}: {what}");
+        let length = text[begin..].find("-->").ok_or_else(|| wrong("the mark is not closed by -->"))?;
+        let mark = &text[begin + BEGIN.len()..begin + length];
+        let (head, commands) = mark.split_once(':').ok_or_else(|| wrong("no colon before the command"))?;
+        let (class, day) = class(head).map_err(|error| wrong(&error))?;
+        let day = day.map(|offset| begin + BEGIN.len() + offset..begin + BEGIN.len() + offset + DAY);
+        let lines = commands.lines().map(str::trim).filter(|line| !line.is_empty());
+        let lines = lines.map(Line::parse).collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
+        if lines.is_empty() {
+            return Err(wrong("the mark names no command"));
+        }
+        let from = begin + length + "-->".len();
+        let from = from + usize::from(text[from..].starts_with('\n'));
+        let to = text[from..].find(END).ok_or_else(|| wrong(&format!("no {END:?} after it")))? + from;
+        if next_mark(text, from).is_some_and(|next| next < to) {
+            return Err(wrong(&format!("no {END:?} before the next mark")));
+        }
+        slots.push(Slot { line, class, lines, place: from..to, day });
+        at = to + END.len();
+    }
+    Ok(slots)
+}
+
+const BEGIN: &str = "<!-- table";
+/// Bytes of a day, 2026-01-31.
+const DAY: usize = 10;
+
+/// Where the next mark begins a line.
+fn next_mark(text: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        let found = text[at..].find(BEGIN)? + at;
+        if found == 0 || text.as_bytes()[found - 1] == b'\n' {
+            return Some(found);
+        }
+        at = found + BEGIN.len();
+    }
+}
+
+/// Reads what stands between the word and the colon; with the offset of a day.
+fn class(head: &str) -> Result<(Class, Option<usize>), String> {
+    let wrong = || {
+        format!(
+            "found \"table{head}:\", allowed: \"table:\", \"table, nightly:\", \"table, measured 2026-01-31:\""
+        )
+    };
+    match head.trim() {
+        "" => Ok((Class::Quick, None)),
+        ", nightly" => Ok((Class::Nightly, None)),
+        words => {
+            let day = words.strip_prefix(", measured ").ok_or_else(wrong)?;
+            let is_day = day.len() == DAY
+                && day.bytes().enumerate().all(|(at, byte)| match at {
+                    4 | 7 => byte == b'-',
+                    _ => byte.is_ascii_digit(),
+                });
+            let offset = head.find(day).ok_or_else(wrong)?;
+            if is_day { Ok((Class::Measured(day.to_owned()), Some(offset))) } else { Err(wrong()) }
+        }
+    }
+}
+
+/// The page with another text between the marks, and another day in them where there is one.
+#[must_use]
+pub fn with(text: &str, slot: &Slot, table: &str, today: &str) -> String {
+    let mut page = text.to_owned();
+    page.replace_range(slot.place.clone(), table);
+    if let Some(day) = &slot.day {
+        page.replace_range(day.clone(), today);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::{Class, slots, with};
+
+    const PAGE: &str = "# A page\n<!-- table: fedspan-sim power | table 2 -->\n| a |\n<!-- end of table -->\nText.\n\
+                        <!-- table, measured 2026-01-31:\nfedspan-sim live a\nfedspan-sim live b\n-->\n| b |\n<!-- end of table -->\n";
+
+    #[test]
+    fn marks_are_read_and_what_is_between_them_is_replaced() {
+        let found = slots(PAGE).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(
+            (found[0].line, &found[0].class, &PAGE[found[0].place.clone()]),
+            (2, &Class::Quick, "| a |\n")
+        );
+        assert_eq!(found[1].commands(), "fedspan-sim live a && fedspan-sim live b");
+        assert_eq!(with(PAGE, &found[0], "| a |\n", "2026-02-01"), PAGE);
+        let changed = with(PAGE, &found[1], "| c |\n| d |\n", "2026-02-01");
+        assert!(changed.contains("measured 2026-02-01:") && changed.contains("-->\n| c |\n| d |\n<!-- end"));
+        assert_eq!(slots(&changed).unwrap()[0], found[0]);
+    }
+
+    #[test]
+    fn a_mark_that_is_wrong_is_told_with_its_line() {
+        for (from, to, told) in [
+            ("table:", "table, sometimes:", "line 2: found \"table, sometimes:\", allowed"),
+            ("table:", "table", "line 2: no colon"),
+            (
+                "| a |\n<!-- end of table -->",
+                "| a |",
+                "line 2: no \"<!-- end of table -->\" before the next mark",
+            ),
+            ("2026-01-31", "yesterday", "line 6: found"),
+            ("fedspan-sim live a\nfedspan-sim live b\n", "", "line 6: the mark names no command"),
+            (" | table 2", " | first", "line 2: found \"first\", allowed"),
+        ] {
+            let error = slots(&PAGE.replacen(from, to, 1)).unwrap_err();
+            assert!(error.starts_with(told), "{error}");
+        }
+    }
+}

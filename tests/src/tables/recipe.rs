@@ -1,0 +1,225 @@
+//! Recipes in marks: commands, one a line, and after bars the selection from each one's output.
+//!
+//! | step | what it does |
+//! | --- | --- |
+//! | `table N` | takes the Nth table of the output, in place of the first |
+//! | `rows A; B as C` | takes rows by their first cells, in this order; `as` shows another name |
+//! | `columns A; B as C` | takes columns by their headings, in this order; the first is taken with them, renamed by ` as C` alone |
+//! | `prefix TEXT` | puts a text before the first cell of every row |
+//! | `transposed` | makes columns of rows |
+
+use super::markdown::Table;
+
+/// A command, and the selection from its output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// As it stands in the mark.
+    pub text: String,
+    /// Words of the command.
+    pub command: Vec<String>,
+    /// Selections from its output, in this order.
+    pub steps: Vec<Step>,
+}
+
+/// A selection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The table of this number, from 1.
+    Table(usize),
+    /// Rows by their first cells, and what they are called.
+    Rows(Vec<[String; 2]>),
+    /// Columns by their headings, and what they are called.
+    Columns(Vec<[String; 2]>),
+    /// A text before the first cell of every row.
+    Prefix(String),
+    /// Columns become rows.
+    Transposed,
+}
+
+impl Line {
+    /// Reads a line of a mark.
+    ///
+    /// # Errors
+    /// A sentence with what was found and what is allowed.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(" | ");
+        let command = words(parts.next().unwrap_or_default())?;
+        if command.is_empty() {
+            return Err(format!("found {text:?}, allowed: a command, and after bars what is shown of it"));
+        }
+        let steps = parts.map(step).collect::<Result<_, String>>()?;
+        Ok(Self { text: text.to_owned(), command, steps })
+    }
+
+    /// Selects from the tables that the command has printed.
+    ///
+    /// # Errors
+    /// A sentence with the name that is not there, and those that are.
+    pub fn select(&self, tables: Vec<Table>) -> Result<Table, String> {
+        let number = self.steps.iter().find_map(|step| match step {
+            Step::Table(number) => Some(*number),
+            _ => None,
+        });
+        let (number, count) = (number.unwrap_or(1), tables.len());
+        let table = tables.into_iter().nth(number - 1);
+        let mut table = table.ok_or_else(|| format!("found {count} tables, asked for number {number}"))?;
+        for step in &self.steps {
+            table = step.apply(table)?;
+        }
+        Ok(table)
+    }
+}
+
+impl Step {
+    fn apply(&self, mut table: Table) -> Result<Table, String> {
+        match self {
+            Self::Table(_) => {}
+            Self::Rows(names) => {
+                let firsts: Vec<&str> =
+                    table.rows.iter().map(|row| row.first().map_or("", String::as_str)).collect();
+                let mut rows = Vec::new();
+                for [name, shown] in names {
+                    let mut row = table.rows[position("row", name, &firsts)?].clone();
+                    if let Some(first) = row.first_mut() {
+                        first.clone_from(shown);
+                    }
+                    rows.push(row);
+                }
+                table.rows = rows;
+            }
+            Self::Columns(names) => {
+                let headings: Vec<&str> = table.columns.iter().map(String::as_str).collect();
+                // A name that is empty is that of the first column.
+                let place = |name: &String| match name.as_str() {
+                    "" => Ok(0),
+                    name => position("column", name, &headings),
+                };
+                let mut places = names.iter().map(|[name, _]| place(name)).collect::<Result<Vec<_>, _>>()?;
+                let mut shown: Vec<String> = names.iter().map(|[_, shown]| shown.clone()).collect();
+                if places.first() != Some(&0) {
+                    places.insert(0, 0);
+                    shown.insert(0, table.columns.first().cloned().unwrap_or_default());
+                }
+                for row in &mut table.rows {
+                    *row = places.iter().map(|place| row.get(*place).cloned().unwrap_or_default()).collect();
+                }
+                table.columns = shown;
+            }
+            Self::Prefix(prefix) => {
+                for first in table.rows.iter_mut().filter_map(|row| row.first_mut()) {
+                    first.insert_str(0, prefix);
+                }
+            }
+            Self::Transposed => {
+                let all: Vec<&Vec<String>> = [&table.columns].into_iter().chain(&table.rows).collect();
+                let column = |index: usize| -> Vec<String> {
+                    all.iter().map(|row| row.get(index).cloned().unwrap_or_default()).collect()
+                };
+                let rows = (1..table.columns.len()).map(column).collect();
+                table = Table { columns: column(0), rows };
+            }
+        }
+        Ok(table)
+    }
+}
+
+fn position(what: &str, name: &str, known: &[&str]) -> Result<usize, String> {
+    let place = known.iter().position(|one| *one == name);
+    place.ok_or_else(|| format!("found no {what} {name:?}, there are {known:?}"))
+}
+
+fn step(text: &str) -> Result<Step, String> {
+    let text = text.trim();
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let names = || {
+        rest.split(';').map(|part| {
+            let part = part.trim();
+            // With blanks around, so that "as C" and "as" have an empty name: the first column's.
+            match format!(" {part} ").split_once(" as ") {
+                Some((name, shown)) => [name, shown].map(|word| word.trim().to_owned()),
+                None => [part.to_owned(), part.to_owned()],
+            }
+        })
+    };
+    match (word, rest) {
+        ("table", number) => match number.parse() {
+            Ok(number) if number > 0 => Ok(Step::Table(number)),
+            _ => Err(format!("table: found {number:?}, allowed: a number from 1")),
+        },
+        ("rows", _) => Ok(Step::Rows(names().collect())),
+        ("columns", _) => Ok(Step::Columns(names().collect())),
+        ("prefix", text) => Ok(Step::Prefix(text.trim_matches('"').to_owned())),
+        ("transposed", "") => Ok(Step::Transposed),
+        _ => Err(format!("found {text:?}, allowed: table N, rows, columns, prefix, transposed")),
+    }
+}
+
+/// The words of a command; quotes of either kind keep blanks.
+fn words(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let (mut word, mut quote, mut begun) = (String::new(), None, false);
+    for character in text.chars() {
+        match (quote, character) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => (quote, begun) = (Some(character), true),
+            (None, c) if c.is_whitespace() => {
+                if std::mem::take(&mut begun) {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            (_, c) => {
+                word.push(c);
+                begun = true;
+            }
+        }
+    }
+    if quote.is_some() {
+        return Err(format!("found {text:?}, in which a quote is not closed"));
+    }
+    if begun {
+        words.push(word);
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::{Line, words};
+    use crate::tables::markdown::tables;
+
+    const OUTPUT: &str =
+        "| setting | noise | end |\n| --- | --- | --- |\n| a | 1 | 0.5 |\n| b | 2 | 0.25 |\n";
+
+    fn shown(steps: &str) -> Result<String, String> {
+        let line = Line::parse(&format!("fedspan-sim power{steps}"))?;
+        line.select(tables(OUTPUT)).map(|table| table.text())
+    }
+
+    #[test]
+    fn quotes_keep_what_a_shell_keeps() {
+        let split = words("run 'participation={ policy = \"full\" }' --set a=\"x y\" ''").unwrap();
+        assert_eq!(split, ["run", "participation={ policy = \"full\" }", "--set", "a=x y", ""]);
+        assert!(words("run 'a").is_err());
+    }
+
+    #[test]
+    fn steps_select_rename_and_turn() {
+        assert_eq!(shown("").unwrap(), OUTPUT);
+        let rows = shown(" | rows b as B; a | columns end as last").unwrap();
+        assert_eq!(rows, "| setting | last |\n| --- | --- |\n| B | 0.25 |\n| a | 0.5 |\n");
+        let named = shown(" | columns as ; noise | prefix \"x, \"").unwrap();
+        assert_eq!(named, "| | noise |\n| --- | --- |\n| x, a | 1 |\n| x, b | 2 |\n");
+        let turned = shown(" | columns end | transposed").unwrap();
+        assert_eq!(turned, "| setting | a | b |\n| --- | --- | --- |\n| end | 0.5 | 0.25 |\n");
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_with_what_is() {
+        assert_eq!(shown(" | rows c").unwrap_err(), "found no row \"c\", there are [\"a\", \"b\"]");
+        assert!(shown(" | columns beginning").unwrap_err().contains("\"noise\""));
+        assert_eq!(shown(" | table 2").unwrap_err(), "found 1 tables, asked for number 2");
+        assert!(shown(" | table 0").is_err() && shown(" | sorted").is_err() && Line::parse("").is_err());
+    }
+}
