@@ -25,7 +25,8 @@ fn nothing_is_said_of_built_in_scenarios() {
                 "stop={}".to_owned(),
                 "attack={}".to_owned(),
             ];
-            let scenario = Scenario::parse(name, file, &changes).unwrap_or_else(|problem| panic!("{name}: {problem}"));
+            let scenario =
+                Scenario::parse(name, file, &changes).unwrap_or_else(|problem| panic!("{name}: {problem}"));
             let outcome = Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap();
             assert_eq!(outcome.warnings, Vec::<String>::new(), "{name}, {baseline}: {:?}", outcome.fits);
         }
@@ -69,8 +70,22 @@ fn columns_that_drown_are_named() {
     assert!(right < 1e-6 && !said.contains("warning"), "{said}");
     let (mut missed, mut warned) = (0, 0);
     for (factor, offset) in [
-        (1.0, 1.0), (1.0, 2.0), (1.0, 8.0), (1.0, 20.0), (1.0, 200.0), (5.0, 202.6), (1.0, 1e4), (3.0, 0.0), (100.0, 0.0),
-        (1e4, 0.0), (0.3, 0.0), (0.03, 0.0), (0.01, 0.0), (1e-3, 0.0), (1e-5, 0.0), (1e5, 1.0),
+        (1.0, 1.0),
+        (1.0, 2.0),
+        (1.0, 8.0),
+        (1.0, 20.0),
+        (1.0, 200.0),
+        (5.0, 202.6),
+        (1.0, 1e4),
+        (3.0, 0.0),
+        (100.0, 0.0),
+        (1e4, 0.0),
+        (0.3, 0.0),
+        (0.03, 0.0),
+        (0.01, 0.0),
+        (1e-3, 0.0),
+        (1e-5, 0.0),
+        (1e5, 1.0),
     ] {
         write_table(&place, |j, x| if j == 2 { factor * (x + offset) } else { x });
         let (summary, said) = run(&place, FEDREP);

@@ -328,7 +328,9 @@ fn read_method(
             // Known, whether it is there or not.
             section if section.asks("tuning_epochs") && section.word("tuning_epochs") != Some("auto") => {
                 let most = u64::from(UNTIL_SETTLED) - 1;
-                section.integer("tuning_epochs", None, 0..=most).map(|n| u16::try_from(n).unwrap_or(u16::MAX))?
+                section
+                    .integer("tuning_epochs", None, 0..=most)
+                    .map(|n| u16::try_from(n).unwrap_or(u16::MAX))?
             }
             _ => UNTIL_SETTLED,
         },

@@ -40,18 +40,24 @@ pub fn drowned(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
     if !scenario.is_federated() || !linear || dataset.layout.shape.is_some() || !dataset.has_targets() {
         return None;
     }
-    let columns: Vec<Column> = (0..dataset.features).filter_map(|j| column(&dataset.clients, dataset.features, j)).collect();
+    let columns: Vec<Column> =
+        (0..dataset.features).filter_map(|j| column(&dataset.clients, dataset.features, j)).collect();
     let mut sizes: Vec<f64> = columns.iter().map(|column| column.size).collect();
     sizes.sort_by(|a, b| b.total_cmp(a));
     let others = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
     let learnt = (LEARNT * f64::from(scenario.algorithm.rounds).sqrt()).clamp(SMALL, END_OF_F32);
     let varies = || columns.iter().filter(|column| column.deviation > 0.0 && !column.is_rare);
-    let offset: Vec<&Column> = varies().filter(|column| column.mean.abs() > OFFSET * column.deviation).collect();
+    let offset: Vec<&Column> =
+        varies().filter(|column| column.mean.abs() > OFFSET * column.deviation).collect();
     let small: Vec<&Column> = varies().filter(|column| others > learnt * column.deviation).collect();
     let least = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
     let large: Vec<&Column> = varies().filter(|column| column.size > END_OF_F32 * least).collect();
-    let named = |columns: &[&Column]| list(&columns.iter().map(|column| name(column.number, dataset)).collect::<Vec<_>>());
-    let worst = |columns: &[&Column], of: &dyn Fn(&Column) -> f64| columns.iter().fold(0.0f64, |most, column| most.max(of(column)));
+    let named = |columns: &[&Column]| {
+        list(&columns.iter().map(|column| name(column.number, dataset)).collect::<Vec<_>>())
+    };
+    let worst = |columns: &[&Column], of: &dyn Fn(&Column) -> f64| {
+        columns.iter().fold(0.0f64, |most, column| most.max(of(column)))
+    };
     let mut said = Vec::new();
     if !offset.is_empty() {
         let most = worst(&offset, &|column| column.mean.abs() / column.deviation);
@@ -59,11 +65,17 @@ pub fn drowned(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
     }
     if !small.is_empty() {
         let most = worst(&small, &|column| others / column.deviation);
-        said.push(format!("up to {most:.3e} times smaller than others (at most {learnt:.0}): {}", named(&small)));
+        said.push(format!(
+            "up to {most:.3e} times smaller than others (at most {learnt:.0}): {}",
+            named(&small)
+        ));
     }
     if !large.is_empty() {
         let most = worst(&large, &|column| column.size / least);
-        said.push(format!("up to {most:.3e} times larger than others (at most {END_OF_F32}, in f32): {}", named(&large)));
+        said.push(format!(
+            "up to {most:.3e} times larger than others (at most {END_OF_F32}, in f32): {}",
+            named(&large)
+        ));
     }
     (!said.is_empty()).then(|| {
         format!(

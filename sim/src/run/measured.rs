@@ -122,7 +122,9 @@ fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
     let row = |(at, z): (usize, &[f64])| -> Vec<f64> {
         let residual = |o: usize| {
             let target = match &set.y {
-                Labels::Classes(classes) => f64::from(u8::from(classes.get(at).is_some_and(|class| usize::from(*class) == o))),
+                Labels::Classes(classes) => {
+                    f64::from(u8::from(classes.get(at).is_some_and(|class| usize::from(*class) == o)))
+                }
                 Labels::Values { values, .. } | Labels::Absent(values) => {
                     values.get(at * c + o).map_or(0.0, |value| f64::from(*value))
                 }
