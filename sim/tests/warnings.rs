@@ -1,9 +1,6 @@
 //! What is said of data and fits: where something was lost, with the names of columns; nothing where nothing is wrong.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{code, directory, errors, has, numbers, program, text};
+use crate::common::{code, directory, errors, has, numbers, program, text};
 use fedspan_sim::run::{Job, Unwatched};
 use fedspan_sim::scenario::{BUILT_IN, Scenario};
 use serde_json::Value;

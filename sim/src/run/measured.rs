@@ -95,8 +95,7 @@ fn falls(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool 
         let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
         let loss = evaluate::average(&heads).loss.unwrap_or(0.0);
         let first = *first.get_or_insert(loss);
-        // Written so that a NaN does not fall.
-        if !(loss <= before * (1.0 + ROUNDINGS) + ROUNDINGS * first) {
+        if loss.is_nan() || loss > before * (1.0 + ROUNDINGS) + ROUNDINGS * first {
             return false;
         }
         before = loss;
