@@ -3,6 +3,7 @@
 mod account;
 mod doubling;
 mod lora;
+mod newcomers;
 mod power;
 mod rounds;
 mod sizes;
@@ -22,6 +23,7 @@ const OWN: &[(&str, Print)] = &[
     ("lora-5-momentum", |programs| lora::table(lora::MOMENTUM_FIVE, programs)),
     ("lora-10", |programs| lora::table(lora::PLAIN_TEN, programs)),
     ("lora-10-momentum", |programs| lora::table(lora::MOMENTUM_TEN, programs)),
+    ("newcomers", newcomers::table),
     ("noise", |_| account::noise()),
     ("sizes", |_| Ok(sizes::table())),
     ("stationary", |_| Ok(stationary::table())),
