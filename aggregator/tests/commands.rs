@@ -168,16 +168,22 @@ fn what_is_no_file_in_a_state_directory_is_not_opened() {
                 }
                 let mut limited = Command::new("timeout");
                 limited.arg("30").arg(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(command);
-                let output =
-                    limited.arg("--config").arg("fleet.toml").current_dir(&here).output().unwrap();
+                let output = limited.arg("--config").arg("fleet.toml").current_dir(&here).output().unwrap();
                 let code = output.status.code();
-                assert!(code == Some(0) || code == Some(1), "{name} {command:?}: {code:?} {}", errors(&output));
+                assert!(
+                    code == Some(0) || code == Some(1),
+                    "{name} {command:?}: {code:?} {}",
+                    errors(&output)
+                );
                 said.push(errors(&output) + &String::from_utf8_lossy(&output.stdout));
                 let _ = std::fs::remove_dir_all(here.join("out"));
             }
             let what = if pipe { "found a pipe, allowed: a file" } else { "found a device, allowed: a file" };
             if name == "lock" || name == "campaign.redb" {
-                assert!(said.iter().all(|said| said.contains(name.as_str()) && said.contains(what)), "{said:?}");
+                assert!(
+                    said.iter().all(|said| said.contains(name.as_str()) && said.contains(what)),
+                    "{said:?}"
+                );
             }
             std::fs::remove_file(&place).unwrap();
         }

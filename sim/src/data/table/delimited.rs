@@ -167,6 +167,9 @@ impl<'a> Rows<'a> {
         let (found, expected) = (record.len(), self.header.len());
         if found != expected {
             let hint = match self.delimiter {
+                _ if found > expected && record.iter().skip(expected).all(str::is_empty) => {
+                    "; the line has marks between columns at its end, and the header has fewer"
+                }
                 b',' if found > expected => "; a decimal comma needs quotes, or another mark between columns",
                 _ => "",
             };

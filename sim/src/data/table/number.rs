@@ -140,7 +140,8 @@ fn number(text: &str) -> Option<f64> {
 /// The message on a text that is no number, or has more marks than one.
 fn separated(text: &str) -> String {
     let expected = format!("expected a finite number, at most {:?} in size", f32::MAX);
-    let digits = |c: char| c.is_ascii_digit() || "+-.,' _\u{a0}\u{202f}\u{2019}".contains(c);
+    let digits = |c: char| c.is_ascii_digit() || ".,' _\u{a0}\u{202f}\u{2019}".contains(c);
+    let text = text.trim_start_matches(['+', '-']);
     if text.chars().all(digits) && text.chars().any(|c| c.is_ascii_digit()) && text.chars().count() > 1 {
         return format!("{expected}, without separators for thousands");
     }
