@@ -1,5 +1,4 @@
 //! The privacy account: against tables, against an integral of the densities, and against what must hold of any account.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::privacy::calibration::{most_releases, noise_multiplier};
 use fedspan_aggregator::privacy::fedpower::{Calibration, Products, paper_multiplier};

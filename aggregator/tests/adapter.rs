@@ -1,12 +1,9 @@
 //! Low-rank adapters on the engine: what each round asks for and of whom, what becomes of the factors, and what is not sent twice.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use fedspan_aggregator::aggregate::{Rule, SampleCap};
 use fedspan_aggregator::algorithm::network::{
     self, Averaging, Front, Method, NetworkParameters, NetworkShape,

@@ -1,10 +1,7 @@
 //! The adaptive schedule in a small world: a model that contracts towards the truth with noise, devices that answer in
 //! a fixed order of speed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::gaussian;
+use crate::common::gaussian;
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::participation::{Answer, By, Closed, Doubling, Schedule};
 use fedspan_aggregator::engine::{DeviceId, Participation};

@@ -1,9 +1,6 @@
 //! Who may take part: every reason to refuse a hello, alone and in its order.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::hello;
+use crate::common::hello;
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::DeviceId;

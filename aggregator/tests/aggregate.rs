@@ -1,5 +1,4 @@
 //! The mean in fixed point: one result for one set of updates, and the right one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::aggregate::{FixedPointMean, MAGNITUDE_MAX};
 use proptest::prelude::*;

@@ -1,9 +1,7 @@
 //! The server's side of each algorithm against its formula in f64, and its state across a restart.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{bits, distance, gaussian, random, tensors};
+use crate::common;
+use crate::common::{bits, distance, gaussian, random, tensors};
 use fedspan_aggregator::aggregate::{Rule, Share};
 use fedspan_aggregator::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, LinearAdapter, LinearAdapterParameters,

@@ -1,5 +1,4 @@
 //! The program as its users run it: exit codes, and readers that go away.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

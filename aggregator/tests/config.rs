@@ -1,6 +1,5 @@
 //! `fleet.toml`: the example works, and every kind of mistake gets one message that says where, what was
 //! found and what is allowed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! One device's side on the host: whole updates in any order of chunks, foreign and hostile bytes, bounds.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 
-use common::{encoded, frame, messages, random, tensors};
+use crate::common::{encoded, frame, messages, random, tensors};
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::algorithm::{Request, Tensor};
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX, Traffic};

@@ -1,5 +1,4 @@
 //! Defaults that `examples/fleet.toml` shows or tells are the program's.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::config::{Fleet, Said};
 

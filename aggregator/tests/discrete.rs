@@ -1,6 +1,5 @@
 //! The account of continuous noise, held against the exact privacy of discrete noise: devices add the latter, with 16
 //! more in the variance (in squared units of the grid), and are charged for the former.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::privacy::{Composition, Epsilon, NoiseMultiplier, Releases};
 

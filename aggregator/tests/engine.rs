@@ -1,13 +1,10 @@
 //! The engine beside a model of it: any history is as predicted, and ends; and examples of its rules.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
-use common::model::{Kind, Op, World, op};
+use crate::common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
+use crate::common::model::{Kind, Op, World, op};
 use fedspan_aggregator::algorithm::Request;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::participation::By;

@@ -1,7 +1,4 @@
 //! `export` while a server runs: what was durable at one moment, and nothing of an answer that is not whole.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -9,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::kept::{configuration, keep};
-use common::{Scratch, output, spawned};
+use crate::common::kept::{configuration, keep};
+use crate::common::{Scratch, output, spawned};
 
 /// A configuration, and perhaps a state: five devices in the middle of their third round.
 struct Place {

@@ -1,9 +1,6 @@
 //! FedPower on the server: against Algorithms 1 to 3 written down a second time in f64, and by the laws of alignment.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{bits, gaussian, random};
+use crate::common::{bits, gaussian, random};
 use fedspan_aggregator::aggregate::{Rule, Share, procrustes};
 use fedspan_aggregator::algorithm::{
     Algorithm, FedPower, FedPowerParameters, Tensor, Weighting, synchronisations,

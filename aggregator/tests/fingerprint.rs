@@ -1,11 +1,8 @@
 //! Laws of the settings that a campaign keeps: what they say of a configuration, and under which a stored campaign goes on.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeMap;
 
-use common::shapes::{all, fleet};
+use crate::common::shapes::{all, fleet};
 use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, Source, difference};
 use proptest::prelude::*;
 

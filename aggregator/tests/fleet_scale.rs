@@ -1,5 +1,5 @@
 //! A fleet's scale: exact sums in any order, the stage that finds it, and what becomes of it over restarts.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 use std::collections::BTreeMap;

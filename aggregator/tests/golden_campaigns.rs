@@ -1,11 +1,8 @@
 //! Campaigns of every kind that earlier versions left in the middle of a round: this version goes on with each, and decides what that
 //! version decided, bit for bit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::Scratch;
-use common::golden::{RESUMED, Underway, configuration, copy, directory, make};
+use crate::common::Scratch;
+use crate::common::golden::{RESUMED, Underway, configuration, copy, directory, make};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::Phase;
 use fedspan_aggregator::inspect::inspect;

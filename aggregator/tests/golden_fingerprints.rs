@@ -1,12 +1,9 @@
 //! Configurations of every shape (`tests/golden/fingerprints/*.toml`), the text that servers of store format 5 first wrote of each
 //! (`*.txt` beside it) and the text in the words of the file that they wrote since (`tests/golden/settings.txt`). No file is written anew:
 //! campaigns with such texts lie in stores, and defaults that change do not change them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::golden::directory;
-use common::shapes::{all, fleet};
+use crate::common::golden::directory;
+use crate::common::shapes::{all, fleet};
 use fedspan_aggregator::config::difference;
 
 /// The configuration, and both texts.

@@ -1,15 +1,12 @@
 //! A state directory of this version, as it lies on disk: what is written from now on opens it, or refuses it plainly. A version that
 //! changes the format keeps this directory, adds one of its own, and says here what it does with this one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::Scratch;
-use common::campaign::honest;
-use common::kept::{configuration, coordinator};
+use crate::common::Scratch;
+use crate::common::campaign::honest;
+use crate::common::kept::{configuration, coordinator};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::{Action, Event, Phase};
 use fedspan_aggregator::inspect::inspect;

@@ -1,14 +1,11 @@
 //! `check` and `export`: what is sound is said to be, what is not is said plainly, and not a byte of the state is changed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Scratch, closed, kept, output, spawned};
+use crate::common::{Scratch, closed, kept, output, spawned};
 use fedspan_aggregator::store::{FILE, KEY_FILE, Snapshot, Store};
 use getrandom::SysRng;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};

@@ -1,5 +1,4 @@
 //! The key store's file: what it says, who may read it, and everything that can be wrong with it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::fs::Permissions;
 use std::io::Write;

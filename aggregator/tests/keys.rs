@@ -1,5 +1,4 @@
 //! The key table against a model; its handle, while connections hold keys.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

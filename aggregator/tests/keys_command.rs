@@ -1,5 +1,4 @@
 //! `keys` as its users run it: on the file, and through the control socket of a server that runs.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};

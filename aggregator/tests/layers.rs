@@ -1,5 +1,4 @@
 //! Sizes of networks of which devices cannot be told.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use fedspan_aggregator::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};

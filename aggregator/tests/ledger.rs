@@ -1,10 +1,7 @@
 //! Budgets in the devices' units, what a server asks of its devices, and its own account of what they have spent.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::campaign::{Setup, honest, plain};
-use common::hello;
+use crate::common::campaign::{Setup, honest, plain};
+use crate::common::hello;
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::{Fleet, Init};
 use fedspan_aggregator::engine::{Action, Engine, Event};

@@ -1,13 +1,10 @@
 //! What one peer may take of a server, over TCP: places, updates, bytes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use common::{frame, hello, messages};
+use crate::common::{frame, hello, messages};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_protocol::message::{AckOutcome, Rejection, RoundId, ToDevice, ToServer, Update};

@@ -1,9 +1,6 @@
 //! The factorisations: their defining identities, known answers by construction, errors for what has none.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{bits, distance, gaussian, random};
+use crate::common::{bits, distance, gaussian, random};
 use fedspan_aggregator::linalg::{
     Matrix, from_f32, orthonormal, principal_angle_distance, product_transposed, random_basis, to_f32,
     top_eigenspace,

@@ -1,14 +1,11 @@
 //! Devices that lose an answer with their power cannot give it again: they have done the round, as far as they know. It goes on
 //! under another number for them, what has counted counts, and restarts of the server in between change nothing.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use common::campaign::{Setup, honest, live, plain, result, setup};
-use common::storage::Disk;
+use crate::common::campaign::{Setup, honest, live, plain, result, setup};
+use crate::common::storage::Disk;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
 use fedspan_aggregator::engine::{Action, Event, Opening, Phase, Update};
 use fedspan_aggregator::journal::{Line, Outcome, Round};

@@ -1,11 +1,9 @@
 //! What a connection takes of memory, whatever a device sends that has a key, or has none.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 
-use common::{random, tensors};
+use crate::common::{random, tensors};
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::algorithm::Request;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound};

@@ -1,5 +1,4 @@
 //! Who is asked: as many as the policy says, distinct, the same for the same seed and round.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeSet;
 

@@ -2,12 +2,10 @@
 //! journal. `-- --nocapture` prints how long writes take.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::Scratch;
+use crate::common::Scratch;
 use fedspan_aggregator::privacy::Account;
 use fedspan_aggregator::store::{Record, Store};
 use getrandom::SysRng;

@@ -1,5 +1,4 @@
 //! A server does not give up on a fleet that has nothing to answer with yet.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::{Action, Engine, Event};

@@ -1,5 +1,4 @@
 //! What is promised and what is reported: no epsilon of an account is above the one that was asked for, to the last digit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::config::PrivacySection;
 use fedspan_aggregator::privacy::fedpower::Calibration;

@@ -1,13 +1,10 @@
 //! Restarts: whatever was acknowledged counts once, and a campaign goes on in the middle of a round as if nothing had
 //! happened.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
-use common::storage::{Disk, Faults};
+use crate::common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
+use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::aggregate::Rule;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
 use fedspan_aggregator::engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};

@@ -1,10 +1,7 @@
 //! A restart under every participation policy: at every opening, and in the middle of every round, the campaign goes on as if nothing
 //! had happened. What a policy has learned of its fleet is part of that.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::campaign::{honest, result};
+use crate::common::campaign::{honest, result};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::engine::{Action, Checkpoint, DeviceId, Engine, Event, Phase, Update};
 use fedspan_protocol::message::RoundId;

@@ -1,13 +1,12 @@
 //! The round in which a fleet chooses the ridge of final heads: who is asked, what counts, what is published, and what a restart
 //! leaves of it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 
-use common::campaign::{honest, plain};
+use crate::common::campaign::{honest, plain};
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{
     Action, Checkpoint, DEFAULT_RIDGE, DeviceId, Engine, Event, GRID, Millis, Opening, Phase, RidgeScores,

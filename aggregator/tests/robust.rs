@@ -1,9 +1,6 @@
 //! The robust rules: laws that each keeps, and oracles that know nothing of how it is computed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{gaussian, random};
+use crate::common::{gaussian, random};
 use fedspan_aggregator::aggregate::{
     RoundAggregate, Rule, SampleCap, Share, TRIM, Weighted, geometric_median, projector_geometric_median,
     projector_mean, trimmed_mean,

@@ -1,14 +1,11 @@
 //! Stored updates are noise without the key of their round, and the key is gone when the round is over.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::Scratch;
-use common::storage::{Disk, Faults};
+use crate::common::Scratch;
+use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update};
 use fedspan_aggregator::keys::{Entropy, KeyError};

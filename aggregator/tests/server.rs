@@ -1,15 +1,13 @@
 //! The whole server in this process, with small devices over TCP: restarts, the control socket, its end.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
+use crate::common;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::campaign::{honest, honest_values};
-use common::{Scratch, bits, encoded, frame, hello};
+use crate::common::campaign::{honest, honest_values};
+use crate::common::{Scratch, bits, encoded, frame, hello};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::coordinator::ResumeError;
 use fedspan_aggregator::engine::{Action, Engine, Event, Phase};

@@ -1,8 +1,5 @@
 //! `status`, `watch`, `check` and `export` over every state that a state directory can be in: the answer, or one line that says why
 //! there is none.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -10,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::kept::{configuration, go_on, keep};
-use common::{Scratch, alone, closed, output, spawned};
+use crate::common::kept::{configuration, go_on, keep};
+use crate::common::{Scratch, alone, closed, output, spawned};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 

@@ -1,12 +1,9 @@
 //! What is written comes back; anything else in its place is a typed error, never a panic, never "nothing".
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::path::Path;
 
-use common::Scratch;
-use common::storage::{Disk, Faults};
+use crate::common::Scratch;
+use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update, Waits};
 use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};

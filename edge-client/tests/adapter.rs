@@ -1,12 +1,9 @@
 //! Networks with an adapter: rounds of one factor or both against training in f64, what leaves and what stays.
 #![cfg(feature = "adapter")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::dense::softmax;
-use common::network::{Asked, descent, fit, labelled, sgd};
-use common::*;
+use crate::common::dense::softmax;
+use crate::common::network::{Asked, descent, fit, labelled, sgd};
+use crate::common::*;
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 use fedspan_client::task::Usage;

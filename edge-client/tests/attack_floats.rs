@@ -7,23 +7,16 @@
 //! but for a probability below 2^-2800. Up to 2^23 a float comes from one `n` only, so that `f` hides nothing; above it
 //! may come from several, and the attacker tries them all.
 #![cfg(all(feature = "power", feature = "privacy"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-#[path = "common/attack.rs"]
-mod attack;
-mod common;
-#[path = "common/sampler.rs"]
-mod sampler;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use attack::{Device, records};
-use common::power::*;
-use common::private::*;
-use common::*;
+use crate::attack::{Device, records};
+use crate::common::power::*;
+use crate::common::private::*;
+use crate::common::*;
+use crate::sampler::{box_muller_f32, box_muller_f64, words};
 use fedspan_protocol::message::{PowerRows, PowerUpload};
-use sampler::{box_muller_f32, box_muller_f64, words};
 
 /// Squared multipliers in units of 2^-16: the least; 1; 4; 4096, where integers have no room in a float.
 const SQUARES: [u64; 4] = [LEAST, 1 << 16, 1 << 20, 1 << 40];

@@ -2,13 +2,10 @@
 //! Without noise it is the record where there is one, and close to one where there are twenty. With noise it is no
 //! closer than to the records of somebody else.
 #![cfg(all(feature = "power", feature = "privacy", feature = "reveal-moments"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::power::*;
-use common::private::*;
-use common::*;
+use crate::common::power::*;
+use crate::common::private::*;
+use crate::common::*;
 use fedspan_client::{Linear, Mechanism, Task};
 use fedspan_protocol::message::{
     DeclineReason, HeadSolve, PowerRows, PowerUpload, RoundId, RoundOpen, Task as Wire, Upload,
@@ -149,7 +146,7 @@ fn with_noise_a_record_is_no_closer_than_anybodys() {
     hidden(4_000);
 }
 
-/// `cargo test --release -p fedspan-client --all-features --test attack_moments -- --ignored --nocapture`
+/// `cargo test --release -p fedspan-client --all-features --test all -- attack_moments:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
 fn so_of_many_rounds() {

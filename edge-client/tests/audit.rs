@@ -7,15 +7,12 @@
 //! The pair is that which attains the sensitivity. The event, "the statistic reaches a threshold", is chosen with one
 //! half of the releases and counted in the other.
 #![cfg(all(feature = "power", feature = "privacy"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-#[path = "common/attack.rs"]
-mod attack;
-mod common;
-
-use attack::{Device, Pair, at_least, at_most, claimed_epsilon, normal_quantile, records, unit_vector};
-use common::power::identity_columns;
-use common::private::settings;
+use crate::attack::{
+    Device, Pair, at_least, at_most, claimed_epsilon, normal_quantile, records, unit_vector,
+};
+use crate::common::power::identity_columns;
+use crate::common::private::settings;
 
 /// Each probability is bounded at this level: both hold in 95 % of audits.
 const LEVEL: f64 = 0.025;
@@ -235,7 +232,7 @@ fn every_fault_is_caught() {
     caught(1, 20_000);
 }
 
-/// `cargo test --release -p fedspan-client --all-features --test audit -- --ignored --nocapture`
+/// `cargo test --release -p fedspan-client --all-features --test all -- audit:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
 fn twenty_audits_confirm_the_claim_and_catch_every_fault() {

@@ -1,11 +1,8 @@
 //! Convolutions and pooling: against loops in f64, against finite differences, and as transposes of each other.
 #![cfg(feature = "convolution")]
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-mod common;
-
-use common::Random;
-use common::dense::{cross_entropy, values, wide};
+use crate::common::Random;
+use crate::common::dense::{cross_entropy, values, wide};
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, relu_errors, softmax_errors};
 use proptest::prelude::*;

@@ -4,21 +4,16 @@
 //! A word of 32 bits more or less goes with the magnitude, as it must where sampling is by rejection: the correlation
 //! is 0.03 to 0.09, not 0. It is hidden by the slot in which an update leaves, and by nothing else; there is always one.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-#[path = "common/sampler.rs"]
-mod sampler;
-
-use common::costly::private;
-use common::problem::{Problem, gradient, problem};
-use common::server::{Flash, payload};
+use crate::common::costly::private;
+use crate::common::problem::{Problem, gradient, problem};
+use crate::common::server::{Flash, payload};
+use crate::sampler::words;
 use fedspan_client::privacy::Variance;
 use fedspan_client::privacy::discrete_gaussian::sample;
 use fedspan_client::session::{Event, Millis};
 use fedspan_protocol::message::ToServer;
 use fedspan_protocol::tensor::Encoding;
-use sampler::words;
 
 /// Words of a block of ChaCha20, which is made at once.
 const BLOCK: u32 = 16;
@@ -78,7 +73,7 @@ fn work_tells_nothing_of_the_sign_and_a_little_of_the_magnitude() {
     within(500_000);
 }
 
-/// `cargo test --release -p fedspan-client --all-features --test correlation -- --ignored --nocapture`
+/// `cargo test --release -p fedspan-client --all-features --test all -- correlation:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
 fn so_of_ten_million_samples() {

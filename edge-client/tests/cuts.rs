@@ -3,17 +3,13 @@
 //! not finished is anything that flash can hold then.
 //!
 //! `cargo test` tries each second cut with one of the things that it can leave; all of them, some minutes long:
-//! `cargo test --release -p fedspan-client --features flash --test cuts -- --ignored --nocapture`.
+//! `cargo test --release -p fedspan-client --features flash --test all -- cuts:: --ignored --nocapture`.
 #![cfg(feature = "flash")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-#[path = "common/torn.rs"]
-mod torn;
 
 use std::collections::HashSet;
 
+use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
-use torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
 
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);

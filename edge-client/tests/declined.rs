@@ -1,12 +1,9 @@
 //! Rounds that a device must decline: repeated, unsuitable, damaged, impossible to compute or to keep; and
 //! that nothing changes by them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::problem::*;
-use common::server::*;
-use common::*;
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::session::Event;
 use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{

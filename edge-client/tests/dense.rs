@@ -1,10 +1,7 @@
 //! Dense layers: their bits are those of sums in the stated order, whatever the shape and the batch.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-mod common;
-
-use common::dense::{self as naive, values, wide};
-use common::{EPS, Random};
+use crate::common::dense::{self as naive, values, wide};
+use crate::common::{EPS, Random};
 use fedspan_client::kernel::dense::{
     Momentum, add_gradient, backward, backward_linear, cross_entropy, descend, forward, relu, softmax_errors,
 };

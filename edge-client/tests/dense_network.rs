@@ -1,10 +1,7 @@
 //! A network with two hidden layers: its gradient against finite differences, and that it learns.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-mod common;
-
-use common::Random;
-use common::dense::{self as naive, values, wide};
+use crate::common::Random;
+use crate::common::dense::{self as naive, values, wide};
 use fedspan_client::kernel::dense::{
     Momentum, add_gradient, backward, cross_entropy, descend, forward, relu, softmax_errors,
 };

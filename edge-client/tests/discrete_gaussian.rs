@@ -1,16 +1,11 @@
 //! Samples of the discrete Gaussian against its exact law, and the same tests against samplers that are wrong.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-#[path = "common/law.rs"]
-mod law;
-#[path = "common/sampler.rs"]
-mod sampler;
-
+use crate::law;
+use crate::law::{Tally, upper_gamma};
+use crate::sampler::{Fault, Reference, box_muller_f32, box_muller_f64, words};
 use fedspan_client::privacy::discrete_gaussian::sample;
 use fedspan_client::privacy::{Seed, Variance, noise};
-use law::{Tally, upper_gamma};
-use sampler::{Fault, Reference, box_muller_f32, box_muller_f64, words};
 
 /// From the least sigma, 1/4, to the largest; of scales that are powers of two, and one above.
 const VARIANCES: [(u64, u64); 14] = [
@@ -175,7 +170,7 @@ fn the_law_and_chi_square_are_what_they_should_be() {
 }
 
 /// 3 x 10^8 samples as devices draw them, each from its own key stream; minutes:
-/// `cargo test --release -p fedspan-client --features privacy --test discrete_gaussian -- --ignored --nocapture`
+/// `cargo test --release -p fedspan-client --features privacy --test all -- discrete_gaussian:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
 fn a_hundred_million_samples_have_the_law() {

@@ -1,9 +1,6 @@
 //! What may come in as a representation: encodings, orthonormality, finiteness, and what `predict` says.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use fedspan_client::{Linear, NotReady, Task};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, Task as Wire, Upload};

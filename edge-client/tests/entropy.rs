@@ -1,6 +1,5 @@
 //! Sources that are stuck, biased, periodic, silent or lying give no seed; good ones do, and are seldom refused.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::convert::Infallible;
 

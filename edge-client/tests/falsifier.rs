@@ -3,15 +3,10 @@
 //! times what it holds for the neighbour, plus delta. The claim is that of the settings; the attacker knows no more of
 //! the mechanism than where to look.
 #![cfg(all(feature = "power", feature = "privacy"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-#[path = "common/attack.rs"]
-mod attack;
-mod common;
-
-use attack::{Device, Pair, claimed_delta, records};
-use common::private::settings;
-use common::{Random, flat};
+use crate::attack::{Device, Pair, claimed_delta, records};
+use crate::common::private::settings;
+use crate::common::{Random, flat};
 
 /// z = 2.
 const SQUARE: u64 = 4 << 16;
@@ -132,7 +127,7 @@ fn no_data_set_refutes_the_claim_and_many_refute_half_the_noise() {
     search(40, 4_000);
 }
 
-/// `cargo test --release -p fedspan-client --all-features --test falsifier -- --ignored --nocapture`
+/// `cargo test --release -p fedspan-client --all-features --test all -- falsifier:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
 fn so_of_five_hundred_data_sets() {

@@ -1,12 +1,9 @@
 //! FedRep with noise and one record replaced by any other, the head fitted again: the integers of two gradients differ by
 //! no more than twice the radius, and their outputs lie on the same grid.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::clipped::*;
-use common::*;
+use crate::common::clipped::*;
+use crate::common::*;
 use fedspan_client::privacy::Clip;
 use fedspan_protocol::message::{HeadSolve, Task as Wire, Upload};
 

@@ -1,13 +1,10 @@
 //! FedRep with noise: exactly the integers of the clipped gradient, plus the noise of their coordinates; what a radius
 //! is; what a device takes part in, reports and counts; bits that do not depend on how samples come or chunks leave.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::clipped::*;
-use common::private::*;
-use common::*;
+use crate::common::clipped::*;
+use crate::common::private::*;
+use crate::common::*;
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, SettingsError};
 use fedspan_client::task::Usage;

@@ -1,12 +1,9 @@
 //! A FedRep round in 16-bit fixed point: projection and gradient within the stated bound of exact arithmetic on
 //! the same head, whatever the samples are; bits that do not depend on how samples come; what is declined.
 #![cfg(feature = "i16")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::fixed::{HeapFixed, bounds, gradient_bounds, size};
-use common::*;
+use crate::common::fixed::{HeapFixed, bounds, gradient_bounds, size};
+use crate::common::*;
 use fedspan_client::memory::{FixedWorkspace, Memory};
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, NotReady, Task};

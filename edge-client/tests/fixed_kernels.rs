@@ -1,11 +1,8 @@
 //! The kernels of fixed point, each against exact arithmetic: scales, products, sums, and the head.
 #![cfg(feature = "i16")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::fixed::{size, unit};
-use common::*;
+use crate::common::fixed::{size, unit};
+use crate::common::*;
 use fedspan_client::kernel::fixed::product::{products, residuals};
 use fedspan_client::kernel::fixed::scale::{narrow, quantise, quantise_columns, scaled};
 use fedspan_client::kernel::fixed::{Scale, Sums, head, sums};

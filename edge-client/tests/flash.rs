@@ -1,19 +1,14 @@
 //! The record in flash: what was saved is there after a reset, whenever the power went; flash that holds
 //! anything else starts clean; pages wear evenly.
 #![cfg(feature = "flash")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-#[path = "common/nor.rs"]
-mod nor;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::Random;
+use crate::common::Random;
+use crate::nor::{Nor, PAGE, WORD};
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
 use fedspan_client::store::{FlashError, FlashStore, Loaded, Record, Store, record_len};
-use nor::{Nor, PAGE, WORD};
 use proptest::prelude::*;
 
 const K: usize = 4;

@@ -1,14 +1,10 @@
 //! What a server chooses of a record, with what the storage puts around it, never reads like a privacy ledger, a number of
 //! handshakes, or a note of a page that is erased.
 #![cfg(feature = "flash")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-#[path = "common/nor.rs"]
-mod nor;
-
+use crate::nor::{Nor, PAGE, WORD};
 use fedspan_client::store::{FlashStore, Record, SPENT, Store, record_len};
 use fedspan_protocol::frame::crc32c;
-use nor::{Nor, PAGE, WORD};
 use proptest::prelude::*;
 
 /// A ledger as it lies in flash.

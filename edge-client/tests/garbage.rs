@@ -1,11 +1,8 @@
 //! Messages that no honest server sends: random, cut, flipped, spliced. Nothing panics, and afterwards a
 //! round goes as if nothing had been.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::server::*;
-use common::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::session::{Config, Event, Sampling};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Fault, HeadSolve, Missing, Refusal, RoundId, Task as Wire, ToDevice, ToServer, Upload,

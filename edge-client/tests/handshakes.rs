@@ -1,15 +1,11 @@
 //! The number of handshakes in flash never falls behind what was promised, whenever the power went and whatever one
 //! byte has become: it grows, or the device is silent.
 #![cfg(feature = "flash")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-#[path = "common/nor.rs"]
-mod nor;
-
+use crate::common;
+use crate::nor::{Nor, PAGE, WORD};
 use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
-use nor::{Nor, PAGE, WORD};
 use proptest::prelude::*;
 
 const K: usize = 2;

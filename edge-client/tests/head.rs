@@ -10,12 +10,9 @@
 //! * `|r| <= 1e-5 |Z^T Y|`, the strict reading, for any `Y`, wherever `|Z^T Y|` is not smaller than what it
 //!   is made of, `|Z| (|Z| |W| + |Y|)`, by more than [`WELL_POSED`]. It cannot hold for every `Y`: where that
 //!   quotient is beyond 1e-5 / u = 168, merely rounding the exact head to f32 leaves more than 1e-5.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::head::*;
-use common::*;
+use crate::common::head::*;
+use crate::common::*;
 use fedspan_client::kernel::least_squares::gradient_steps;
 use fedspan_client::{Linear, Recording, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve};

@@ -1,11 +1,8 @@
 //! Input that is out to break the head solve: columns that repeat, vanish, underflow or overflow, and
 //! samples that are not numbers. The bounds are derived in `common/head.rs`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::head::*;
-use common::*;
+use crate::common::head::*;
+use crate::common::*;
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Recording};
 use fedspan_protocol::message::{DeclineReason, Task as Wire};

@@ -2,17 +2,13 @@
 //! them with the values in the table beside them, and goes on with them. What another version has written is refused: never
 //! taken for blank, its ledger spent. `FEDSPAN_REGENERATE_VECTORS=1` writes the files anew.
 #![cfg(feature = "flash")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-#[path = "common/nor.rs"]
-mod nor;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use crate::nor::{Nor, PAGE, WORD};
 use fedspan_client::store::{FlashStore, Loaded, Record, SPENT, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
-use nor::{Nor, PAGE, WORD};
 
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
@@ -134,7 +130,7 @@ fn table() -> String {
          0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`.\n\n\
          A change of the format keeps these files as they are, in a folder of their own, and a test that opens or refuses\n\
          each. Written anew by\n\n\
-         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test images\n```\n\n\
+         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- images::\n```\n\n\
          | file | meaning | handshakes | spent | round of the record |\n| --- | --- | ---: | ---: | ---: |\n",
     );
     for golden in all() {

@@ -1,14 +1,11 @@
 //! The privacy budget: an update is paid for once, durably, before it is computed, whatever becomes of it; what cannot be
 //! paid for is declined before anything is received; a ledger that cannot be read is spent.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::costly::*;
-use common::problem::*;
-use common::server::*;
-use common::*;
+use crate::common::costly::*;
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::session::{Config, Counters, Event, Protection, Sampling, Session};
 use fedspan_client::source::NoRecording;
 use fedspan_client::store::SPENT;

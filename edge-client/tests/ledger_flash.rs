@@ -1,16 +1,11 @@
 //! The privacy ledger in flash never falls behind what was promised, whenever the power went; blank flash is that of a new
 //! device, and flash in which no ledger is whole is spent, for good.
 #![cfg(feature = "flash")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-#[path = "common/nor.rs"]
-mod nor;
-
-use common::Random;
+use crate::common::Random;
+use crate::nor::{Nor, PAGE, WORD};
 use fedspan_client::store::{FlashStore, Record, SPENT, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
-use nor::{Nor, PAGE, WORD};
 
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);

@@ -1,10 +1,7 @@
 //! The ridge of least leave-one-out error against fits in f64 without each sample in turn.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::head::*;
-use common::*;
+use crate::common::head::*;
+use crate::common::*;
 use fedspan_client::kernel::leave_one_out::RIDGES;
 use fedspan_client::source::SampleSource;
 use fedspan_client::task::HeadFit;

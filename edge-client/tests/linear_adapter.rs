@@ -1,10 +1,7 @@
 //! RoLoRA on a linear model (Chen et al. 2025, Algorithm 2): its two rounds against f64, and what a device keeps between them.
 #![cfg(feature = "shared-head")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, RoundOpen, Task as Wire, Upload};

@@ -1,7 +1,4 @@
 //! The two drivers over links in memory: reads of any length, partial writes, noise, end of file, errors.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,8 +7,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use common::server::*;
-use common::*;
+use crate::common::server::*;
+use crate::common::*;
 use embedded_io::ErrorKind;
 use fedspan_client::link::{
     AsyncSensor, Buffers, Closed, Sensor, run, run_async, run_async_with_sensor, run_with_sensor,

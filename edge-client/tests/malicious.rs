@@ -1,12 +1,9 @@
 //! A server that is out for the device's data: representations that are none, rounds that repeat, go back or change
 //! under way, chunks in any order. In the clear, and once more from a server that has the device's key.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::problem::*;
-use common::server::*;
-use common::*;
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::session::{Event, Millis, Progress, Protection};
 use fedspan_client::{Linear, NotReady, Session, Task};
 use fedspan_protocol::frame::{Decoder, Fed};

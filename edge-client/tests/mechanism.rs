@@ -1,11 +1,8 @@
 //! A device with noise: what its settings allow and what a release costs, what it announces and takes part in, and what
 //! it keeps to itself.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use fedspan_client::privacy::{
     NoEntropy, NoiseMultiplier, Seed, Settings, SettingsError, VarianceError, sensitivity,
 };

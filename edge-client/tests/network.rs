@@ -1,14 +1,11 @@
 //! Rounds of networks: every method against training in f64 over the samples in the order in which the device took them,
 //! and the laws of its epochs.
 #![cfg(feature = "network")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::ops::Range;
 
-use common::network::*;
-use common::*;
+use crate::common::network::*;
+use crate::common::*;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::task::Usage;
 use fedspan_client::{NotReady, Task};

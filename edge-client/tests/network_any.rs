@@ -1,12 +1,9 @@
 //! Rounds that nobody would ask for, of networks of any shape: nothing panics, and what leaves is what came.
 #![cfg(feature = "network")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::network::*;
-use common::problem::ALL;
-use common::*;
+use crate::common::network::*;
+use crate::common::problem::ALL;
+use crate::common::*;
 use fedspan_client::Task;
 use fedspan_client::memory::NetworkShape;
 use fedspan_protocol::message::{DeclineReason, Descriptors, RoundId, RoundOpen, Task as Wire, Trained};

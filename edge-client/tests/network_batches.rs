@@ -1,6 +1,5 @@
 //! Batches and gradients for methods that are not the network's own: with them its own steps have its own bits.
 #![cfg(feature = "network")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 use fedspan_client::source::{NoRecording, Recording, SampleSource, Samples};

@@ -1,14 +1,11 @@
 //! Rounds that a network takes part in and those that it does not: layers in the wrong role, order, number or form,
 //! parameters out of range, layers that are not there; and that no head leaves without the feature for it.
 #![cfg(feature = "network")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::network::*;
-use common::problem::{ALL, config};
-use common::server::*;
-use common::*;
+use crate::common::network::*;
+use crate::common::problem::{ALL, config};
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::session::{Counters, Event};
 use fedspan_client::{Network, NotReady, Task};

@@ -1,15 +1,11 @@
 //! Noise from a seed: the same everywhere and in any order, other for another coordinate, and with the right law.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-#[path = "common/law.rs"]
-mod law;
-
+use crate::law::Tally;
 use fedspan_client::Release;
 use fedspan_client::privacy::discrete_gaussian::sample;
 use fedspan_client::privacy::{SEED, Seed, Variance, noise};
 use fedspan_protocol::message::RoundId;
-use law::Tally;
 use proptest::prelude::*;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};

@@ -1,12 +1,9 @@
 //! FedPower without noise: products, bases and iterations against f64, rows that are clipped or cannot be used, and
 //! bits that do not depend on how samples come.
 #![cfg(feature = "power")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::power::*;
-use common::*;
+use crate::common::power::*;
+use crate::common::*;
 use fedspan_client::Linear;
 use fedspan_client::task::{PowerCounts, Usage};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};

@@ -1,13 +1,10 @@
 //! FedPower with noise and one record replaced by any other: the sums differ by no more than the sensitivity, the
 //! outputs lie on the same grid, and everything else that is said is the same.
 #![cfg(all(feature = "power", feature = "privacy"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::power::*;
-use common::private::*;
-use common::*;
+use crate::common::power::*;
+use crate::common::private::*;
+use crate::common::*;
 use fedspan_client::privacy::sensitivity;
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Task};

@@ -1,13 +1,10 @@
 //! FedPower with noise: exactly the integers that wide arithmetic gives, plus the noise of their coordinates; the mean
 //! that has no noise; bits that do not depend on how samples come.
 #![cfg(all(feature = "power", feature = "privacy"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::power::*;
-use common::private::*;
-use common::*;
+use crate::common::power::*;
+use crate::common::private::*;
+use crate::common::*;
 use fedspan_client::Linear;
 use fedspan_client::memory::PowerWorkspace;
 use fedspan_client::task::{PowerCounts, Usage};

@@ -1,12 +1,9 @@
 //! FedPower without noise, round by round: what is declined and announced, what is sent and sent again, what becomes of
 //! representation and head.
 #![cfg(feature = "power")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::power::*;
-use common::*;
+use crate::common::power::*;
+use crate::common::*;
 use fedspan_client::memory::{Memory, PowerWorkspace, StreamingWorkspace};
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, RoundId, Task as Wire};

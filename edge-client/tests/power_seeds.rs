@@ -1,14 +1,11 @@
 //! FedPower with noise, round by round: where its seed comes from and when, what a round costs, what is left of one that
 //! is declined, and the bits of one that is not.
 #![cfg(all(feature = "power", feature = "privacy"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::power::*;
-use common::private::*;
-use common::server::{Bench, Flash, Server};
-use common::*;
+use crate::common::power::*;
+use crate::common::private::*;
+use crate::common::server::{Bench, Flash, Server};
+use crate::common::*;
 use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{EntropyError, EntropySource, Gaussian, HealthFailure, MinEntropy, noise};
 use fedspan_client::session::Config;

@@ -1,9 +1,6 @@
 //! What the drivers add to what a private device shows: a serial line has room for so many bytes while nobody reads them, and
 //! which bytes of a frame get lost must not depend on how long computing took.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,10 +10,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use common::costly::*;
-use common::problem::{Problem, config, gradient, problem};
-use common::server::*;
-use common::*;
+use crate::common::costly::*;
+use crate::common::problem::{Problem, config, gradient, problem};
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::link::{Buffers, run, run_async};
 use fedspan_client::session::{Millis, Protection, Session};
 use fedspan_client::source::{SampleSource, Samples};

@@ -1,15 +1,10 @@
 //! The format of recordings: what was written is read, and whatever else is in the partition is refused.
 #![cfg(feature = "recorded")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-#[path = "common/recorded.rs"]
-mod recorded;
-
-use common::Random;
+use crate::common::Random;
+use crate::recorded::{HEADER, SHAPES, partition, raw, seal, series};
 use fedspan_client::features::FEATURES;
 use fedspan_client::recorded::{Problem, Recording};
-use recorded::{HEADER, SHAPES, partition, raw, seal, series};
 
 /// Reads everything that a recording gives access to.
 fn read_all(recording: &Recording<'_>) -> usize {

@@ -1,10 +1,7 @@
 //! Tables of samples in flash: what was written is read, and whatever else is in the partition is refused.
 #![cfg(feature = "recorded")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use fedspan_client::recorded::Problem;
 use fedspan_client::recorded::table::{HEADER, Part, Rows, Table, write};
 use fedspan_client::source::{SampleSource, Targets};

@@ -1,17 +1,12 @@
 //! A wearer's samples: the same as a plain implementation with vectors draws, in the same order.
 #![cfg(feature = "recorded")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-#[path = "common/recorded.rs"]
-mod recorded;
-
+use crate::recorded::{HEADER, HOP, SHAPES, partition, raw};
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 use fedspan_client::recorded::draw::{Stream, round_index};
 use fedspan_client::recorded::{DRAW_MAX, Header, Recording, Wearer};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_protocol::message::RoundId;
-use recorded::{HEADER, HOP, SHAPES, partition, raw};
 
 type Sample = (u8, [f32; FEATURES]);
 

@@ -1,11 +1,8 @@
 //! Long short-term memory: against loops in f64 and in f32, against finite differences, and the laws of its gates.
 #![cfg(feature = "recurrent")]
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-mod common;
-
-use common::Random;
-use common::dense::{values, wide};
+use crate::common::Random;
+use crate::common::dense::{values, wide};
 use fedspan_client::kernel::dense::{add_gradient, backward_linear, descend, forward, softmax_errors};
 use fedspan_client::kernel::recurrent::Lstm;
 use proptest::prelude::*;

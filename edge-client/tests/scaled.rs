@@ -1,6 +1,6 @@
 //! Samples that are scaled as they are read, and the sums from which a fleet's scale comes.
 #![cfg(feature = "scale")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 use fedspan_client::task::{Scaled, scaled_values};

@@ -1,12 +1,9 @@
 //! The session against a fake server: whole rounds at every frame limit, a link that loses, repeats,
 //! reorders and breaks, rounds that must be declined, and what survives a reset.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::problem::*;
-use common::server::*;
-use common::*;
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::session::{Config, Counters, Event, Sampling};
 use fedspan_client::source::{NoRecording, Targets};
 use fedspan_client::{NotReady, Task};

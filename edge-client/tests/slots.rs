@@ -1,14 +1,12 @@
 //! A private device answers at fixed times after it began to compute, whatever the computation took and whatever came of
 //! it, and says nothing before.
 #![cfg(feature = "privacy")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::costly::*;
-use common::problem::*;
-use common::server::*;
-use common::*;
+use crate::common;
+use crate::common::costly::*;
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::Linear;
 use fedspan_client::session::{Counters, Event, Millis};
 use fedspan_protocol::message::{

@@ -1,6 +1,5 @@
 //! The numbers of a layer of filters and of cells in `protocol/SPEC.md`: what the kernels make of its inputs.
 #![cfg(all(feature = "convolution", feature = "recurrent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::path::Path;
 

@@ -1,10 +1,7 @@
 //! The starts that learn from data, and FedAvg, against f64.
 #![cfg(all(feature = "shared-head", feature = "reveal-moments"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, RoundId, RoundOpen, Task as Wire};

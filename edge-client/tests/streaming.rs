@@ -1,10 +1,7 @@
 //! Samples that are seen once against samples that are read twice: the same head and gradient.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::head::rounding;
-use common::*;
+use crate::common::head::rounding;
+use crate::common::*;
 use fedspan_client::memory::{Memory, StreamingWorkspace};
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Task as Wire, Upload};

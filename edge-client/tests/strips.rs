@@ -1,11 +1,8 @@
 //! Filters on a few rows of an image at a time: the bits of whole images, and what fits a microcontroller.
 #![cfg(feature = "convolution")]
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-mod common;
-
-use common::dense::values;
-use common::{Random, bits};
+use crate::common::dense::values;
+use crate::common::{Random, bits};
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward};
 use fedspan_client::kernel::layer::{Gradient, Layer, Room, Seen, Step};

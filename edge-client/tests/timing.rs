@@ -1,11 +1,8 @@
 //! When the session wants to be woken, and how much it says: reconnecting, keeping alive, and never
 //! spinning, whatever the server sends.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::server::*;
-use common::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::session::{Config, Event, Millis};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Chunk, Missing, Refusal, RoundId, RoundOpen, Task as Wire, ToDevice, ToServer, Upload,

@@ -2,15 +2,12 @@
 //! the link. For any course of what a server says and a link does, that is the same for all samples, and for all times that
 //! computing takes within a slot.
 #![cfg(all(feature = "power", feature = "privacy"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::power::*;
-use common::private::*;
-use common::problem::config;
-use common::server::*;
-use common::*;
+use crate::common::power::*;
+use crate::common::private::*;
+use crate::common::problem::config;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::Linear;
 use fedspan_client::privacy::{Clip, Clipped};
 use fedspan_client::session::{Event, Millis, Progress, Protection, Session};

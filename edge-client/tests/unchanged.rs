@@ -1,13 +1,10 @@
 //! What a server can send that must change nothing: a shape beyond the device, a round that goes backwards, a
 //! representation that is none, a download that breaks off. Head, round, counters and flash stay as they
 //! were; flash is a store that counts its writes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::problem::*;
-use common::server::*;
-use common::*;
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
 use fedspan_client::session::{Counters, Event};
 use fedspan_client::store::Loaded;
 use fedspan_client::{NotReady, Task};

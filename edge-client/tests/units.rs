@@ -13,12 +13,9 @@
 //!
 //! `|dY| <= 4 (n / s + e / s_0^2) |Y|`, `s_0` the least singular value of the columns as they came, of length one, where
 //! the normal equations were trusted.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::head::*;
-use common::*;
+use crate::common::head::*;
+use crate::common::*;
 use fedspan_client::task::HeadFits;
 use fedspan_client::{Linear, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Task as Wire};

@@ -1,10 +1,7 @@
 //! A FedRep round on one device: gradient and new representation against f64, the papers' identity, samples
 //! that cannot be used, and bits that do not depend on how samples come or how the upload is cut.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Upload};

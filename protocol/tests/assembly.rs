@@ -1,12 +1,9 @@
 //! Laws of the books on chunks, against a model: any order, duplicates once, foreign chunks refused, the
 //! gaps named exactly.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Random, strategies};
+use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
 use fedspan_protocol::assembly::{Assembly, Place, plan, split_body};
 use fedspan_protocol::limits::{

@@ -1,5 +1,4 @@
 //! C programs that know only SPEC.md read the golden vectors, and the C in SPEC.md itself is right.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,11 +4,8 @@
 //! In the frame's own bytes CRC-32C makes this certain: its Hamming distance is 6 up to 655 bytes, and it
 //! finds every burst of up to 32 bits. A flip in a COBS code moves bytes about and leaves one chance
 //! in 2^32 a frame; the golden frames are therefore tried, one by one, and the numbers printed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Event, Random, feed, golden, plain, seal, stuff};
+use crate::common::{Event, Random, feed, golden, plain, seal, stuff};
 use fedspan_protocol::frame::Decoder;
 
 /// One golden frame on a bench where damage is done to it.

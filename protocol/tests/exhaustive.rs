@@ -1,10 +1,8 @@
 //! Where a domain is small enough, all of it: varints, headers, short streams, descriptors on a grid of edges, every
 //! frame limit. These stand where a model checker is not to be had.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Event, events, head, plain, stuff};
+use crate::common;
+use crate::common::{Event, events, head, plain, stuff};
 use fedspan_protocol::Error;
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::frame::{Dropped, HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};

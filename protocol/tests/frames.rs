@@ -1,10 +1,8 @@
 //! Laws of the frame layer: the encoder equals an oracle, the decoder inverts it at any cut of the
 //! stream, buffers have exact sizes, errors end at the next delimiter and are all counted.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Event, Random, events, feed, plain, seal, stuff, wire};
+use crate::common;
+use crate::common::{Event, Random, events, feed, plain, seal, stuff, wire};
 use fedspan_protocol::Error;
 use fedspan_protocol::frame::{Decoder, Dropped, crc32c, crc32c_f32, encode};
 use fedspan_protocol::limits::{CHECK, HEADER, cobs_overhead, wire_capacity};

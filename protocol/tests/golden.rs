@@ -1,18 +1,15 @@
 //! The wire bytes are pinned: every message variant has a golden frame in `vectors/`, and a change of any
 //! byte fails here. `FEDSPAN_REGENERATE_VECTORS=1` writes the files anew.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
 
-use common::exchange;
-use common::golden::{
+use crate::common::exchange;
+use crate::common::golden::{
     self, Golden, Message, encoded, provision_record, provision_with_noise, representation,
 };
-use common::{Event, events, head, plain, stuff};
+use crate::common::{Event, events, head, plain, stuff};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::limits::{HEADER, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
@@ -123,7 +120,7 @@ fn manifest() -> String {
          cc -std=c99 check_sealed.c -o check_sealed && ./check_sealed\n\
          cc -std=c99 -ffp-contract=off check_qr.c -lm -o check_qr && ./check_qr\n```\n\n\
          `tests/golden.rs` fails when a byte changes. Written anew by\n\n\
-         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-protocol --test golden\n```\n\n\
+         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-protocol --test all -- golden::\n```\n\n\
          | file | bytes | meaning |\n| --- | ---: | --- |\n",
     );
     for Pinned { name, meaning, bytes } in frames().iter().chain(&others()) {

@@ -1,11 +1,8 @@
 //! Laws of the vocabulary: every message round-trips, no proper prefix is a message, bodies only where
 //! they belong, sizes at the extremes, no panic on any bytes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::golden::{self, Message};
-use common::{head, strategies};
+use crate::common::golden::{self, Message};
+use crate::common::{head, strategies};
 use fedspan_protocol::Error;
 use fedspan_protocol::limits::{
     CHECK, CHUNK_OVERHEAD, DESCRIPTOR_MAX, FRAME_LIMIT_MIN, HEADER, HELLO_FRAME_MAX, MISSING_MAX,

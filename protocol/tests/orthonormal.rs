@@ -1,10 +1,7 @@
 //! Laws of the shared QR against an f64 factorisation written here: same Q, upper triangular R with a
 //! positive diagonal, orthonormal to rounding; what has no Q is refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Random, golden::encoded};
+use crate::common::{Random, golden::encoded};
 use fedspan_protocol::Error;
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 use fedspan_protocol::tensor::Encoding;

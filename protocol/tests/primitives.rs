@@ -1,6 +1,5 @@
 //! The hash functions under the key schedule against NIST's and Wycheproof's vectors, valid and invalid, and RFC 5869.
 //! (ChaCha20-Poly1305, which is composed here, is tested where it is composed.)
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use hkdf::hmac::{Hmac, KeyInit, Mac};
 use hkdf::{Hkdf, HkdfExtract};

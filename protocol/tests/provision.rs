@@ -1,12 +1,9 @@
 //! The provisioning record: the golden bytes, and nothing else, are read.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::path::Path;
 
-use common::crc32c;
-use common::golden::{NOISE, PROVISIONED, provision_record, provision_with_noise};
+use crate::common::crc32c;
+use crate::common::golden::{NOISE, PROVISIONED, provision_record, provision_with_noise};
 use fedspan_protocol::secure::{
     Key, PROVISION, PROVISION_MAX, PROVISION_VERSION, PROVISION_WITH_NOISE, Provision, ProvisionError,
     ProvisionedNoise,

@@ -1,12 +1,9 @@
 //! No frame is accepted twice, in whatever order frames come: the window against the set of all that was accepted.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::HashSet;
 
-use common::exchange::{seal, shake};
-use common::{Event, Random, events};
+use crate::common::exchange::{seal, shake};
+use crate::common::{Event, Random, events};
 use fedspan_protocol::message::ToServer;
 use fedspan_protocol::secure::{Unopened, WINDOW, Window};
 

@@ -1,11 +1,9 @@
 //! Damaged, spliced and hidden sealed frames are nothing: every flipped bit, pair and burst of the sealed vectors, and
 //! frames in the tails of oversized ones. What does open is what was sealed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::exchange::{self, Sealed, seal, shake};
-use common::{Event, Random, feed};
+use crate::common;
+use crate::common::exchange::{self, Sealed, seal, shake};
+use crate::common::{Event, Random, feed};
 use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{ToServer, decode};

@@ -1,10 +1,7 @@
 //! No frame hides in another: not in the tail of an oversized one, not behind a delimiter that was lost, doubled
 //! or cut off, however the stream is cut into reads. For every kind of frame that a decoder accepts.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Event, Random, feed, golden, seal};
+use crate::common::{Event, Random, feed, golden, seal};
 use fedspan_protocol::frame::Decoder;
 
 /// Frame limits that are searched exhaustively.

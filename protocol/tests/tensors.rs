@@ -1,10 +1,7 @@
 //! Laws of the encodings and descriptors: f32 is exact, f16 the nearest, i8 within half a step; lengths;
 //! chunks tile a tensor; nothing impossible passes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Random, strategies};
+use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
 use fedspan_protocol::limits::{CHUNKS_MAX, FRAME_LIMIT_MAX, PRIVATE_TASKS};
 use fedspan_protocol::message::{Task, ToDevice, decode};

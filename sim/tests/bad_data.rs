@@ -1,11 +1,9 @@
 //! Data files that are not what they should be: exit 2 with the file and the place, and never a panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
+use crate::common;
 use std::path::Path;
 
-use common::{
+use crate::common::{
     REST, code, damage, damaged, directory, errors, has, idx_files, message, numbers, program, write_npz,
 };
 use fedspan_sim::data::file::Files;

@@ -1,11 +1,8 @@
 //! Malformed scenarios: exit 2 and one message with file, line, key, what was found and what is allowed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::process::Command;
 
-use common::{code, directory, errors, program};
+use crate::common::{code, directory, errors, program};
 use fedspan_sim::scenario::Scenario;
 
 const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10\nd = 8\nk = 2\nsamples = 6\n\

@@ -1,5 +1,4 @@
 //! The Byzantine grid in small, with the thresholds that `aggregator/POISON.md` promises; and attackers as such.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,6 +1,5 @@
 //! Capabilities of simulated devices against what rounds bring, what devices send, and what a server asks for: for every
 //! method, over ranges of sizes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::AlgorithmName;

@@ -1,5 +1,4 @@
 //! The demo's settings are chosen without what tests them, and the recorded choice is what choosing gives.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;

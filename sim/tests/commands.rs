@@ -1,12 +1,9 @@
 //! The command line: what each command prints, and its exit codes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-use common::{code, directory, errors, program, text};
+use crate::common::{code, directory, errors, program, text};
 use fedspan_sim::scenario::{BUILT_IN, Scenario};
 
 #[test]

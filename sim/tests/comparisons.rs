@@ -1,9 +1,7 @@
 //! What `compare` shows of networks: times to accuracies, spread over folds, clients that come after training.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{code, directory, errors, program, text};
+use crate::common;
+use crate::common::{code, directory, errors, program, text};
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 use serde_json::Value;

@@ -1,11 +1,8 @@
 //! Files of images, users and classes: what becomes of them, and what is said of those that are damaged.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::path::Path;
 
-use common::{REST, damage, damaged, directory, has, idx_files, message, numbers, write_npz};
+use crate::common::{REST, damage, damaged, directory, has, idx_files, message, numbers, write_npz};
 use fedspan_sim::data::{Client, Dataset, Labels, Set, cifar, leaf};
 use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;

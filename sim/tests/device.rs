@@ -1,14 +1,11 @@
 //! `fedspan-sim device` where no server is.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use common::{code, directory, errors, program};
+use crate::common::{code, directory, errors, program};
 
 #[test]
 fn ctrl_c_ends_a_device_that_waits_for_its_server() {

@@ -1,5 +1,4 @@
 //! `SCENARIOS.md` against the reader: every key that one of them knows the other knows, with its default.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,13 +1,10 @@
 //! Devices that do not answer, alone and together, and rounds with a deadline: who counts, what a round takes, and the
 //! sweep in small, with the thresholds that `sim/DROPOUT.md` promises.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use common::{code, directory, errors, has, program, text};
+use crate::common::{code, directory, errors, has, program, text};
 use fedspan_protocol::message::Task;
 use fedspan_sim::demo::Progress;
 use fedspan_sim::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};

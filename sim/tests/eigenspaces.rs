@@ -1,5 +1,4 @@
 //! Data without targets: what scenarios say about them, and the figures that are left.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_client::source::{SampleSource, Targets};

@@ -1,5 +1,4 @@
 //! What a simulation must show: FedRep's laws on small cases, and how runs end.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_sim::evaluate::Scores;
 use fedspan_sim::run::{Job, Outcome, Unwatched, Watcher, run};

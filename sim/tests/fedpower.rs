@@ -1,5 +1,4 @@
 //! FedPower as devices and server do it, against the same on Gram matrices in f64.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_sim::power::{Case, Grams, Promise};
 use fedspan_sim::run::{Job, Outcome, Unwatched};

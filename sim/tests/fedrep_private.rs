@@ -1,5 +1,4 @@
 //! FedRep with noise: what is refused, what is charged, and what is learnt in spite of it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::config::Init;
 use fedspan_sim::run::{Job, Outcome, Unwatched};

@@ -1,10 +1,7 @@
 //! Campaigns in 16-bit fixed point: they learn what f32 learns, down to the size of the roundings; what has no
 //! form in fixed point is refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{code, directory, errors, program};
+use crate::common::{code, directory, errors, program};
 use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::algorithm::random_start;
 use fedspan_aggregator::linalg::to_f32;

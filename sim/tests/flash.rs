@@ -1,6 +1,5 @@
 //! A board with a wearer's recording in flash has the samples of that wearer's simulated client: the same
 //! windows, in the same order, in every round.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::recorded::table::{Part, Rows, Table};

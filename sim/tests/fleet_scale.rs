@@ -1,6 +1,6 @@
 //! `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude are learnt from as those are
 //! that were standardised before, and every kind of data goes through the same stage.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 use std::path::Path;

@@ -1,11 +1,8 @@
 //! Devices that differ in speed, fail, and have slow links: what a round takes, who counts, and what it does not change.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeMap;
 
-use common::{code, directory, errors, program};
+use crate::common::{code, directory, errors, program};
 use fedspan_protocol::message::Task;
 use fedspan_sim::data::{Dataset, Labels};
 use fedspan_sim::run::{Job, Outcome, RoundRow, RunError, Times, Unwatched};

@@ -1,5 +1,4 @@
 //! The host's least squares against an oracle of its own: normal equations in twice the digits of f64.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_aggregator::random::{Purpose, Stream, stream};

@@ -1,11 +1,8 @@
 //! The commands `live` and `replay`: what they print, what they keep, their exit codes. Nothing is said about durations.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{code, directory, errors, program, text};
+use crate::common::{code, directory, errors, program, text};
 use fedspan_sim::live::{self, Plan};
 use fedspan_sim::scenario::Scenario;
 

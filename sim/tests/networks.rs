@@ -1,9 +1,6 @@
 //! Networks in the simulator: what leaves a client, which model is scored, runs that diverge, what a file may ask for.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{code, directory, errors, program, text};
+use crate::common::{code, directory, errors, program, text};
 use fedspan_aggregator::config::AlgorithmName;
 use fedspan_protocol::tensor::Role;
 use fedspan_sim::data::Labels;

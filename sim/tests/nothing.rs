@@ -1,12 +1,9 @@
 //! Who has nothing counts as nothing: clients without samples to train on or to be scored on, and users of whom only a test part
 //! is there.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::path::Path;
 
-use common::{code, directory, errors, has, program, text};
+use crate::common::{code, directory, errors, has, program, text};
 use serde_json::{Value, json};
 
 /// A table of `rows` rows of each client.

@@ -1,9 +1,6 @@
 //! npz files that say whose each row is.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{REST, damage, damaged, directory, has, message, npy, numbers, write_archive, write_npz};
+use crate::common::{REST, damage, damaged, directory, has, message, npy, numbers, write_archive, write_npz};
 use fedspan_sim::data::{Client, DataError, Dataset, Labels, Set, npz};
 use fedspan_sim::scenario::Scenario;
 use proptest::prelude::*;

@@ -1,5 +1,4 @@
 //! Who gets which samples, who is scored on what, and who comes later.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,6 @@
 //! An npz run from a given start, against the same algorithm in a few lines of f64.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{code, directory, errors, numbers, program, write_npz};
+use crate::common::{code, directory, errors, numbers, program, write_npz};
 use fedspan_aggregator::linalg::Matrix;
 use fedspan_sim::data::npz;
 

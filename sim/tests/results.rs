@@ -1,12 +1,9 @@
 //! Result files: what is in them, that they read back, and that threads do not change them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{code, directory, errors, program, text};
+use crate::common::{code, directory, errors, program, text};
 use fedspan_sim::data::npz;
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 //! The ridge of final heads that training clients choose: what it does to newcomers, and what a file can say about it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::indexing_slicing)]
 
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{DEFAULT_RIDGE, GRID, RidgeScores};

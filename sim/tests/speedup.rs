@@ -1,5 +1,4 @@
 //! The comparison of schedules with full participation: what it takes for granted, in small.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,6 +1,5 @@
 //! Where every window of the recordings goes: traced back to its raw samples, for the scenarios of the demo as
 //! they are, for other settings, and for the windows that settings are chosen on.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::ops::Range;

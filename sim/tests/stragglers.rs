@@ -1,6 +1,5 @@
 //! Doubling participation in simulated time: rounds take as long as the last answer they wait for, and the adaptive
 //! schedule is never much slower than waiting for all.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;

@@ -1,9 +1,6 @@
 //! `theory srpfl` as a command: tables, JSON, a report, and what is refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{code, directory, errors, program, text};
+use crate::common::{code, directory, errors, program, text};
 
 #[test]
 fn the_table_has_every_fleet_and_the_trend() {

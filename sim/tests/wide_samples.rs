@@ -1,9 +1,6 @@
 //! Samples wider than a network's first layer can be are refused before a round, whatever the network begins with.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{directory, numbers, write_npz};
+use crate::common::{directory, numbers, write_npz};
 use fedspan_sim::run::{Outcome, RunError, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 

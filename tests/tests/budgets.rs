@@ -2,14 +2,11 @@
 //! fails, and so does a bit that changes. `tests/boards` measures, then runs this; FEDSPAN_REGENERATE_BUDGETS=1
 //! writes new budgets and the table of the README, for a change that is wanted.
 #![cfg(feature = "emulation")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod budget;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use budget::{
+use crate::budget::{
     CORES, ESTIMATED, Key, List, Place, Rows, core_name, lines, regenerating, tables, word, write_list,
 };
 use serde_json::Value;

@@ -3,17 +3,13 @@
 //! round is computed twice, the ledger is never below what has left, and the campaign goes on.
 //!
 //! `cargo test` takes some of the pairs of cuts; all of them, some minutes long:
-//! `cargo test --release -p fedspan-tests --test cuts -- --ignored --nocapture`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-#[path = "../../edge-client/tests/common/torn.rs"]
-mod torn;
+//! `cargo test --release -p fedspan-tests --test all -- cuts:: --ignored --nocapture`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
-use common::{Board, DEVICE, Host, gate, keys, opening, protected, uncobs};
+use crate::common::{Board, DEVICE, Host, gate, keys, opening, protected, uncobs};
+use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_aggregator::connection::Inbound;
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{
@@ -24,7 +20,6 @@ use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, Linear};
 use fedspan_hostile::Random;
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, ToDevice, ToServer, decode};
-use torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
 
 const PAGES: usize = 2;
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);

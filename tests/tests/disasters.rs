@@ -1,6 +1,5 @@
 //! Simulated disasters: the same seed is the same world, and nothing that must never be is found in some of them. Many more are
 //! run by `disasters`.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::path::Path;
 

@@ -2,7 +2,6 @@
 //! bit for bit, encrypted (and in the clear, as on a bench), also where boards are reset, lose their power, or find noise in their flash. Needs QEMU and the
 //! boards' targets; `tests/run` says so where they are missing.
 #![cfg(feature = "emulation")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! A real server with real TCP devices, each with its key, learns what the simulator learns, bit for bit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::sync::Arc;
 

@@ -2,13 +2,10 @@
 //! than two percent fails. `tests/firmware` measures, then runs this; FEDSPAN_REGENERATE_BUDGETS=1 writes a new list
 //! and the table of the README, for a change that is wanted.
 #![cfg(feature = "emulation")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod budget;
 
 use std::fmt::Write;
 
-use budget::{List, Place, Rows, lines, regenerating};
+use crate::budget::{List, Place, Rows, lines, regenerating};
 
 const LIST: List = List {
     name: "flash",

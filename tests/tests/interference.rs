@@ -1,12 +1,9 @@
 //! What somebody on the wire can do about a conversation under a key: recordings, flipped bits, lies in the clear, noise.
 //! No more than somebody who cuts it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::sync::Arc;
 
-use common::{
+use crate::common::{
     Board, DEVICE, Host, OTHER, WELCOME, converse, gate, joined, keys, opening, plain, plain_open, protected,
     react, recording, requirements, round, uncobs, unopened,
 };

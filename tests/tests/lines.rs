@@ -1,6 +1,5 @@
 //! Lines that outlast conversations: noise, boards that restart, servers that restart, cables that are pulled.
 //! Whatever happens, the fleet learns what the simulator learns, bit for bit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

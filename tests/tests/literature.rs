@@ -1,6 +1,5 @@
 //! What the FedRep paper says about linear regression, through the whole simulator: the client's session, the
 //! encoded protocol, the engine. Medians over seeds; no seed is special.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;

@@ -1,6 +1,6 @@
 //! Devices that sleep, over TCP: whatever order they arrive in, the simulator decides what the server decided. No
 //! assertion is about durations.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::indexing_slicing)]
 
 use std::path::Path;
 use std::sync::Arc;

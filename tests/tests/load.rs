@@ -1,6 +1,5 @@
 //! A small load: devices whose updates all count, while everybody else does what they can. Every connection that
 //! ends is counted by its reason. `load` is the large one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

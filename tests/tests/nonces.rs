@@ -1,23 +1,18 @@
 //! No nonce is used twice under a key: devices whose randomness is the same after every reset, whose power goes in the
 //! middle of anything, over the real storage on flash, against the real server and somebody who plays back whatever a
 //! server has ever said.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-#[path = "../../edge-client/tests/common/nor.rs"]
-mod nor;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use common::{Board, DEVICE, Host, SECRET, gate, keys, opening, plain, protected, uncobs};
+use crate::common::{Board, DEVICE, Host, SECRET, gate, keys, opening, plain, protected, uncobs};
+use crate::nor::{Nor, PAGE, WORD};
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::secure::{Channel, GREETING, Key, answer_nonce, transcript};
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, session::Counters};
 use fedspan_hostile::Random;
 use fedspan_protocol::message::{Ack, AckOutcome, Fault, ToDevice};
-use nor::{Nor, PAGE, WORD};
 
 const RESETS: usize = 100_000;
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);

@@ -2,13 +2,10 @@
 //! `power` in `budgets.toml`: a figure that grows by more than two percent fails. `tests/boards` measures, then runs
 //! this; FEDSPAN_REGENERATE_BUDGETS=1 writes a new list and the table of the boards' README, for a change that is wanted.
 #![cfg(feature = "emulation")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod budget;
 
 use std::fmt::Write;
 
-use budget::{Key, List, Place, Rows, core_name, lines, regenerating};
+use crate::budget::{Key, List, Place, Rows, core_name, lines, regenerating};
 
 const LIST: List = List {
     name: "power",

@@ -1,6 +1,5 @@
 //! Raw bytes against a real server: what does not belong is refused or cut off, and counted; the campaign
 //! beside it goes on undisturbed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,12 +1,9 @@
 //! Device and server under a key: what a handshake and a round cost, what the line may do to them, and when a device is
 //! silent.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::sync::Arc;
 
-use common::{
+use crate::common::{
     Board, DEVICE, Host, K, WELCOME, converse, gate, keys, plain, protected, react, requirements, round,
     uncobs, unopened,
 };

@@ -2,14 +2,11 @@
 //! two percent fails. `tests/boards` measures, then runs this; FEDSPAN_REGENERATE_BUDGETS=1 writes a new list and the
 //! table of the boards' README, for a change that is wanted.
 #![cfg(feature = "emulation")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod budget;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use budget::{CORES, ESTIMATED, List, Place, Rows, core_name, lines, regenerating, tables};
+use crate::budget::{CORES, ESTIMATED, List, Place, Rows, core_name, lines, regenerating, tables};
 
 const LIST: List =
     List { name: "sealing", keys: &["core", "opt_level", "limit"], figures: &FIGURES, numbers: &[] };

@@ -1,7 +1,6 @@
 //! The server's tokio shell on a network that is simulated (turmoil) in virtual time: sockets, places,
 //! inbox, timers and tasks are the real ones, and so is the database; the server is stopped where it stands, and whoever talks to
 //! whom is cut off, held up, let go again. The same seed is the same run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::path::Path;
 use std::process::Command;
@@ -169,7 +168,7 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn
 
 /// One seed, in a process of its own: tokio numbers tasks by the process, and ends them in an order that follows from their numbers.
 #[test]
-#[ignore = "run by the tests below; alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test shell -- --ignored --nocapture"]
+#[ignore = "run by the tests below; alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test all -- shell:: --ignored --nocapture"]
 fn one() {
     let seed = std::env::var("FEDSPAN_SEED").expect("FEDSPAN_SEED").parse().expect("a number");
     let scenario = scenario();
@@ -189,7 +188,7 @@ fn one() {
 /// Crashes, partitions, holds, crashes in the middle of a round, and what the journal said.
 fn seen(seed: u64) -> [u64; 5] {
     let ran = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "one", "--ignored", "--nocapture"])
+        .args(["--exact", "shell::one", "--ignored", "--nocapture"])
         .env("FEDSPAN_SEED", seed.to_string())
         .output()
         .unwrap();

@@ -1,5 +1,4 @@
 //! What a client takes: the workspace beside the least that the arithmetic needs, and the bytes of an update.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};

@@ -1,5 +1,4 @@
 //! The tables of the documents: an edited cell is found, and written anew.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::path::Path;
 use std::process::{Command, Output};

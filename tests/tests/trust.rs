@@ -1,11 +1,8 @@
 //! Who is who: other keys, epochs and devices, keys that are revoked or rotated while they are in use.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::sync::Arc;
 
-use common::{
+use crate::common::{
     Board, DEVICE, Host, OTHER, SECRET, WELCOME, converse, gate, joined, keys, opening, plain, protected,
     requirements, round, table, uncobs, unopened, withdrawable,
 };

@@ -1,22 +1,17 @@
 //! A server and a device of different wire versions part politely, and lose nothing by it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-#[path = "../../edge-client/tests/common/nor.rs"]
-mod nor;
 
 use std::sync::Arc;
 
-use common::{
+use crate::common::{
     Board, DEVICE, Host, WELCOME, converse, gate, keys, plain, protected, requirements, round, uncobs,
 };
+use crate::nor::{Nor, PAGE, WORD};
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::session::Protection;
 use fedspan_client::store::{FlashStore, NoStore, record_len};
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::WIRE_VERSION;
 use fedspan_protocol::message::{Hello, Refusal, ToDevice, ToServer, decode};
-use nor::{Nor, PAGE, WORD};
 
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 

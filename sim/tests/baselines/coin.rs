@@ -3,9 +3,9 @@
 use fedspan_aggregator::algorithm::network::{Method, build};
 use fedspan_protocol::message::{Baseline, Descent, Task};
 
-use crate::fleet::{Fleet, parameters};
-use crate::oracle::{gradient, minus, plus};
-use crate::{ALL, SMALL, WHOLE, close, wide};
+use crate::baselines::fleet::{Fleet, parameters};
+use crate::baselines::oracle::{gradient, minus, plus};
+use crate::baselines::{ALL, SMALL, WHOLE, close, wide};
 
 const PART: f32 = 0.3;
 /// So small that a long run of steps is far from the mean.

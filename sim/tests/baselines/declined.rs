@@ -4,8 +4,8 @@ use fedspan_aggregator::algorithm::network::Method;
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Task};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use crate::fleet::{Fleet, samples};
-use crate::{ALL, OF_EVERYONE, PERSONAL, PLAIN, SMALL};
+use crate::baselines::fleet::{Fleet, samples};
+use crate::baselines::{ALL, OF_EVERYONE, PERSONAL, PLAIN, SMALL};
 
 fn fleet_of(method: Method) -> Fleet {
     Fleet::new(method, if method == Method::Scaffold { PLAIN } else { SMALL }, 1)

@@ -4,7 +4,7 @@ use fedspan_aggregator::algorithm::network::Method;
 use fedspan_protocol::message::Descent;
 use fedspan_sim::data::{Labels, Set};
 
-use crate::fleet::{C, D, H};
+use crate::baselines::fleet::{C, D, H};
 
 type Vector = Vec<f64>;
 

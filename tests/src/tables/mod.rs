@@ -27,8 +27,9 @@ use recipe::Line;
 /// A sentence: a command that failed, or a selection of what it did not print.
 pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     let made = made(slot, programs)?;
-    // A figure that is not there must not get into a page in silence.
-    match made.lines().find(|line| line.contains("NaN")) {
+    // A figure that is not there must not get into a page in silence. The first cell is a name.
+    let figures = |line: &str| line.split('|').skip(2).any(|cell| cell.contains("NaN"));
+    match made.lines().find(|line| figures(line)) {
         Some(line) => Err(format!("found NaN, allowed: numbers: {line}")),
         None => Ok(made),
     }

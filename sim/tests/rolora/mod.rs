@@ -1,12 +1,9 @@
 //! RoLoRA on a linear model (Chen et al. 2025, section 5.1 and appendix A): devices and server against Algorithm 2 in f64, Algorithm 2
 //! against what is known of it, and the command that shows both.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod oracle;
 
-use common::{code, directory, errors, program, text};
+use crate::common::{code, directory, errors, program, text};
 use fedspan_aggregator::linalg::{Matrix, random_basis};
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_sim::data::low_rank::LowRankRegression;

@@ -1,10 +1,7 @@
 //! The baselines on networks: each against its formula in f64, what they become at the ends of their parameters, and what
 //! is declined.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod coin;
-#[path = "../common/mod.rs"]
-mod common;
 mod declined;
 mod fleet;
 mod oracle;

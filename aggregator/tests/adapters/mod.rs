@@ -1,5 +1,4 @@
 //! Files of adapters: laws of the mean, what is refused, what the command says; rounds of them over HTTP.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod bad;
 mod buffers;

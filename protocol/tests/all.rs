@@ -1,0 +1,19 @@
+//! The tests of the protocol: one program, since linking each file by itself takes longer than its tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+mod assembly;
+mod c_check;
+mod corruption;
+mod exhaustive;
+mod frames;
+mod golden;
+mod messages;
+mod orthonormal;
+mod primitives;
+mod provision;
+mod replay;
+mod sealed;
+mod smuggle;
+mod tensors;

@@ -1,0 +1,41 @@
+//! The tests of the simulator: one program, since linking each file by itself takes longer than its tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+mod bad_data;
+mod bad_scenarios;
+mod baselines;
+mod byzantine;
+mod capabilities;
+mod choice;
+mod commands;
+mod comparisons;
+mod data_files;
+mod device;
+mod documented;
+mod dropout;
+mod eigenspaces;
+mod facts;
+mod fedpower;
+mod fedrep_private;
+mod fixed;
+mod flash;
+mod fleet_scale;
+mod heterogeneity;
+mod least_squares;
+mod live;
+mod networks;
+mod nothing;
+mod npz_clients;
+mod partitions;
+mod reference;
+mod results;
+mod ridge;
+mod rolora;
+mod speedup;
+mod split;
+mod stragglers;
+mod theory;
+mod warnings;
+mod wide_samples;

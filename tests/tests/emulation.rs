@@ -1,0 +1,10 @@
+//! Emulated boards, and their budgets: one program, since linking each file by itself takes longer than its tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod budget;
+mod budgets;
+mod emulated;
+mod flash;
+mod network;
+mod power;
+mod sealing;
