@@ -1,10 +1,5 @@
 //! Files that are made to hurt: they unpack to more than they can mean, name more than there can be, or are no files. Bounds
 //! are on what is read, as far as it is said; none is on the clock.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-#[path = "common/table.rs"]
-mod writing;
 
 use std::io::Write;
 use std::process::Command;
@@ -12,9 +7,9 @@ use std::process::Command;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use common::{REST, code, directory, errors, has, message, program};
+use crate::common::table::{Packing, Writing};
+use crate::common::{REST, code, directory, errors, has, message, program};
 use fedspan_sim::data::table::{self, Columns};
-use writing::{Packing, Writing};
 
 fn columns(features: &[&str]) -> Columns {
     Columns {
@@ -45,7 +40,7 @@ fn gzip_bombs_are_read_as_far_as_they_can_mean_something() {
         let bomb = [gzip.packed(b"who,a,b,y\n"), member.repeat(4096)].concat();
         let said = refused(&bomb, &columns(&["a", "b"]));
         has(&said, &["t.csv", "after decompression"]);
-        let read: usize = said.split(' ').filter_map(|word| word.parse().ok()).last().unwrap();
+        let read: usize = said.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
         // 64 mebibytes, or 200 times what is read, and one member more.
         assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{said}, of {} bytes", bomb.len());
     }
@@ -140,7 +135,7 @@ fn what_is_no_file_is_refused_wherever_a_file_is_named() {
 /// Traces are tables, too: in the encodings that tables have.
 #[test]
 fn traces_are_read_in_the_encodings_of_tables() {
-    use writing::Encoding;
+    use crate::common::table::Encoding;
     let here = directory("hostile-trace");
     let scenario = "[data]\nkind = \"linear-regression\"\nclients = 2\nd = 4\nk = 2\nsamples = 8\n[model]\nk = 2\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n[fleet]\nspeed = \"trace\"\ntrace = \"t.csv\"\n";

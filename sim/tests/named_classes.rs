@@ -1,9 +1,6 @@
 //! Classes by their names: those that occur, and no others; held out by the name that the file has.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{code, directory, errors, has, numbers, program, write_npz};
+use crate::common::{code, directory, errors, has, numbers, program, write_npz};
 use fedspan_sim::data::{Dataset, Labels};
 use fedspan_sim::scenario::Scenario;
 use serde_json::{Value, json};

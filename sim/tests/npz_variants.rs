@@ -1,22 +1,14 @@
 //! One table as NumPy writes it, in every type, order, shape and packing; and the same table as CSV: what is made of them is
 //! the same, to the last bit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-#[path = "common/arrays.rs"]
-mod arrays;
-mod common;
-#[path = "common/table.rs"]
-mod writing;
 
 use std::path::Path;
 
-use arrays::{Zipped, archive, numbers_as, raw, texts_as, turned};
-
-use common::{code, directory, errors, has, message, numbers, program};
+use crate::common::arrays::{Zipped, archive, numbers_as, raw, texts_as, turned};
+use crate::common::table::{Cell, Grid, Writing};
+use crate::common::{code, directory, errors, has, message, numbers, program};
 use fedspan_sim::data::{Client, Dataset, Labels};
 use fedspan_sim::scenario::Scenario;
 use serde_json::Value;
-use writing::{Cell, Grid, Writing};
 
 const ROWS: usize = 60;
 const WIDTH: usize = 3;

@@ -1,16 +1,11 @@
 //! One table in every way in which programs write it: all of them are the same data, to the last bit; and what is wrong in
 //! one cell is named by its line and its column, however the file is written.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-#[path = "common/table.rs"]
-mod writing;
-
-use common::{code, directory, errors, has, numbers, program};
+use crate::common::table::{Cell, Encoding, Grid, Packing, Writing};
+use crate::common::{code, directory, errors, has, numbers, program};
 use fedspan_sim::data::table::{self, Columns, Table, Target};
 use proptest::prelude::*;
 use serde_json::Value;
-use writing::{Cell, Encoding, Grid, Packing, Writing};
 
 const CLIENTS: [&str; 5] = ["10", "11", "12", "13", "14"];
 const CLASSES: [&str; 4] = ["a|b \"c\"", "größe", "run,slow", "walk; fast"];
@@ -53,21 +48,15 @@ fn parse(bytes: &[u8], columns: &Columns) -> Result<Table, String> {
     table::parse(bytes, "t.csv", columns).map_err(|error| error.to_string())
 }
 
-/// A table down to the bits of its numbers.
-fn bits(table: &Table) -> (Vec<u64>, Vec<u64>, Vec<u32>, Vec<String>, Vec<String>) {
+/// A table down to the bits of its numbers: features, targets; whose rows are and their classes; all names.
+fn bits(table: &Table) -> ([Vec<u64>; 2], [Vec<u32>; 2], Vec<Vec<String>>) {
     let all = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
     let (values, classes, names) = match &table.target {
         Target::Values(values) => (all(values), Vec::new(), Vec::new()),
         Target::Classes(classes) => (Vec::new(), classes.of.clone(), classes.names.clone()),
     };
     let clients = table.clients.clone().unwrap();
-    (
-        all(&table.x),
-        values,
-        [clients.of, classes].concat(),
-        [clients.names, names].concat(),
-        table.features.clone(),
-    )
+    ([all(&table.x), values], [clients.of, classes], vec![clients.names, names, table.features.clone()])
 }
 
 fn every_way(mut each: impl FnMut(Writing)) -> usize {

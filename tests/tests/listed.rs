@@ -12,7 +12,8 @@ fn every_test_file_is_in_a_program() {
         assert!(!programs.is_empty(), "{member}: no program");
         for entry in std::fs::read_dir(&folder).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            let Some(module) = name.strip_suffix(".rs").filter(|name| !["all", "emulation"].contains(name)) else {
+            let Some(module) = name.strip_suffix(".rs").filter(|name| !["all", "emulation"].contains(name))
+            else {
                 continue;
             };
             assert!(

@@ -1,5 +1,4 @@
 //! Arrays as NumPy writes them: every type, order, version and packing.
-#![allow(dead_code, reason = "no test file uses all of it")]
 
 use std::io::Write;
 use std::path::Path;

@@ -1,5 +1,4 @@
 //! One table, and the ways in which programs write it: as text.
-#![allow(dead_code, reason = "no test file uses all of it")]
 
 use std::io::Write;
 
