@@ -48,15 +48,30 @@ fn parse(bytes: &[u8], columns: &Columns) -> Result<Table, String> {
     table::parse(bytes, "t.csv", columns).map_err(|error| error.to_string())
 }
 
-/// A table down to the bits of its numbers: features, targets; whose rows are and their classes; all names.
-fn bits(table: &Table) -> ([Vec<u64>; 2], [Vec<u32>; 2], Vec<Vec<String>>) {
+/// A table down to the bits of its numbers.
+#[derive(Debug, PartialEq)]
+struct Bits {
+    features: Vec<u64>,
+    targets: Vec<u64>,
+    /// Whose each row is, then its class.
+    codes: [Vec<u32>; 2],
+    /// Of clients, classes and features.
+    names: [Vec<String>; 3],
+}
+
+fn bits(table: &Table) -> Bits {
     let all = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
     let (values, classes, names) = match &table.target {
         Target::Values(values) => (all(values), Vec::new(), Vec::new()),
         Target::Classes(classes) => (Vec::new(), classes.of.clone(), classes.names.clone()),
     };
     let clients = table.clients.clone().unwrap();
-    ([all(&table.x), values], [clients.of, classes], vec![clients.names, names, table.features.clone()])
+    Bits {
+        features: all(&table.x),
+        targets: values,
+        codes: [clients.of, classes],
+        names: [clients.names, names, table.features.clone()],
+    }
 }
 
 fn every_way(mut each: impl FnMut(Writing)) -> usize {
