@@ -291,3 +291,26 @@ fn what_is_not_read_is_named() {
     let twice = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
     has(&parse(&twice.packed(&twice.packed(b"who")), &columns(true)).unwrap_err(), &["gzip", "twice"]);
 }
+
+/// Names that are one value in several spellings are one, and the run says so; a table with one spelling has nothing to say.
+#[test]
+fn merged_names_are_said() {
+    let here = directory("table-variants-said");
+    let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
+                    features = [\"count\", \"flag\"]\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n";
+    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    for merged in [false, true] {
+        let mut grid = grid();
+        if merged {
+            grid.rows[20][6] = Cell::Text("10.0".to_owned());
+        }
+        std::fs::write(here.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
+        let output = program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(summary["clients"], 5);
+        let said = "client \"10\" is also written \"10.0\"";
+        assert_eq!(errors(&output).contains(said), merged, "{}", errors(&output));
+        assert_eq!(summary["warnings"].to_string().contains("is also written"), merged, "{summary}");
+    }
+}

@@ -112,6 +112,7 @@ impl Cutting {
             clients: Vec::new(),
             truth: None,
             layout: pool.layout,
+            warnings: pool.warnings.clone(),
             ..Dataset::default()
         };
         if self.holdout_classes.is_empty() {
