@@ -9,6 +9,7 @@ use self::course::Course;
 use crate::config::Fleet;
 use crate::coordinator::{ResumeError, resumed, take_up};
 use crate::engine::{DeviceId, Engine};
+use crate::files::regular;
 use crate::journal::{self, Line, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
 
@@ -181,7 +182,7 @@ impl Inspection {
     /// Holds the journal's file against the table.
     fn file(&mut self, path: &Path, lines: &[(u64, String)]) {
         let name = path.display();
-        let text = match std::fs::read_to_string(path) {
+        let text = match regular(path).and_then(|()| std::fs::read_to_string(path)) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {

@@ -28,6 +28,7 @@ pub mod coordinator;
 pub mod engine;
 pub mod exchange;
 pub mod export;
+mod files;
 pub mod host;
 pub mod inspect;
 pub mod journal;

@@ -133,3 +133,61 @@ fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
     let parts = run(&["adapter", "serve", "--config", "fleet.toml", "--set", &deep]);
     assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
 }
+
+/// What stands in a state directory in a file's place is told in a line by every command that would open it: a pipe without
+/// another end would be waited for, and a device read until memory ends.
+#[test]
+fn what_is_no_file_in_a_state_directory_is_not_opened() {
+    let here = stopped("no-state");
+    let state = here.join("state");
+    let mut names: Vec<String> = std::fs::read_dir(&state)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "control.sock")
+        .collect();
+    names.sort();
+    assert!(names.iter().any(|name| name == "campaign.redb") && names.iter().any(|name| name == "lock"));
+    std::fs::write(state.join("arrivals.jsonl"), "").unwrap();
+    names.extend(["arrivals.jsonl".to_owned(), "round.key".to_owned()]);
+    names.dedup();
+    for name in &names {
+        let (place, aside) = (state.join(name), here.join("aside"));
+        let moved = std::fs::rename(&place, &aside).is_ok();
+        for pipe in [true, false] {
+            if pipe {
+                assert!(Command::new("mkfifo").arg(&place).status().unwrap().success());
+            } else {
+                std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
+            }
+            let mut said = Vec::new();
+            for command in [&["status"][..], &["check"], &["export", "--out", "out"], &["serve"]] {
+                // A server that never opens the file serves, and `check` may have nothing against it.
+                if command == ["serve"] && name != "lock" && name != "campaign.redb" {
+                    continue;
+                }
+                let mut limited = Command::new("timeout");
+                limited.arg("30").arg(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(command);
+                let output = limited.arg("--config").arg("fleet.toml").current_dir(&here).output().unwrap();
+                let code = output.status.code();
+                assert!(
+                    code == Some(0) || code == Some(1),
+                    "{name} {command:?}: {code:?} {}",
+                    errors(&output)
+                );
+                said.push(errors(&output) + &String::from_utf8_lossy(&output.stdout));
+                let _ = std::fs::remove_dir_all(here.join("out"));
+            }
+            let what = if pipe { "found a pipe, allowed: a file" } else { "found a device, allowed: a file" };
+            if name == "lock" || name == "campaign.redb" {
+                assert!(
+                    said.iter().all(|said| said.contains(name.as_str()) && said.contains(what)),
+                    "{said:?}"
+                );
+            }
+            std::fs::remove_file(&place).unwrap();
+        }
+        if moved {
+            std::fs::rename(&aside, &place).unwrap();
+        }
+    }
+}

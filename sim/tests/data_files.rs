@@ -145,6 +145,9 @@ fn leaf_users_are_clients() {
         let scenario = Scenario::parse(name.to_str().unwrap(), &format!("[data]\n{}{REST}", data(more)), &[]);
         scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
     };
+    // Counts are whole numbers however they are written, and a byte order mark is none of the text.
+    std::fs::write(&file, ["\u{feff}", &LEAF.replace("[2, 3, 0]", "[2.0, 3e0, 0]")].concat()).unwrap();
+    read("").unwrap();
     std::fs::write(&file, LEAF).unwrap();
     let set = read("[split]\ntest = 0\n").unwrap();
     let sizes = |set: &Dataset| set.clients.iter().map(|c| c.train.len()).collect::<Vec<_>>();
@@ -190,6 +193,10 @@ fn leaf_users_are_clients() {
         ("[2, 2, 2]}", "[2, -1, 2]}", &["line 3", "-1"]),
         ("[2, 2, 2]}", "[2, 2]}", &["\"a\"", "3 samples in x, 2 in y"]),
         ("\"none\": {", "\"b\": {", &["line 2", "\"b\" stands twice"]),
+        ("\"none\"], \"num_samples\": [2, 3, 0]", "\"a\"]", &["\"a\" stands twice in users"]),
+        (", \"none\"], \"num_samples\": [2, 3, 0]", "]", &["\"none\" is in user_data and not in users"]),
+        ("[2, 3, 0]", "[2, 3.5, 0]", &["line 1", "3.5", "whole number"]),
+        ("{\"users\"", "[{\"users\"", &["a JSON object with users"]),
         ("}}}", "}}", &["line 3", "EOF"]),
     ] {
         let bad = LEAF.replace(from, to);

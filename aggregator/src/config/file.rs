@@ -1,11 +1,11 @@
 //! The text of a configuration or scenario file, read only where it is a file, and no longer than one can be.
 
-use std::fs::{File, FileType};
+use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::source::Problem;
+use crate::files::other_than_a_file;
 
 /// Bytes of the longest file: a configuration has room for a list of 200,000 devices, and is parsed in less than a second whatever it
 /// says.
@@ -37,20 +37,4 @@ pub fn read_file(path: &Path) -> Result<String, Problem> {
         let valid = error.utf8_error().valid_up_to();
         problem(format!("found a byte {valid} that is no UTF-8, allowed: text in UTF-8"))
     })
-}
-
-/// The words for what is no regular file.
-#[must_use]
-pub fn other_than_a_file(kind: FileType) -> Option<&'static str> {
-    if kind.is_file() {
-        None
-    } else if kind.is_dir() {
-        Some("a directory")
-    } else if kind.is_fifo() {
-        Some("a pipe")
-    } else if kind.is_socket() {
-        Some("a socket")
-    } else {
-        Some("a device")
-    }
 }

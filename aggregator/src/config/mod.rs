@@ -26,7 +26,7 @@ mod words;
 pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
 pub use either::read_either;
-pub use file::{other_than_a_file, read_file};
+pub use file::read_file;
 pub use fingerprint::{Mismatch, Resumed, difference};
 pub use fleet::Fleet;
 pub use limits::{Limits, RoundsSection};
@@ -42,4 +42,4 @@ pub use sections::{AlgorithmSection, Init, MeasuredSteps, ModelSection, read_alg
 pub use security::Security;
 pub use source::{Problem, Source};
 pub use stop::{StopSection, check_change, read_server_stop, read_stop};
-pub use words::nearest;
+pub use words::{nearest, shortened};

@@ -13,7 +13,8 @@ pub(super) fn show(item: &Item) -> String {
 }
 
 /// Text for a message of one line: the beginning of what is too long, and no line feeds.
-pub(super) fn shortened(text: &str, most: usize) -> String {
+#[must_use]
+pub fn shortened(text: &str, most: usize) -> String {
     let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     match text.char_indices().nth(most) {
         None => line.collect(),

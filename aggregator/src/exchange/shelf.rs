@@ -22,6 +22,7 @@ use super::course::{Counted, Open, Updates};
 use super::error::io;
 use super::{ExchangeError, Method};
 use crate::adapter::{AdapterError, Inputs, Job, Output, Round, adopt, average, check, examine, extract};
+use crate::files::regular;
 use crate::keys::hex;
 
 /// Files of a committed round.
@@ -82,6 +83,7 @@ impl Shelf {
     pub fn open(directory: &Path, base: &Path, method: Method) -> Result<(Self, Record), ExchangeError> {
         make(directory)?;
         let path = directory.join("lock");
+        regular(&path).map_err(io(&path))?;
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
         match lock.try_lock() {
@@ -264,7 +266,7 @@ impl Shelf {
 
     fn resume(&self, number: u32) -> Result<Record, ExchangeError> {
         let path = self.round(number).join(RECORD);
-        let text = std::fs::read(&path).map_err(io(&path))?;
+        let text = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
         let record: Record =
             serde_json::from_slice(&text).map_err(|error| ExchangeError::Damaged { path, error })?;
         let settings = [

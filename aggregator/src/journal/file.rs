@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::Line;
+use crate::files::regular;
 use crate::store::StoreError;
 
 /// Its name in the state directory.
@@ -37,7 +38,8 @@ impl Journal {
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let path = directory.join(FILE);
         let mut options = OpenOptions::new();
-        let file = options.create(true).truncate(false).read(true).write(true).open(&path);
+        let file = regular(&path)
+            .and_then(|()| options.create(true).truncate(false).read(true).write(true).open(&path));
         let opened = file.and_then(|mut file| {
             let end = last_line_end(&mut file)?;
             file.set_len(end)?;

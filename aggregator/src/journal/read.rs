@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Line;
-use crate::config::other_than_a_file;
+use crate::files::regular;
 
 /// A journal that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -34,10 +34,7 @@ pub enum JournalError {
 /// [`JournalError`].
 pub fn read(path: &Path) -> Result<Vec<Line>, JournalError> {
     let name = path.display().to_string();
-    let bytes = std::fs::metadata(path).and_then(|about| match other_than_a_file(about.file_type()) {
-        None => std::fs::read(path),
-        Some(kind) => Err(std::io::Error::other(format!("found {kind}, allowed: a file"))),
-    });
+    let bytes = regular(path).and_then(|()| std::fs::read(path));
     match bytes {
         Ok(bytes) => parse(&name, &bytes),
         Err(error) => Err(JournalError::Io { path: name, error }),

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use crate::files::regular;
+
 /// Nobody but the owner.
 const MODE: u32 = 0o600;
 
@@ -174,6 +176,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileE
 /// The lock of a file that is replaced: a file beside it. `None` if somebody else holds it.
 pub(super) fn lock(path: &Path) -> Result<Option<File>, FileError> {
     let path = beside(path, ".lock");
+    regular(&path).map_err(|error| io(&path, error))?;
     let open = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(&path);
     let lock = open.map_err(|error| io(&path, error))?;
     match lock.try_lock() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use super::seal::KeyPlace;
+use crate::files::regular;
 use crate::keys::{beside, create_private, sync_directory};
 
 /// Its name in the state directory.
@@ -33,6 +34,7 @@ impl KeyFile {
 
 impl KeyPlace for KeyFile {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
+        regular(&self.path)?;
         match std::fs::metadata(&self.path) {
             // What is longer is no key.
             Ok(about) if about.len() > LONGEST => Ok(Some(Zeroizing::default())),

@@ -37,6 +37,7 @@ use self::key_file::KeyFile;
 use self::quiet::quietly;
 use self::seal::Sealer;
 use self::source::Source;
+use crate::files::regular;
 use crate::journal;
 use crate::keys::{Entropy, make_directories};
 
@@ -86,6 +87,7 @@ impl Store {
         // One that is there is its owner's affair.
         make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io(directory))?;
         let path = directory.join("lock");
+        regular(&path).map_err(io(&path))?;
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
         lock_alone(&lock, path)?;
@@ -94,6 +96,7 @@ impl Store {
             return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
         }
         let path = directory.join(FILE);
+        regular(&path).map_err(io(&path))?;
         match std::fs::metadata(&path) {
             Ok(about) if about.len() == 0 => {
                 return Err(StoreError::Damaged { path, what: "it is empty".to_owned() });

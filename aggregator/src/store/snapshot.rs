@@ -12,6 +12,7 @@ use super::key_file::KeyFile;
 use super::quiet::quietly;
 use super::seal::Sealer;
 use super::{FILE, OLD, StoreError, Stored, builder, io, remains, tables};
+use crate::files::regular;
 use crate::journal::Round;
 use crate::keys::{Entropy, KeyError};
 
@@ -41,7 +42,7 @@ impl Snapshot {
             return remains(directory)?.map_or(Ok(None), |beside| Err(StoreError::Missing { path, beside }));
         }
         let lock = locked(&directory.join("lock"))?;
-        let bytes = std::fs::read(&path).map_err(io(&path))?;
+        let bytes = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
         let length = bytes.len() as u64;
         let opened = quietly(|| {
             if length == 0 {
@@ -113,7 +114,7 @@ fn exists(path: &Path) -> Result<bool, StoreError> {
 
 /// The lock of a server that does not run; `None` where none has ever run.
 fn locked(path: &Path) -> Result<Option<File>, StoreError> {
-    let lock = match File::open(path) {
+    let lock = match regular(path).and_then(|()| File::open(path)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(path)(error)),

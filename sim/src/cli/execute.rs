@@ -18,6 +18,9 @@ use crate::report::table::{Table, bytes, figure};
 use crate::run::{Diverged, Job, RunError};
 use crate::scenario::Scenario;
 
+/// Clients that a report shows: what a page can be scrolled through.
+const CLIENTS_SHOWN: usize = 1000;
+
 /// One scenario to run, under a label of its own.
 pub struct Entry {
     /// Distinct among the entries.
@@ -36,6 +39,8 @@ pub struct Runs {
     pub curves: Vec<Vec<Point>>,
     /// Over the seeds, where there are several.
     pub over_seeds: Option<SeedsSummary>,
+    /// The clients of a single run, as `clients.csv` has them.
+    clients: Option<String>,
     /// Where one diverged first.
     diverged: Option<String>,
     /// Runs that stopped without a result, and the reason of the first.
@@ -115,7 +120,7 @@ pub enum Written<'a> {
 impl Runs {
     fn none() -> Self {
         let (summaries, curves) = (Vec::new(), Vec::new());
-        Self { summaries, curves, over_seeds: None, diverged: None, failed: 0, failure: None }
+        Self { summaries, curves, over_seeds: None, clients: None, diverged: None, failed: 0, failure: None }
     }
 
     /// What its `summary.json` holds; `None` if nothing was finished.
@@ -240,7 +245,12 @@ fn one(
     let points = curve(&outcome);
     if let Some(directory) = &directory {
         write_run(directory, &summary, &outcome)?;
-        let single = Runs { summaries: vec![summary.clone()], curves: vec![points.clone()], ..Runs::none() };
+        let single = Runs {
+            summaries: vec![summary.clone()],
+            curves: vec![points.clone()],
+            clients: Some(files::clients(&outcome)).filter(|_| !outcome.named.clients.is_empty()),
+            ..Runs::none()
+        };
         write_text(&directory.join("report.html"), &page(entry, &single).html())?;
     }
     runs.summaries.push(summary);
@@ -262,11 +272,25 @@ fn stop(entry: &Entry, error: &RunError) -> Stop {
 /// The report of one scenario.
 fn page(entry: &Entry, runs: &Runs) -> Page {
     let algorithm = entry.scenario.algorithm_word();
+    let mut texts = vec![("Scenario".to_owned(), entry.scenario.text.clone())];
+    let classes = runs.summaries.first().map(|summary| summary.classes.as_slice()).unwrap_or_default();
+    if !classes.is_empty() {
+        let lines = classes.iter().enumerate().map(|(class, name)| format!("{class} {name}\n"));
+        texts.push(("Classes".to_owned(), lines.collect()));
+    }
+    if let Some(clients) = &runs.clients {
+        let all = clients.lines().count();
+        let mut text: String = clients.split_inclusive('\n').take(CLIENTS_SHOWN + 1).collect();
+        if all > CLIENTS_SHOWN + 1 {
+            text.push_str(&format!("and {} more lines in clients.csv\n", all - CLIENTS_SHOWN - 1));
+        }
+        texts.push(("Clients".to_owned(), text));
+    }
     Page {
         title: format!("{} · {algorithm}", entry.label),
         tables: vec![table(entry, runs)],
         curves: vec![(String::new(), vec![Series { label: entry.label.clone(), runs: runs.curves.clone() }])],
-        texts: vec![("Scenario".to_owned(), entry.scenario.text.clone())],
+        texts,
         ..Page::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fedspan_aggregator::config::{nearest, read_file};
+use fedspan_aggregator::config::{nearest, read_file, shortened};
 
 use super::Stop;
 use crate::scenario::{BUILT_IN, Scenario};
@@ -27,6 +27,7 @@ fn looks_like_a_file(name: &str) -> bool {
 pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _, _)| *name).collect();
     let hint = nearest(name, &names).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
+    let name = shortened(name, 120);
     format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
 }
 

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
@@ -122,23 +122,33 @@ pub fn most_unpacked(packed: u64) -> u64 {
     packed.saturating_mul(RATIO).max(UNPACKED)
 }
 
+/// Bytes that are unpacked at once.
+const AT_ONCE: usize = 1 << 20;
+
 /// What a gzipped file unpacks to, at most `largest` bytes; any other file as it is.
 ///
 /// # Errors
-/// [`DataError`] if it is damaged, or unpacks to more than that, or than [`most_unpacked`] allows.
+/// [`DataError`] if it is damaged, or unpacks to more than that; or, so far as it is read, to more than [`most_unpacked`]
+/// allows, before memory is taken for the rest.
 pub fn unpacked<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [u8]>, DataError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(Cow::Borrowed(bytes));
     }
-    let most = largest.min(most_unpacked(bytes.len() as u64));
+    let mut decoder = MultiGzDecoder::new(bytes);
     let mut plain = Vec::new();
-    let read = MultiGzDecoder::new(bytes).take(most.saturating_add(1)).read_to_end(&mut plain);
-    read.map_err(|error| DataError::new(path, format!("gzip: {error}")))?;
-    if plain.len() as u64 > most {
-        let message = format!("more than {most} bytes after decompression of {} bytes", bytes.len());
-        return Err(DataError::new(path, message));
+    loop {
+        let read = decoder.by_ref().take(AT_ONCE as u64).read_to_end(&mut plain);
+        let read = read.map_err(|error| DataError::new(path, format!("gzip: {error}")))?;
+        let packed = bytes.len() - decoder.get_ref().len();
+        let most = largest.min(most_unpacked(packed as u64));
+        if plain.len() as u64 > most {
+            let message = format!("more than {most} bytes after decompression of its first {packed} bytes");
+            return Err(DataError::new(path, message));
+        }
+        if read < AT_ONCE {
+            return Ok(Cow::Owned(plain));
+        }
     }
-    Ok(Cow::Owned(plain))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 pub mod json;
 pub mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::file::Files;
@@ -211,10 +211,18 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         Some(Text { vectors, words }) => Some(Shape::Series { steps: *words, channels: vectors.width }),
     };
     let user = |(name, samples): (&str, Vec<usize>)| User { name: name.to_owned(), samples };
+    // The labels that occur are the classes: one that nobody has could only be predicted wrongly.
+    let labels: BTreeSet<u8> = y.iter().copied().collect();
+    let mut classes = [0u8; 256];
+    for (class, label) in (0u8..).zip(&labels) {
+        classes[usize::from(*label)] = class;
+    }
+    let y = y.into_iter().map(|label| classes[usize::from(label)]).collect();
     Ok(Pool {
         name: name.to_owned(),
         features: width + 1,
-        classes: y.iter().copied().max().map_or(1, |largest| usize::from(largest) + 1),
+        classes: labels.len().max(1),
+        class_names: labels.iter().map(u8::to_string).collect(),
         set: Set::new(x, Labels::Classes(y)),
         tests_from,
         users: users.into_iter().map(user).collect(),

@@ -57,9 +57,14 @@ pub struct DataError {
 }
 
 impl DataError {
-    /// An error in a file.
+    /// An error in a file. The message is one line, whatever the file has in its names.
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { file: file.into(), message: message.into() }
+        let mut message: String = message.into();
+        if message.contains(char::is_control) {
+            let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+            message = message.chars().map(shown).collect();
+        }
+        Self { file: file.into(), message }
     }
 }
 

@@ -34,20 +34,24 @@ impl Array {
     /// The first value of a kind, with its index in every dimension.
     fn first(&self, is: impl Fn(f64) -> bool) -> Option<(Vec<usize>, f64)> {
         let place = self.values.iter().position(|&value| is(value))?;
-        let mut rest = place;
-        let mut at: Vec<usize> = self
-            .shape
-            .iter()
-            .rev()
-            .map(|&n| {
-                let index = rest % n.max(1);
-                rest /= n.max(1);
-                index
-            })
-            .collect();
-        at.reverse();
-        self.values.get(place).map(|&value| (at, value))
+        self.values.get(place).map(|&value| (index(&self.shape, place), value))
     }
+}
+
+/// The index in every dimension of a place among row-major values.
+fn index(shape: &[usize], place: usize) -> Vec<usize> {
+    let mut rest = place;
+    let mut at: Vec<usize> = shape
+        .iter()
+        .rev()
+        .map(|&n| {
+            let index = rest % n.max(1);
+            rest /= n.max(1);
+            index
+        })
+        .collect();
+    at.reverse();
+    at
 }
 
 /// Reads a matrix of `rows` rows from an npy file.
@@ -57,7 +61,8 @@ impl Array {
 pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     let key = "the array";
     let bytes = file::read(path, LARGEST_FILE)?;
-    let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST);
+    let room = file::most_unpacked(bytes.len() as u64);
+    let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, room);
     let array =
         values.and_then(|values| values.numbers()).map_err(|message| DataError::new(path, message))?;
     matrix(&array, path, key, rows)

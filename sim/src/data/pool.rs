@@ -8,6 +8,8 @@ use fedspan_aggregator::random::{Purpose, stream};
 use super::holdout::Holdout;
 use super::partition::{Partition, partition};
 use super::split::{Order, OrderSplit, Parts};
+use super::table::CLIENTS;
+use super::table::names::{is_number, is_same_number};
 use super::{Client, DataError, Dataset, LARGEST_VALUES, Labels, Layout, Set};
 
 /// Labelled samples.
@@ -80,8 +82,8 @@ pub struct Cutting {
     pub tests: Tests,
     /// Who comes later.
     pub holdout: Holdout,
-    /// Classes that only those have who come later (FedRep, Figure 6); nobody else has any of them.
-    pub holdout_classes: Vec<u8>,
+    /// Classes that only those have who come later (FedRep, Figure 6), by name or number; nobody else has any of them.
+    pub holdout_classes: Vec<String>,
 }
 
 /// Clients and their names, and users that became none.
@@ -110,6 +112,7 @@ impl Cutting {
             clients: Vec::new(),
             truth: None,
             layout: pool.layout,
+            warnings: pool.warnings.clone(),
             ..Dataset::default()
         };
         if self.holdout_classes.is_empty() {
@@ -127,13 +130,14 @@ impl Cutting {
             }
             return Ok(dataset);
         }
-        let held = |i: &usize| labels.get(*i).is_some_and(|label| self.holdout_classes.contains(label));
+        let held_classes = held_classes(&self.holdout_classes, &pool.class_names).map_err(wrong)?;
+        let held = |i: &usize| labels.get(*i).is_some_and(|label| held_classes.contains(label));
         let part = |later: bool| Parts {
             train: parts.train.iter().copied().filter(|i| held(i) == later).collect(),
             test: parts.test.iter().copied().filter(|i| held(i) == later).collect(),
         };
         let occurs = |class: &&u8| !labels.contains(class);
-        if let Some(absent) = self.holdout_classes.iter().find(occurs) {
+        if let Some(absent) = held_classes.iter().find(occurs) {
             return Err(wrong(format!("split.holdout_classes: there is no sample of class {absent}")));
         }
         let all = self.partition.clients();
@@ -145,9 +149,13 @@ impl Cutting {
                 self.holdout.key
             )));
         }
-        let classes = self.holdout_classes.len();
+        let classes = held_classes.len();
         let (stays, comes) = (self.partition.resized(stay, 256), self.partition.resized(later, classes));
-        let (first, then) = (self.numbers(pool.classes, false), self.numbers(pool.classes, true));
+        let numbers = |later| {
+            let all = (0..=u8::MAX).take(pool.classes);
+            all.filter(|class| held_classes.contains(class) == later).collect::<Vec<u8>>()
+        };
+        let (first, then) = (numbers(false), numbers(true));
         dataset.outputs = first.len().max(then.len());
         let (clients, left_out) = self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?;
         dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &first)));
@@ -158,12 +166,6 @@ impl Cutting {
             dataset.newcomers.push(renumbered(&client, &then));
         }
         Ok(dataset)
-    }
-
-    /// The classes of those who come later, or of the others.
-    fn numbers(&self, classes: usize, later: bool) -> Vec<u8> {
-        let all = (0..=u8::MAX).take(classes);
-        all.filter(|class| self.holdout_classes.contains(class) == later).collect()
     }
 
     /// What trains and what is scored, of all samples; what is scored is empty where each client's own are cut.
@@ -248,6 +250,25 @@ impl Cutting {
     }
 }
 
+/// The numbers of classes that are named, in order. A number is the class of that name; where no class is called by a number, or
+/// classes have no names, it is the class of that number from 0.
+fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
+    let numbered = names.is_empty() || !names.iter().any(|name| is_number(name));
+    let class = |text: &String| {
+        let named = names.iter().position(|name| name == text || is_same_number(name, text));
+        let number =
+            || text.parse::<usize>().ok().filter(|at| numbered && (names.is_empty() || *at < names.len()));
+        let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
+        class.ok_or_else(|| {
+            format!("split.holdout_classes: there is no class {text:?}, there are: {}", names.join(", "))
+        })
+    };
+    let mut classes: Vec<u8> = said.iter().map(class).collect::<Result<_, _>>()?;
+    classes.sort_unstable();
+    classes.dedup();
+    Ok(classes)
+}
+
 /// The data's own users, those with enough samples.
 fn natural(pool: &Pool, parts: &Parts, least: usize) -> Result<Vec<(String, Parts)>, String> {
     if pool.users.is_empty() {
@@ -292,6 +313,12 @@ fn drawn(
         ));
     }
     if users == 0 {
+        if all.len() > CLIENTS {
+            let found = all.len();
+            return Err(format!(
+                "{found} users, allowed: at most {CLIENTS} clients; data.partition.users draws so many of them"
+            ));
+        }
         return Ok(all);
     }
     let numbers: Vec<usize> = (0..all.len()).collect();

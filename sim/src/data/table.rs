@@ -14,6 +14,8 @@ use super::{Labels, Layout, Set};
 
 /// Most clients that a table may name: as many as other data are cut into.
 pub const CLIENTS: usize = 100_000;
+/// Most features: devices are told of them in 16 bits.
+pub const FEATURES: usize = 65_535;
 /// Most classes: labels of devices are bytes.
 pub const CLASSES: usize = 256;
 

@@ -54,17 +54,10 @@ impl EncoderError {
     }
 }
 
-/// Bytes of a file of at most `most` bytes.
+/// Bytes of a regular file of at most `most` bytes.
 pub(super) fn read(path: &Path, most: u64) -> Result<Vec<u8>, EncoderError> {
-    use std::io::Read;
-    let failed = |error: std::io::Error| EncoderError::file(path, error);
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > most {
-        return Err(EncoderError::file(path, format!("longer than {most} bytes, the most that is read")));
-    }
-    Ok(bytes)
+    let bytes = crate::data::file::read(&path.display().to_string(), most);
+    bytes.map_err(|error| EncoderError::file(path, error.message))
 }
 
 /// Text of a file of at most `most` bytes.

@@ -183,7 +183,8 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
 
 /// A line for each client, those that came after training at the end: its number from 0, when it came, its figures, and its
 /// name. What does not apply is empty.
-fn clients(outcome: &Outcome) -> String {
+#[must_use]
+pub fn clients(outcome: &Outcome) -> String {
     let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse,name\n");
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
     let all = outcome.clients.iter().zip(names(&outcome.named.clients)).map(|one| ("before", one));

@@ -1,6 +1,9 @@
 //! Runs the program, and makes the files it reads.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub mod arrays;
+pub mod table;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

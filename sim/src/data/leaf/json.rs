@@ -1,6 +1,6 @@
 //! One of LEAF's files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Deserialize;
@@ -31,6 +31,10 @@ pub type Users = BTreeMap<String, Samples>;
 /// [`DataError`] naming the file with line and column, or the user and the sample's number from 0.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     let wrong = |message: String| DataError::new(name, message);
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(wrong("expected a JSON object with users, num_samples and user_data".to_owned()));
+    }
     let file: File = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
     let mut users = Users::new();
     for (user, raw) in file.user_data.0 {
@@ -55,16 +59,23 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
         let (users, counts) = (file.users.len(), file.num_samples.len());
         return Err(wrong(format!("{users} names in users, {counts} numbers in num_samples")));
     }
+    let mut listed = BTreeSet::new();
     for (number, user) in file.users.iter().enumerate() {
         let Some(samples) = users.get(user) else {
             return Err(wrong(format!("user {user:?} is in users and not in user_data")));
         };
         let there = samples.labels.len() as u64;
-        if let Some(announced) = file.num_samples.get(number).filter(|count| **count != there) {
+        if !listed.insert(user) {
+            return Err(wrong(format!("user {user:?} stands twice in users")));
+        }
+        if let Some(Count(announced)) = file.num_samples.get(number).filter(|count| count.0 != there) {
             return Err(wrong(format!(
                 "user {user:?}: num_samples announces {announced}, there are {there}"
             )));
         }
+    }
+    if let Some(user) = users.keys().find(|user| !listed.is_empty() && !listed.contains(user)) {
+        return Err(wrong(format!("user {user:?} is in user_data and not in users")));
     }
     Ok(users)
 }
@@ -75,7 +86,7 @@ struct File {
     #[serde(default)]
     users: Vec<String>,
     #[serde(default)]
-    num_samples: Vec<u64>,
+    num_samples: Vec<Count>,
     user_data: UserData,
 }
 
@@ -233,6 +244,40 @@ impl<'de> Deserialize<'de> for Label {
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Label, E> {
                 Err(E::custom(format!("found {value}, expected a class from 0 to 255")))
+            }
+        }
+        deserializer.deserialize_any(Whole)
+    }
+}
+
+/// How many: a whole number, however it is written.
+struct Count(u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole;
+        impl Visitor<'_> for Whole {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of samples, a whole number from 0")
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Count, E> {
+                Ok(Count(value))
+            }
+
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a whole number below 2^53"
+            )]
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Count, E> {
+                if (0.0..9_007_199_254_740_992.0).contains(&value) && value.fract() == 0.0 {
+                    Ok(Count(value as u64))
+                } else {
+                    Err(E::custom(format!("found {value:?}, expected a whole number from 0")))
+                }
             }
         }
         deserializer.deserialize_any(Whole)

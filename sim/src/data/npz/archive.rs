@@ -19,6 +19,8 @@ pub struct Archive<'a> {
     packed: u64,
     /// Bytes that arrays have been unpacked to.
     unpacked: u64,
+    /// Bytes that arrays take in memory.
+    memory: u64,
 }
 
 impl<'a> Archive<'a> {
@@ -27,9 +29,15 @@ impl<'a> Archive<'a> {
     /// # Errors
     /// [`DataError`] where it is no archive.
     pub fn open(bytes: &'a [u8], name: &str) -> Result<Self, DataError> {
+        if bytes.starts_with(b"\x93NUMPY") {
+            return Err(DataError::new(
+                name,
+                "not an npz archive, but one array: numpy.savez writes archives of them",
+            ));
+        }
         let zip = ZipArchive::new(Cursor::new(bytes))
             .map_err(|error| DataError::new(name, format!("not an npz archive: {error}")))?;
-        Ok(Self { zip, name: name.to_owned(), packed: bytes.len() as u64, unpacked: 0 })
+        Ok(Self { zip, name: name.to_owned(), packed: bytes.len() as u64, unpacked: 0, memory: 0 })
     }
 
     /// Names of the arrays, in the order of their texts.
@@ -64,7 +72,10 @@ impl<'a> Archive<'a> {
                 self.packed
             )));
         }
-        values::read(file, length, most).map(Some).map_err(wrong)
+        let room = most_bytes.saturating_sub(self.memory);
+        let values = values::read(file, length, most, room).map_err(wrong)?;
+        self.memory = self.memory.saturating_add(values.memory());
+        Ok(Some(values))
     }
 
     /// The numbers of an array that has to be there.

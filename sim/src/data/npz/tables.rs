@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use fedspan_aggregator::linalg::Matrix;
 
 use super::values::Values;
-use super::{Archive, Array, LARGEST, basis, matrix};
+use super::{Archive, Array, LARGEST, basis, index, matrix};
 use crate::data::DataError;
 use crate::data::table::delimited::remark;
 use crate::data::table::names::{Names, is_missing};
-use crate::data::table::{CLASSES, CLIENTS, Coded, Table, Target, narrow};
+use crate::data::table::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target, narrow};
 
 /// Numbers of clients and classes are below it: up to there each is an f64 of its own.
 const LARGEST_NUMBER: f64 = (1u64 << 53) as f64;
@@ -134,6 +134,12 @@ impl Part {
             }
         };
         let x = x.numbers().map_err(|message| format!("{x_name}: {message}"))?;
+        if x.shape.last().is_some_and(|d| *d > FEATURES) {
+            let shape = &x.shape;
+            return Err(format!(
+                "{x_name} has shape {shape:?}, allowed: at most {FEATURES} features, the constant among them"
+            ));
+        }
         let y = y.squeezed(rows.len());
         let client = client.map(|client| client.squeezed(rows.len()));
         let others = [(y_name, Some(&y)), (client_name, client.as_ref())];
@@ -278,13 +284,14 @@ fn coded(
                     }
                 }
             }
-            Values::Texts { texts: all, .. } => {
+            Values::Texts { texts: all, shape } => {
                 for (place, text) in all.iter().enumerate() {
                     let text = text.trim();
                     if is_missing(text) && !(arrays.not_missing.iter().any(|name| name == text)) {
                         return Err(format!(
-                            "{key} at [{place}]: found {text:?}, which stands for a missing value, expected the name of a {kind} \
-                             (data.not_missing)"
+                            "{key} at {:?}: found {text:?}, which stands for a missing value, expected the name of a {kind} \
+                             (data.not_missing)",
+                            index(shape, place)
                         ));
                     }
                     of.push(texts.place(text));
@@ -299,7 +306,7 @@ fn coded(
         if !numbers.is_empty() {
             return Err(format!("{} has texts and {} numbers, or the other way round", keys[0], keys[1]));
         }
-        let (coded, merged) = texts.finish(&of, '.');
+        let (coded, merged) = texts.finish(&of, None).map_err(|said| format!("{}: {said}", keys[0]))?;
         if coded.names.len() > most {
             return Err(many(&keys[0]));
         }

@@ -14,6 +14,8 @@ const DEPTH: usize = 8;
 const TEXT: usize = 1 << 12;
 /// Texts of an array: a name for each row.
 const TEXTS: usize = 1 << 24;
+/// Bytes of a number in memory.
+const NUMBER: u64 = 8;
 /// Elements that are read at once.
 const AT_ONCE: usize = 1 << 14;
 
@@ -41,6 +43,15 @@ impl Values {
         }
     }
 
+    /// Bytes that it takes in memory.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        match self {
+            Self::Numbers(array) => array.values.len() as u64 * NUMBER,
+            Self::Texts { texts, .. } => texts.iter().map(|text| text_memory(text.len())).sum(),
+        }
+    }
+
     /// The same without a last axis of one value, where there are `axes` others.
     #[must_use]
     pub fn squeezed(mut self, axes: usize) -> Self {
@@ -63,12 +74,12 @@ impl Values {
     }
 }
 
-/// Reads an array of at most `most` elements from a file of `length` bytes.
+/// Reads an array of at most `most` elements from a file of `length` bytes, into at most `room` bytes of memory.
 ///
 /// # Errors
 /// A sentence on a header that is none, a type that is not read, or an array that is larger, or than its file. No memory is
 /// taken for what is not there.
-pub fn read(mut file: impl Read, length: u64, most: u64) -> Result<Values, String> {
+pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Values, String> {
     let header = header(&mut file, most)?;
     let shape: Vec<usize> = header.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
     let product = header.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
@@ -82,6 +93,16 @@ pub fn read(mut file: impl Read, length: u64, most: u64) -> Result<Values, Strin
     if bytes > length {
         return Err(format!("shape {:?} takes {bytes} bytes, the file has {length}", header.shape()));
     }
+    let is_text = matches!(kind.type_char(), TypeChar::UnicodeStr | TypeChar::ByteStr);
+    let each = if is_text { text_memory(width) } else { NUMBER };
+    let memory = count.saturating_mul(each);
+    if memory > room {
+        return Err(format!(
+            "shape {:?} takes {memory} bytes of memory, allowed: at most {room} for all arrays of a file of this size; \
+             numpy.savez writes arrays as large as they are",
+            header.shape()
+        ));
+    }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let big = kind.endianness() == Endianness::Big;
     let order = header.order();
@@ -91,7 +112,7 @@ pub fn read(mut file: impl Read, length: u64, most: u64) -> Result<Values, Strin
                 return Err(format!("{count} texts, allowed: at most {TEXTS}"));
             }
             let unicode = kind.type_char() == TypeChar::UnicodeStr;
-            let mut texts = Vec::new();
+            let mut texts = Vec::with_capacity(count);
             chunks(&mut file, count, width, |chunk| {
                 for text in chunk.chunks_exact(width.max(1)) {
                     texts.push(if unicode { characters(text, big)? } else { bytes_of(text)? });
@@ -102,7 +123,7 @@ pub fn read(mut file: impl Read, length: u64, most: u64) -> Result<Values, Strin
             Ok(Values::Texts { shape, texts })
         }
         _ => {
-            let mut values = Vec::new();
+            let mut values = Vec::with_capacity(count);
             chunks(&mut file, count, width, |chunk| {
                 decode(chunk, kind.type_char(), width, big, &mut values);
                 Ok(())
@@ -184,6 +205,11 @@ fn kind(header: &NpyHeader) -> Result<TypeStr, String> {
         _ => false,
     };
     if known { Ok(kind) } else { Err(format!("type {kind}, {expected}")) }
+}
+
+/// Bytes of a text in memory: the allocator's share of it is about as much as its handle.
+fn text_memory(width: usize) -> u64 {
+    2 * size_of::<String>() as u64 + width as u64
 }
 
 /// Hands out the bytes of `count` elements of `width` bytes, many at a time.
@@ -318,7 +344,7 @@ mod tests {
 
     fn said(text: &str, body: &[u8]) -> String {
         let bytes = file(text, body);
-        read(bytes.as_slice(), bytes.len() as u64, 1 << 20).unwrap_err()
+        read(bytes.as_slice(), bytes.len() as u64, 1 << 20, u64::MAX).unwrap_err()
     }
 
     #[test]
@@ -334,7 +360,7 @@ mod tests {
         assert!(said(&"[".repeat(60_000), &[]).contains("brackets"));
         assert!(said("nonsense", &[]).len() > 3);
         let huge = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();
-        assert!(read(huge.as_slice(), 12, 1).unwrap_err().contains("a header of 4294967295 bytes"));
+        assert!(read(huge.as_slice(), 12, 1, 100).unwrap_err().contains("a header of 4294967295 bytes"));
     }
 
     #[test]
@@ -343,12 +369,12 @@ mod tests {
         let body: Vec<u8> = "ab\u{e9}\0".chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
         let bytes = file(text, &body);
         let texts = vec!["ab".to_owned(), "\u{e9}".to_owned()];
-        assert_eq!(read(bytes.as_slice(), 1000, 9).unwrap(), Values::Texts { shape: vec![2], texts });
+        assert_eq!(read(bytes.as_slice(), 1000, 9, 1000).unwrap(), Values::Texts { shape: vec![2], texts });
         let text = "{'descr': '|b1', 'fortran_order': True, 'shape': (2, 3), }\n";
         let bytes = file(text, &[1, 0, 0, 1, 1, 1]);
         let values = vec![1.0, 0.0, 1.0, 0.0, 1.0, 1.0];
         assert_eq!(
-            read(bytes.as_slice(), 1000, 9).unwrap(),
+            read(bytes.as_slice(), 1000, 9, 1000).unwrap(),
             Values::Numbers(Array { shape: vec![2, 3], values })
         );
     }

@@ -1,59 +1,137 @@
 //! Columns that a scenario names: by their names, as ranges, and by patterns.
 
-/// Places of the columns that `entries` name, in the order of the entries, and those of one entry in the order of the
-/// file. An entry is a column's name; or two names with `..` between them, and all columns from the one to the other;
-/// or a pattern, in which `*` is any text and `?` any letter. What begins with `!` is left out, whatever names it.
-/// Ranges and patterns never take `others`, columns without a name, and what is there already.
-///
-/// # Errors
-/// A sentence on an entry that names nothing, or a column that stands twice.
-pub fn choose(header: &[&str], entries: &[String], others: &[&str]) -> Result<Vec<usize>, String> {
-    let mut without = vec![false; header.len()];
-    let mut chosen = Vec::new();
-    let mut taken = vec![false; header.len()];
-    for left_out in entries.iter().filter_map(|entry| left_out(header, entry)) {
-        for place in named(header, left_out)?.0 {
-            if let Some(without) = without.get_mut(place) {
-                *without = true;
-            }
-        }
-    }
-    for entry in entries.iter().filter(|entry| left_out(header, entry).is_none()) {
-        let (places, several) = named(header, entry)?;
-        for place in places {
-            let name = header.get(place).copied().unwrap_or_default();
-            let not = several && (name.is_empty() || others.contains(&name));
-            let before = taken.get(place).copied().unwrap_or(true);
-            if not || before || without.get(place).copied().unwrap_or(true) {
-                continue;
-            }
-            find(header, name)?;
-            if let Some(taken) = taken.get_mut(place) {
-                *taken = true;
-            }
-            chosen.push(place);
-        }
-    }
-    if chosen.is_empty() {
-        return Err(format!("data.features = {entries:?} leaves no column of: {}", list(header)));
-    }
-    Ok(chosen)
+use std::collections::HashMap;
+
+/// Names that a message has, at most.
+const SHOWN: usize = 20;
+
+/// The names of all columns, each found without a search.
+#[derive(Debug)]
+pub struct Header<'a> {
+    names: &'a [&'a str],
+    /// Where each name stands first, and where it stands again.
+    places: HashMap<&'a str, (usize, Option<usize>)>,
 }
 
-/// The place of a column.
-///
-/// # Errors
-/// A sentence on a column that is not there, or there more than once.
-pub fn find(header: &[&str], name: &str) -> Result<usize, String> {
-    let mut places = (0..).zip(header).filter(|(_, column)| **column == name).map(|(place, _)| place);
-    match (places.next(), places.next()) {
-        (Some(place), None) => Ok(place),
-        (Some(first), Some(second)) => Err(format!(
-            "column {name:?} stands twice, as columns {} and {}: only one can be meant",
-            first + 1,
-            second + 1
-        )),
-        (None, _) => Err(format!("no column {name:?}, there are: {}", list(header))),
+impl<'a> Header<'a> {
+    /// Names in the order of the file.
+    #[must_use]
+    pub fn new(names: &'a [&'a str]) -> Self {
+        let mut places: HashMap<&str, (usize, Option<usize>)> = HashMap::with_capacity(names.len());
+        for (place, name) in names.iter().enumerate() {
+            let (_, again) = places.entry(name).or_insert((place, Some(place)));
+            // The first time it is itself.
+            *again = match *again {
+                Some(first) if first == place => None,
+                None => Some(place),
+                before => before,
+            };
+        }
+        Self { names, places }
+    }
+
+    /// The place of a column.
+    ///
+    /// # Errors
+    /// A sentence on a column that is not there, or there more than once.
+    pub fn find(&self, name: &str) -> Result<usize, String> {
+        match self.places.get(name) {
+            Some((place, None)) => Ok(*place),
+            Some((first, Some(second))) => Err(format!(
+                "column {name:?} stands twice, as columns {} and {}: only one can be meant",
+                first + 1,
+                second + 1
+            )),
+            None => Err(format!("no column {name:?}, there are: {}", self.list())),
+        }
+    }
+
+    /// Places of the columns that `entries` name, in the order of the entries, and those of one entry in the order of the
+    /// file. An entry is a column's name; or two names with `..` between them, and all columns from the one to the other;
+    /// or a pattern, in which `*` is any text and `?` any letter. What begins with `!` is left out, whatever names it.
+    /// Ranges and patterns never take `others`, columns without a name, and what is there already.
+    ///
+    /// # Errors
+    /// A sentence on an entry that names nothing, or a column that stands twice.
+    pub fn choose(&self, entries: &[String], others: &[&str]) -> Result<Vec<usize>, String> {
+        let mut without = vec![false; self.names.len()];
+        let mut chosen = Vec::new();
+        let mut taken = vec![false; self.names.len()];
+        for left_out in entries.iter().filter_map(|entry| self.left_out(entry)) {
+            for place in self.named(left_out)?.0 {
+                if let Some(without) = without.get_mut(place) {
+                    *without = true;
+                }
+            }
+        }
+        for entry in entries.iter().filter(|entry| self.left_out(entry).is_none()) {
+            let (places, several) = self.named(entry)?;
+            for place in places {
+                let name = self.names.get(place).copied().unwrap_or_default();
+                let not = several && (name.is_empty() || others.contains(&name));
+                let before = taken.get(place).copied().unwrap_or(true);
+                if not || before || without.get(place).copied().unwrap_or(true) {
+                    continue;
+                }
+                self.find(name)?;
+                if let Some(taken) = taken.get_mut(place) {
+                    *taken = true;
+                }
+                chosen.push(place);
+            }
+        }
+        if chosen.is_empty() {
+            let (entries, more) = entries.split_at(entries.len().min(SHOWN));
+            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            return Err(format!("data.features = {entries:?}{more} leaves no column of: {}", self.list()));
+        }
+        Ok(chosen)
+    }
+
+    /// The entry after the `!` of one that leaves columns out.
+    fn left_out<'e>(&self, entry: &'e str) -> Option<&'e str> {
+        entry.strip_prefix('!').filter(|_| !self.places.contains_key(entry))
+    }
+
+    /// Columns that an entry names, and whether it may name several.
+    fn named(&self, entry: &str) -> Result<(Vec<usize>, bool), String> {
+        if self.places.contains_key(entry) {
+            return Ok((vec![self.find(entry)?], false));
+        }
+        if let Some((from, to)) =
+            entry.split_once("..").filter(|(from, to)| !from.is_empty() && !to.is_empty())
+            && self.places.contains_key(from.trim())
+        {
+            let (first, last) = (self.find(from.trim())?, self.find(to.trim())?);
+            if first > last {
+                return Err(format!(
+                    "data.features {entry:?}: column {from:?} is number {}, and {to:?} is number {}, before it",
+                    first + 1,
+                    last + 1
+                ));
+            }
+            return Ok(((first..=last).collect(), true));
+        }
+        if !entry.contains(['*', '?']) {
+            return self.find(entry).map(|place| (vec![place], false));
+        }
+        let pattern: Vec<char> = entry.chars().collect();
+        let fits = |name: &str| matches(&pattern, &name.chars().collect::<Vec<char>>());
+        let places: Vec<usize> =
+            (0..).zip(self.names).filter(|(_, name)| fits(name)).map(|(place, _)| place).collect();
+        if places.is_empty() {
+            return Err(format!("data.features: no column fits {entry:?}, there are: {}", self.list()));
+        }
+        Ok((places, true))
+    }
+
+    /// Names for a message: all, or the first of many.
+    fn list(&self) -> String {
+        let first = self.names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+        match self.names.len().checked_sub(SHOWN) {
+            Some(more @ 1..) => format!("{first} and {more} more"),
+            _ => first,
+        }
     }
 }
 
@@ -61,42 +139,6 @@ pub fn find(header: &[&str], name: &str) -> Result<usize, String> {
 #[must_use]
 pub fn is_plain(entry: &str) -> bool {
     !entry.starts_with('!') && !entry.contains(['*', '?']) && !entry.contains("..")
-}
-
-/// The entry after the `!` of one that leaves columns out.
-fn left_out<'a>(header: &[&str], entry: &'a str) -> Option<&'a str> {
-    entry.strip_prefix('!').filter(|_| !header.contains(&entry))
-}
-
-/// Columns that an entry names, and whether it may name several.
-fn named(header: &[&str], entry: &str) -> Result<(Vec<usize>, bool), String> {
-    if header.contains(&entry) {
-        return Ok((vec![find(header, entry)?], false));
-    }
-    if let Some((from, to)) = entry.split_once("..").filter(|(from, to)| !from.is_empty() && !to.is_empty())
-        && header.contains(&from.trim())
-    {
-        let (first, last) = (find(header, from.trim())?, find(header, to.trim())?);
-        if first > last {
-            return Err(format!(
-                "data.features {entry:?}: column {from:?} is number {}, and {to:?} is number {}, before it",
-                first + 1,
-                last + 1
-            ));
-        }
-        return Ok(((first..=last).collect(), true));
-    }
-    if !entry.contains(['*', '?']) {
-        return find(header, entry).map(|place| (vec![place], false));
-    }
-    let pattern: Vec<char> = entry.chars().collect();
-    let fits = |name: &str| matches(&pattern, &name.chars().collect::<Vec<char>>());
-    let places: Vec<usize> =
-        (0..).zip(header).filter(|(_, name)| fits(name)).map(|(place, _)| place).collect();
-    if places.is_empty() {
-        return Err(format!("data.features: no column fits {entry:?}, there are: {}", list(header)));
-    }
-    Ok((places, true))
 }
 
 /// Whether a pattern fits the whole of a text, in time of the product of their lengths.
@@ -127,16 +169,6 @@ fn matches(pattern: &[char], text: &[char]) -> bool {
     pattern.iter().skip(at).all(|c| *c == '*')
 }
 
-/// Names for a message: all, or the first of many.
-fn list(header: &[&str]) -> String {
-    const SHOWN: usize = 20;
-    let first = header.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-    match header.len().checked_sub(SHOWN) {
-        Some(more @ 1..) => format!("{first} and {more} more"),
-        _ => first,
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
@@ -146,7 +178,7 @@ mod tests {
 
     fn names(entries: &[&str]) -> Result<Vec<&'static str>, String> {
         let entries: Vec<String> = entries.iter().map(|entry| (*entry).to_owned()).collect();
-        let places = choose(&HEADER, &entries, &["who", "y"])?;
+        let places = Header::new(&HEADER).choose(&entries, &["who", "y"])?;
         Ok(places.into_iter().map(|place| HEADER[place]).collect())
     }
 

@@ -1,10 +1,10 @@
 //! CSV files and their kin: a header, and a row a sample, cut into columns by commas, semicolons, tabs or bars.
 
-use super::columns::{choose, find, is_plain};
+use super::columns::{Header, is_plain};
 use super::names::{Merged, Names, is_missing};
 use super::number::{Cell, Mark, Numbers};
-use super::text::{decode, lines};
-use super::{CLASSES, CLIENTS, Coded, Table, Target};
+use super::text::{Counter, DELIMITERS, decode, lines};
+use super::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target};
 use crate::data::DataError;
 use crate::data::file::unpacked;
 
@@ -12,8 +12,6 @@ use crate::data::file::unpacked;
 pub const LARGEST_FILE: u64 = 1 << 30;
 /// Values that a table may have.
 const LARGEST_VALUES: usize = 1 << 28;
-/// Spellings of one name that are kept apart until the whole file is read.
-const SPELLINGS: usize = 4;
 
 /// Which columns mean what, and how they are written.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +47,24 @@ struct Places {
     features: Vec<usize>,
 }
 
+impl Places {
+    fn find(header: &[&str], columns: &Columns) -> Result<Self, String> {
+        let header = Header::new(header);
+        let client = columns.client.as_deref();
+        let others: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
+        let client = client.map(|name| header.find(name)).transpose()?;
+        let target = header.find(&columns.target)?;
+        let features = header.choose(&columns.features, &others)?;
+        if features.len() > FEATURES {
+            let found = features.len();
+            return Err(format!(
+                "data.features: {found} columns, allowed: at most {FEATURES}, the constant among them"
+            ));
+        }
+        Ok(Self { client, target, features })
+    }
+}
+
 /// Parses a file, plain or gzipped. Rows keep their order.
 ///
 /// # Errors
@@ -78,32 +94,35 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     }
     let header = record.clone();
     let header: Vec<&str> = header.iter().collect();
-    let client = columns.client.as_deref();
-    let places = Places {
-        client: client.map(|name| find(&header, name)).transpose()?,
-        target: find(&header, &columns.target)?,
-        features: {
-            let others: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
-            choose(&header, &columns.features, &others)?
-        },
-    };
+    let places = Places::find(&header, columns).map_err(|message| {
+        if header.len() > 1 {
+            return message;
+        }
+        let one = columns.delimiter.is_some() || lines.skipped > 0;
+        let marks: Vec<char> = if one { vec![lines.delimiter] } else { DELIMITERS.to_vec() }
+            .into_iter()
+            .map(char::from)
+            .collect();
+        format!("{message}; the header is one column, without any of {marks:?} (data.delimiter)")
+    })?;
     let mut rows = Rows::new(columns, &header, &places, lines.delimiter);
+    let mut counter = Counter::default();
     while next(&mut record)? {
         let blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
         if !blank {
-            rows.append(&record, lines.skipped + line(&record, &lines.text))?;
+            counter.count(lines.text.as_bytes(), start(&record, &lines.text));
+            rows.append(&record, 1 + lines.skipped + counter.ends)?;
         }
     }
     rows.finish(path)
 }
 
-/// The line in which a record begins. Its position may be that of empty lines before it.
-fn line(record: &csv::StringRecord, text: &str) -> u64 {
+/// The place at which a record begins. Its position may be that of empty lines before it.
+fn start(record: &csv::StringRecord, text: &str) -> usize {
     let Some(position) = record.position() else { return 0 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let before = text.as_bytes().get(start..).unwrap_or_default();
-    let empty = before.iter().take_while(|byte| **byte == b'\n' || **byte == b'\r');
-    position.line() + empty.filter(|byte| **byte == b'\n').count() as u64
+    start + before.iter().take_while(|byte| **byte == b'\n' || **byte == b'\r').count()
 }
 
 /// Rows as they are read.
@@ -148,6 +167,9 @@ impl<'a> Rows<'a> {
         let (found, expected) = (record.len(), self.header.len());
         if found != expected {
             let hint = match self.delimiter {
+                _ if found > expected && record.iter().skip(expected).all(str::is_empty) => {
+                    "; the line has marks between columns at its end, and the header has fewer"
+                }
                 b',' if found > expected => "; a decimal comma needs quotes, or another mark between columns",
                 _ => "",
             };
@@ -162,24 +184,14 @@ impl<'a> Rows<'a> {
             self.x.push(value);
         }
         if self.columns.classification {
-            let most = CLASSES * SPELLINGS;
-            named(
-                &mut self.classes,
-                self.columns,
-                record,
-                (places.target, self.header),
-                line,
-                "class",
-                most,
-            )?;
+            named(&mut self.classes, self.columns, record, (places.target, self.header), line, "class")?;
         } else {
             let hint = " (class names, words or numbers, are for task = \"classes\")";
             let value = self.number(record, places.target, places.features.len(), line, hint)?;
             self.values.push(value);
         }
         if let Some(at) = places.client {
-            let most = CLIENTS * SPELLINGS;
-            named(&mut self.clients, self.columns, record, (at, self.header), line, "client", most)?;
+            named(&mut self.clients, self.columns, record, (at, self.header), line, "client")?;
         }
         Ok(())
     }
@@ -218,10 +230,12 @@ impl<'a> Rows<'a> {
         if rows == 0 {
             return Err("no rows after the header".to_owned());
         }
-        let mark = self.numbers.finish()?.character();
+        let semicolons = (self.delimiter == b';').then_some(Mark::Comma);
+        let mark = self.numbers.finish()?.or(semicolons);
         let mut warnings = Vec::new();
         let mut finish = |named: Named, kind: &str, column: &str, most: usize| {
-            let (coded, merged) = named.names.finish(&named.of, mark);
+            let (coded, merged) =
+                named.names.finish(&named.of, mark).map_err(|said| format!("column {column}: {said}"))?;
             warnings.extend(remark(path, kind, &merged));
             let found = coded.names.len();
             if found > most {
@@ -252,7 +266,6 @@ fn named(
     (at, header): (usize, &[&str]),
     line: u64,
     kind: &str,
-    most: usize,
 ) -> Result<(), String> {
     let text = record.get(at).unwrap_or_default();
     let column = header.get(at).copied().unwrap_or_default();
@@ -266,15 +279,16 @@ fn named(
              data.not_missing = [{text:?}]"
         ));
     }
-    named.of.push(named.names.place(text));
-    if named.names.len() > most {
-        let most = if kind == "class" { CLASSES } else { CLIENTS };
+    let most = if kind == "class" { CLASSES } else { CLIENTS };
+    let (before, place_of) = (named.names.len(), named.names.place(text));
+    named.of.push(place_of);
+    if named.names.len() > before && named.names.exceed(most) {
         return Err(format!("{place}: more than {most} {kind} names, allowed: at most {most}"));
     }
     Ok(())
 }
 
-/// The remark on names that are one number, written in several ways.
+/// The remark on names that are one value, written in several ways.
 pub fn remark(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
     let first = merged.first()?;
     let more = match merged.len() - 1 {
@@ -282,7 +296,7 @@ pub fn remark(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
         more => format!(", and {more} more"),
     };
     Some(format!(
-        "{path}: {kind} {:?} is also written {:?}{more}: the same number is the same {kind}",
+        "{path}: {kind} {:?} is also written {:?}{more}: the same value is the same {kind}",
         first.name, first.also
     ))
 }

@@ -1,19 +1,23 @@
 //! Names of clients and classes: one for each that occurs, however it is written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Coded;
+use super::number::{Mark, thousands};
 
-/// Texts that programs write where a value is missing: pandas reads all of them as such.
-const MISSING: [&str; 18] = [
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
-    "NA", "NULL", "NaN", "None", "n/a", "nan",
+/// Texts that programs write where a value is missing: pandas reads them as such, files of the UCI repository have a question
+/// mark, and pandas writes `NaT` for a time.
+const MISSING: [&str; 15] = [
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "None",
+    "n/a", "?", "NaT",
 ];
+/// The same, whatever the case of their letters.
+const ANY_CASE: [&str; 3] = ["nan", "-nan", "null"];
 
 /// Whether a text stands for a missing value.
 #[must_use]
 pub fn is_missing(text: &str) -> bool {
-    MISSING.contains(&text) || text == "null"
+    MISSING.contains(&text) || ANY_CASE.iter().any(|missing| text.eq_ignore_ascii_case(missing))
 }
 
 /// The names of a column, as they are met.
@@ -24,7 +28,7 @@ pub struct Names {
     texts: Vec<String>,
 }
 
-/// A name that stands for others that are the same number.
+/// A name that stands for others that are the same value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged {
     /// As it was met first, which is the name.
@@ -57,29 +61,61 @@ impl Names {
         self.texts.is_empty()
     }
 
-    /// Names in the order of their texts, for rows whose texts have the places `of`. Texts that are the same number, to
-    /// the last digit, are one name: the one that was met first.
+    /// Whether the texts are more than `most` names, where it can be: once they are that many, and at every doubling after.
     #[must_use]
-    pub fn finish(self, of: &[u32], mark: char) -> (Coded, Vec<Merged>) {
+    pub fn exceed(&self, most: usize) -> bool {
+        let texts = self.texts.len();
+        let due = texts > most && (texts == most + 1 || texts.is_power_of_two());
+        // With either mark, so that what is one name is never counted twice.
+        let numbers: HashSet<Decimal> = match due {
+            true => self.texts.iter().filter_map(|text| Decimal::of(text, ',')).collect(),
+            false => HashSet::new(),
+        };
+        let words = || self.texts.iter().filter(|text| Decimal::of(text, ',').is_none()).count();
+        due && numbers.len() + words() > most
+    }
+
+    /// Names in the order of their texts, for rows whose texts have the places `of`. Texts that are the same number, to
+    /// the last digit, or the same truth value, are one name: the one that was met first. The decimal mark is `mark`; where
+    /// that is not known it is a comma if a text has one that cannot stand for thousands.
+    ///
+    /// # Errors
+    /// A sentence on a truth value beside a 0 or a 1, which may mean the same.
+    pub fn finish(self, of: &[u32], mark: Option<Mark>) -> Result<(Coded, Vec<Merged>), String> {
         #[derive(PartialEq, Eq, Hash)]
         enum Key<'a> {
             Number(Decimal),
+            Truth(bool),
             Word(&'a str),
         }
+        let comma = |text: &String| !thousands(text) && Decimal::of(text, ',').is_some();
+        let found = || self.texts.iter().any(|text| text.contains(',') && comma(text));
+        let mark = mark.unwrap_or_else(|| if found() { Mark::Comma } else { Mark::Point }).character();
+        let key = |text| match truth(text) {
+            Some(truth) => Key::Truth(truth),
+            None => Decimal::of(text, mark).map_or(Key::Word(text), Key::Number),
+        };
         let mut firsts: HashMap<Key<'_>, usize> = HashMap::new();
         let mut merged = Vec::new();
         // For each text the one that stands for it.
         let stands: Vec<usize> = (0..)
             .zip(&self.texts)
             .map(|(place, text)| {
-                let key = Decimal::of(text, mark).map_or(Key::Word(text), Key::Number);
-                let first = *firsts.entry(key).or_insert(place);
+                let first = *firsts.entry(key(text)).or_insert(place);
                 if let Some(name) = self.texts.get(first).filter(|_| first != place) {
                     merged.push(Merged { name: name.clone(), also: text.clone() });
                 }
                 first
             })
             .collect();
+        let name = |key: &Key<'_>| firsts.get(key).and_then(|place| self.texts.get(*place));
+        for (truth, number) in [(false, "0"), (true, "1")] {
+            if let (Some(truth), Some(number)) = (name(&Key::Truth(truth)), name(&key(number))) {
+                return Err(format!(
+                    "found {truth:?} and {number:?}, which may be one name: a column has truth values or numbers"
+                ));
+            }
+        }
         let mut order: Vec<usize> = firsts.into_values().collect();
         order.sort_unstable_by_key(|place| self.texts.get(*place));
         let mut codes = vec![0; self.texts.len()];
@@ -93,8 +129,27 @@ impl Names {
             codes.get(*first).copied()
         };
         let names = order.iter().filter_map(|place| self.texts.get(*place).cloned()).collect();
-        (Coded { of: of.iter().filter_map(code).collect(), names }, merged)
+        Ok((Coded { of: of.iter().filter_map(code).collect(), names }, merged))
     }
+}
+
+/// The truth value that a text is.
+fn truth(text: &str) -> Option<bool> {
+    let is = |word| text.eq_ignore_ascii_case(word);
+    if is("true") { Some(true) } else { is("false").then_some(false) }
+}
+
+/// Whether a name is a decimal number.
+#[must_use]
+pub fn is_number(name: &str) -> bool {
+    Decimal::of(name, '.').is_some()
+}
+
+/// Whether two names are the same decimal number.
+#[must_use]
+pub fn is_same_number(one: &str, other: &str) -> bool {
+    let of = |name| Decimal::of(name, '.');
+    of(one).is_some_and(|one| of(other) == Some(one))
 }
 
 /// A decimal number without what does not change it: leading and trailing zeros, and how its exponent is written.
@@ -141,7 +196,7 @@ mod tests {
     fn coded(texts: &[&str]) -> (Coded, Vec<Merged>) {
         let mut names = Names::default();
         let of: Vec<u32> = texts.iter().map(|text| names.place(text)).collect();
-        names.finish(&of, '.')
+        names.finish(&of, None).unwrap()
     }
 
     #[test]
@@ -160,6 +215,25 @@ mod tests {
         let (coded, merged) = coded(&texts);
         assert_eq!(coded.names.len(), texts.len() - 1);
         assert_eq!(merged, [Merged { name: ".1".to_owned(), also: "0.1".to_owned() }]);
+    }
+
+    #[test]
+    fn names_are_counted_and_not_their_spellings() {
+        let mut names = Names::default();
+        let mut exceeded = Vec::new();
+        for spelling in ["", ".0", ".00", "e0", ".", ",0", "e+0", "e00"] {
+            for number in 0..100 {
+                names.place(&format!("{number}{spelling}"));
+                exceeded.push(names.exceed(100));
+            }
+        }
+        assert!(exceeded.iter().all(|exceeded| !exceeded));
+        let mut names = Names::default();
+        let exceeded = (0..101).map(|number| {
+            names.place(&format!("w{number}"));
+            names.exceed(100)
+        });
+        assert_eq!(exceeded.collect::<Vec<_>>().iter().position(|exceeded| *exceeded), Some(100));
     }
 
     #[test]

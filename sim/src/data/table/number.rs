@@ -105,16 +105,17 @@ impl Numbers {
         Ok(Cell::Number(value))
     }
 
-    /// The decimal mark of the file.
+    /// The decimal mark of the file; none where no number has one.
     ///
     /// # Errors
     /// A sentence on what can be read in two ways.
-    pub fn finish(&self) -> Result<Mark, String> {
+    pub fn finish(&self) -> Result<Option<Mark>, String> {
         match &self.seen {
-            [_, None] => Ok(self.mark.unwrap_or(Mark::Point)),
+            [None, None] => Ok(self.mark),
+            [Some(_), None] => Ok(Some(Mark::Point)),
             [None, Some(comma)] => {
                 if self.sure || self.semicolons || self.mark.is_some() {
-                    return Ok(Mark::Comma);
+                    return Ok(Some(Mark::Comma));
                 }
                 Err(format!(
                     "line {}: {:?} may have a decimal comma or one for thousands, and so may all numbers with a comma: \
@@ -139,7 +140,8 @@ fn number(text: &str) -> Option<f64> {
 /// The message on a text that is no number, or has more marks than one.
 fn separated(text: &str) -> String {
     let expected = format!("expected a finite number, at most {:?} in size", f32::MAX);
-    let digits = |c: char| c.is_ascii_digit() || "+-.,' _\u{a0}\u{202f}\u{2019}".contains(c);
+    let digits = |c: char| c.is_ascii_digit() || ".,' _\u{a0}\u{202f}\u{2019}".contains(c);
+    let text = text.trim_start_matches(['+', '-']);
     if text.chars().all(digits) && text.chars().any(|c| c.is_ascii_digit()) && text.chars().count() > 1 {
         return format!("{expected}, without separators for thousands");
     }
@@ -147,7 +149,7 @@ fn separated(text: &str) -> String {
 }
 
 /// Whether commas stand where they do between thousands: "1,234", but not "0,234" or "12,5".
-fn thousands(text: &str) -> bool {
+pub(super) fn thousands(text: &str) -> bool {
     let unsigned = text.trim_start_matches(['+', '-']);
     let digits = |part: &str| part.bytes().all(|digit| digit.is_ascii_digit());
     unsigned.split_once(',').is_some_and(|(whole, part)| {
@@ -164,7 +166,7 @@ fn thousands(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn all(texts: &[&str], delimiter: u8) -> Result<(Vec<f64>, Mark), String> {
+    fn all(texts: &[&str], delimiter: u8) -> Result<(Vec<f64>, Option<Mark>), String> {
         let mut numbers = Numbers::new(None, delimiter);
         let values: Result<Vec<f64>, String> =
             (2..).zip(texts).map(|(line, text)| numbers.read(text, line).map(Cell::value)).collect();
@@ -174,12 +176,12 @@ mod tests {
     #[test]
     fn marks_are_found_out() {
         let point = all(&["1.5", "-2e3", "7"], b',').unwrap();
-        assert_eq!(point, (vec![1.5, -2000.0, 7.0], Mark::Point));
-        assert_eq!(all(&["1,5", "-2e3", "7"], b';').unwrap(), (vec![1.5, -2000.0, 7.0], Mark::Comma));
-        assert_eq!(all(&["1,5", "1,234"], b',').unwrap(), (vec![1.5, 1.234], Mark::Comma));
+        assert_eq!(point, (vec![1.5, -2000.0, 7.0], Some(Mark::Point)));
+        assert_eq!(all(&["1,5", "-2e3", "7"], b';').unwrap(), (vec![1.5, -2000.0, 7.0], Some(Mark::Comma)));
+        assert_eq!(all(&["1,5", "1,234"], b',').unwrap(), (vec![1.5, 1.234], Some(Mark::Comma)));
         assert_eq!(all(&["1,234"], b';').unwrap().0, [1.234]);
         assert_eq!(all(&["0,234"], b'\t').unwrap().0, [0.234]);
-        assert_eq!(all(&["true", "FALSE"], b'\t').unwrap(), (vec![1.0, 0.0], Mark::Point));
+        assert_eq!(all(&["true", "FALSE"], b'\t').unwrap(), (vec![1.0, 0.0], None));
     }
 
     #[test]

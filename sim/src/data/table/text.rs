@@ -1,6 +1,7 @@
 //! The text of a table: its encoding, the mark between its columns, its quotes.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 /// Marks between columns, in the order in which they are tried.
 pub const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
@@ -11,13 +12,18 @@ const COLUMNS: usize = 1 << 17;
 const HEADER: usize = 1 << 24;
 
 /// Files of other programs, by their first bytes.
-const OTHERS: [(&[u8], &str); 6] = [
+const OTHERS: [(&[u8], &str); 11] = [
     (b"PK\x03\x04", "a zip archive or a workbook: save its sheet as CSV"),
     (b"\xd0\xcf\x11\xe0", "a workbook: save its sheet as CSV"),
     (b"PAR1", "a Parquet file: save it as CSV or npz"),
     (b"\x93NUMPY", "a NumPy file: kind = \"npz\" reads archives of them"),
     (b"\x89HDF", "an HDF5 file: save it as CSV or npz"),
     (b"BZh", "compressed with bzip2: gzip is read"),
+    (b"\xfd7zXZ", "compressed with xz: gzip is read"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: gzip is read"),
+    (b"7z\xbc\xaf", "a 7z archive: gzip is read"),
+    (b"\x1f\x8b", "compressed with gzip twice: once is read"),
+    (b"SQLite format 3", "an SQLite database: save its table as CSV"),
 ];
 
 /// Decodes a file: UTF-8, with a byte order mark or without, or UTF-16 with one.
@@ -48,8 +54,11 @@ pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
             Cow::Borrowed(text)
         }
     };
-    if text.contains('\0') {
-        return Err("a zero character; text is read as UTF-8, or as UTF-16 with a byte order mark".to_owned());
+    if let Some(at) = text.find('\0') {
+        return Err(format!(
+            "line {}: a zero character; text is read as UTF-8, or as UTF-16 with a byte order mark",
+            line_of(text.as_bytes(), at)
+        ));
     }
     if text.trim().is_empty() {
         return Err("empty: a table begins with a line of column names".to_owned());
@@ -62,14 +71,43 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, String> {
         return Err(format!("UTF-16 that ends within a character, after {} bytes", bytes.len()));
     }
     let units = bytes.chunks_exact(2).filter_map(|pair| pair.try_into().ok()).map(unit);
-    let decoded = char::decode_utf16(units);
-    decoded
-        .collect::<Result<String, _>>()
-        .map_err(|error| format!("UTF-16 with half a character, {:#06x}", error.unpaired_surrogate()))
+    let mut text = String::with_capacity(bytes.len() / 2);
+    for decoded in char::decode_utf16(units) {
+        text.push(decoded.map_err(|error| {
+            let line = line_of(text.as_bytes(), text.len());
+            format!("line {line}: UTF-16 with half a character, {:#06x}", error.unpaired_surrogate())
+        })?);
+    }
+    Ok(text)
 }
 
-fn line_of(bytes: &[u8], at: usize) -> usize {
-    1 + bytes.iter().take(at).filter(|byte| **byte == b'\n').count()
+/// The line of a place, from 1.
+fn line_of(bytes: &[u8], at: usize) -> u64 {
+    let mut counter = Counter::default();
+    counter.count(bytes, at);
+    1 + counter.ends
+}
+
+/// Counts ends of lines: `\n`, `\r\n`, and `\r` alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counter {
+    /// Bytes that are counted.
+    upto: usize,
+    /// How many lines have ended there.
+    pub ends: u64,
+}
+
+impl Counter {
+    /// Counts on to a place, which is not before the last one.
+    pub fn count(&mut self, text: &[u8], place: usize) {
+        let mut before = self.upto.checked_sub(1).and_then(|at| text.get(at)).copied();
+        for byte in text.get(self.upto..place).unwrap_or_default() {
+            // The second of two bytes that end one line ends none.
+            self.ends += u64::from(*byte == b'\r' || *byte == b'\n' && before != Some(b'\r'));
+            before = Some(*byte);
+        }
+        self.upto = place.max(self.upto);
+    }
 }
 
 /// A table's text, and what cuts it into columns.
@@ -91,11 +129,10 @@ pub struct Lines<'a> {
 pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lines<'a>, String> {
     let (said, text, skipped) = match text.strip_prefix("sep=").map(str::as_bytes) {
         Some([mark, b'\r', b'\n', ..]) => (Some(*mark), text.get(7..).unwrap_or_default(), 1),
-        Some([mark, b'\n', ..]) => (Some(*mark), text.get(6..).unwrap_or_default(), 1),
+        Some([mark, b'\n' | b'\r', ..]) => (Some(*mark), text.get(6..).unwrap_or_default(), 1),
         _ => (None, text, 0),
     };
-    let first = text.trim_start_matches(['\r', '\n']);
-    let first = first.find(['\r', '\n']).and_then(|end| first.get(..end)).unwrap_or(first);
+    let first = header(text.trim_start_matches(['\r', '\n']));
     if first.len() > HEADER {
         return Err(format!("a first line of {} bytes, allowed: at most {HEADER}", first.len()));
     }
@@ -104,15 +141,25 @@ pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lin
         return Err(format!("a header of {} columns, allowed: at most {COLUMNS}", most + 1));
     }
     let delimiter = asked.or(said).unwrap_or_else(|| {
-        let header = |mark: u8| cells(first, mark);
         let has = |mark: &u8| {
-            let header = header(*mark);
-            names.iter().all(|name| header.iter().any(|cell| cell == name))
+            let header: HashSet<String> = cells(first, *mark).into_iter().collect();
+            names.iter().all(|name| header.contains(*name))
         };
-        let most = || DELIMITERS.into_iter().rev().max_by_key(|mark| header(*mark).len());
+        let most = || DELIMITERS.into_iter().rev().max_by_key(|mark| cells(first, *mark).len());
         DELIMITERS.into_iter().find(has).or_else(most).unwrap_or(b',')
     });
     Ok(Lines { text: tightened(text, delimiter, skipped)?, delimiter, skipped })
+}
+
+/// The line of column names, with the lines that names in quotes have; the first line where a quote does not end.
+fn header(text: &str) -> &str {
+    let mut quoted = false;
+    let end = text.bytes().take(HEADER + 1).position(|byte| {
+        quoted ^= byte == b'"';
+        !quoted && (byte == b'\n' || byte == b'\r')
+    });
+    let end = end.or_else(|| text.find(['\r', '\n']).filter(|_| quoted));
+    end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
 /// The cells of one line.
@@ -147,6 +194,7 @@ fn tightened(text: &str, delimiter: u8, skipped: u64) -> Result<Cow<'_, str>, St
     }
     let mut at = At::Start(0);
     let mut line = 1 + skipped;
+    let mut before = 0;
     let mut dropped: Vec<std::ops::Range<usize>> = Vec::new();
     for (place, byte) in text.bytes().enumerate() {
         let blank = (byte == b' ' || byte == b'\t') && byte != delimiter;
@@ -164,7 +212,8 @@ fn tightened(text: &str, delimiter: u8, skipped: u64) -> Result<Cow<'_, str>, St
             _ if ends => At::Start(place + 1),
             _ => At::Cell,
         };
-        line += u64::from(byte == b'\n');
+        line += u64::from(byte == b'\r' || byte == b'\n' && before != b'\r');
+        before = byte;
     }
     if let At::Quotes(from) = at {
         return Err(format!("line {from}: a quote that does not end"));

@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::recorded::Recorded;
-use crate::data::DataError;
+use crate::data::table::text::decode;
+use crate::data::{DataError, file};
 
 /// Rounds that a trace may have.
 const ROUNDS_MAX: u32 = 10_000_000;
+
+/// Largest file that is read: ten million rounds of one client.
+const LARGEST_FILE: u64 = 1 << 28;
 
 /// Reads a trace for clients 0 to `clients - 1`, each with a time for every round from 1 to the last. Without a
 /// column `round` every round is the same.
@@ -15,10 +19,10 @@ const ROUNDS_MAX: u32 = 10_000_000;
 /// [`DataError`] naming the file, the line and what is allowed there.
 pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
     let wrong = |message: String| DataError::new(path, message);
-    let mut reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .from_path(path)
-        .map_err(|error| wrong(error.to_string()))?;
+    let bytes = file::read(path, LARGEST_FILE)?;
+    let bytes = file::unpacked(&bytes, path, LARGEST_FILE)?;
+    let content = decode(&bytes).map_err(wrong)?;
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(content.as_bytes());
     let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();
     let known = ["client", "round", "time"];
     if let Some(stranger) = header.iter().find(|column| !known.contains(column)) {

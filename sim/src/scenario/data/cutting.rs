@@ -21,6 +21,8 @@ pub struct Brings {
     pub users: bool,
     /// A test part of their own.
     pub tests: bool,
+    /// Names of classes.
+    pub names: bool,
 }
 
 /// Reads both sections.
@@ -44,7 +46,7 @@ pub fn read_cutting(section: &Section<'_>, split: &Section<'_>, brings: Brings) 
         samples: split.size("labels_per_class", Some(1), 0..=SAMPLES)?,
         key: "holdout_clients",
     };
-    let holdout_classes = read_holdout_classes(split, &holdout, partition)?;
+    let holdout_classes = read_holdout_classes(split, &holdout, partition, brings.names)?;
     let validation = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let split = OrderSplit { test, validation, gap: 0 };
     Ok(Cutting { partition, by, order, split, tests, holdout, holdout_classes })
@@ -85,19 +87,24 @@ pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<Tests, Problem> {
     }
 }
 
-/// Reads the classes that only those have who come later.
+/// Reads the classes that only those have who come later: numbers, and where data name their classes (`named`) names.
 pub fn read_holdout_classes(
     split: &Section<'_>,
     holdout: &Holdout,
     partition: Partition,
-) -> Result<Vec<u8>, Problem> {
-    let allowed = "a list of class numbers from 0 to 255";
-    let classes = split.list("holdout_classes", allowed, |value| {
-        value.as_integer().and_then(|class| u8::try_from(class).ok())
+    named: bool,
+) -> Result<Vec<String>, Problem> {
+    let numbers = "a list of class numbers from 0 to 255";
+    let names = "a list of names of classes";
+    let classes = split.list("holdout_classes", if named { names } else { numbers }, |value| {
+        let text = || value.as_str().map(|name| name.trim().to_owned());
+        match value.as_integer() {
+            Some(class) if named || u8::try_from(class).is_ok() => Some(class.to_string()),
+            Some(_) => None,
+            None => text().filter(|_| named),
+        }
     })?;
-    let mut holdout_classes = classes.unwrap_or_default();
-    holdout_classes.sort_unstable();
-    holdout_classes.dedup();
+    let holdout_classes = classes.unwrap_or_default();
     if !holdout_classes.is_empty() && holdout.clients == 0 {
         let message = format!("nobody has these: set {} to how many come after training", holdout.key);
         return Err(split.problem("holdout_classes", message));

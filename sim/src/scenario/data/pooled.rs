@@ -81,9 +81,9 @@ impl PoolSource {
     fn brings(&self) -> Brings {
         match self {
             Self::Bundled(_) => Brings::default(),
-            Self::Idx(idx) => Brings { tests: idx.test.is_some(), users: false },
-            Self::Cifar(..) => Brings { tests: true, users: false },
-            Self::Leaf(leaf) => Brings { tests: leaf.test_path.is_some(), users: true },
+            Self::Idx(idx) => Brings { tests: idx.test.is_some(), ..Brings::default() },
+            Self::Cifar(..) => Brings { tests: true, ..Brings::default() },
+            Self::Leaf(leaf) => Brings { tests: leaf.test_path.is_some(), users: true, names: true },
         }
     }
 

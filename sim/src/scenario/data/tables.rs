@@ -1,5 +1,7 @@
 //! `[data]` and `[split]` of labelled tables: CSV and npz files, which can do the same things.
 
+use std::collections::HashSet;
+
 use fedspan_aggregator::config::{Problem, Section};
 
 use super::cutting::{By, CLIENTS, SAMPLES, read_holdout_classes, read_partition, read_tests};
@@ -78,11 +80,13 @@ impl TableSection {
             Partition::Natural { .. } => Some(section.string("client", None, or_cut)?),
             _ => section.optional_string("client", column)?,
         };
+        // Blanks around cells do not count, so that none stand around names.
+        let trimmed = |name: String| name.trim().to_owned();
         let names = "\"*\", a pattern, or a list of column names, ranges (\"a..z\") and patterns";
         let columns = Columns {
-            client,
-            target: section.string("target", None, column)?,
-            features: section.strings("features", names)?,
+            client: client.map(trimmed),
+            target: trimmed(section.string("target", None, column)?),
+            features: section.strings("features", names)?.into_iter().map(trimmed).collect(),
             classification,
             delimiter: read_delimiter(section)?,
             decimal: section.choice(
@@ -92,12 +96,13 @@ impl TableSection {
             )?,
             not_missing: read_not_missing(section)?,
         };
-        for (place, name) in columns.features.iter().enumerate() {
+        let mut before = HashSet::new();
+        for name in &columns.features {
             let wrong = |what| Err(section.problem("features", format!("found {name:?}, {what}")));
             if *name == columns.target {
                 return wrong("which is the target");
             }
-            if columns.features.iter().take(place).any(|before| before == name) {
+            if !before.insert(name) {
                 return wrong("twice");
             }
         }
@@ -175,6 +180,11 @@ impl TableSection {
             );
             return Err(DataError::new(table.name, message));
         }
+        let (features, most) = (table.features.len() + usize::from(constant), table::FEATURES);
+        if features > most {
+            let message = format!("{features} features with the constant, allowed: at most {most}");
+            return Err(DataError::new(table.name, message));
+        }
         let pool = table.pool(constant);
         let mut cutting = self.cutting.clone();
         if cutting.by == SplitBy::Files && !self.tested && pool.tests_from >= pool.set.len() {
@@ -233,7 +243,7 @@ fn read_cutting(
         key: "holdout_users",
     };
     let holdout_classes = match classification {
-        true => read_holdout_classes(split, &holdout, partition)?,
+        true => read_holdout_classes(split, &holdout, partition, true)?,
         false => Vec::new(),
     };
     let validation = split.number("validation", Some(0.0), 0.0..=0.9)?;

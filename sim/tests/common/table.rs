@@ -1,0 +1,131 @@
+//! One table, and the ways in which programs write it: as text.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// A cell of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    Text(String),
+    Number(f64),
+    Truth(bool),
+}
+
+/// A table: column names, and rows of cells.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// How text is encoded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Encoding {
+    Utf8,
+    Utf8Mark,
+    Utf16Little,
+    Utf16Big,
+}
+
+/// How bytes are packed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Packing {
+    Plain,
+    Gzip,
+    /// Two members, one after the other.
+    GzipTwice,
+}
+
+/// Ways to write a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Writing {
+    pub encoding: Encoding,
+    pub delimiter: char,
+    pub decimal: char,
+    /// Every cell is in quotes; otherwise those that need them are.
+    pub quotes: bool,
+    pub end: &'static str,
+    pub packing: Packing,
+    /// Around every cell.
+    pub blanks: (&'static str, &'static str),
+    pub truths: [&'static str; 2],
+    /// Whether the last line ends.
+    pub ended: bool,
+}
+
+impl Writing {
+    /// What most programs write.
+    pub const PLAIN: Self = Self {
+        encoding: Encoding::Utf8,
+        delimiter: ',',
+        decimal: '.',
+        quotes: false,
+        end: "\n",
+        packing: Packing::Plain,
+        blanks: ("", ""),
+        truths: ["False", "True"],
+        ended: true,
+    };
+
+    /// The bytes of a file.
+    pub fn write(&self, grid: &Grid) -> Vec<u8> {
+        let header: Vec<String> = grid.header.iter().map(|name| self.quoted(name)).collect();
+        let row = |cells: &Vec<Cell>| cells.iter().map(|cell| self.cell(cell)).collect::<Vec<_>>();
+        let lines: Vec<String> = [header]
+            .into_iter()
+            .chain(grid.rows.iter().map(row))
+            .map(|cells| cells.join(&self.delimiter.to_string()))
+            .collect();
+        let mut text = lines.join(self.end);
+        if self.ended {
+            text += self.end;
+        }
+        self.packed(&self.encoded(&text))
+    }
+
+    fn cell(&self, cell: &Cell) -> String {
+        match cell {
+            Cell::Text(text) => self.quoted(text),
+            Cell::Number(value) => self.quoted(&value.to_string().replace('.', &self.decimal.to_string())),
+            Cell::Truth(truth) => self.quoted(self.truths[usize::from(*truth)]),
+        }
+    }
+
+    fn quoted(&self, text: &str) -> String {
+        let needed = text.contains([self.delimiter, '"', '\n', '\r']) || text.trim() != text;
+        let (before, after) = self.blanks;
+        if needed || self.quotes {
+            format!("{before}\"{}\"{after}", text.replace('"', "\"\""))
+        } else {
+            format!("{before}{text}{after}")
+        }
+    }
+
+    /// Text as bytes.
+    pub fn encoded(&self, text: &str) -> Vec<u8> {
+        let units = || ['\u{feff}'].into_iter().chain(text.chars()).collect::<String>();
+        match self.encoding {
+            Encoding::Utf8 => text.as_bytes().to_vec(),
+            Encoding::Utf8Mark => units().into_bytes(),
+            Encoding::Utf16Little => units().encode_utf16().flat_map(u16::to_le_bytes).collect(),
+            Encoding::Utf16Big => units().encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        }
+    }
+
+    /// Bytes as they stand in a file.
+    pub fn packed(&self, bytes: &[u8]) -> Vec<u8> {
+        let gzip = |bytes: &[u8]| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        };
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        match self.packing {
+            Packing::Plain => bytes.to_vec(),
+            Packing::Gzip => gzip(bytes),
+            Packing::GzipTwice => [gzip(first), gzip(second)].concat(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Files that are made to hurt: they unpack to more than they can mean, name more than there can be, or are no files. Bounds
+//! are on what is read, as far as it is said; none is on the clock.
+
+use std::io::Write;
+use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::common::table::{Packing, Writing};
+use crate::common::{REST, code, directory, errors, has, message, program};
+use fedspan_sim::data::table::{self, Columns};
+
+fn columns(features: &[&str]) -> Columns {
+    Columns {
+        client: Some("who".to_owned()),
+        target: "y".to_owned(),
+        features: features.iter().map(|name| (*name).to_owned()).collect(),
+        classification: false,
+        delimiter: None,
+        decimal: None,
+        not_missing: Vec::new(),
+    }
+}
+
+fn refused(bytes: &[u8], columns: &Columns) -> String {
+    let said = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+/// Members of a mebibyte, one after the other: four gibibytes in four megabytes.
+#[test]
+fn gzip_bombs_are_read_as_far_as_they_can_mean_something() {
+    let gzip = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
+    for block in ["\0", "1,2,3,4\n", "\n", " ", ",", "\""] {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(block.repeat((1 << 20) / block.len()).as_bytes()).unwrap();
+        let member = encoder.finish().unwrap();
+        let bomb = [gzip.packed(b"who,a,b,y\n"), member.repeat(4096)].concat();
+        let said = refused(&bomb, &columns(&["a", "b"]));
+        has(&said, &["t.csv", "after decompression"]);
+        let read: usize = said.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
+        // 64 mebibytes, or 200 times what is read, and one member more.
+        assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{said}, of {} bytes", bomb.len());
+    }
+}
+
+#[test]
+fn clients_and_classes_are_counted_while_they_are_read() {
+    let mut text = String::from("who,a,y\n");
+    for client in 0..1_000_000 {
+        text += &format!("c{client},1,2\n");
+    }
+    let said = refused(text.as_bytes(), &columns(&["a"]));
+    has(&said, &["t.csv: line 100002, column who", "100000"]);
+    let classes = Columns { target: "who".to_owned(), client: None, classification: true, ..columns(&["a"]) };
+    has(&refused(text.as_bytes(), &classes), &["line 258, column who", "256"]);
+}
+
+#[test]
+fn more_columns_than_a_device_can_be_told_of_are_refused() {
+    let table = |count: usize| {
+        let names: Vec<String> = (0..count).map(|place| format!("f{place}")).collect();
+        format!("who,y,{}\n1,2{}\n1,2{}\n", names.join(","), ",3".repeat(count), ",4".repeat(count))
+    };
+    has(&refused(table(1_000_000).as_bytes(), &columns(&["*"])), &["1000002 columns", "131072"]);
+    has(&refused(table(100_000).as_bytes(), &columns(&["*"])), &["data.features", "100000", "65535"]);
+    let all: Vec<String> = (0..100_000).map(|place| format!("f{place}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    has(&refused(table(100_000).as_bytes(), &columns(&all)), &["data.features", "100000", "65535"]);
+    let most = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
+    assert_eq!(most.features.len(), 65_535);
+    // A constant is one more.
+    let here = directory("hostile-columns");
+    std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
+    let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
+    has(&message(&here, data), &["t.csv", "65536 features with the constant", "65535"]);
+}
+
+/// A pipe that nobody writes to would be waited for, and a device never ends.
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_refused_wherever_a_file_is_named() {
+    let here = directory("hostile-kinds");
+    std::fs::create_dir(here.join("directory")).unwrap();
+    std::os::unix::fs::symlink("round", here.join("about")).unwrap();
+    std::os::unix::fs::symlink("about", here.join("round")).unwrap();
+    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
+    std::fs::write(here.join("scenario.toml"), format!("[data]\nkind = \"digits\"\n{REST}")).unwrap();
+    std::fs::write(
+        here.join("trace.toml"),
+        format!("[data]\nkind = \"digits\"\n{REST}[fleet]\nspeed = \"trace\"\ntrace = \"none\"\n"),
+    )
+    .unwrap();
+    let csv = "data={ kind = \"csv\", path = \"FILE\", client = \"c\", target = \"y\", features = \"*\" }";
+    for (file, says) in [
+        ("pipe", "a pipe"),
+        ("directory", "a directory"),
+        ("/dev/zero", "a device"),
+        ("/dev/urandom", "a device"),
+        ("round", "symbolic links"),
+        ("nowhere", "No such file"),
+    ] {
+        let leaf = "data={ kind = \"leaf\", path = \"FILE\" }";
+        for (scenario, set) in [
+            ("scenario.toml", csv),
+            ("scenario.toml", "data={ kind = \"npz\", path = \"FILE\" }"),
+            ("scenario.toml", leaf),
+            ("scenario.toml", "data={ kind = \"leaf\", path = \"scenario.toml\", test_path = \"FILE\" }"),
+            ("scenario.toml", "data={ kind = \"idx\", images = \"FILE\", labels = \"FILE\" }"),
+            ("scenario.toml", "model.init=\"npy:FILE\""),
+            ("trace.toml", "fleet.trace=\"FILE\""),
+            ("", ""),
+        ] {
+            if file == "directory" && set == leaf || set.contains("test_path") {
+                continue;
+            }
+            let set = set.replace("FILE", file);
+            let arguments = match scenario {
+                "" => vec!["run", file],
+                _ => vec!["run", scenario, "--set", &set],
+            };
+            if scenario.is_empty() && ["round", "nowhere"].contains(&file) {
+                continue;
+            }
+            let output = program(&here, &arguments);
+            let said = errors(&output);
+            assert_eq!((code(&output), said.lines().count()), (2, 1), "{arguments:?}: {said}");
+            has(&said, &[file, says]);
+        }
+    }
+}
+
+/// Traces are tables, too: in the encodings that tables have.
+#[test]
+fn traces_are_read_in_the_encodings_of_tables() {
+    use crate::common::table::Encoding;
+    let here = directory("hostile-trace");
+    let scenario = "[data]\nkind = \"linear-regression\"\nclients = 2\nd = 4\nk = 2\nsamples = 8\n[model]\nk = 2\n\
+                    [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n[fleet]\nspeed = \"trace\"\ntrace = \"t.csv\"\n";
+    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    let mut times = Vec::new();
+    for encoding in [Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little, Encoding::Utf16Big] {
+        let writing = Writing { encoding, packing: Packing::Gzip, ..Writing::PLAIN };
+        std::fs::write(here.join("t.csv"), writing.packed(&writing.encoded("client,time\n0,1.5\n1,2.5\n")))
+            .unwrap();
+        let output = program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        times.push(summary["time"]["simulated"].as_f64().unwrap());
+    }
+    assert_eq!(times, [times[0]; 4]);
+}

@@ -1,0 +1,128 @@
+//! Classes by their names: those that occur, and no others; held out by the name that the file has.
+
+use crate::common::{code, directory, errors, has, numbers, program, write_npz};
+use fedspan_sim::data::{Dataset, Labels};
+use fedspan_sim::scenario::Scenario;
+use serde_json::{Value, json};
+
+const LABELS: [u8; 3] = [3, 7, 10];
+const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
+
+/// Six users with twelve samples each, of three classes that the features tell.
+fn rows() -> Vec<(usize, Vec<f64>, u8)> {
+    let values = numbers(72 * 3, 3);
+    let row = |(row, x): (usize, &[f64])| {
+        let class = (0..3).max_by(|a, b| x[*a].total_cmp(&x[*b])).unwrap();
+        (row % 6, x.to_vec(), LABELS[class])
+    };
+    values.chunks_exact(3).enumerate().map(row).collect()
+}
+
+fn write(here: &std::path::Path, words: bool) {
+    let name = |label: u8| match (words, label) {
+        (false, label) => label.to_string(),
+        (true, 3) => "walk".to_owned(),
+        (true, 7) => "run".to_owned(),
+        (true, _) => "rest".to_owned(),
+    };
+    let mut csv = String::from("who,a,b,c,y\n");
+    let mut users = serde_json::Map::new();
+    for user in 0..6 {
+        let own: Vec<_> = rows().into_iter().filter(|(owner, ..)| *owner == user).collect();
+        let x: Vec<_> = own.iter().map(|(_, x, _)| x.clone()).collect();
+        let y: Vec<_> = own.iter().map(|(.., label)| f64::from(*label)).collect();
+        users.insert(format!("u{user}"), json!({ "x": x, "y": y }));
+    }
+    for (user, x, label) in rows() {
+        csv += &format!("u{user},{},{},{},{}\n", x[0], x[1], x[2], name(label));
+    }
+    std::fs::write(here.join("t.csv"), csv).unwrap();
+    std::fs::write(here.join("t.json"), json!({ "user_data": users }).to_string()).unwrap();
+    let rows = rows();
+    let x: Vec<f64> = rows.iter().flat_map(|(_, x, _)| x.clone()).collect();
+    let y: Vec<f64> = rows.iter().map(|(.., label)| f64::from(*label)).collect();
+    let client: Vec<f64> = rows.iter().map(|(user, ..)| *user as f64).collect();
+    write_npz(&here.join("t.npz"), &[("x", &[72, 3], &x), ("y", &[72], &y), ("client", &[72], &client)]);
+}
+
+const CSV: &str = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\ntask = \"classes\"\n";
+const NPZ: &str = "kind = \"npz\"\npath = \"t.npz\"\ntask = \"classes\"\n";
+const LEAF: &str = "kind = \"leaf\"\npath = \"t.json\"\n";
+
+fn read(here: &std::path::Path, data: &str) -> Result<Dataset, String> {
+    let scenario =
+        Scenario::parse(here.join("my.toml").to_str().unwrap(), &format!("[data]\n{data}{MODEL}"), &[]);
+    scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
+}
+
+/// The classes of all samples, those of clients and of newcomers.
+fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
+    [&dataset.clients, &dataset.newcomers].map(|clients| {
+        let of =
+            |y: &Labels| if let Labels::Classes(classes) = y { classes.clone() } else { panic!("{y:?}") };
+        let all = clients.iter().flat_map(|client| [of(&client.train.y), of(&client.test.y)].concat());
+        let mut all: Vec<u8> = all.collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    })
+}
+
+/// A label that nobody has is no class, whatever the kind of file: nothing can predict it.
+#[test]
+fn classes_are_the_labels_that_occur() {
+    let here = directory("named-classes");
+    write(&here, false);
+    let mut summaries: Vec<Value> = Vec::new();
+    for (data, names) in [(CSV, ["10", "3", "7"]), (NPZ, ["3", "7", "10"]), (LEAF, ["3", "7", "10"])] {
+        let dataset = read(&here, data).unwrap();
+        assert_eq!((dataset.outputs, &dataset.class_names[..]), (3, &names.map(str::to_owned)[..]), "{data}");
+        assert_eq!(classes(&dataset)[0], [0, 1, 2]);
+        std::fs::write(here.join("my.toml"), format!("[data]\n{data}{MODEL}")).unwrap();
+        let output = program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(summary["classes"], json!(names));
+        summaries.push(summary["final"].clone());
+    }
+}
+
+/// What people call a class is its name, also where that is a number.
+#[test]
+fn classes_are_held_out_by_name() {
+    let here = directory("named-classes-held");
+    let held = |data: &str, classes: &str| {
+        let key = if data == LEAF { "holdout_clients" } else { "holdout_users" };
+        let partition = "[data.partition]\nkind = \"iid\"\nclients = 6\n";
+        read(
+            &here,
+            &format!(
+                "{data}{partition}[split]\ntest = 0.2\n{key} = 2\nlabels_per_class = 0\nholdout_classes = {classes}\n"
+            ),
+        )
+    };
+    write(&here, false);
+    let count = |label: u8| rows().iter().filter(|(.., own)| *own == label).count();
+    for data in [CSV, NPZ, LEAF] {
+        for (said, label) in [("[10]", 10), ("[7]", 7), ("[\"3\"]", 3), ("[\"3.0\", 3]", 3)] {
+            let dataset = held(data, said).unwrap_or_else(|error| panic!("{data} {said}: {error}"));
+            assert_eq!(classes(&dataset), [vec![0, 1], vec![0]], "{data} {said}");
+            let samples: usize =
+                dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
+            assert_eq!(samples, count(label), "{data} {said}");
+        }
+        // No class is called so, though there are as many.
+        has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "there are: ", "10"]);
+        has(&held(data, "[\"walk\"]").unwrap_err(), &["holdout_classes", "\"walk\""]);
+        has(&held(data, "[3, 7, 10]").unwrap_err(), &["t."]);
+    }
+    write(&here, true);
+    for (said, label) in [("[\"walk\"]", 3), ("[\"rest\"]", 10), ("[1]", 7), ("[0]", 10)] {
+        let dataset = held(CSV, said).unwrap();
+        let samples: usize =
+            dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
+        assert_eq!(samples, count(label), "{said}");
+    }
+    has(&held(CSV, "[3]").unwrap_err(), &["\"3\"", "rest, run, walk"]);
+    has(&held(CSV, "[\"Walk\"]").unwrap_err(), &["\"Walk\"", "rest, run, walk"]);
+}

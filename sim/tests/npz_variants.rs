@@ -1,0 +1,369 @@
+//! One table as NumPy writes it, in every type, order, shape and packing; and the same table as CSV: what is made of them is
+//! the same, to the last bit.
+
+use std::path::Path;
+
+use crate::common::arrays::{Zipped, archive, numbers_as, raw, texts_as, turned};
+use crate::common::table::{Cell, Grid, Writing};
+use crate::common::{code, directory, errors, has, message, numbers, program};
+use fedspan_sim::data::{Client, Dataset, Labels};
+use fedspan_sim::scenario::Scenario;
+use serde_json::Value;
+
+const ROWS: usize = 60;
+const WIDTH: usize = 3;
+
+/// Five clients with twelve rows each, in turn; whole numbers, which every type can hold.
+struct Data {
+    x: Vec<f64>,
+    y: Vec<f64>,
+    client: Vec<f64>,
+}
+
+fn data() -> Data {
+    let x: Vec<f64> = numbers(ROWS * WIDTH, 5).iter().map(|value| (value * 100.0).round().abs()).collect();
+    let class = |row: &[f64]| {
+        if row[0] > row[1] {
+            1.0
+        } else if row[2] > 50.0 {
+            2.0
+        } else {
+            5.0
+        }
+    };
+    Data {
+        y: x.chunks_exact(WIDTH).map(class).collect(),
+        client: (0..ROWS).map(|row| 10.0 + (row % 5) as f64).collect(),
+        x,
+    }
+}
+
+fn csv(here: &Path, data: &Data) {
+    let header = ["a", "b", "c", "who", "y"].map(str::to_owned).to_vec();
+    let rows = data
+        .x
+        .chunks_exact(WIDTH)
+        .zip(&data.client)
+        .zip(&data.y)
+        .map(|((x, client), y)| x.iter().chain([client, y]).map(|value| Cell::Number(*value)).collect());
+    let grid = Grid { header, rows: rows.collect() };
+    std::fs::write(here.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
+}
+
+const CSV: &str = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
+const NPZ: &str = "kind = \"npz\"\npath = \"t.npz\"\n";
+const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.25\n";
+
+fn read(here: &Path, data: &str) -> Result<Dataset, String> {
+    let text = format!("[data]\n{data}{MODEL}");
+    let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);
+    scenario.map_err(|problem| problem.to_string())?.dataset(3).map_err(|error| error.to_string())
+}
+
+/// Everything that training and scores are made of, down to the bits.
+fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
+    let of = |client: &Client| {
+        [&client.train, &client.test].map(|set| {
+            let narrow = set.x.iter().map(|value| value.to_bits()).collect();
+            let wide = set.wide.iter().chain(&set.wide_y).flatten().map(|value| value.to_bits()).collect();
+            (narrow, wide, set.y.clone())
+        })
+    };
+    dataset.clients.iter().chain(&dataset.newcomers).flat_map(of).collect()
+}
+
+fn same(ours: &Dataset, theirs: &Dataset, what: &str) {
+    assert_eq!(bits(ours), bits(theirs), "{what}");
+    let about = |set: &Dataset| (set.features, set.outputs, set.left_out, set.layout, set.classification);
+    assert_eq!(about(ours), about(theirs), "{what}");
+    assert_eq!(
+        (&ours.client_names, &ours.newcomer_names),
+        (&theirs.client_names, &theirs.newcomer_names),
+        "{what}"
+    );
+    assert_eq!(ours.class_names, theirs.class_names, "{what}");
+}
+
+#[test]
+fn every_type_order_shape_and_packing_is_the_same_data() {
+    let here = directory("npz-variants");
+    let data = data();
+    csv(&here, &data);
+    let expected = read(&here, &format!("{CSV}task = \"classes\"\n[split]\ntest = 0.25\n")).unwrap();
+    assert_eq!(expected.class_names, ["1", "2", "5"]);
+    let types = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"];
+    let texts = |values: &[f64]| values.iter().map(f64::to_string).collect::<Vec<String>>();
+    let mut count = 0;
+    for (which, kind) in types.into_iter().enumerate() {
+        for sign in ["<", ">"] {
+            for fortran in [false, true] {
+                for column in [false, true] {
+                    let zipped = [Zipped::Stored, Zipped::Deflated, Zipped::Large][count % 3];
+                    let version = 1 + (count % 3) as u8;
+                    let descr = format!("{sign}{kind}");
+                    let shape = [ROWS, WIDTH];
+                    let x = if fortran { turned(&data.x, &shape) } else { data.x.clone() };
+                    let one: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
+                    let other = format!("{}{}", [">", "<"][count % 2], types[(which + count) % types.len()]);
+                    // Names as numbers of another type, or as texts, wide or in bytes.
+                    let names = |values: &[f64], which: usize| match which % 3 {
+                        0 => raw(&other, fortran, one, &numbers_as(&other, values), version),
+                        1 => {
+                            let descr = format!("{sign}U4");
+                            raw(&descr, fortran, one, &texts_as(&descr, &texts(values)), version)
+                        }
+                        _ => raw("|S3", fortran, one, &texts_as("|S3", &texts(values)), version),
+                    };
+                    let files = [
+                        ("x", raw(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
+                        ("y", names(&data.y, count / 2)),
+                        ("client", names(&data.client, count)),
+                        // Is not read, and no array that is read at all.
+                        ("other", raw("|O", false, &[1], b"pickle", 1)),
+                    ];
+                    archive(&here.join("t.npz"), zipped, &files);
+                    let found = read(&here, &format!("{NPZ}task = \"classes\"\n[split]\ntest = 0.25\n"));
+                    let what = format!("{descr} {fortran} {column} {zipped:?} {other} {count}");
+                    let found = found.unwrap_or_else(|said| panic!("{what}: {said}"));
+                    assert!(found.warnings.is_empty(), "{what}: {:?}", found.warnings);
+                    same(&found, &expected, &what);
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(count, 88);
+}
+
+/// Clients by their places, as NumPy's axes are, in both orders.
+#[test]
+fn clients_by_place_are_clients_by_number() {
+    let here = directory("npz-variants-places");
+    let data = data();
+    // The rows of each client one after the other.
+    let mut order: Vec<usize> = (0..ROWS).collect();
+    order.sort_by_key(|row| row % 5);
+    let x: Vec<f64> = order.iter().flat_map(|row| data.x[row * WIDTH..(row + 1) * WIDTH].to_vec()).collect();
+    let y: Vec<f64> = order.iter().map(|row| data.y[*row]).collect();
+    let f8 = |fortran, shape: &[usize], values: &[f64]| {
+        let values = if fortran { turned(values, shape) } else { values.to_vec() };
+        raw("<f8", fortran, shape, &numbers_as("<f8", &values), 1)
+    };
+    let files = [
+        ("x", f8(false, &[ROWS, WIDTH], &data.x)),
+        ("y", f8(false, &[ROWS], &data.y)),
+        ("client", f8(false, &[ROWS], &data.client)),
+    ];
+    archive(&here.join("t.npz"), Zipped::Stored, &files);
+    for task in ["classes", "regression"] {
+        let scenario = format!("{NPZ}task = \"{task}\"\n[split]\ntest = 0.25\n");
+        archive(&here.join("t.npz"), Zipped::Stored, &files);
+        let expected = bits(&read(&here, &scenario).unwrap());
+        for fortran in [false, true] {
+            for shape in [&[5, 12][..], &[5, 12, 1]] {
+                let files = [("x", f8(fortran, &[5, 12, WIDTH], &x)), ("y", f8(fortran, shape, &y))];
+                archive(&here.join("t.npz"), Zipped::Deflated, &files);
+                assert_eq!(bits(&read(&here, &scenario).unwrap()), expected, "{fortran} {shape:?}");
+            }
+        }
+    }
+}
+
+/// Whatever cuts and scales a CSV file cuts and scales an npz file, and arrays have the names that they have.
+#[test]
+fn npz_and_csv_can_do_the_same() {
+    let here = directory("npz-variants-csv");
+    let data = data();
+    csv(&here, &data);
+    let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
+    let files = [
+        ("inputs", f8(&[ROWS, WIDTH], &data.x)),
+        ("labels", f8(&[ROWS], &data.y)),
+        ("owner", f8(&[ROWS], &data.client)),
+    ];
+    archive(&here.join("t.npz"), Zipped::Stored, &files);
+    let mapped = "x = \"inputs\"\ny = \"labels\"\nclient = \"owner\"\n";
+    let mut count = 0;
+    for (task, more) in [
+        ("classes", "[split]\ntest = 0.3\n"),
+        ("classes", "[split]\nby = \"random\"\ntest = 0.3\nvalidation = 0.2\n"),
+        ("classes", "[split]\nby = \"stratified\"\n"),
+        ("classes", "[split]\nby = \"classes\"\ntest = 0.3\n"),
+        ("classes", "[split]\nby = \"time\"\ngap = 2\nholdout_users = 2\nfold = 1\nlabels_per_class = 0\n"),
+        ("classes", "[data.partition]\nkind = \"shards\"\nclients = 6\n[split]\ntest = 0.2\n"),
+        (
+            "classes",
+            "[data.partition]\nkind = \"dirichlet\"\nclients = 4\n[split]\nby = \"classes\"\ntests = \"all\"\n",
+        ),
+        (
+            "classes",
+            "[data.partition]\nkind = \"iid\"\nclients = 7\nsizes = \"log-normal\"\n[split]\ntest = 0.2\n",
+        ),
+        ("classes", "[data.partition]\nkind = \"natural\"\nusers = 3\n[split]\ntest = 0.2\n"),
+        (
+            "classes",
+            "[data.partition]\nclients = 6\nkind = \"shards\"\n[split]\ntest = 0.2\nholdout_users = 2\nholdout_classes = [2]\n",
+        ),
+        ("regression", "[split]\ntest = 0.3\n"),
+        ("regression", "[split]\nby = \"random\"\nholdout_users = 1\nnew_samples = 3\n"),
+        ("regression", "[data.partition]\nkind = \"iid\"\nclients = 6\n[split]\ntest = 0.2\n"),
+    ] {
+        for how in ["", "scale = \"robust\"\n", "scale = \"none\"\nconstant = false\n", "constant = false\n"]
+        {
+            let what = format!("{task} {how} {more}");
+            let csv = read(&here, &format!("{CSV}task = \"{task}\"\n{how}{more}"));
+            let csv = csv.unwrap_or_else(|said| panic!("{what}: {said}"));
+            // The default of npz is what the file says, where there is no word on tests.
+            let more = if more.contains("test =") || more.contains("by =") {
+                more.to_owned()
+            } else {
+                format!("{more}test = 0.2\n")
+            };
+            let npz = read(&here, &format!("{NPZ}{mapped}task = \"{task}\"\n{how}{more}"));
+            let npz = npz.unwrap_or_else(|said| panic!("{what}: {said}"));
+            same(&npz, &csv, &what);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 13 * 4);
+}
+
+/// Results of the program, to the last bit.
+#[test]
+fn summaries_are_those_of_the_csv_file() {
+    let here = directory("npz-variants-summary");
+    let data = data();
+    csv(&here, &data);
+    let texts: Vec<String> = data.client.iter().map(f64::to_string).collect();
+    let files = [
+        ("x", raw(">f2", true, &[ROWS, WIDTH], &numbers_as(">f2", &turned(&data.x, &[ROWS, WIDTH])), 3)),
+        ("y", raw("<u1", false, &[ROWS, 1], &numbers_as("<u1", &data.y), 1)),
+        ("client", raw("<U2", false, &[ROWS], &texts_as("<U2", &texts), 2)),
+    ];
+    archive(&here.join("t.npz"), Zipped::Large, &files);
+    for algorithm in ["fedrep", "local-only"] {
+        let mut summaries = Vec::new();
+        for kind in [CSV, NPZ] {
+            let text = format!("[data]\n{kind}task = \"classes\"\n[split]\ntest = 0.25\n{MODEL}");
+            std::fs::write(here.join("my.toml"), text).unwrap();
+            let output = program(
+                &here,
+                &[
+                    "run",
+                    "my.toml",
+                    "--format",
+                    "json",
+                    "--set",
+                    &format!("algorithm.name={algorithm}"),
+                    "--out",
+                    "o",
+                ],
+            );
+            assert_eq!(code(&output), 0, "{}", errors(&output));
+            let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+            summary.as_object_mut().unwrap().remove("timing");
+            summaries.push((summary, std::fs::read(here.join("o/clients.csv")).unwrap()));
+        }
+        assert_eq!(summaries[0], summaries[1]);
+    }
+}
+
+/// What is no table says which array, which place, and what is there.
+#[test]
+fn arrays_that_are_none_are_named() {
+    let here = directory("npz-variants-bad");
+    let data = data();
+    let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
+    let good = || {
+        vec![
+            ("x", f8(&[ROWS, WIDTH], &data.x)),
+            ("y", f8(&[ROWS], &data.y)),
+            ("client", f8(&[ROWS], &data.client)),
+        ]
+    };
+    let scenario = format!("{NPZ}task = \"classes\"\n");
+    let bad = |name: &str, bytes: Vec<u8>, parts: &[&str]| {
+        let mut files = good();
+        files.iter_mut().find(|(own, _)| *own == name).unwrap().1 = bytes;
+        archive(&here.join("t.npz"), Zipped::Deflated, &files);
+        has(&message(&here, &scenario), &[&["t.npz", name], parts].concat());
+    };
+    archive(&here.join("t.npz"), Zipped::Stored, &good());
+    read(&here, &scenario).unwrap();
+    let texts = |change: &str| -> Vec<String> {
+        (0..ROWS).map(|row| if row == 17 { change.to_owned() } else { "walk".to_owned() }).collect()
+    };
+    for missing in ["", "NA", "nan", "NaN", "null", "?"] {
+        bad(
+            "y",
+            raw("<U4", false, &[ROWS], &texts_as("<U4", &texts(missing)), 1),
+            &["[17]", &format!("{missing:?}")],
+        );
+        bad(
+            "client",
+            raw("|S4", false, &[ROWS, 1], &texts_as("|S4", &texts(missing)), 1),
+            &["[17]", "client"],
+        );
+    }
+    for (name, value, said) in [
+        ("y", f64::NAN, "NaN"),
+        ("y", 1.5, "1.5"),
+        ("client", f64::INFINITY, "inf"),
+        ("client", 2.5, "2.5"),
+        ("x", f64::NAN, "NaN"),
+        ("x", -1e39, "-1e39"),
+    ] {
+        let (shape, mut values): (&[usize], _) =
+            if name == "x" { (&[ROWS, WIDTH], data.x.clone()) } else { (&[ROWS], data.y.clone()) };
+        values[17] = value;
+        let place = if name == "x" { "[5, 2]" } else { "[17]" };
+        bad(name, f8(shape, &values), &[place, said]);
+    }
+    bad(
+        "client",
+        raw("<i8", false, &[ROWS], &[1i64 << 60; ROWS].map(i64::to_le_bytes).concat(), 1),
+        &["[0]", "texts"],
+    );
+    bad("x", raw("|O", false, &[ROWS, WIDTH], &[0; 100], 1), &["Python objects", "astype"]);
+    bad("y", raw("<c16", false, &[ROWS], &[0; 16 * ROWS], 1), &["c16"]);
+    bad("y", raw("<M8[ns]", false, &[ROWS], &[0; 8 * ROWS], 1), &["M8"]);
+    bad("x", f8(&[], &data.x[..1]), &["shape []", "(n, d)"]);
+    bad("x", f8(&[ROWS * WIDTH], &data.x), &["shape [180]", "(n, d)"]);
+    bad("x", f8(&[5, 12, WIDTH, 1], &data.x), &["shape [5, 12, 3, 1]", "(n, d)"]);
+    bad("y", f8(&[1, ROWS], &data.y), &["shape [1, 60]", "(60)"]);
+    bad("y", f8(&[], &data.y[..1]), &["shape []", "(60)"]);
+    let record = "[('a', '<f8'), ('b', '<i4')]";
+    let mut bytes = raw("", false, &[ROWS], &[0; 12 * ROWS], 1);
+    let at = bytes.windows(2).position(|pair| pair == b"''").unwrap();
+    let pad = record.len() - 2;
+    bytes.splice(at..at + 2, record.bytes());
+    let blanks = bytes.windows(pad).position(|blank| blank.iter().all(|byte| *byte == b' '));
+    if let Some(blanks) = blanks {
+        bytes.drain(blanks..blanks + pad);
+    }
+    bad("y", bytes, &["records"]);
+}
+
+/// A few bytes that speak of many: no more memory than a file of its size can mean.
+#[test]
+fn arrays_take_no_more_memory_than_their_file_can_mean() {
+    let here = directory("npz-variants-large");
+    let ones = |kind: &str, width: usize, shape: &[usize]| {
+        raw(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
+    };
+    let rows = 12_000_000;
+    // 12 million numbers of a byte are 12 kB in the file, and would be 96 MB in memory.
+    let files =
+        [("x", ones("|u1", 1, &[rows, 1])), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
+    archive(&here.join("t.npz"), Zipped::Deflated, &files);
+    has(&message(&here, NPZ), &["t.npz", "x", "96000000 bytes of memory", "67108864", "numpy.savez"]);
+    let texts = raw("|S1", false, &[rows], &vec![b'a'; rows], 1);
+    let files = [("x", ones("|u1", 1, &[10, 1])), ("y", ones("|u1", 1, &[10])), ("client", texts)];
+    archive(&here.join("t.npz"), Zipped::Deflated, &files);
+    has(&message(&here, NPZ), &["t.npz", "client", "bytes of memory"]);
+    // As large as it is it is read.
+    let x = raw("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
+    let files = [("x", x), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
+    archive(&here.join("t.npz"), Zipped::Stored, &files);
+    has(&message(&here, NPZ), &["y has shape [10]", "(9000000)"]);
+}

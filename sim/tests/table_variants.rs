@@ -1,0 +1,316 @@
+//! One table in every way in which programs write it: all of them are the same data, to the last bit; and what is wrong in
+//! one cell is named by its line and its column, however the file is written.
+
+use crate::common::table::{Cell, Encoding, Grid, Packing, Writing};
+use crate::common::{code, directory, errors, has, numbers, program};
+use fedspan_sim::data::table::{self, Columns, Table, Target};
+use proptest::prelude::*;
+use serde_json::Value;
+
+const CLIENTS: [&str; 5] = ["10", "11", "12", "13", "14"];
+const CLASSES: [&str; 4] = ["a|b \"c\"", "größe", "run,slow", "walk; fast"];
+const FEATURES: [&str; 6] = ["acc, x", "say \"hi\"", "größe", "two\nlines", "flag", "count"];
+
+/// Five clients with twelve rows each; every value is a sixteenth, so that no format rounds it.
+fn grid() -> Grid {
+    let values = numbers(60 * 6, 7);
+    let text = |text: &str| Cell::Text(text.to_owned());
+    let header = FEATURES.iter().copied().chain(["who", "kind", "y", "note"]).map(str::to_owned).collect();
+    let rows = values.chunks_exact(6).enumerate().map(|(row, values)| {
+        let sixteenth = |value: f64| (value * 1600.0).round() / 16.0;
+        let mut cells: Vec<Cell> = values[..4].iter().map(|value| Cell::Number(sixteenth(*value))).collect();
+        cells.push(Cell::Truth(values[4] > 0.0));
+        cells.push(Cell::Number((values[5] * 50.0).round()));
+        cells.push(text(CLIENTS[row % 5]));
+        // Class and target follow from the features.
+        let sum = values[0] - values[1] + values[2];
+        cells.push(text(CLASSES[usize::from(sum > 0.0) + 2 * usize::from(values[3] > 0.0)]));
+        cells.push(Cell::Number(sixteenth(sum)));
+        cells.push(text(if row % 7 == 0 { "" } else { "said, \"so\";\r\nand\nmore\t|" }));
+        cells
+    });
+    Grid { header, rows: rows.collect() }
+}
+
+fn columns(classification: bool) -> Columns {
+    Columns {
+        client: Some("who".to_owned()),
+        target: if classification { "kind" } else { "y" }.to_owned(),
+        features: FEATURES.map(str::to_owned).to_vec(),
+        classification,
+        delimiter: None,
+        decimal: None,
+        not_missing: Vec::new(),
+    }
+}
+
+fn parse(bytes: &[u8], columns: &Columns) -> Result<Table, String> {
+    table::parse(bytes, "t.csv", columns).map_err(|error| error.to_string())
+}
+
+/// A table down to the bits of its numbers.
+#[derive(Debug, PartialEq)]
+struct Bits {
+    features: Vec<u64>,
+    targets: Vec<u64>,
+    /// Whose each row is, then its class.
+    codes: [Vec<u32>; 2],
+    /// Of clients, classes and features.
+    names: [Vec<String>; 3],
+}
+
+fn bits(table: &Table) -> Bits {
+    let all = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
+    let (values, classes, names) = match &table.target {
+        Target::Values(values) => (all(values), Vec::new(), Vec::new()),
+        Target::Classes(classes) => (Vec::new(), classes.of.clone(), classes.names.clone()),
+    };
+    let clients = table.clients.clone().unwrap();
+    Bits {
+        features: all(&table.x),
+        targets: values,
+        codes: [clients.of, classes],
+        names: [clients.names, names, table.features.clone()],
+    }
+}
+
+fn every_way(mut each: impl FnMut(Writing)) -> usize {
+    let mut count = 0;
+    for encoding in [Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little, Encoding::Utf16Big] {
+        for delimiter in [',', ';', '\t', '|'] {
+            for decimal in ['.', ','] {
+                for quotes in [false, true] {
+                    for end in ["\n", "\r\n", "\r"] {
+                        for packing in [Packing::Plain, Packing::Gzip, Packing::GzipTwice] {
+                            for (which, blanks) in
+                                [("", ""), ("", "  "), (" ", ""), (" ", " ")].into_iter().enumerate()
+                            {
+                                let truths =
+                                    [["False", "True"], ["false", "true"], ["FALSE", "TRUE"]][count % 3];
+                                let ended = which % 2 == 0;
+                                let writing = Writing {
+                                    encoding,
+                                    delimiter,
+                                    decimal,
+                                    quotes,
+                                    end,
+                                    packing,
+                                    blanks,
+                                    truths,
+                                    ended,
+                                };
+                                each(writing);
+                                count += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    count
+}
+
+#[test]
+fn every_way_to_write_a_table_is_the_same_table() {
+    let grid = grid();
+    for classification in [true, false] {
+        let columns = columns(classification);
+        let plain = bits(&parse(&Writing::PLAIN.write(&grid), &columns).unwrap());
+        let ways = every_way(|writing| {
+            let table = parse(&writing.write(&grid), &columns);
+            let table = table.unwrap_or_else(|said| panic!("{writing:?}: {said}"));
+            assert!(table.warnings.is_empty(), "{writing:?}: {:?}", table.warnings);
+            assert_eq!(bits(&table), plain, "{writing:?}");
+        });
+        assert_eq!(ways, 4 * 4 * 2 * 2 * 3 * 3 * 4);
+    }
+}
+
+/// Clients and classes that are numbers, written in other ways from their second row on.
+#[test]
+fn every_way_to_write_a_number_is_the_same_name() {
+    let mut grid = grid();
+    for (row, cells) in grid.rows.iter_mut().enumerate() {
+        cells[7] = Cell::Text(["1", "2", "3.5"][row % 3].to_owned());
+    }
+    let columns = columns(true);
+    let plain = parse(&Writing::PLAIN.write(&grid), &columns).unwrap();
+    for delimiter in [',', ';', '\t', '|'] {
+        for decimal in ['.', ','] {
+            // Whether the features have decimals that tell the mark.
+            for telling in [true, false] {
+                let mut grid = grid.clone();
+                let mut plain = plain.clone();
+                for (row, cells) in grid.rows.iter_mut().enumerate() {
+                    if !telling {
+                        for (value, cell) in plain.x[row * 6..].iter_mut().zip(cells.iter_mut()).take(4) {
+                            *value = (*value * 16.0).round();
+                            *cell = Cell::Number(*value);
+                        }
+                    }
+                    if row < 5 {
+                        continue;
+                    }
+                    for cell in &mut cells[6..8] {
+                        let Cell::Text(text) = cell else { panic!("{cell:?}") };
+                        let with = |text: String| text.replace('.', &decimal.to_string());
+                        *text = match row % 6 {
+                            0 => with(format!("{text}{}", if text.contains('.') { "0" } else { ".0" })),
+                            1 => with(format!("0{text}")),
+                            2 => with(format!("+{text}")),
+                            3 => with(format!("{text}e0")),
+                            4 => with(format!("{text}{}", if text.contains('.') { "00" } else { "." })),
+                            _ => with(text.clone()),
+                        };
+                    }
+                }
+                let writing = Writing { delimiter, decimal, ..Writing::PLAIN };
+                let telling_mark = telling || decimal == '.' || delimiter == ';';
+                let table = parse(&writing.write(&grid), &columns).unwrap();
+                let said = format!("{writing:?}, {telling}: {:?}", table.warnings);
+                if telling_mark {
+                    assert_eq!(bits(&table), bits(&plain), "{said}");
+                    assert_eq!(table.warnings.len(), 2, "{said}");
+                }
+            }
+        }
+    }
+}
+
+/// What a file says where lines end with one mark and cells hold lines: counted as an editor does.
+fn line_of(grid: &Grid, row: usize) -> usize {
+    let lines = |text: &str| text.replace("\r\n", "\n").replace('\r', "\n").matches('\n').count();
+    let cell = |cell: &Cell| if let Cell::Text(text) = cell { lines(text) } else { 0 };
+    let header: usize = grid.header.iter().map(|name| lines(name)).sum();
+    let before: usize = grid.rows[..row].iter().map(|row| 1 + row.iter().map(cell).sum::<usize>()).sum();
+    2 + header + before
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// One bad cell anywhere, in a file written in any way: the message has its line, its column and what stands there.
+    #[test]
+    fn a_bad_cell_is_named_by_line_and_column(
+        row in 0usize..60,
+        which in 0usize..6,
+        bad in 0usize..9,
+        end in prop::sample::select(vec!["\n", "\r\n", "\r"]),
+        encoding in prop::sample::select(vec![Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little]),
+        delimiter in prop::sample::select(vec![',', ';', '\t', '|']),
+        quotes: bool,
+    ) {
+        let mut grid = grid();
+        let (place, column, bads) = [
+            (0, "acc, x", ["", "NA", "nan", "-inf", "1e39", "x", "0x10", "1 000", "?"]),
+            (5, "count", ["", "NULL", "NaN", "inf", "-4e38", "1.2.3", "--1", "1_000", "?"]),
+            (6, "who", ["", "NA", "nan", "null", "None", "<NA>", "#N/A", "NaN", "?"]),
+            (7, "kind", ["", "NA", "nan", "null", "None", "<NA>", "#N/A", "NULL", "?"]),
+            (3, "two\\nlines", ["", "NA", "nan", "-inf", "1e39", "x", "1.5.5", "1'000", "?"]),
+            (4, "flag", ["", "NA", "yes", "no", "1e39", "t", "y", "1.5", "?"]),
+        ][which];
+        let bad = bads[bad];
+        grid.rows[row][place] = Cell::Text(bad.to_owned());
+        let bytes = Writing { end, encoding, delimiter, quotes, ..Writing::PLAIN }.write(&grid);
+        let said = parse(&bytes, &columns(true)).unwrap_err();
+        // A column of truths that begins with a number says so in the next line.
+        let late = bad == "1.5" && row == 0;
+        let line = line_of(&grid, if late { 1 } else { row });
+        prop_assert!(said.starts_with(&format!("t.csv: line {line}, column {column}: ")), "{said}");
+        prop_assert!(late || bad.is_empty() || said.contains(&format!("{bad:?}")), "{said}");
+        prop_assert_eq!(said.lines().count(), 1, "{}", said);
+    }
+}
+
+/// The program says the same of three ways, to the last bit.
+#[test]
+fn summaries_are_the_same_to_the_last_bit() {
+    let here = directory("table-variants");
+    let grid = grid();
+    let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
+                    features = [\"*\", \"!note\", \"!y\"]\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
+    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    let mut summaries = Vec::new();
+    for writing in [
+        Writing::PLAIN,
+        Writing {
+            delimiter: ';',
+            decimal: ',',
+            encoding: Encoding::Utf16Little,
+            end: "\r\n",
+            ..Writing::PLAIN
+        },
+        Writing { delimiter: '\t', quotes: true, end: "\r", packing: Packing::Gzip, ..Writing::PLAIN },
+    ] {
+        std::fs::write(here.join("t.csv"), writing.write(&grid)).unwrap();
+        let output = program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        summary.as_object_mut().unwrap().remove("timing");
+        summaries.push(summary);
+    }
+    assert_eq!(summaries[0]["clients"], 5);
+    assert_eq!(summaries[0], summaries[1]);
+    assert_eq!(summaries[0], summaries[2]);
+}
+
+/// What no reader reads is told by its name.
+#[test]
+fn what_is_not_read_is_named() {
+    let plain = |text: &str| parse(text.as_bytes(), &columns(true)).unwrap_err();
+    has(&plain(""), &["empty", "column names"]);
+    has(&plain("\n\r\n \n"), &["empty"]);
+    has(&plain("who:kind:x\n1:2:3\n"), &["no column \"who\"", "','", "';'", "data.delimiter"]);
+    has(&plain("who kind x\n1 2 3\n"), &["no column \"who\"", "data.delimiter"]);
+    let header = "\"acc, x\",\"say \"\"hi\"\"\",größe,\"two\nlines\",flag,count,who,kind";
+    has(&plain(&format!("{header}\n")), &["no rows"]);
+    for (rows, said) in [
+        ("1,2,3,4,true,6,a\n", ["line 3", "7 columns, the header has 8"]),
+        ("1,2,3,4,true,6,a,b,\n", ["line 3", "9 columns, the header has 8"]),
+        ("1,2,3,4,true,6,a,b\n\n \n\r\n1,2\n", ["line 7", "2 columns"]),
+        ("1,2,3,4,true,6,a,\"b\n", ["line 3", "quote"]),
+    ] {
+        has(&plain(&format!("{header}\n{rows}")), &said);
+        has(&plain(&format!("{header}\r{}", rows.replace("\r\n", "\r").replace('\n', "\r"))), &said);
+    }
+    for (magic, what) in [
+        (&b"\xfd7zXZ\x00"[..], "xz"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"7z\xbc\xaf\x27\x1c", "7z"),
+        (b"SQLite format 3\x00", "SQLite"),
+        (b"PK\x03\x04", "workbook"),
+    ] {
+        has(&parse(magic, &columns(true)).unwrap_err(), &["no CSV file", what]);
+        has(
+            &parse(&Writing { packing: Packing::Gzip, ..Writing::PLAIN }.packed(magic), &columns(true))
+                .unwrap_err(),
+            &[what],
+        );
+    }
+    let twice = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
+    has(&parse(&twice.packed(&twice.packed(b"who")), &columns(true)).unwrap_err(), &["gzip", "twice"]);
+}
+
+/// Names that are one value in several spellings are one, and the run says so; a table with one spelling has nothing to say.
+#[test]
+fn merged_names_are_said() {
+    let here = directory("table-variants-said");
+    let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
+                    features = [\"count\", \"flag\"]\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n";
+    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    for merged in [false, true] {
+        let mut grid = grid();
+        if merged {
+            grid.rows[20][6] = Cell::Text("10.0".to_owned());
+        }
+        std::fs::write(here.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
+        let output = program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(summary["clients"], 5);
+        let said = "client \"10\" is also written \"10.0\"";
+        assert_eq!(errors(&output).contains(said), merged, "{}", errors(&output));
+        assert_eq!(summary["warnings"].to_string().contains("is also written"), merged, "{summary}");
+    }
+}
