@@ -164,7 +164,7 @@ pub enum HeadSolve {
     /// Epochs of stochastic gradient descent on a network's cross-entropy, from the head the device has; none leave it
     /// as it is.
     Sgd {
-        /// How many.
+        /// How many; [`UNTIL_SETTLED`](crate::limits::UNTIL_SETTLED) for as many as the loss falls in.
         epochs: u16,
         /// Their steps.
         descent: Descent,

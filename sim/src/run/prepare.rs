@@ -6,7 +6,7 @@ use std::time::Instant;
 use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
 use fedspan_aggregator::algorithm::scale::{FeatureSums, Scale, ScaleSource};
-use fedspan_aggregator::config::{AlgorithmName, Init, MeasuredSteps, build_engine};
+use fedspan_aggregator::config::{AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
@@ -114,6 +114,12 @@ impl<'a> Job<'a> {
         self.simulation()?.recorded(replay.recording()).run(&mut Unwatched)
     }
 
+    /// What is to be said of the data before anything has run, a line each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.dataset.warnings.iter().cloned().chain(drowned(&self.scenario, &self.dataset)).collect()
+    }
+
     /// Runs it.
     ///
     /// # Errors
@@ -127,8 +133,7 @@ impl<'a> Job<'a> {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
         }
         outcome.named = Named::of(&self.dataset);
-        outcome.warnings.clone_from(&self.dataset.warnings);
-        outcome.warnings.extend(drowned(&self.scenario, &self.dataset));
+        outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
         Ok(outcome)
     }
@@ -150,7 +155,12 @@ fn resolved<'a>(
         return Ok(Cow::Borrowed(scenario));
     }
     let start = engine(scenario, dataset, seed, given).representation().clone();
-    let Some(steps) = measured::steps(dataset, &start, scenario.algorithm.final_head) else {
+    let AlgorithmSection { name, head, final_head, .. } = scenario.algorithm;
+    let (head, exact) = match head {
+        HeadSolve::LeastSquares { ridge } if name == AlgorithmName::FedRep => (head, Some(f64::from(ridge))),
+        _ => (final_head, None),
+    };
+    let Some(steps) = measured::steps(dataset, &start, head, exact) else {
         let message = "algorithm.step_size is \"auto\", and at the start there is no curvature: the samples are zero, or not \
                        finite in f32; allowed: a number";
         return Err(RunError::Mismatch(message.to_owned()));

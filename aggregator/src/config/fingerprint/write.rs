@@ -2,6 +2,7 @@
 //!
 //! Sections are taken apart field by field: one that is new must be written here, or left out with a reason.
 
+use fedspan_protocol::limits::UNTIL_SETTLED;
 use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
@@ -249,7 +250,13 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
         Method::FedPer | Method::FedAvg | Method::Scaffold | Method::LocalOnly | Method::LowRank(_) => {}
     }
     set("body_epochs", epochs.into());
-    set("tuning_epochs", tuning_epochs.into());
+    set(
+        "tuning_epochs",
+        match tuning_epochs {
+            UNTIL_SETTLED => "auto".into(),
+            epochs => epochs.into(),
+        },
+    );
 }
 
 fn write_rule(settings: &mut Settings, rule: Rule) {

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use fedspan_protocol::limits::{SETTLED_AFTER, SETTLED_PART};
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
 use super::batch::{Draw, Scratch, activations_of, cut, notes_of, places_of, usable};
@@ -22,6 +23,8 @@ pub struct Phase {
     pub layers: Range<usize>,
     /// How many.
     pub epochs: u16,
+    /// Fewer where the loss stops falling before.
+    pub settles: bool,
 }
 
 impl Phase {
@@ -61,7 +64,10 @@ pub fn run(
         let kept = phase.layers.start > 0
             && phase.layers.start + 1 == parts.shape.layers()
             && kept::keep(parts, total, source);
-        for _ in 0..phase.epochs {
+        let mut before = f32::INFINITY;
+        for epoch in 1..=phase.epochs {
+            let looks = phase.settles && epoch.is_multiple_of(SETTLED_AFTER);
+            let mut loss = 0.0;
             seed = order::next(seed);
             let mut draw = Draw::new(total, seed);
             let mut drawn = 0usize;
@@ -77,6 +83,9 @@ pub fn run(
                 }
                 drawn += size;
                 forward(parts, size, if kept { phase.layers.start } else { 0 });
+                if looks {
+                    loss += batch_loss(parts, size);
+                }
                 if !step(parts, size, &phase.layers, descent) {
                     return Err(DeclineReason::UpdateNonFinite);
                 }
@@ -84,9 +93,31 @@ pub fn run(
             if u32::try_from(drawn) != Ok(usage.samples) {
                 return Err(DeclineReason::Device);
             }
+            if looks {
+                // Written so that a NaN has stopped falling.
+                let falls = loss < before * (1.0 - 1.0 / f32::from(SETTLED_PART));
+                if !falls {
+                    break;
+                }
+                before = loss;
+            }
         }
     }
     Ok(())
+}
+
+/// The summed cross-entropy of a batch that has gone [`forward`].
+fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
+    let NetworkParts { shape, scratch, classes, .. } = parts;
+    let logits = activations_of(*shape, shape.layers() - 1, size);
+    let logits = Scratch::of(*shape, scratch).activations.get(logits).unwrap_or_default();
+    let mut loss = 0.0;
+    for (logits, &class) in logits.chunks_exact(shape.outputs.max(1)).zip(classes.iter()) {
+        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum = logits.iter().fold(0.0, |sum, &logit| sum + libm::expf(logit - most));
+        loss += libm::logf(sum) + (most - logits.get(usize::from(class)).copied().unwrap_or(f32::NAN));
+    }
+    loss
 }
 
 /// What the layers from `first` on make of the first `size` samples of the batch in memory. The last of the activations are

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use fedspan_protocol::limits::{SETTLED_MOST, UNTIL_SETTLED};
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descent, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, Trained,
 };
@@ -34,13 +35,19 @@ fn phases(shape: NetworkShape, task: &Wire, travelling: &Range<usize>) -> Result
                 _ => travelling.end..all.end,
             };
             let trained = trained_layers(shape, trained, travelling).ok_or(DeclineReason::Parameter)?;
-            let phases = [Phase { layers: staying, epochs: head_epochs }, Phase { layers: trained, epochs }];
+            let settles = false;
+            let phases = [
+                Phase { layers: staying, epochs: head_epochs, settles },
+                Phase { layers: trained, epochs, settles },
+            ];
             // Something has to be learnt.
             if phases.iter().any(Phase::is_active) { Ok(phases) } else { Err(DeclineReason::Parameter) }
         }
         Wire::FitHead { head: HeadSolve::Sgd { epochs, .. } } => {
-            let head = Phase { layers: all.end - 1..all.end, epochs };
-            Ok([head, Phase { layers: 0..0, epochs: 0 }])
+            let settles = epochs == UNTIL_SETTLED;
+            let epochs = if settles { SETTLED_MOST } else { epochs };
+            let head = Phase { layers: all.end - 1..all.end, epochs, settles };
+            Ok([head, Phase { layers: 0..0, epochs: 0, settles: false }])
         }
         _ => Err(DeclineReason::Task),
     }

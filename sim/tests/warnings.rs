@@ -1,0 +1,126 @@
+//! What is said of data and fits: where something was lost, with the names of columns; nothing where nothing is wrong.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+use common::{code, directory, errors, has, numbers, program, text};
+use fedspan_sim::run::{Job, Unwatched};
+use fedspan_sim::scenario::{BUILT_IN, Scenario};
+use serde_json::Value;
+
+/// No built-in scenario is warned of, and no baseline on its data.
+#[test]
+fn nothing_is_said_of_built_in_scenarios() {
+    for (name, _, file) in BUILT_IN {
+        let scenario = Scenario::parse(name, file, &[]).unwrap();
+        let job = Job::prepare(&scenario, scenario.seed).unwrap();
+        assert_eq!(job.warnings(), Vec::<String>::new(), "{name}");
+        if name.starts_with("fedpower") || scenario.privacy.is_some() || job.dataset.features > 200 {
+            continue;
+        }
+        for baseline in ["local-only", "pooled"] {
+            let changes = [
+                format!("algorithm={{ name = \"{baseline}\" }}"),
+                "model={ k = 1 }".to_owned(),
+                "stop={}".to_owned(),
+                "attack={}".to_owned(),
+            ];
+            let scenario =
+                Scenario::parse(name, file, &changes).unwrap_or_else(|problem| panic!("{name}: {problem}"));
+            let outcome = Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap();
+            assert_eq!(outcome.warnings, Vec::<String>::new(), "{name}, {baseline}: {:?}", outcome.fits);
+        }
+    }
+}
+
+/// A table whose target depends on all its columns, each of deviation 1 and mean 0 before `change`.
+fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
+    let (values, slopes) = (numbers(12 * 40 * 4, 7), numbers(4, 8));
+    let mut table = String::from("who,warm,wet,high,loud,y\n");
+    for (row, x) in values.chunks(4).enumerate() {
+        let x: Vec<f64> = x.iter().map(|value| value * 3f64.sqrt()).collect();
+        let y: f64 = x.iter().zip(&slopes).map(|(x, w)| x * w).sum::<f64>() * (1.0 + (row / 40) as f64 / 6.0);
+        let cells: Vec<String> = x.iter().enumerate().map(|(j, x)| change(j, *x).to_string()).collect();
+        table += &format!("{},{},{y}\n", row / 40, cells.join(","));
+    }
+    std::fs::write(place.join("table.csv"), table).unwrap();
+}
+
+fn run(place: &std::path::Path, method: &str) -> (Value, String) {
+    let scenario = format!(
+        "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\n\
+         features = [\"warm\", \"wet\", \"high\", \"loud\"]\n[model]\nk = 2\n[algorithm]\n{method}\n"
+    );
+    std::fs::write(place.join("my.toml"), scenario).unwrap();
+    let ran = program(place, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
+}
+
+const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
+
+/// Wherever FedRep on raw columns learns less of a target of variance 4, that is said with the names of the columns; where it
+/// learns it, nothing is.
+#[test]
+fn columns_that_drown_are_named() {
+    let place = directory("warnings-drowned");
+    write_table(&place, |_, x| x);
+    let (plain, said) = run(&place, FEDREP);
+    let right = plain["final"]["test_mse"].as_f64().unwrap();
+    assert!(right < 1e-6 && !said.contains("warning"), "{said}");
+    let (mut missed, mut warned) = (0, 0);
+    for (factor, offset) in [
+        (1.0, 1.0),
+        (1.0, 2.0),
+        (1.0, 8.0),
+        (1.0, 20.0),
+        (1.0, 200.0),
+        (5.0, 202.6),
+        (1.0, 1e4),
+        (3.0, 0.0),
+        (100.0, 0.0),
+        (1e4, 0.0),
+        (0.3, 0.0),
+        (0.03, 0.0),
+        (0.01, 0.0),
+        (1e-3, 0.0),
+        (1e-5, 0.0),
+        (1e5, 1.0),
+    ] {
+        write_table(&place, |j, x| if j == 2 { factor * (x + offset) } else { x });
+        let (summary, said) = run(&place, FEDREP);
+        let mse = summary["final"]["test_mse"].as_f64().unwrap();
+        let is_said = said.contains("warning: my.toml: columns drown") && said.contains("\"high\"");
+        let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {said}");
+        assert!(is_said || mse <= 0.05, "a silent miss: {numbers}");
+        assert!(!is_said || mse > 1e-3, "a warning where nothing is wrong: {numbers}");
+        (missed, warned) = (missed + usize::from(mse > 0.05), warned + usize::from(is_said));
+    }
+    assert!(missed >= 8 && warned >= 8, "{missed} of 16 much worse, {warned} warned");
+}
+
+/// Baselines name the columns in whose roundings something was lost; and count what they cut.
+#[test]
+fn baselines_say_what_they_cut() {
+    let place = directory("warnings-cut");
+    for method in ["name = \"local-only\"", "name = \"pooled\""] {
+        write_table(&place, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
+        let (summary, said) = run(&place, method);
+        assert_eq!(summary["fits_cut"]["cut"], 0, "{summary}");
+        assert!(!said.contains("warning"), "{said}");
+        write_table(&place, |j, x| if j == 2 { 1e12 + x } else { x });
+        let (summary, said) = run(&place, method);
+        has(&said, &["warning: my.toml", "least-squares fits", "\"high\""]);
+        let count = if method.contains("pooled") { 1 } else { 12 };
+        let cut = &summary["fits_cut"];
+        assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
+        assert_eq!(cut["columns"], serde_json::json!(["\"high\""]));
+        // More columns than samples: said in the summary alone.
+        let few = format!("{method}\n[split]\ntest = 0.95");
+        write_table(&place, |_, x| x);
+        let (summary, said) = run(&place, &few);
+        let few = if method.contains("pooled") { 0 } else { 12 };
+        assert_eq!(summary["fits_cut"]["few_samples"], few, "{summary}");
+        assert!(!said.contains("warning"), "{said}");
+    }
+}
