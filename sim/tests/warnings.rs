@@ -24,6 +24,7 @@ fn nothing_is_said_of_built_in_scenarios() {
                 "model={ k = 1 }".to_owned(),
                 "stop={}".to_owned(),
                 "attack={}".to_owned(),
+                "aggregation={}".to_owned(),
             ];
             let scenario =
                 Scenario::parse(name, file, &changes).unwrap_or_else(|problem| panic!("{name}: {problem}"));
@@ -49,7 +50,7 @@ fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
 fn run(place: &std::path::Path, method: &str) -> (Value, String) {
     let scenario = format!(
         "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\n\
-         features = [\"warm\", \"wet\", \"high\", \"loud\"]\n[model]\nk = 2\n[algorithm]\n{method}\n"
+         features = [\"warm\", \"wet\", \"high\", \"loud\"]\nscale = \"none\"\n[model]\nk = 2\n[algorithm]\n{method}\n"
     );
     std::fs::write(place.join("my.toml"), scenario).unwrap();
     let ran = program(place, &["run", "my.toml", "--format", "json"]);
@@ -116,7 +117,7 @@ fn baselines_say_what_they_cut() {
         assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
         assert_eq!(cut["columns"], serde_json::json!(["\"high\""]));
         // More columns than samples: said in the summary alone.
-        let few = format!("{method}\n[split]\ntest = 0.95");
+        let few = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
         write_table(&place, |_, x| x);
         let (summary, said) = run(&place, &few);
         let few = if method.contains("pooled") { 0 } else { 12 };

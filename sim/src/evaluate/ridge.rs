@@ -21,11 +21,22 @@ pub fn chosen(
     labels_per_class: Option<u16>,
 ) -> (HeadSolve, Option<ChosenRidge>) {
     let labels = labels_per_class.filter(|_| dataset.classification);
-    let Some(labels) = labels.filter(|_| matches!(head, HeadSolve::LeaveOneOut { .. })) else {
-        return (head, None);
-    };
+    let (HeadSolve::LeaveOneOut { otherwise }, Some(labels)) = (head, labels) else { return (head, None) };
     let scores = scores(&dataset.clients, dataset.features, dataset.outputs, labels);
-    (scores.published(head), Some(scores.chosen()))
+    (scores.published(head), Some(scores.chosen(otherwise)))
+}
+
+/// What to say of a ridge that may not be the best one, in one line.
+#[must_use]
+pub fn warning(chosen: &ChosenRidge) -> Option<String> {
+    let ends = chosen.ridges.first().zip(chosen.ridges.last()).filter(|_| chosen.is_at_end());
+    ends.map(|(least, most)| {
+        format!(
+            "the ridge that clients have chosen for final heads on a few samples, {}, is an end of those that are compared ({least} to \
+             {most}), and a better one may be beyond: scale the features (data.scale), or set algorithm.final_ridge",
+            chosen.ridge
+        )
+    })
 }
 
 /// What these clients make of the ridges, each from its training samples.

@@ -24,7 +24,7 @@ use super::fleet::Fleet;
 use super::source::Problem;
 
 /// Keys that came after the first stored texts, and the value, as it would stand in the file, that a text without the key means.
-const LATER: &[(&str, &str)] = &[];
+const LATER: &[(&str, &str)] = &[("algorithm.fallback_ridge", "0.03")];
 
 /// Settings of a stored campaign under which a configuration cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
