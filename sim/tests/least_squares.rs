@@ -353,11 +353,6 @@ fn copies_and_further_constants_change_no_answer() {
         let condition = plain.condition(constant);
         let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.cut);
         assert!(off <= 1e-6 && !fit.cut.is_loss() || condition > 100.0, "{numbers}");
-        // What is the same column but for its sign has the same weight.
-        let at = |column: usize| fit.weights[column * plain.c];
-        let (opposite, first) = (at(2), at(3));
-        let off = (opposite + first).abs() / first.abs();
-        assert!(off <= 1e-2 || condition > 100.0, "{opposite} {first} {numbers}");
     }
 }
 

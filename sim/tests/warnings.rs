@@ -125,3 +125,33 @@ fn baselines_say_what_they_cut() {
         assert!(!said.contains("warning"), "{said}");
     }
 }
+
+/// A ridge at the end of those that are compared, where features are in units for which the grid is not made. Scaled ones are as
+/// large as it expects.
+#[test]
+fn ridges_beyond_those_that_are_compared_are_told() {
+    let place = directory("warnings-ridge");
+    let noise = numbers(9 * 24 * 3, 3);
+    for (factor, scale, is_said) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)] {
+        let mut table = String::from("who,a,b,c,kind\n");
+        for (row, noise) in noise.chunks(3).enumerate() {
+            let kind = row % 3;
+            let cells =
+                (0..3).map(|j| (factor * (f64::from(u8::from(j == kind)) + 2.0 * noise[j])).to_string());
+            table += &format!("{},{},k{kind}\n", row / 24, cells.collect::<Vec<_>>().join(","));
+        }
+        std::fs::write(place.join("table.csv"), table).unwrap();
+        for method in ["fedrep\"\nrounds = 5\nstep_size = \"auto", "local-only"] {
+            let scenario = format!(
+                "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
+                 features = \"a..c\"\nscale = \"{scale}\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\n\
+                 name = \"{method}\"\n"
+            );
+            std::fs::write(place.join("my.toml"), scenario).unwrap();
+            let ran = program(&place, &["run", "my.toml"]);
+            assert_eq!(code(&ran), 0, "{}", errors(&ran));
+            let said = errors(&ran).contains("is an end of those that are compared (0.0001 to 100)");
+            assert_eq!(said, is_said, "{factor} {scale} {method}: {}", errors(&ran));
+        }
+    }
+}

@@ -208,7 +208,7 @@ impl Columns {
     pub fn set_constant(&self, weights: &mut [f64]) {
         let Some(taken) = &self.taken else { return };
         let mut rest = taken.targets.clone();
-        for (j, (row, mean)) in weights.chunks_exact(self.c).zip(&taken.means).enumerate() {
+        for (row, mean) in weights.chunks_exact(self.c).zip(&taken.means) {
             // Constants have none.
             if *mean == 0.0 {
                 continue;

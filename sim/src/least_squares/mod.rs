@@ -4,7 +4,7 @@
 //! Units and offsets of features change nothing that matters. The rank is decided after the part of a constant column has been
 //! taken out of all others, and each has been brought to norm 1 (`columns`). Directions whose singular value is then within
 //! the roundings of the numbers are left out; the norm that is least is that of `W` in the units of the features as they are
-//! given, where none is shorter than the longest by a factor of 4096 (`rank`). Loops are plain, so the bits are the same on every machine.
+//! given (`rank`). Loops are plain, so the bits are the same on every machine.
 
 mod cholesky;
 mod columns;

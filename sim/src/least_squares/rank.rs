@@ -1,5 +1,4 @@
-//! The solution where directions may have to be left out: by singular values, and of least norm in the units of the features as
-//! far as these are comparable.
+//! The solution where directions may have to be left out: by singular values, and of least norm in the units of the features.
 
 use fedspan_aggregator::linalg::Matrix;
 
@@ -161,8 +160,9 @@ fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
 /// Columns shorter than the longest by this factor or more are lifted: 2^12.
 const COMPARABLE: f64 = 4096.0;
 
-/// Powers of two by which columns are lifted where the norm of weights counts: to less than the factor below the longest. Weights in
-/// units that are farther apart would leave the norm to roundings of the largest of them.
+/// Powers of two by which columns are lifted where the norm of weights counts, to less than that factor below the longest: with
+/// as many samples as columns, where some of them depend on others. Weights in units that are farther apart would leave the norm to
+/// roundings of the largest of them.
 fn lifts(columns: &Columns) -> Vec<f64> {
     let (mut sizes, root) = (vec![0.0; columns.d], (columns.m as f64).sqrt());
     let mean = |j: usize| columns.taken.as_ref().and_then(|taken| taken.means.get(j)).copied().unwrap_or(0.0);
@@ -182,8 +182,8 @@ fn lifts(columns: &Columns) -> Vec<f64> {
     }
     let longest = sizes.iter().fold(0.0f64, |longest, size| longest.max(*size));
     let lift = |size: f64| match longest / size {
-        quotient if quotient.is_finite() && quotient >= COMPARABLE => {
-            2f64.powf(quotient.log2().floor() - 11.0)
+        quotient if !columns.is_short() && quotient.is_finite() && quotient >= COMPARABLE => {
+            2f64.powi(quotient.log2().floor() as i32 - 11)
         }
         _ => 1.0,
     };

@@ -142,7 +142,11 @@ impl<'a> Job<'a> {
         outcome.named = Named::of(&self.dataset);
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
-        outcome.warnings.extend(outcome.ridge.as_ref().and_then(evaluate::ridge::warning));
+        // A fleet's scale makes features about 1 in size.
+        if self.scenario.scale == ScaleSource::None {
+            let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
+            outcome.warnings.extend(outcome.ridge.as_ref().and_then(of_ridge));
+        }
         Ok(outcome)
     }
 
@@ -163,6 +167,10 @@ fn resolved<'a>(
         return Ok(Cow::Borrowed(scenario));
     }
     let start = engine(scenario, dataset, seed, given).representation().clone();
+    // As devices see them.
+    let scale = fleet_scale(scenario, dataset, seed)?;
+    let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
+    let dataset = scaled.as_ref().unwrap_or(dataset);
     let AlgorithmSection { name, head, final_head, .. } = scenario.algorithm;
     let (head, exact) = match head {
         HeadSolve::LeastSquares { ridge } if name == AlgorithmName::FedRep => (head, Some(f64::from(ridge))),
