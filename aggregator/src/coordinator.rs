@@ -94,6 +94,15 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
         return Err(ResumeError::Contradiction { what: format!("round {round} would not be what it was") });
     }
     let contradiction = |what| Err(ResumeError::Contradiction { what });
+    if checkpoint.open.is_some() && engine.open_round().is_none() {
+        // What was counted in it counts no longer.
+        return match stored.last() {
+            Some(last) if !engine.drop_as(last) => {
+                contradiction(format!("round {round} cannot have become round {}", last.round))
+            }
+            _ => Ok(()),
+        };
+    }
     let mut names = stored.names.iter().copied();
     for (device, counted) in &stored.updates {
         let is_called =

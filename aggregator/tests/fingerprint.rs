@@ -7,7 +7,7 @@ use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, Source, difference};
 use proptest::prelude::*;
 
 /// Every key that a fingerprint may have: those of `fleet.toml`, and one that follows from `[privacy]`.
-const KEYS: [&str; 66] = [
+const KEYS: [&str; 67] = [
     "seed",
     "data.d",
     "data.outputs",
@@ -31,6 +31,7 @@ const KEYS: [&str; 66] = [
     "algorithm.head",
     "algorithm.ridge",
     "algorithm.final_ridge",
+    "algorithm.fallback_ridge",
     "algorithm.labels_per_class",
     "algorithm.head_steps",
     "algorithm.head_step_size",

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use crate::common::campaign::{honest, plain};
 use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::engine::{
-    Action, Checkpoint, DEFAULT_RIDGE, DeviceId, Engine, Event, GRID, Millis, Opening, Phase, RidgeScores,
-    Update,
+    Action, Checkpoint, DeviceId, Engine, Event, GRID, Millis, Opening, Phase, RidgeScores, Update,
 };
 use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, Task};
@@ -19,9 +18,12 @@ use proptest::prelude::*;
 
 const COUNT: usize = GRID.count as usize;
 
+/// The ridge that is published where no device has scored any.
+const OTHERWISE: f32 = 0.07;
+
 fn engine(deadline: Option<Millis>) -> Engine {
     let mut engine = common::campaign::Setup { fleet_size: 3, rounds: 1, deadline, ..plain() }.engine();
-    let head = HeadSolve::LeaveOneOut { otherwise: DEFAULT_RIDGE };
+    let head = HeadSolve::LeaveOneOut { otherwise: OTHERWISE };
     engine = engine.with_final_head(head);
     engine.scoring_ridges(Some(2))
 }
@@ -141,7 +143,7 @@ fn everybody_is_asked_for_counts_and_gets_the_ridge() {
 fn no_device_is_needed() {
     let mut life = Life::trained(None);
     (0..3).for_each(|device| life.declines(device));
-    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, DEFAULT_RIDGE));
+    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, OTHERWISE));
     assert_eq!(life.engine.chosen_ridge().unwrap().devices, 0);
     // One is enough.
     let mut life = Life::trained(None);
@@ -250,6 +252,53 @@ fn restarts_change_nothing() {
     }
 }
 
+/// Scores have no noise: [privacy] may come and go while a campaign runs, whatever is open then. What was chosen before stays, what
+/// is open then is dropped, and a campaign that ended without scores does not begin with them.
+#[test]
+fn campaigns_go_on_where_scores_are_hidden_from_now_on() {
+    let answer = |life: &mut Life, device| life.answers(device, 40, peak(5, 40));
+    for answered in 0..=3 {
+        let mut life = Life::trained(Some(100));
+        (0..answered).for_each(|device| assert_eq!(answer(&mut life, device), AckOutcome::Counted));
+        let checkpoint = life.engine.checkpoint();
+        let last = checkpoint.id;
+        let mut hiding = engine(Some(100)).hiding_scores();
+        assert!(hiding.resume(5, &checkpoint), "{answered}");
+        let is_over = answered == 3;
+        assert_eq!(hiding.open_round().is_some(), is_over);
+        assert!(is_over || hiding.drop_as(last));
+        let mut hiding = Life::new(hiding);
+        hiding.handle(5, Event::Resumed);
+        (0..3).for_each(|device| hiding.handle(6, Event::Joined(device)));
+        let published = if is_over { ridge(5) } else { OTHERWISE };
+        assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, published));
+        assert_eq!(hiding.engine.chosen_ridge().is_some(), is_over);
+        assert!(is_over || hiding.opening().id > last);
+        // Restarts of that, with [privacy] and without it again: the heads stay what is open.
+        let later = hiding.engine.checkpoint();
+        assert_eq!((later.done == Phase::RidgeScores, later.ends_training()), (is_over, true));
+        for again in [engine(Some(100)).hiding_scores(), engine(Some(100))] {
+            let mut again = Life::new(again);
+            assert!(again.engine.resume(9, &later));
+            assert_eq!((again.engine.phase(), again.opening().id), (Phase::FitHead, later.id));
+            assert_eq!((again.published(), again.engine.is_trained()), (published, true));
+            assert_eq!(again.engine.checkpoint().id, later.id);
+        }
+    }
+    // Before any are scored: they are not.
+    let mut life = Life::new(engine(Some(100)));
+    (0..3).for_each(|device| life.handle(0, Event::Joined(device)));
+    let mut hiding = engine(Some(100)).hiding_scores();
+    assert!(hiding.resume(1, &life.engine.checkpoint()));
+    let mut hiding = Life::new(hiding);
+    hiding.handle(1, Event::Resumed);
+    (0..3).for_each(|device| hiding.handle(1, Event::Joined(device)));
+    for (device, opening) in std::mem::take(&mut hiding.open) {
+        hiding.handle(2, Event::Update(device, honest(device, &opening)));
+    }
+    assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, OTHERWISE));
+}
+
 #[test]
 fn checkpoints_of_others_are_refused() {
     let mut life = Life::trained(Some(100));
@@ -305,8 +354,8 @@ proptest! {
         prop_assert_eq!(&one, &other);
         let mut kept = RidgeScores::new(1);
         prop_assert!(kept.restore(&one.state()));
-        prop_assert_eq!(kept.chosen(), one.chosen());
-        prop_assert!(GRID.ridges().any(|ridge| ridge == one.ridge()));
+        prop_assert_eq!(kept.chosen(OTHERWISE), one.chosen(OTHERWISE));
+        prop_assert!(GRID.ridges().any(|ridge| Some(ridge) == one.ridge()));
     }
 }
 
@@ -316,7 +365,7 @@ fn ends_of_the_grid_are_told() {
         let mut sums = RidgeScores::new(1);
         let values = (0..COUNT).map(right).collect();
         sums.absorb(100, &[Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values }]);
-        sums.chosen()
+        sums.chosen(OTHERWISE)
     };
     let (up, down) = (chosen(&|place| 2.0 * place as f32), chosen(&|place| 80.0 - place as f32));
     assert_eq!((up.ridge, up.is_at_end()), (ridge(COUNT - 1), true));

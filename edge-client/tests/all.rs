@@ -34,6 +34,7 @@ mod dense_network;
 mod discrete_gaussian;
 mod downloads;
 mod entropy;
+mod extremes;
 mod falsifier;
 mod fedrep_neighbours;
 mod fedrep_private;

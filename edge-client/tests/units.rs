@@ -1,118 +1,14 @@
 //! Units and offsets of features change nothing that matters: the head against an f64 oracle, over scales from 1e-6 to
 //! 1e6 and offsets up to 1e5 deviations beside a constant column.
 //!
-//! **The bound.** Let `A` be the features as the head's problem has them: centred where a column is constant, and each
-//! column with length one; `s` the least singular value of `A`. Feature `i` comes to the kernel with a relative error of
-//! `u`, the rounding of f32: `u |x_i|` of its largest value. Folding adds `e = (sqrt(m + k) + 1) u`
-//! ([`rounding`]) of the column as it is folded, relative to the first sample where a column is constant. As fractions of the
-//! deviations, the square of both summed over the features is `n^2`. Errors `dA` of the columns turn the projection on their
-//! span by at most `|dA| / s` (Stewart and Sun, theorem III.3.9), so predictions move by `n / s |Y|`. Rounding the
-//! weights, the samples to predict and the products once more adds `u |x_i w_i|`, which is again at most `n / s |Y|`. Where the
-//! normal equations are trusted, the condition of the columns as they came is squared; they are while no column's share is
-//! below a tenth. Together
-//!
-//! `|dY| <= 4 (n / s + e / s_0^2) |Y|`, `s_0` the least singular value of the columns as they came, of length one, where
-//! the normal equations were trusted.
+//! The bound is derived in `common/linear.rs`.
 
 use crate::common::head::*;
+use crate::common::linear::Problem;
 use crate::common::*;
 use fedspan_client::task::HeadFits;
-use fedspan_client::{Linear, Recording, Task};
-use fedspan_protocol::message::{HeadSolve, Task as Wire};
-
-/// Features with offsets and scales, in f64 and as the device has them, with targets that are linear but for noise.
-struct Problem {
-    k: usize,
-    c: usize,
-    x: M,
-    y: M,
-    /// The constant column, if there is one.
-    constant: Option<usize>,
-}
-
-impl Problem {
-    /// `offset` in deviations, at most; scales within `10^scale`.
-    fn random(random: &mut Random, k: usize, m: usize, c: usize, offset: f64, scale: f64) -> Self {
-        let constant = (offset > 0.0).then(|| random.below(k));
-        let mut x = random.gaussian(m, k) * random.gaussian(k, k) * 0.3 + random.gaussian(m, k);
-        for j in 0..k {
-            let deviation = x.column(j).norm() / (m as f64).sqrt();
-            let unit = 10f64.powf(scale * (2.0 * random.unit() - 1.0));
-            let offset = deviation * offset * (2.0 * random.unit() - 1.0);
-            let is_constant = constant == Some(j);
-            for value in &mut x.column_mut(j) {
-                *value = if is_constant { unit } else { unit * (*value + offset) };
-            }
-        }
-        let mut y = random.gaussian(m, c) * [0.0, 0.1, 1.0][random.below(3)];
-        for j in 0..k {
-            let column = x.column(j);
-            let mean = if constant.is_some() && constant != Some(j) { column.mean() } else { 0.0 };
-            let unit = column.add_scalar(-mean);
-            let unit = &unit / unit.norm() * (m as f64).sqrt();
-            y += unit * random.gaussian(1, c);
-        }
-        Self { k, c, x, y, constant }
-    }
-
-    fn m(&self) -> usize {
-        self.x.nrows()
-    }
-
-    /// What rounding the features and folding them may move predictions by, as a share of `|Y|`; and predictions in f64.
-    fn bound(&self, normal: bool) -> (f64, M) {
-        let (m, k) = (self.m(), self.k);
-        let e = rounding(m, k);
-        let (mut a, mut n) = (self.x.clone(), 0.0);
-        for j in 0..k {
-            let column = self.x.column(j);
-            let largest = column.amax();
-            let centred = self.constant.is_some() && self.constant != Some(j);
-            let mean = if centred { column.mean() } else { 0.0 };
-            let first = if centred { column[0] } else { 0.0 };
-            a.column_mut(j).add_scalar_mut(-mean);
-            let length = a.column(j).norm();
-            let folded = column.add_scalar(-first).norm();
-            let own = EPS * largest * (m as f64).sqrt() / length;
-            n += own.powi(2) + (e * folded / length).powi(2);
-            a.column_mut(j).unscale_mut(length);
-        }
-        let least = |a: &M| Svd::new(a).s.into_iter().fold(f64::INFINITY, f64::min);
-        let mut plain = self.x.clone();
-        for mut column in plain.column_iter_mut() {
-            let length = column.norm();
-            column.unscale_mut(length);
-        }
-        let lost = if normal { e / least(&plain).powi(2) } else { 0.0 };
-        let svd = Svd::new(&a);
-        (4.0 * (n.sqrt() / least(&a) + lost), &a * svd.minimum_norm(&self.y, 0.0))
-    }
-
-    /// Heads of samples that are read twice, and that are seen once, with what the device says of the fits.
-    fn heads(&self) -> [(Vec<f32>, HeadFits); 2] {
-        let (x, y, k, c) = (flat(&self.x), flat(&self.y), self.k, self.c);
-        let mut twice = Linear::new(Heap::new(k, k, c));
-        twice.set_representation(&identity(k)).unwrap();
-        twice.fit_head(EXACT, &mut Recording::regression(&x, &y, k, c)).unwrap();
-        let mut once = Linear::new(Heap::streaming(k, k, c));
-        let samples = Sliced::regression(x, y, k, c);
-        fed_rep_stream(&mut once, Wire::FitHead { head: EXACT }, &identity(k), &samples).unwrap();
-        [&twice, &once].map(|model| (model.head().to_vec(), model.head_fits()))
-    }
-
-    /// Predictions as a device makes them.
-    fn predictions(&self, w: &[f32]) -> M {
-        let mut y = M::zeros(self.m(), self.c);
-        for (i, x) in flat(&self.x).chunks(self.k).enumerate() {
-            let mut out = vec![0.0; self.c];
-            fedspan_client::kernel::project::apply_head(w, x, &mut out);
-            for (j, value) in out.into_iter().enumerate() {
-                y[(i, j)] = f64::from(value);
-            }
-        }
-        y
-    }
-}
+use fedspan_client::{Linear, Recording};
+use fedspan_protocol::message::HeadSolve;
 
 /// The law. Where an answer misses the bound, the device knows it.
 #[test]

@@ -36,6 +36,7 @@ mod reference;
 mod results;
 mod ridge;
 mod rolora;
+mod scales;
 mod speedup;
 mod split;
 mod stragglers;

@@ -2,6 +2,7 @@
 //! method, over ranges of sizes.
 
 use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::algorithm::Request;
 use fedspan_aggregator::config::AlgorithmName;
 use fedspan_client::Task;
 use fedspan_client::session::{Config, Protection};
@@ -38,6 +39,27 @@ fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: boo
     assert!(elements.iter().sum::<u32>() <= capabilities.total_elements, "{what}: {tensors:?}");
 }
 
+/// What the rounds need: how many tensors, elements of the largest, and of all; and the same with one less of each, which is too
+/// little.
+fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
+    let (mut tensors, mut largest, mut total) = (0, 0, 0);
+    for request in requests {
+        let down = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding));
+        for tensors_of_one_way in [down.collect::<Vec<_>>(), request.expects.clone()] {
+            let elements = || tensors_of_one_way.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap());
+            tensors = tensors.max(u32::try_from(tensors_of_one_way.len()).unwrap());
+            largest = largest.max(elements().max().unwrap_or(0));
+            total = total.max(elements().sum());
+        }
+    }
+    let less = |place: usize| {
+        let mut needs = [tensors, largest, total];
+        needs[place] = needs[place].saturating_sub(1);
+        (needs, [tensors, largest, total][place] == 0)
+    };
+    [([tensors, largest, total], true)].into_iter().chain((0..3).map(less)).collect()
+}
+
 /// Checks a scenario's device against its server, with the data resized to `d` and `c` where they are read. Returns the tasks
 /// that the server asked for, and those that the device claims.
 fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u16, u16) {
@@ -70,6 +92,16 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
     let said = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
     assert_eq!(requirements.admit(&Hello::new(0, said)), Ok(()), "{what}");
+    for (least, is_enough) in needs(&engine.requests()) {
+        let [tensors, largest, total] = least;
+        let said = Capabilities {
+            tensors: u8::try_from(tensors).unwrap(),
+            tensor_elements: largest,
+            total_elements: total,
+            ..said
+        };
+        assert_eq!(requirements.admit(&Hello::new(0, said)).is_ok(), is_enough, "{what}: {said:?}");
+    }
     (asked, capabilities.tasks)
 }
 

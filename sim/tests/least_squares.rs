@@ -92,7 +92,7 @@ impl Case {
         let scales: Vec<f64> = (0..p)
             .map(|j| {
                 let largest = self.x.iter().skip(j).step_by(d).fold(0.0f64, |l, v| l.max(v.abs()));
-                2f64.powi(-(largest.log2().ceil() as i32))
+                if largest == 0.0 { 1.0 } else { 2f64.powi(-(largest.log2().ceil() as i32)) }
             })
             .collect();
         let mean = |values: &[f64], width: usize, j: usize| {
@@ -295,6 +295,66 @@ fn a_ridge_is_that_of_the_features_as_they_are() {
     }
 }
 
+/// Columns that are put behind the features, made of a row and of random numbers of their own.
+fn widened(case: &Case, extra: &[&dyn Fn(&[f64]) -> f64]) -> Case {
+    let wide = |values: &[f64]| {
+        let row =
+            |row: &[f64]| extra.iter().map(|of| of(row)).chain(row.iter().copied()).collect::<Vec<f64>>();
+        values.chunks_exact(case.d).flat_map(row).collect::<Vec<f64>>()
+    };
+    Case { d: case.d + extra.len(), x: wide(&case.x), new: wide(&case.new), y: case.y.clone(), ..*case }
+}
+
+/// Several constants, copies of columns in other units and a ridge beside these: each has the part of it that its size gives it.
+#[test]
+fn a_ridge_is_shared_by_constants_and_by_copies() {
+    let mut random = stream(24, Purpose::Partition, 5);
+    for number in 0..600 {
+        let constant = number % 3 > 0;
+        let mut plain = case(&mut random, constant, false, 0.5);
+        // One sample alone is a row of constants.
+        if number % 10 == 0 {
+            (plain.x, plain.y) = (plain.x[..plain.d].to_vec(), plain.y[..plain.c].to_vec());
+        }
+        plain.ridge = 10f64.powf(between(&mut random, -4.0, 2.0));
+        let [first, second, factor] = [0; 3].map(|_| 10f64.powf(between(&mut random, -3.0, 4.0)));
+        for extra in [
+            &[&(|_: &[f64]| first) as &dyn Fn(&[f64]) -> f64, &|_| -second][..],
+            &[&|row| factor * row[0]],
+            &[&|_| first, &|row| -row[0], &|_| 0.0],
+        ] {
+            let case = widened(&plain, extra);
+            let (fit, right) = (case.fit(EXACT), case.oracle(false));
+            let off = error(&case.answers(&fit.weights), &right, case.c, false);
+            let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.cut);
+            assert!(off <= 1e-6, "{numbers}");
+            // Of copies that a ridge beneath roundings alone tells apart something may be said.
+            assert!(extra.len() != 2 || !fit.cut.is_loss(), "{numbers}");
+        }
+    }
+}
+
+/// Without a ridge copies and further constants change no answer, and nothing is said of them.
+#[test]
+fn copies_and_further_constants_change_no_answer() {
+    let mut random = stream(24, Purpose::Partition, 6);
+    for number in 0..1_000 {
+        let constant = number % 3 > 0;
+        let (plain, factor) = (case(&mut random, constant, false, 0.5), 2f64.powi(number % 41 - 20));
+        let own = between(&mut random, 1e-6, 1e6);
+        let right = plain.oracle(constant);
+        let copies: &[&dyn Fn(&[f64]) -> f64] = match constant {
+            true => &[&|row| factor * row[0], &|_| own, &|row| -row[0]],
+            false => &[&|row| factor * row[0], &|_| 0.0, &|row| -row[0]],
+        };
+        let fit = widened(&plain, copies).fit(EXACT);
+        let off = error(&widened(&plain, copies).answers(&fit.weights), &right, plain.c, constant);
+        let condition = plain.condition(constant);
+        let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.cut);
+        assert!(off <= 1e-6 && !fit.cut.is_loss() || condition > 100.0, "{numbers}");
+    }
+}
+
 /// A feature in other units has another weight, and the answers stay; so do they where it moves along beside a constant.
 #[test]
 fn other_units_and_other_origins_have_the_same_answers() {
@@ -342,6 +402,7 @@ fn few_samples_have_the_solution_of_least_norm() {
         let case = Case { d, c: 1, x, y, new: Vec::new(), ridge: 0.0 };
         let fit = case.fit(EXACT);
         assert!(fit.cut.few_samples && !fit.cut.is_loss(), "{:?}", fit.cut);
+        assert_eq!(fit.cut.directions, d - m);
         let off: f64 = case.answers(&fit.weights).iter().zip(&case.y).map(|(a, b)| (a - b).powi(2)).sum();
         assert!(off.sqrt() < 1e-9, "{off:e}");
         // What of the weights is no combination of the samples: by Gram-Schmidt.

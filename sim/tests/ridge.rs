@@ -2,7 +2,7 @@
 #![allow(clippy::indexing_slicing)]
 
 use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{DEFAULT_RIDGE, GRID, RidgeScores};
+use fedspan_aggregator::engine::{GRID, RidgeScores};
 use fedspan_aggregator::linalg::{Matrix, to_f32};
 use fedspan_client::memory::Shape;
 use fedspan_client::{Linear, Task};
@@ -58,7 +58,9 @@ fn labels_follow_the_newcomers_unless_the_file_says_otherwise() {
     assert_eq!(labels(&["algorithm.final_ridge=0.1"]), None);
     assert_eq!(labels(&["algorithm.final_ridge=\"auto\""]), Some(1));
     let head = scenario(DIGITS, &[]).algorithm.final_head;
-    assert_eq!(head, HeadSolve::LeaveOneOut { otherwise: DEFAULT_RIDGE });
+    assert_eq!(head, HeadSolve::LeaveOneOut { otherwise: 0.03 });
+    let head = scenario(DIGITS, &["algorithm.fallback_ridge=0.5"]).algorithm.final_head;
+    assert_eq!(head, HeadSolve::LeaveOneOut { otherwise: 0.5 });
 }
 
 /// Values have no classes, and what is private has no scores.
@@ -79,6 +81,8 @@ fn bad_values_are_told() {
         ("algorithm.final_ridge=\"automatic\"", "\"auto\", a number from 0 to 1e6"),
         ("algorithm.final_ridge=-1", "a number from 0 to 1e6"),
         ("algorithm.final_ridge=nan", "a number from 0 to 1e6"),
+        ("algorithm.fallback_ridge=\"auto\"", "a number from 0 to 1e6"),
+        ("algorithm.fallback_ridge=-0.5", "a number from 0 to 1e6"),
         ("algorithm.labels_per_class=0", "an integer from 1 to 65535"),
         ("algorithm.labels_per_class=\"auto\"", "an integer from 1 to 65535"),
     ] {
@@ -121,7 +125,7 @@ fn hosts_count_as_devices_do() {
                 &[Tensor { role: Role::RidgeScores, rows: 1, cols: count.into(), values }],
             );
         }
-        let (host, devices) = (on_host.chosen(), on_devices.chosen());
+        let (host, devices) = (on_host.chosen(0.0), on_devices.chosen(0.0));
         assert_eq!(host.devices, devices.devices);
         // Near ties, and ridges below f32's resolution, fall either way.
         let differ = |(a, b): (&f64, &f64)| (a - b).abs();

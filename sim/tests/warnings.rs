@@ -21,6 +21,7 @@ fn nothing_is_said_of_built_in_scenarios() {
                 "model={ k = 1 }".to_owned(),
                 "stop={}".to_owned(),
                 "attack={}".to_owned(),
+                "aggregation={}".to_owned(),
             ];
             let scenario =
                 Scenario::parse(name, file, &changes).unwrap_or_else(|problem| panic!("{name}: {problem}"));
@@ -46,7 +47,7 @@ fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
 fn run(place: &std::path::Path, method: &str) -> (Value, String) {
     let scenario = format!(
         "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\n\
-         features = [\"warm\", \"wet\", \"high\", \"loud\"]\n[model]\nk = 2\n[algorithm]\n{method}\n"
+         features = [\"warm\", \"wet\", \"high\", \"loud\"]\nscale = \"none\"\n[model]\nk = 2\n[algorithm]\n{method}\n"
     );
     std::fs::write(place.join("my.toml"), scenario).unwrap();
     let ran = program(place, &["run", "my.toml", "--format", "json"]);
@@ -113,11 +114,41 @@ fn baselines_say_what_they_cut() {
         assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
         assert_eq!(cut["columns"], serde_json::json!(["\"high\""]));
         // More columns than samples: said in the summary alone.
-        let few = format!("{method}\n[split]\ntest = 0.95");
+        let few = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
         write_table(&place, |_, x| x);
         let (summary, said) = run(&place, &few);
         let few = if method.contains("pooled") { 0 } else { 12 };
         assert_eq!(summary["fits_cut"]["few_samples"], few, "{summary}");
         assert!(!said.contains("warning"), "{said}");
+    }
+}
+
+/// A ridge at the end of those that are compared, where features are in units for which the grid is not made. Scaled ones are as
+/// large as it expects.
+#[test]
+fn ridges_beyond_those_that_are_compared_are_told() {
+    let place = directory("warnings-ridge");
+    let noise = numbers(9 * 24 * 3, 3);
+    for (factor, scale, is_said) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)] {
+        let mut table = String::from("who,a,b,c,kind\n");
+        for (row, noise) in noise.chunks(3).enumerate() {
+            let kind = row % 3;
+            let cells =
+                (0..3).map(|j| (factor * (f64::from(u8::from(j == kind)) + 2.0 * noise[j])).to_string());
+            table += &format!("{},{},k{kind}\n", row / 24, cells.collect::<Vec<_>>().join(","));
+        }
+        std::fs::write(place.join("table.csv"), table).unwrap();
+        for method in ["fedrep\"\nrounds = 5\nstep_size = \"auto", "local-only"] {
+            let scenario = format!(
+                "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
+                 features = \"a..c\"\nscale = \"{scale}\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\n\
+                 name = \"{method}\"\n"
+            );
+            std::fs::write(place.join("my.toml"), scenario).unwrap();
+            let ran = program(&place, &["run", "my.toml"]);
+            assert_eq!(code(&ran), 0, "{}", errors(&ran));
+            let said = errors(&ran).contains("is an end of those that are compared (0.0001 to 100)");
+            assert_eq!(said, is_said, "{factor} {scale} {method}: {}", errors(&ran));
+        }
     }
 }

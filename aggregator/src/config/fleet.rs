@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fedspan_protocol::limits::{FRAME_LIMIT_MAX, TENSORS_MAX};
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
@@ -16,7 +16,7 @@ use super::participation::{ParticipationSection, read_participation};
 use super::privacy::{check_hidden, read_minimum};
 use super::reader::Section;
 use super::said::Said;
-use super::scale::{check_scale, read_scale};
+use super::scale::{check_scale, check_scaled_tensors, read_scale};
 use super::sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use super::security::{self, Security};
 use super::source::{Problem, Source};
@@ -155,7 +155,9 @@ impl Fleet {
             check_hidden(&self.algorithm, &root.section("algorithm")?)?;
         }
         check_scale(&self.scale, self.rule, self.privacy.is_some(), &root.section("data")?)?;
-        self.check_tensors(root)?;
+        let data = root.section("data")?;
+        check_scaled_tensors(&self.scale, &self.engine())
+            .map_err(|message| data.problem("scale", message))?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop_change, &self.model, &root.section("stop")?)?;
         check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
@@ -266,36 +268,20 @@ impl Fleet {
             patience: Some(PATIENCE),
             stop_change: self.stop_change,
         };
-        // Scores of ridges have no noise.
-        let ridge_labels = self.algorithm.ridge_labels.filter(|_| self.privacy.is_none());
-        build_engine(
+        let engine = build_engine(
             settings,
             self.shape,
             &self.model,
-            &AlgorithmSection { ridge_labels, ..self.algorithm },
+            &self.algorithm,
             self.rule,
             self.participation,
             self.rounds.over_select,
             self.seed,
             None,
         )
-        .with_scale(&self.scale, self.shape.features)
-    }
-
-    /// The scale is one tensor more in every round.
-    fn check_tensors(&self, root: &Section<'_>) -> Result<(), Problem> {
-        if self.scale == ScaleSource::None {
-            return Ok(());
-        }
-        let most = self.engine().requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
-        if most <= TENSORS_MAX {
-            return Ok(());
-        }
-        let message = format!(
-            "a scale and {} layers of a network do not fit a round, which carries {TENSORS_MAX} tensors; allowed: \"none\"",
-            most - 1
-        );
-        Err(root.section("data")?.problem("scale", message))
+        .with_scale(&self.scale, self.shape.features);
+        // Scores of ridges have no noise.
+        if self.privacy.is_some() { engine.hiding_scores() } else { engine }
     }
 }
 

@@ -37,7 +37,7 @@ pub use power::PowerSection;
 pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
 pub use reader::Section;
 pub use said::Said;
-pub use scale::check_scale;
+pub use scale::{check_scale, check_scaled_tensors};
 pub use sections::{AlgorithmSection, Init, MeasuredSteps, ModelSection, read_algorithm, read_model};
 pub use security::Security;
 pub use source::{Problem, Source};

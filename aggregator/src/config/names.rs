@@ -126,6 +126,29 @@ impl AlgorithmName {
             || Self::of_networks_alone().any(|name| name == word)
     }
 
+    /// The models that a name as it stands in a file is for, with what to write for each; `None` for a name that is none.
+    fn needs(word: &str) -> Option<String> {
+        let plain = word.strip_suffix(TUNED);
+        let name = Self::named(plain.unwrap_or(word))?;
+        let linear = plain.is_none();
+        let models = [
+            (linear && name.is_for_linear_models(), "a linear model (model.kind = \"linear\" and model.k)"),
+            (
+                name.on_a_network().is_some(),
+                "a network (model.kind = \"mlp\" and model.hidden = [32], \"cnn\" or \"lstm\")",
+            ),
+            (Self::needs_network(word), "one beside a linear model (model.network.hidden = [32])"),
+            (name.is_for_adapters(), "an adapter (model.kind = \"lora-mlp\", model.rank and model.width)"),
+            (
+                linear && name.is_for_linear_adapters(),
+                "a linear model as an adapter (model.kind = \"lora-linear\" and model.rank)",
+            ),
+        ];
+        let models: Vec<&str> =
+            models.iter().filter(|(is_one, _)| *is_one).map(|(_, model)| *model).collect();
+        (!models.is_empty()).then(|| models.join(", or "))
+    }
+
     /// The algorithm of that name, whatever model it is for.
     fn named(word: &str) -> Option<Self> {
         ALGORITHMS.iter().find(|(known, _, _)| *known == word).map(|(_, name, _)| *name)
@@ -198,19 +221,8 @@ pub(super) fn read_name(
     let words: Vec<(&str, (AlgorithmName, bool))> =
         words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
     section.choice("name", None, &words).map_err(|problem| {
-        let Some(word) = section.word("name") else { return problem };
-        let needs = match model.network {
-            None if AlgorithmName::needs_network(word) => {
-                "a network: add model.kind = \"mlp\" and model.hidden = [32], or beside the linear model model.network.hidden = [32]"
-            }
-            _ if AlgorithmName::named(word).is_some_and(AlgorithmName::is_for_adapters) => {
-                "an adapter: add model.kind = \"lora-mlp\", model.rank and model.width, or \"lora-linear\" and model.rank"
-            }
-            _ if AlgorithmName::named(word).is_some_and(AlgorithmName::is_for_linear_models) => {
-                "a linear model: add model.kind = \"linear\" and model.k"
-            }
-            _ => return problem,
-        };
+        let word = section.word("name").unwrap_or_default();
+        let Some(needs) = AlgorithmName::needs(word) else { return problem };
         section.problem("name", format!("{word:?} needs {needs}"))
     })
 }

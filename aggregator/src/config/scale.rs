@@ -1,11 +1,13 @@
 //! `[data] scale` of a server: none, the fleet's, or numbers.
 
+use fedspan_protocol::limits::TENSORS_MAX;
 use toml_edit::Value;
 
 use super::reader::Section;
 use super::source::Problem;
 use crate::aggregate::Rule;
 use crate::algorithm::{Scale, ScaleSource};
+use crate::engine::Engine;
 
 /// Reads the key; numbers are a table of two lists of `features` numbers.
 pub(super) fn read_scale(section: &Section<'_>, features: usize) -> Result<ScaleSource, Problem> {
@@ -69,4 +71,19 @@ pub fn check_scale(
         return Err(section.problem("scale", message));
     }
     Ok(())
+}
+
+/// A scale is one tensor more in every round.
+///
+/// # Errors
+/// A sentence, where rounds of a campaign with a scale do not carry so many.
+pub fn check_scaled_tensors(source: &ScaleSource, engine: &Engine) -> Result<(), String> {
+    let most = engine.requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
+    if *source == ScaleSource::None || most <= TENSORS_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "a scale and {} layers of a network do not fit a round, which carries {TENSORS_MAX} tensors; allowed: \"none\"",
+        most - 1
+    ))
 }

@@ -244,6 +244,7 @@ pub(super) fn read_linear(
     let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
+    let fallback = section.number("fallback_ridge", Some(DEFAULT_RIDGE), 0.0..=1e6)?;
     let labels = section.integer("labels_per_class", Some(1), 1..=65_535)?;
     let default_head = if name == AlgorithmName::GdGd { "gradient" } else { "least-squares" };
     let gradient =
@@ -285,7 +286,7 @@ pub(super) fn read_linear(
         head,
         final_head: match final_ridge {
             Some(ridge) => HeadSolve::LeastSquares { ridge: narrow(ridge) },
-            None => HeadSolve::LeaveOneOut { otherwise: DEFAULT_RIDGE },
+            None => HeadSolve::LeaveOneOut { otherwise: narrow(fallback) },
         },
         ridge_labels: final_ridge.is_none().then(|| small(labels)),
         head_step_size,

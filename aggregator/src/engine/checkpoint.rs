@@ -15,7 +15,8 @@ use super::{Action, Engine, Millis, NotCounted, OpenRound, Phase, Presence, Upda
 pub struct Checkpoint {
     /// The exchange that was opened last, under its first number.
     pub id: RoundId,
-    /// What is done: the round of the start or of training that is finished.
+    /// What is done: the round of the start or of training that is finished, or the scores of ridges;
+    /// [`Phase::FitHead`] where there are to be none of these.
     pub done: Phase,
     /// Training rounds of the campaign; fewer than its settings say where it ended earlier.
     pub rounds: u32,
@@ -51,7 +52,7 @@ impl Checkpoint {
     pub fn ends_training(&self) -> bool {
         match self.done {
             Phase::Train(done) => done >= self.rounds,
-            Phase::RidgeScores => true,
+            Phase::RidgeScores | Phase::FitHead => true,
             _ => false,
         }
     }
@@ -75,7 +76,9 @@ impl Engine {
         let done = match self.phase {
             Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
             Phase::Train(number) if open.is_some() => Phase::Train(number - 1),
-            Phase::FitHead | Phase::Finished if self.ridge.is_some() => Phase::RidgeScores,
+            Phase::FitHead | Phase::Finished if self.scores_ridges() => Phase::RidgeScores,
+            // What is open then is told from scores.
+            Phase::FitHead | Phase::Finished if self.ridge.is_some() => Phase::FitHead,
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
             Phase::RidgeScores if open.is_some() => Phase::Train(self.settings.rounds),
             other => other,
@@ -91,7 +94,9 @@ impl Engine {
     pub fn is_trained(&self) -> bool {
         match self.phase {
             Phase::FitHead | Phase::Finished => true,
-            Phase::Train(done) => self.ridge.is_none() && self.open.is_none() && done >= self.settings.rounds,
+            Phase::Train(done) => {
+                !self.scores_ridges() && self.open.is_none() && done >= self.settings.rounds
+            }
             Phase::RidgeScores => self.open.is_none(),
             Phase::Waiting | Phase::Start(_) | Phase::Failed => false,
         }
@@ -115,6 +120,8 @@ impl Engine {
         let Some((own, mut policy)) = state.split_at_checked(target.state().len()) else { return false };
         if *done == Phase::RidgeScores {
             let Some(ridge) = &mut self.ridge else { return false };
+            // Whatever may leave a device by now, it has.
+            ridge.asked = true;
             let before = policy.len().checked_sub(ridge.state().len());
             let Some((rest, scores)) = before.and_then(|before| policy.split_at_checked(before)) else {
                 return false;
@@ -135,7 +142,9 @@ impl Engine {
         self.settings.rounds = *rounds;
         self.phase = *done;
         self.last_id = *id;
-        let Some(open) = open else {
+        // Scores of ridges were open, and none may leave a device any longer.
+        let dropped = *done == Phase::Train(*rounds) && self.ridge.is_some() && !self.scores_ridges();
+        let Some(open) = open.as_ref().filter(|_| !dropped) else {
             // Everybody had left. Some may never come back: after a while it goes on with those who have.
             let patience = self.settings.patience.filter(|_| id.round > 0);
             self.retry_at = patience.map(|patience| now.saturating_add(patience.max(self.settings.absence)));
@@ -147,6 +156,16 @@ impl Engine {
         // Nobody is there to be told.
         self.open_among(open.at, open.fleet.clone(), &mut Vec::new());
         self.open.as_ref().is_some_and(|round| round.opening.id == *id)
+    }
+
+    /// The number that an exchange had last which [`Self::resume`] has dropped, because its answers may not leave devices any
+    /// longer. False if it cannot have had it.
+    pub fn drop_as(&mut self, id: RoundId) -> bool {
+        let follows = self.open.is_none() && id >= self.last_id && id.stage == self.last_id.stage;
+        if follows {
+            self.last_id = id;
+        }
+        follows
     }
 
     /// How the open round waits, if it is one that will be closed.

@@ -168,6 +168,17 @@ impl Engine {
         Self { ridge: labels_per_class.map(RidgeScores::new), ..self }
     }
 
+    /// The same without that round, where scores may not leave a device. A campaign that is resumed behind it keeps its ridge.
+    #[must_use]
+    pub fn hiding_scores(self) -> Self {
+        Self { ridge: self.ridge.map(RidgeScores::unasked), ..self }
+    }
+
+    /// Whether devices score ridges for final heads, or have done so.
+    fn scores_ridges(&self) -> bool {
+        self.ridge.as_ref().is_some_and(|ridge| ridge.asked)
+    }
+
     /// How devices fit their final heads, as far as that is known by now.
     #[must_use]
     pub fn final_head(&self) -> HeadSolve {
@@ -183,7 +194,8 @@ impl Engine {
             Phase::FitHead | Phase::Finished => true,
             _ => false,
         };
-        self.ridge.as_ref().filter(|_| over).map(RidgeScores::chosen)
+        let HeadSolve::LeaveOneOut { otherwise } = self.settings.final_head else { return None };
+        self.ridge.as_ref().filter(|ridge| over && ridge.asked).map(|ridge| ridge.chosen(otherwise))
     }
 
     /// Where the campaign is.

@@ -122,7 +122,7 @@ impl Engine {
             Phase::Start(done) if done < start_needs => Phase::Start(done + 1),
             Phase::Train(done) if done < self.settings.rounds => Phase::Train(done + 1),
             Phase::Waiting | Phase::Start(_) if self.settings.rounds > 0 => Phase::Train(1),
-            Phase::Waiting | Phase::Start(_) | Phase::Train(_) if self.ridge.is_some() => Phase::RidgeScores,
+            Phase::Waiting | Phase::Start(_) | Phase::Train(_) if self.scores_ridges() => Phase::RidgeScores,
             _ => Phase::FitHead,
         };
         if !matches!(next, Phase::Start(_)) {

@@ -13,12 +13,13 @@ use serde::Serialize;
 
 use crate::algorithm::{Request, Tensor};
 
-/// The ridge that is published where no device has scored any. Where `sim/RESULTS.md` measures newcomers with one label a class, their
+/// Default of the ridge that is published where no device has scored any. Where `sim/RESULTS.md` measures newcomers with one label a class, their
 /// accuracy with it is within 0.014 of that with the best ridge of the grid.
-pub const DEFAULT_RIDGE: f32 = 0.03;
+pub const DEFAULT_RIDGE: f64 = 0.03;
 
 /// Ridges from 1e-4 to 100, two a decade: near the best, accuracy changes by about a hundredth from one to the next. Features are
-/// about 1 in size (`[data] scale`), so that smaller ridges act like none and larger ones leave nothing of a head.
+/// about 1 in size (`[data] scale`), so that smaller ridges act like none and larger ones leave nothing of a head. Stores keep sums
+/// of scores without the ridges: another grid needs another number of these, or another format of stores.
 pub const GRID: Grid = Grid { first: 1e-4, factor: 3.162_277_7, count: 13 };
 
 /// Units of a whole share: a device that got everything right adds as many.
@@ -47,6 +48,8 @@ impl Grid {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RidgeScores {
     labels_per_class: u16,
+    /// Devices are asked, or were.
+    pub(super) asked: bool,
     /// Devices that count.
     devices: u64,
     /// For each ridge the sum of their shares of right predictions, in units of 1 / 65536.
@@ -85,7 +88,14 @@ impl RidgeScores {
     /// Nobody has said anything. Heads are fitted on so many samples of each class.
     #[must_use]
     pub fn new(labels_per_class: u16) -> Self {
-        Self { labels_per_class: labels_per_class.max(1), devices: 0, sums: vec![0; GRID.count.into()] }
+        let labels_per_class = labels_per_class.max(1);
+        Self { labels_per_class, asked: true, devices: 0, sums: vec![0; GRID.count.into()] }
+    }
+
+    /// The same of a fleet that is not asked, because scores have no noise. What was said before it was so stays.
+    #[must_use]
+    pub fn unasked(self) -> Self {
+        Self { asked: false, ..self }
     }
 
     /// What devices are asked, on the tensors of the final heads.
@@ -123,9 +133,9 @@ impl RidgeScores {
     /// The ridge with the largest sum, smoothed over its neighbours in the grid: `s[i - 1] + 2 s[i] + s[i + 1]`, the ends continued.
     /// Neighbours hardly differ in truth, and the noise of a few devices does not pass for a peak. Of equals the larger.
     #[must_use]
-    pub fn ridge(&self) -> f32 {
+    pub fn ridge(&self) -> Option<f32> {
         if self.devices == 0 {
-            return DEFAULT_RIDGE;
+            return None;
         }
         let at = |place: usize| self.sums.get(place).copied();
         let smoothed = self.sums.iter().enumerate().map(|(place, own)| {
@@ -133,25 +143,27 @@ impl RidgeScores {
             before + 2 * own + at(place + 1).unwrap_or(*own)
         });
         let best = smoothed.zip(GRID.ridges()).max_by_key(|(sum, _)| *sum);
-        best.map_or(DEFAULT_RIDGE, |(_, ridge)| ridge)
+        best.map(|(_, ridge)| ridge)
     }
 
     /// How final heads are fitted with it.
     #[must_use]
     pub fn published(&self, head: HeadSolve) -> HeadSolve {
         match head {
-            HeadSolve::LeaveOneOut { .. } => HeadSolve::LeaveOneOut { otherwise: self.ridge() },
+            HeadSolve::LeaveOneOut { otherwise } => {
+                HeadSolve::LeaveOneOut { otherwise: self.ridge().unwrap_or(otherwise) }
+            }
             other => other,
         }
     }
 
-    /// For people and other programs.
+    /// For people and other programs; `otherwise` is what is published where no device has scored any.
     #[must_use]
-    pub fn chosen(&self) -> ChosenRidge {
+    pub fn chosen(&self, otherwise: f32) -> ChosenRidge {
         #[allow(clippy::cast_precision_loss, reason = "sums over fewer than 2^37 devices")]
         let mean = |sum: &u64| *sum as f64 / (WHOLE * self.devices.max(1)) as f64;
         ChosenRidge {
-            ridge: self.ridge(),
+            ridge: self.ridge().unwrap_or(otherwise),
             labels_per_class: self.labels_per_class,
             devices: self.devices,
             ridges: GRID.ridges().collect(),

@@ -57,7 +57,7 @@ impl Host {
         let checkpoint = coordinator.engine().checkpoint();
         let done = match checkpoint.done {
             Phase::Train(number) => number,
-            Phase::RidgeScores => checkpoint.rounds,
+            Phase::RidgeScores | Phase::FitHead => checkpoint.rounds,
             _ => 0,
         };
         if checkpoint.done != Phase::Waiting {

@@ -10,6 +10,13 @@
 //! columns are. A power of two as a factor of a column changes no decision there and no bit but the exponents of
 //! that column's weights.
 //!
+//! **Bound.** At full rank predictions `Z W` are off by at most `4 n |Y| / s`. `s` is the least singular value of the columns with
+//! length one, less what a constant column explains of them. `n^2` sums, over columns, the squares of `(u |z_i| + e d_i) / l_i`: the
+//! column's size and rounding `u = 2^-24` (what features have lost before they come here), its distance `d_i` to its first value
+//! where a column is constant (else its size) times `e = (sqrt(m + k) + 1) u` (what folding m samples adds), over its
+//! length `l_i` without the constant's part. An offset of R deviations so costs `R u / s`. `tests/common/linear.rs` derives it, and
+//! `tests/units.rs` and `tests/extremes.rs` hold fits against it; where a prediction could miss it by more, the rank is below k.
+//!
 //! **Minimum norm.** Below full rank the head is the one of least `sum of (s_i w_i)^2` among those that fit best. `s_i`
 //! is 1 for columns that are of comparable size: there it is the plain norm, equal columns share their weight, and no
 //! rotation of the columns changes a prediction. A column that is shorter than the longest by a factor of 32 or more is lifted

@@ -11,6 +11,7 @@ pub mod exact;
 pub mod fixed;
 pub mod head;
 mod heap;
+pub mod linear;
 #[cfg(feature = "network")]
 pub mod network;
 pub mod power;

@@ -9,7 +9,7 @@ use super::eigenspace::pooled_truth;
 use super::{Client, Dataset, Set};
 
 impl Dataset {
-    /// The same samples scaled, in the device's arithmetic. The truth is that of the scaled samples: `diag(1 / factor) B*` for a
+    /// The same samples scaled, in the device's arithmetic, and in f64 where they have not been rounded. The truth is that of the scaled samples: `diag(1 / factor) B*` for a
     /// model of the targets; where it is an eigenspace of all rows (`pooled`: of so many dimensions), theirs, or none.
     #[must_use]
     pub fn scaled(&self, scale: &Scale, pooled: Option<usize>) -> Self {
@@ -39,6 +39,12 @@ pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
     let one = |set: &Arc<Set>| {
         let mut set = Set::clone(set);
         scale.apply(&mut set.x);
+        if let Some(wide) = &mut set.wide {
+            let rows = scale.shift().iter().zip(scale.factor()).cycle();
+            for (value, (shift, factor)) in wide.iter_mut().zip(rows) {
+                *value = (*value - f64::from(*shift)) * f64::from(*factor);
+            }
+        }
         Arc::new(set)
     };
     Client { train: one(&client.train), test: one(&client.test), ..client.clone() }

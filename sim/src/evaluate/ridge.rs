@@ -21,11 +21,36 @@ pub fn chosen(
     labels_per_class: Option<u16>,
 ) -> (HeadSolve, Option<ChosenRidge>) {
     let labels = labels_per_class.filter(|_| dataset.classification);
-    let Some(labels) = labels.filter(|_| matches!(head, HeadSolve::LeaveOneOut { .. })) else {
-        return (head, None);
-    };
+    let (HeadSolve::LeaveOneOut { otherwise }, Some(labels)) = (head, labels) else { return (head, None) };
     let scores = scores(&dataset.clients, dataset.features, dataset.outputs, labels);
-    (scores.published(head), Some(scores.chosen()))
+    (scores.published(head), Some(scores.chosen(otherwise)))
+}
+
+/// What to say of a ridge that may not be the best one, in one line: where all that are compared are small beside the features'
+/// mean square, or all are large.
+#[must_use]
+pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
+    let (least, most) = chosen.ridges.first().zip(chosen.ridges.last())?;
+    let size = mean_square(dataset);
+    let is_small = chosen.ridge == *most && f64::from(*most) < size;
+    let is_large = chosen.ridge == *least && f64::from(*least) > size;
+    (is_small || is_large).then(|| {
+        format!(
+            "the ridge that clients have chosen for final heads on a few samples, {}, is an end of those that are compared ({least} to \
+             {most}), beside features of a mean square of {size:.3e}, and a better one may be beyond: scale the features \
+             (data.scale), or set algorithm.final_ridge",
+            chosen.ridge
+        )
+    })
+}
+
+/// Of all features of all training samples.
+fn mean_square(dataset: &Dataset) -> f64 {
+    let values = || dataset.clients.iter().flat_map(|client| client.train.x.iter());
+    let count = values().count().max(1);
+    #[allow(clippy::cast_precision_loss, reason = "a count of values in memory")]
+    let mean = values().map(|value| f64::from(*value).powi(2)).sum::<f64>() / count as f64;
+    mean
 }
 
 /// What these clients make of the ridges, each from its training samples.

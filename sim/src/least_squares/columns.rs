@@ -22,9 +22,7 @@ pub struct Columns {
     pub c: usize,
     /// The columns that vary, by number.
     pub kept: Vec<usize>,
-    /// Those that vary by less than their roundings, and those that are constant beside the one that is taken out.
-    pub constant: Vec<usize>,
-    /// Of these, those that are not exactly constant.
+    /// Those that vary by less than their roundings: they are taken for constant.
     pub faint: Vec<usize>,
     /// The kept columns, row-major, m x p, then the rows of the ridge: p of one entry each are left out, and one is here.
     pub z: Vec<f64>,
@@ -42,12 +40,14 @@ pub struct Columns {
     pub taken: Option<Constant>,
 }
 
-/// A column of one value.
+/// All columns of one value each, turned into a single one: the norm of their weights stays what it is, and so does a ridge.
 #[derive(Debug)]
 pub struct Constant {
-    /// Its number.
+    /// Number of the column in whose place the single one is: the last.
     pub column: usize,
-    /// Its value.
+    /// Numbers of all of them, with the part of each in the single one; squares sum up to 1.
+    pub parts: Vec<(usize, f64)>,
+    /// Its value: the norm of their values.
     pub value: f64,
     /// `(value^2 + ridge) / value`.
     pub weighed: f64,
@@ -68,13 +68,17 @@ impl Columns {
         };
         let values: Vec<Option<f64>> = (0..d).map(value).collect();
         let valued = |j: usize| values.get(j).copied().flatten().filter(|value| *value != 0.0);
-        let taken = (0..d).rev().find_map(|j| Some((j, valued(j)?)));
-        let taken = taken.map(|(column, value)| Constant {
-            column,
-            value,
-            weighed: (value * value + ridge) / value,
-            means: (0..d).map(|j| mean(x, d, j, m)).collect(),
-            targets: (0..c).map(|output| mean(y, c, output, m)).collect(),
+        let constants: Vec<(usize, f64)> = (0..d).filter_map(|j| Some((j, valued(j)?))).collect();
+        let taken = constants.last().map(|&(column, _)| {
+            let value = constants.iter().fold(0.0f64, |norm, (_, value)| norm.hypot(*value));
+            Constant {
+                column,
+                parts: constants.iter().map(|(j, own)| (*j, own / value)).collect(),
+                value,
+                weighed: value + ridge / value,
+                means: (0..d).map(|j| if valued(j).is_some() { 0.0 } else { mean(x, d, j, m) }).collect(),
+                targets: (0..c).map(|output| mean(y, c, output, m)).collect(),
+            }
         });
         let samples = m as f64;
         let root = (samples * ridge).sqrt();
@@ -88,7 +92,6 @@ impl Columns {
             d,
             c,
             kept: Vec::new(),
-            constant: Vec::new(),
             faint: Vec::new(),
             z: Vec::new(),
             y: Vec::new(),
@@ -100,11 +103,7 @@ impl Columns {
         };
         let mut shares = Vec::new();
         for (j, value) in values.iter().enumerate() {
-            let is_taken = taken.as_ref().is_some_and(|taken| taken.column == j);
-            if let Some(value) = value {
-                if !is_taken && *value != 0.0 {
-                    all.constant.push(j);
-                }
+            if value.is_some() {
                 continue;
             }
             let (part, below) =
@@ -120,7 +119,6 @@ impl Columns {
             let most = (1.0 / (FEW_BITS * roundoff)).min(END_OF_F64);
             // Written so that a NaN is constant, too.
             if amplification.is_nan() || amplification > most {
-                all.constant.push(j);
                 all.faint.push(j);
                 continue;
             }
@@ -165,9 +163,21 @@ impl Columns {
         self.kept.len()
     }
 
-    /// Whether all columns but the constant that is taken out are solved for, or zero.
+    /// Whether there are fewer samples than columns, without a ridge.
+    pub fn is_short(&self) -> bool {
+        self.m < self.d && self.ridge.iter().all(|entry| *entry == 0.0)
+    }
+
+    /// Constants beside the first that are no directions of their own for want of samples. Where there are enough they are
+    /// constants by nature.
+    pub fn further_constants(&self) -> usize {
+        let constants = self.taken.as_ref().map_or(0, |taken| taken.parts.len());
+        if self.is_short() { constants.saturating_sub(1) } else { 0 }
+    }
+
+    /// Whether all columns that are not constant are solved for.
     pub fn leaves_nothing_out(&self) -> bool {
-        self.constant.is_empty()
+        self.faint.is_empty()
     }
 
     /// Singular values of what is solved for up to this one are roundings of the arithmetic: the columns are dependent.
@@ -194,20 +204,31 @@ impl Columns {
         weights
     }
 
-    /// Sets the weight of the constant for those of the others.
-    fn set_constant(&self, weights: &mut [f64]) {
+    /// Sets the weights of constants for those of the others.
+    pub fn set_constant(&self, weights: &mut [f64]) {
         let Some(taken) = &self.taken else { return };
         let mut rest = taken.targets.clone();
-        for (j, (row, mean)) in weights.chunks_exact(self.c).zip(&taken.means).enumerate() {
-            if j == taken.column {
+        for (row, mean) in weights.chunks_exact(self.c).zip(&taken.means) {
+            // Constants have none.
+            if *mean == 0.0 {
                 continue;
             }
             for (rest, weight) in rest.iter_mut().zip(row) {
                 *rest -= mean * weight;
             }
         }
-        for (weight, rest) in weights.iter_mut().skip(taken.column * self.c).zip(&rest) {
-            *weight = rest / taken.weighed;
+        rest.iter_mut().for_each(|rest| *rest /= taken.weighed);
+        taken.share_out(weights, &rest);
+    }
+}
+
+impl Constant {
+    /// Sets the weights of all constant columns from that of the single one.
+    pub fn share_out(&self, weights: &mut [f64], single: &[f64]) {
+        for (column, part) in &self.parts {
+            for (weight, single) in weights.iter_mut().skip(column * single.len()).zip(single) {
+                *weight = part * single;
+            }
         }
     }
 }

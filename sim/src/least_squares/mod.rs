@@ -77,8 +77,15 @@ pub fn solve(problem: &Problem<'_>) -> Fit {
     let columns = Columns::of(problem, m);
     let plain = columns.leaves_nothing_out().then(|| cholesky::solve(&columns)).flatten();
     match plain {
-        Some(solution) => Fit { weights: columns.weights(&solution), cut: Cut::default() },
-        None => rank::solve(&columns, problem),
+        Some(solution) => {
+            let cut = Cut {
+                directions: columns.further_constants(),
+                few_samples: columns.is_short(),
+                ..Cut::default()
+            };
+            Fit { weights: columns.weights(&solution), cut }
+        }
+        None => rank::solve(&columns),
     }
 }
 

@@ -4,19 +4,19 @@ use fedspan_aggregator::linalg::Matrix;
 
 use super::cholesky::dot;
 use super::columns::Columns;
-use super::{Cut, Fit, Problem};
+use super::{Cut, Fit};
 
 /// Part of a column in a direction of norm 1 from which the column is named.
 const NAMED: f64 = 0.1;
 
 /// Solves by singular values.
-pub fn solve(columns: &Columns, problem: &Problem<'_>) -> Fit {
-    let (p, d) = (columns.p(), columns.d);
+pub fn solve(columns: &Columns) -> Fit {
+    let p = columns.p();
     let (kept, mut cut) = directions(columns);
-    cut.directions += columns.faint.len();
+    cut.directions += columns.faint.len() + columns.further_constants();
     cut.columns.extend(&columns.faint);
-    cut.few_samples = columns.m < d && problem.ridge == 0.0;
-    let weights = if kept.len() == p && columns.constant.is_empty() {
+    cut.few_samples = columns.is_short();
+    let weights = if kept.len() == p && columns.leaves_nothing_out() {
         columns.weights(&whole(columns, &kept))
     } else {
         least_norm(columns, &kept).unwrap_or_else(|| columns.weights(&whole(columns, &kept)))
@@ -157,6 +157,67 @@ fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     solution
 }
 
+/// Columns shorter than the longest by this factor or more are lifted: 2^12.
+const COMPARABLE: f64 = 4096.0;
+
+/// Powers of two by which columns are lifted where the norm of weights counts, to less than that factor below the longest: with
+/// as many samples as columns, where some of them depend on others. Weights in units that are farther apart would leave the norm to
+/// roundings of the largest of them.
+fn lifts(columns: &Columns) -> Vec<f64> {
+    let (mut sizes, root) = (vec![0.0; columns.d], (columns.m as f64).sqrt());
+    let mean = |j: usize| columns.taken.as_ref().and_then(|taken| taken.means.get(j)).copied().unwrap_or(0.0);
+    let mut set = |j: usize, size: f64| {
+        if let Some(place) = sizes.get_mut(j) {
+            *place = size;
+        }
+    };
+    for (&j, unit) in columns.kept.iter().zip(&columns.unit) {
+        set(j, (mean(j) * root).hypot(1.0 / unit));
+    }
+    for &j in &columns.faint {
+        set(j, mean(j).abs() * root);
+    }
+    if let Some(taken) = &columns.taken {
+        set(taken.column, taken.value * root);
+    }
+    let longest = sizes.iter().fold(0.0f64, |longest, size| longest.max(*size));
+    let lift = |size: f64| match longest / size {
+        quotient if !columns.is_short() && quotient.is_finite() && quotient >= COMPARABLE => {
+            2f64.powi(quotient.log2().floor() as i32 - 11)
+        }
+        _ => 1.0,
+    };
+    sizes.into_iter().map(lift).collect()
+}
+
+/// Makes weights answer along the kept directions exactly: what units far apart have left of roundings of one weight in another's
+/// answers is taken out where each column has norm 1.
+fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
+    let (c, p) = (columns.c, columns.p());
+    let mut own = vec![0.0; p * c];
+    for ((&j, unit), row) in columns.kept.iter().zip(&columns.unit).zip(own.chunks_exact_mut(c.max(1))) {
+        for (value, weight) in row.iter_mut().zip(weights.iter().skip(j * c)) {
+            *value = weight / unit;
+        }
+    }
+    let mut change = vec![0.0; p * c];
+    for Direction { vector, answers } in kept {
+        for (output, answer) in answers.iter().enumerate() {
+            let found: f64 =
+                vector.iter().zip(own.iter().skip(output).step_by(c)).map(|(part, value)| part * value).sum();
+            for (value, part) in change.iter_mut().skip(output).step_by(c).zip(vector) {
+                *value += part * (answer - found);
+            }
+        }
+    }
+    for ((&j, unit), row) in columns.kept.iter().zip(&columns.unit).zip(change.chunks_exact(c.max(1))) {
+        for (weight, change) in weights.iter_mut().skip(j * c).zip(row) {
+            *weight += unit * change;
+        }
+    }
+    columns.set_constant(weights);
+}
+
 /// The weights of least norm that answer along the kept directions as they do, and in the mean: an equation each. `None` where
 /// these are none.
 fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
@@ -174,7 +235,9 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
         *equation.get_mut(taken.column)? = taken.weighed;
         equations.push((equation, taken.targets.clone()));
     }
+    let lifts = lifts(columns);
     for (equation, answers) in &mut equations {
+        equation.iter_mut().zip(&lifts).for_each(|(value, lift)| *value *= lift);
         let largest = equation.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
         let norm = largest * equation.iter().map(|value| (value / largest).powi(2)).sum::<f64>().sqrt();
         equation.iter_mut().chain(answers).for_each(|value| *value /= norm);
@@ -219,8 +282,9 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
         let basis: Vec<f64> = q.row(row).iter().copied().collect();
         for output in 0..c {
             let column: Vec<f64> = answers.column(output).iter().copied().collect();
-            *weights.get_mut(j * c + output)? = dot(&basis, &column);
+            *weights.get_mut(j * c + output)? = lifts.get(j)? * dot(&basis, &column);
         }
     }
+    polish(columns, kept, &mut weights);
     Some(weights)
 }

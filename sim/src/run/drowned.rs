@@ -6,6 +6,8 @@
 //! the representation to itself. An offset is no such thing: it is in every dimension in which its column is, and only the
 //! constant can take it out, by steps that the offset makes small.
 
+use fedspan_aggregator::algorithm::ScaleSource;
+
 use super::fits::{list, name};
 use crate::data::{Client, Dataset};
 use crate::scenario::Scenario;
@@ -42,6 +44,9 @@ pub fn drowned(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
     }
     let columns: Vec<Column> =
         (0..dataset.features).filter_map(|j| column(&dataset.clients, dataset.features, j)).collect();
+    if scenario.scale != ScaleSource::None {
+        return faint(&columns, dataset);
+    }
     let mut sizes: Vec<f64> = columns.iter().map(|column| column.size).collect();
     sizes.sort_by(|a, b| b.total_cmp(a));
     let others = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
@@ -82,6 +87,24 @@ pub fn drowned(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
             "columns drown in a representation of raw features, and are learnt slowly or not at all; {}; set data.scale = \
              \"standard\", or scale the file's columns",
             said.join("; ")
+        )
+    })
+}
+
+/// What to say of columns that are rounded to f32 before the fleet's scale is applied, on devices.
+fn faint(columns: &[Column], dataset: &Dataset) -> Option<String> {
+    let offset = |column: &Column| column.mean.abs() / column.deviation;
+    let faint: Vec<&Column> = columns
+        .iter()
+        .filter(|column| column.deviation > 0.0 && !column.is_rare && offset(column) > END_OF_F32)
+        .collect();
+    let most = faint.iter().fold(0.0f64, |most, column| most.max(offset(column)));
+    let names: Vec<String> = faint.iter().map(|column| name(column.number, dataset)).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "columns have few digits in f32, in which devices scale them; up to {most:.3e} deviations from zero (at most \
+             {END_OF_F32}): {}; subtract a constant on the device, or set data.scale = \"standard\" in a simulation",
+            list(&names)
         )
     })
 }

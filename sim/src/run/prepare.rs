@@ -6,7 +6,9 @@ use std::time::Instant;
 use fedspan_aggregator::admission::least_frame_limit;
 use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
 use fedspan_aggregator::algorithm::scale::{FeatureSums, Scale, ScaleSource};
-use fedspan_aggregator::config::{AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine};
+use fedspan_aggregator::config::{
+    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine, check_scaled_tensors,
+};
 use fedspan_aggregator::engine::{Counters, Engine, Settings};
 use fedspan_aggregator::linalg::{Matrix, orthonormal};
 use fedspan_aggregator::random::{Purpose, stream};
@@ -89,6 +91,11 @@ impl<'a> Job<'a> {
             }
             given = given_start(scenario, &dataset, seed)?;
         }
+        if scenario.is_federated() {
+            let engine = engine(scenario, &dataset, seed, given.clone());
+            check_scaled_tensors(&scenario.scale, &engine)
+                .map_err(|message| RunError::Mismatch(format!("data.scale: {message}")))?;
+        }
         let times = Times::of(scenario, &dataset, seed)?;
         let scenario = resolved(scenario, &dataset, seed, given.clone())?;
         Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All, times })
@@ -135,6 +142,11 @@ impl<'a> Job<'a> {
         outcome.named = Named::of(&self.dataset);
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
+        // A fleet's scale makes features about 1 in size.
+        if self.scenario.scale == ScaleSource::None {
+            let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
+            outcome.warnings.extend(outcome.ridge.as_ref().and_then(of_ridge));
+        }
         Ok(outcome)
     }
 
@@ -155,6 +167,10 @@ fn resolved<'a>(
         return Ok(Cow::Borrowed(scenario));
     }
     let start = engine(scenario, dataset, seed, given).representation().clone();
+    // As devices see them.
+    let scale = fleet_scale(scenario, dataset, seed)?;
+    let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
+    let dataset = scaled.as_ref().unwrap_or(dataset);
     let AlgorithmSection { name, head, final_head, .. } = scenario.algorithm;
     let (head, exact) = match head {
         HeadSolve::LeastSquares { ridge } if name == AlgorithmName::FedRep => (head, Some(f64::from(ridge))),

@@ -23,8 +23,23 @@ use text::{Change, Settings};
 use super::fleet::Fleet;
 use super::source::Problem;
 
-/// Keys that came after the first stored texts, and the value, as it would stand in the file, that a text without the key means.
-const LATER: &[(&str, &str)] = &[];
+/// Keys that came after the first stored texts.
+const LATER: &[Later] = &[Later {
+    key: "algorithm.fallback_ridge",
+    value: "0.03",
+    beside: Some(("algorithm.final_ridge", "\"auto\"")),
+}];
+
+/// A key that came later.
+#[derive(Clone, Copy, Debug)]
+struct Later {
+    /// The key.
+    key: &'static str,
+    /// The value, as it would stand in the file, that a text without the key means.
+    value: &'static str,
+    /// Another key, and the value that it must have for there to be this one.
+    beside: Option<(&'static str, &'static str)>,
+}
 
 /// Settings of a stored campaign under which a configuration cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

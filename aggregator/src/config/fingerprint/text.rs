@@ -4,8 +4,8 @@ use std::fmt;
 
 use toml_edit::{Document, Item, TableLike};
 
-use super::before;
 use super::setting::Setting;
+use super::{Later, before};
 
 /// Settings by their keys, in the order in which they are written.
 #[derive(Clone, Debug, Default)]
@@ -87,9 +87,10 @@ impl Settings {
     }
 
     /// With the keys that came later, each with the value that it has where it is not written, if `other` has the key.
-    pub(super) fn with_later(mut self, later: &[(&str, &str)], other: &Self) -> Self {
-        for (key, value) in later {
-            if self.get(key).is_none() && other.get(key).is_some() {
+    pub(super) fn with_later(mut self, later: &[Later], other: &Self) -> Self {
+        for Later { key, value, beside } in later {
+            let belongs = beside.is_none_or(|(key, value)| self.get(key) == Some(&Setting::parse(value)));
+            if belongs && self.get(key).is_none() && other.get(key).is_some() {
                 self.set(key, Setting::parse(value));
             }
         }
@@ -119,12 +120,13 @@ impl fmt::Display for Settings {
 
 #[cfg(test)]
 mod tests {
-    use super::Settings;
+    use super::{Later, Settings};
 
     /// A key that came later means in an older text what it meant before there was one, and only where there is such a key at all.
     #[test]
     fn later_keys_have_the_values_that_they_had_before() {
         let later = [("algorithm.scale", "\"none\""), ("algorithm.clip", "2.5")];
+        let later = later.map(|(key, value)| Later { key, value, beside: None });
         let stored = Settings::parse("seed = 1\nalgorithm.clip = 3\n");
         let given = Settings::parse("seed = 1\nalgorithm.clip = 3.0\nalgorithm.scale = \"none\"\n");
         assert_eq!(stored.difference(&given), "+ algorithm.scale = \"none\"\n");
@@ -133,5 +135,9 @@ mod tests {
         let named = "- algorithm.scale = \"none\"\n+ algorithm.scale = \"fleet\"\n";
         assert_eq!(stored.clone().with_later(&later, &other).difference(&other), named);
         assert_eq!(stored.clone().with_later(&later, &stored).difference(&stored), "");
+        for (seed, difference) in [("1", ""), ("2", "+ algorithm.scale = \"none\"\n")] {
+            let later = later.map(|later| Later { beside: Some(("seed", seed)), ..later });
+            assert_eq!(stored.clone().with_later(&later, &given).difference(&given), difference);
+        }
     }
 }

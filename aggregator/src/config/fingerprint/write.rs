@@ -203,7 +203,10 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
             }
             match final_head {
                 HeadSolve::LeastSquares { ridge } => set("final_ridge", ridge.into()),
-                HeadSolve::LeaveOneOut { .. } => set("final_ridge", "auto".into()),
+                HeadSolve::LeaveOneOut { otherwise } => {
+                    set("final_ridge", "auto".into());
+                    set("fallback_ridge", otherwise.into());
+                }
                 _ => {}
             }
             if let Some(labels) = ridge_labels {

@@ -1,0 +1,272 @@
+//! The head where features are at the ends of f32, wide, few, repeated, constant, or under a ridge: right within the bound of
+//! `common/linear.rs`, or the rank says that directions were cut.
+
+use crate::common::head::*;
+use crate::common::linear::Problem;
+use crate::common::*;
+use fedspan_protocol::message::HeadSolve;
+
+/// What the device has: features and targets in f32.
+fn narrow(mut problem: Problem) -> Problem {
+    problem.x.apply(|x| *x = f64::from(*x as f32));
+    problem.y.apply(|y| *y = f64::from(*y as f32));
+    problem
+}
+
+#[derive(Default)]
+struct Tally {
+    total: usize,
+    cut: usize,
+    cut_at_ease: usize,
+    silent: Vec<String>,
+    worst: f64,
+}
+
+impl Tally {
+    /// Holds both ways of fitting against the bound.
+    fn check(&mut self, problem: &Problem, at: &str) {
+        let bounds = [true, false].map(|normal| problem.bound(normal));
+        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
+            let (bound, exact) = &bounds[usize::from(way == "once")];
+            let error = (problem.predictions(&w) - exact).norm() / problem.y.norm();
+            self.total += 1;
+            let rank = usize::from(fits.last.rank);
+            assert_eq!(fits.cut + fits.short, u32::from(rank < problem.k), "{at}");
+            if rank < problem.k {
+                self.cut += 1;
+                self.cut_at_ease += usize::from(*bound < 0.02);
+                if *bound < 0.02 && self.cut_at_ease < 4 {
+                    println!("{way}: cut to {rank} at {bound:e}, {at}");
+                }
+            } else if !(error <= *bound) {
+                self.silent.push(format!(
+                    "{way}: {error:e} over {bound:e}, k={} m={}, {at}",
+                    problem.k,
+                    problem.m()
+                ));
+            } else {
+                self.worst = self.worst.max(error / bound);
+            }
+        }
+    }
+
+    fn end(self, what: &str) {
+        let Self { total, cut, cut_at_ease, silent, worst } = self;
+        println!("{what}: {total} heads, {cut} cut, {cut_at_ease} of them at ease, worst share {worst:.3}");
+        silent.iter().take(8).for_each(|line| println!("{line}"));
+        assert_eq!((silent.len(), cut_at_ease), (0, 0), "{what}");
+    }
+}
+
+/// Each column in units of its own.
+fn in_units(problem: &mut Problem, unit: impl FnMut(usize) -> f64) {
+    let units: Vec<f64> = (0..problem.k).map(unit).collect();
+    for (mut column, unit) in problem.x.column_iter_mut().zip(units) {
+        column *= unit;
+    }
+}
+
+#[test]
+fn units_reach_from_one_end_to_the_other_of_what_devices_take() {
+    for (low, high) in [(-17.0, -10.0), (-10.0, 8.0), (5.0, 8.0), (-16.0, 8.0)] {
+        let (mut random, mut tally) = (Random(61), Tally::default());
+        for case in 0..400 {
+            let k = 1 + case % 12;
+            let m = k + 2 + random.below(60);
+            let offset = [0.0, 10.0, 1e3][case % 3];
+            let mut problem = Problem::random(&mut random, k, m, 1 + case % 3, offset, 0.0);
+            in_units(&mut problem, |_| 10f64.powf(low + (high - low) * random.unit()));
+            tally.check(&narrow(problem), &format!("units 1e{low} to 1e{high}, offset {offset}"));
+        }
+        tally.end(&format!("units 1e{low} to 1e{high}"));
+    }
+}
+
+#[test]
+fn targets_have_any_unit() {
+    let (mut random, mut tally) = (Random(62), Tally::default());
+    for case in 0..600 {
+        let k = 1 + case % 10;
+        let m = k + 2 + random.below(60);
+        let mut problem = Problem::random(&mut random, k, m, 1 + case % 3, [0.0, 1e3][case % 2], 3.0);
+        problem.y *= 10f64.powf(26.0 * random.unit() - 15.0);
+        tally.check(&narrow(problem), "targets");
+    }
+    tally.end("targets");
+}
+
+#[test]
+fn widths_are_large_and_samples_hardly_enough() {
+    let (mut random, mut tally) = (Random(63), Tally::default());
+    for case in 0..240 {
+        let k = [1, 2, 7, 8, 9, 16, 31, 64, 96, 128][case % 10];
+        let m = k + [0, 1, 2, 8][case / 10 % 4];
+        let offset = [0.0, 100.0, 1e4][case % 3];
+        if k == 1 && offset > 0.0 {
+            continue;
+        }
+        let problem = Problem::random(&mut random, k, m, 1 + 6 * (case % 2), offset, [0.0, 6.0][case % 2]);
+        tally.check(&narrow(problem), &format!("offset {offset}"));
+    }
+    tally.end("wide");
+}
+
+/// One column far away, beside a constant of any value and sign.
+#[test]
+fn one_column_is_far_away() {
+    let (mut random, mut tally) = (Random(64), Tally::default());
+    for case in 0..800 {
+        let k = 2 + case % 14;
+        let m = k + 2 + random.below(100);
+        let mut problem = Problem::random(&mut random, k, m, 1 + case % 2, 1.0, 2.0);
+        let constant = problem.constant.unwrap();
+        let far = (constant + 1 + random.below(k - 1)) % k;
+        let deviation = problem.x.column(far).variance().sqrt();
+        problem.x.column_mut(far).add_scalar_mut(1e5 * deviation * [1.0, -1.0][case / 2 % 2]);
+        let value = [1.0, -7.25, 1e-3, 1e4, -3e-6, 4e8][case % 6];
+        problem.x.column_mut(constant).fill(value);
+        tally.check(&narrow(problem), &format!("constant {value}"));
+    }
+    tally.end("far");
+}
+
+/// Several constants of any values are one: the others are cut, and no prediction changes.
+#[test]
+fn several_constants_are_one() {
+    let (mut random, mut worst) = (Random(65), Worst::default());
+    for case in 0..400 {
+        let k = 2 + case % 6;
+        let m = k + 10 + random.below(60);
+        let offset = 10f64.powf(4.0 * random.unit());
+        let mut problem = narrow(Problem::random(&mut random, k, m, 2, offset, 2.0));
+        let (bound, exact) = problem.bound(false);
+        let more = 1 + case % 3;
+        for _ in 0..more {
+            let value = 10f64.powf(6.0 * random.unit() - 3.0) * [1.0, -1.0][random.below(2)];
+            let at = random.below(problem.k + 1);
+            problem.x = problem.x.clone().insert_column(at, f64::from(value as f32));
+            problem.k += 1;
+        }
+        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
+            let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
+            assert_eq!((usize::from(fits.last.rank), fits.cut), (k, 1), "{way}: k={k} m={m} case {case}");
+            worst.saw("several constants, share of the bound", error / bound);
+            assert!(error <= 32.0 * bound, "{way}: {error:e} over {bound:e}, k={k} m={m} case {case}");
+        }
+    }
+}
+
+/// One sample, or none that says anything: the answer to it is right, or the rank is 0.
+#[test]
+fn one_sample_is_answered() {
+    let mut random = Random(66);
+    for case in 0..400 {
+        let k = 1 + case % 9;
+        let unit = 10f64.powf(27.0 * random.unit() - 16.0);
+        let mut x = random.gaussian(1, k) * unit;
+        if case % 3 == 0 {
+            x[(0, 0)] = 1.0;
+        }
+        let y = random.gaussian(1, 2);
+        let problem = narrow(Problem { k, c: 2, x, y, constant: None });
+        for (w, fits) in problem.heads() {
+            assert_eq!((fits.last.rank, fits.short + fits.cut), (1, u32::from(k > 1)), "{:?}", problem.x);
+            let error = (problem.predictions(&w) - &problem.y).norm() / problem.y.norm();
+            assert!(error <= 20.0 * EPS * k as f64, "{error:e} k={k} {:?}", problem.x);
+        }
+    }
+}
+
+/// Values below f32's normal numbers, and below what is taken for zero, beside ordinary ones.
+#[test]
+fn what_is_next_to_nothing_is_cut_and_counted() {
+    let mut random = Random(67);
+    for case in 0..200 {
+        let k = 2 + case % 6;
+        let m = k + 3 + random.below(30);
+        let mut problem = Problem::random(&mut random, k, m, 1, 0.0, 0.0);
+        let tiny = random.below(k);
+        let unit = [1e-45, 1e-41, 1e-38, 1e-30, 1e-22][case % 5];
+        in_units(&mut problem, |j| if j == tiny { unit } else { 1.0 });
+        let problem = narrow(problem);
+        let rest =
+            Problem { k: k - 1, x: problem.x.clone().remove_column(tiny), y: problem.y.clone(), ..problem };
+        let (bound, exact) = rest.bound(false);
+        for (w, fits) in problem.heads() {
+            assert_eq!((usize::from(fits.last.rank), fits.cut), (k - 1, 1), "{unit:e}");
+            let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
+            assert!(error <= 32.0 * bound, "{error:e} over {bound:e} at {unit:e}");
+        }
+    }
+}
+
+/// A ridge of any size, beside offsets, repeated columns and few samples. The bound is that of the columns with their rows of
+/// the ridge.
+#[test]
+fn ridges_are_those_of_the_features_as_they_come() {
+    let (mut random, mut worst, mut silent, mut cut) = (Random(68), Worst::default(), Vec::new(), 0);
+    for case in 0..900 {
+        let k = 2 + case % 8;
+        let m = if case % 7 == 0 { 2 + random.below(k) } else { k + 2 + random.below(60) };
+        let offset = [0.0, 10f64.powf(5.0 * random.unit())][case % 2];
+        let mut problem = Problem::random(&mut random, k, m, 1, offset, [0.0, 1.0, 3.0][case % 3]);
+        if case % 5 == 0 && k > 2 {
+            let constant = problem.constant.unwrap_or(k);
+            let (from, to) = match constant {
+                0 => (1, 2),
+                1 => (0, 2),
+                _ => (0, 1),
+            };
+            if to != constant {
+                let column = problem.x.column(from) * 2.0;
+                problem.x.set_column(to, &column);
+            }
+        }
+        let problem = narrow(problem);
+        let ridge = 10f32.powf((9.0 * random.unit() - 6.0) as f32);
+        let root = (f64::from(ridge) * m as f64).sqrt();
+        let (bound, exact) = ridge_bound(&problem, root);
+        let (x, y) = (flat(&problem.x), flat(&problem.y));
+        let head = HeadSolve::LeastSquares { ridge };
+        for (way, w) in [("client", by_client(&x, &y, k, 1, head)), ("stream", by_stream(&x, &y, k, 1, head))]
+        {
+            let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
+            if bound > 0.05 {
+                cut += 1;
+            } else if error > bound {
+                silent.push(format!("{way}: {error:e} over {bound:e} k={k} m={m} ridge={ridge:e} offset={offset:.1} case {case}"));
+            } else {
+                worst.saw("ridge, share of the bound", error / bound);
+            }
+        }
+    }
+    println!("{} misses, {cut} beyond f32", silent.len());
+    silent.iter().take(12).for_each(|line| println!("{line}"));
+    assert!(silent.is_empty());
+}
+
+/// Predictions under a ridge in f64, and what f32 may miss them by.
+fn ridge_bound(problem: &Problem, root: f64) -> (f64, M) {
+    let (m, k) = (problem.m(), problem.k);
+    let e = rounding(m + k, k);
+    let (mut centred, mut plain, mut n) = (M::zeros(m + k, k), M::zeros(m + k, k), 0.0);
+    for j in 0..k {
+        let column = problem.x.column(j);
+        let is_centred = problem.constant.is_some() && problem.constant != Some(j);
+        let (mean, first) = if is_centred { (column.mean(), column[0]) } else { (0.0, 0.0) };
+        centred.view_mut((0, j), (m, 1)).copy_from(&column.add_scalar(-mean));
+        plain.view_mut((0, j), (m, 1)).copy_from(&column);
+        centred[(m + j, j)] = root;
+        plain[(m + j, j)] = root;
+        let (length, size) = (centred.column(j).norm(), plain.column(j).norm());
+        let folded = column.add_scalar(-first).norm().hypot(root);
+        n += (EPS * column.amax() * (m as f64).sqrt() / length).powi(2) + (e * folded / length).powi(2);
+        centred.column_mut(j).unscale_mut(length);
+        plain.column_mut(j).unscale_mut(size);
+    }
+    let least = Svd::new(&centred).s.into_iter().fold(f64::INFINITY, f64::min);
+    let svd = Svd::new(&plain);
+    let y = problem.y.clone().resize(m + k, problem.c, 0.0);
+    let exact = &plain * svd.minimum_norm(&y, 0.0);
+    (4.0 * n.sqrt() / least, exact.rows(0, m).into_owned())
+}

@@ -1,0 +1,103 @@
+//! FedRep on scaled features: units and offsets of a table change nothing that matters.
+
+use crate::common::{code, directory, errors, numbers, program, text};
+use serde_json::Value;
+
+/// A table of three targets' kinds: values, and classes by name. Columns are of deviation 1 before `change`.
+fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
+    let (values, slopes) = (numbers(14 * 40 * 5, 7), numbers(3 * 5, 8));
+    let mut table = String::from("who,c0,c1,c2,c3,c4,y,kind\n");
+    for (row, x) in values.chunks(5).enumerate() {
+        let (x, who) = (x.iter().map(|value| value * 3f64.sqrt()).collect::<Vec<f64>>(), row / 40);
+        let along = |target: usize| x.iter().zip(&slopes[5 * target..]).map(|(x, w)| x * w).sum::<f64>();
+        let y = along(0) * (1.0 + who as f64 / 6.0);
+        let kind = (0..3).max_by(|a, b| along(*a).total_cmp(&along(*b))).unwrap();
+        let cells: Vec<String> = x.iter().enumerate().map(|(j, x)| change(j, *x).to_string()).collect();
+        table += &format!("w{who:02},{},{y},k{kind}\n", cells.join(","));
+    }
+    std::fs::write(place.join("table.csv"), table).unwrap();
+}
+
+fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Value, String) {
+    let target = if classes { "target = \"kind\"\ntask = \"classes\"" } else { "target = \"y\"" };
+    let scenario = format!(
+        "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\n{target}\nfeatures = \"c*\"\nscale = \"{scale}\"\n\
+         [split]\nholdout_users = 2\n[model]\nk = 3\n[algorithm]\nrounds = 60\n{method}\n"
+    );
+    std::fs::write(place.join("my.toml"), scenario).unwrap();
+    let ran = program(place, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
+}
+
+/// Offsets of up to 1e5 deviations and units from 1e-6 to 1e6, step size and ridge left to the program. A table's scale is
+/// computed in f64: the figures are the same to the last digits but for roundings of the file's numbers, 1e5 * 2^-53 each.
+#[test]
+fn offsets_and_units_change_no_figure() {
+    let place = directory("scales");
+    let (units, offsets) = ([1e6, 1e-6, 1e3, 1.0, 1e-4], [1e5, -3e4, 0.0, 1013.0, -20.0]);
+    for (scale, classes, method) in [
+        ("standard", false, "name = \"fedrep\"\nstep_size = \"auto\""),
+        ("standard", true, "name = \"fedrep\"\nstep_size = \"auto\""),
+        ("standard", true, "name = \"gd-gd\"\nstep_size = \"auto\""),
+        ("robust", false, "name = \"fedrep\"\nstep_size = \"auto\""),
+        ("standard", false, "name = \"fedrep\"\nstep_size = \"auto\"\nfinal_ridge = 0.0"),
+        ("robust", true, "name = \"local-only\""),
+        ("standard", false, "name = \"pooled\"\nfinal_ridge = 0.3"),
+    ] {
+        write_table(&place, |_, x| x);
+        let (plain, said) = run(&place, scale, classes, method);
+        assert!(!said.contains("warning"), "{scale} {method}: {said}");
+        write_table(&place, |j, x| units[j] * (x + offsets[j]));
+        let (moved, said) = run(&place, scale, classes, method);
+        assert!(!said.contains("warning"), "{scale} {method}: {said}");
+        same(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
+    }
+}
+
+/// Devices scale in f32: an offset of R deviations leaves noise of R 2^-24 of them, which moves figures by as much; from 2^14 on
+/// that is said, with the names of the columns.
+#[test]
+fn offsets_and_units_change_a_fleet_by_what_f32_has_lost() {
+    let place = directory("scales-fleet");
+    let units = [1e6, 1e-6, 1e3, 1.0, 1e-4];
+    for (method, classes) in [
+        ("name = \"fedrep\"\nstep_size = \"auto\"", false),
+        ("name = \"fedrep\"\nstep_size = \"auto\"", true),
+        ("name = \"gd-gd\"\nstep_size = \"auto\"", true),
+        ("name = \"local-only\"", true),
+        ("name = \"pooled\"\nfinal_ridge = 0.3", false),
+    ] {
+        write_table(&place, |_, x| x);
+        let (plain, said) = run(&place, "fleet", classes, method);
+        assert!(!said.contains("warning"), "{method}: {said}");
+        for (offset, is_said) in [(0.0, false), (1e3, false), (1e5, true)] {
+            write_table(&place, |j, x| units[j] * (x + if j % 2 == 0 { offset } else { 0.0 }));
+            let (moved, said) = run(&place, "fleet", classes, method);
+            let federated = moved["rounds"] != 0;
+            assert_eq!(
+                said.contains("warning: my.toml: columns have few digits in f32"),
+                is_said && federated,
+                "{said}"
+            );
+            assert!(!is_said || !federated || said.contains("\"c0\", \"c2\", \"c4\";"), "{said}");
+            assert_eq!(said.matches("warning").count(), usize::from(is_said && federated), "{said}");
+            let noise = f64::max(offset, 1.0) * 2f64.powi(-24);
+            same(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
+        }
+    }
+}
+
+/// Figures that are the same to `noise` of the targets; shares of right predictions may differ by what is nearly a tie.
+fn same(plain: &Value, moved: &Value, noise: f64, what: &str) {
+    let (plain, moved) = (plain["final"].as_object().unwrap(), moved["final"].as_object().unwrap());
+    assert!(!plain.is_empty() && plain.keys().eq(moved.keys()), "{what}");
+    for (name, value) in plain {
+        let (before, after) = (value.as_f64().unwrap(), moved[name].as_f64().unwrap());
+        // A squared error of the noise itself is none of the figure's.
+        let most = noise * before.abs()
+            + 10.0 * noise * noise
+            + if name.contains("accuracy") { 10.0 * noise } else { 0.0 };
+        assert!((before - after).abs() <= most, "{what}: {name} {before} {after}");
+    }
+}
