@@ -22,6 +22,7 @@ pub mod gradient;
 #[cfg(feature = "network")]
 pub mod layer;
 pub mod least_squares;
+#[cfg(feature = "ridge-choice")]
 pub mod leave_one_out;
 pub mod project;
 pub mod rank;
