@@ -216,6 +216,7 @@ fn fed_power_bit() -> u16 {
 
 /// Whether the parameters of a task are in range.
 pub(super) fn valid_parameters(shape: Shape, task: &Wire) -> bool {
+    let _ = shape;
     #[cfg(feature = "ridge-choice")]
     if let Some(grid) = ridge_scores::Grid::of(task) {
         return grid.is_valid(shape);
