@@ -1,4 +1,5 @@
 //! The ridge of least leave-one-out error against fits in f64 without each sample in turn.
+#![cfg(feature = "ridge-choice")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
