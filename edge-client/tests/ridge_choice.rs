@@ -52,7 +52,8 @@ fn what_cannot_be_chosen_is_declined() {
     let problem = problem(20, 2, 3);
     let mut bench = problem.bench(4096);
     bench.connect(7, 60_000);
-    let reasons = [(Wire::FitHead { head: LEFT_OUT }, DeclineReason::Parameter), (SCORES, DeclineReason::Task)];
+    let reasons =
+        [(Wire::FitHead { head: LEFT_OUT }, DeclineReason::Parameter), (SCORES, DeclineReason::Task)];
     for (round, (task, reason)) in (1..).zip(reasons) {
         let (message, body) = &problem.server(round, task, Encoding::F32, 4096).opening()[0];
         let sent = bench.message(message, body);

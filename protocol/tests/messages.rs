@@ -12,8 +12,8 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, Introduction, Missing, PowerRows, PowerUpload, RoundId,
-    RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
+    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, Introduction, Missing, PowerRows,
+    PowerUpload, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;

@@ -84,7 +84,9 @@ fn networks(sizes: &Rows) -> String {
 
 /// The table of what features add, in the README of the boards.
 fn features(sizes: &Rows) -> String {
-    let mut text = String::from("| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n");
+    let mut text = String::from(
+        "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
     let of = |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
     for (feature, purpose) in [("none of them", "")].iter().chain(&FEATURES) {
         for (name, target) in FEATURED.map(|core| CORES[core]) {
@@ -92,7 +94,11 @@ fn features(sizes: &Rows) -> String {
             let own = if purpose.is_empty() { least } else { of(target, &format!("64-4-{feature}")) };
             let label = if purpose.is_empty() { (*feature).to_owned() } else { format!("`{feature}`") };
             let more = own["flash"] as i64 - least["flash"] as i64;
-            let _ = writeln!(text, "| {label} | {purpose} | {name} | {} | {more} | {} |", own["flash"], own["ram"]);
+            let _ = writeln!(
+                text,
+                "| {label} | {purpose} | {name} | {} | {more} | {} |",
+                own["flash"], own["ram"]
+            );
         }
     }
     text

@@ -11,9 +11,9 @@ use fedspan_aggregator::engine::{Action, Engine, Event as EngineEvent, Phase};
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::session::{Config, Event, Protection};
 use fedspan_client::store::NoStore;
+use fedspan_client::task::{HeadFit, Usage};
 use fedspan_client::{Linear, Memory, Session, SourceError, Task, Workspace};
 use fedspan_client::{SampleSource, Samples, Targets};
-use fedspan_client::task::{HeadFit, Usage};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
@@ -166,7 +166,9 @@ impl<T: Fitted> Device for Pair<T> {
     fn pump(&mut self, event: Option<Event<'_>>) -> Vec<Inbound> {
         let mut out = vec![0; self.session.config().transmit_capacity()];
         let mut said = Vec::new();
-        let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>, connection: &mut Connection, event: Event<'_>| {
+        let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
+                        connection: &mut Connection,
+                        event: Event<'_>| {
             let mut progress = session.handle(0, event, &mut out);
             connection.receive(&out[..progress.sent], &mut said);
             while progress.again {
@@ -201,7 +203,8 @@ fn campaign(text: &str, build: impl Fn(&Arc<Gate>) -> Vec<Box<dyn Device>>) -> (
     let fleet = Fleet::parse("fleet.toml", text).unwrap();
     let mut engine = fleet.engine();
     let model = Model::linear(D as u16, K as u16, C as u16);
-    let numeric = if text.contains("i16") { fedspan_protocol::message::Numeric::I16 } else { Default::default() };
+    let numeric =
+        if text.contains("i16") { fedspan_protocol::message::Numeric::I16 } else { Default::default() };
     let requirements = Requirements::new(model, &engine.requests(), None).with_numeric(numeric);
     let welcome = Welcome { campaign: 1, idle_milliseconds: 60_000 };
     let gate = Arc::new(Gate::plaintext(requirements, welcome));
@@ -238,7 +241,8 @@ fn campaign(text: &str, build: impl Fn(&Arc<Gate>) -> Vec<Box<dyn Device>>) -> (
         }
     }
     assert_eq!(engine.phase(), Phase::Finished);
-    let fits = devices.iter_mut().map(|device| (device.connection().traffic().unchosen, device.last())).collect();
+    let fits =
+        devices.iter_mut().map(|device| (device.connection().traffic().unchosen, device.last())).collect();
     (engine, fits)
 }
 

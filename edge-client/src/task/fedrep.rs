@@ -7,10 +7,10 @@
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
-use super::pass::{Over, Sum, project_sample, sum_up};
-use super::projected::Projected;
 #[cfg(feature = "ridge-choice")]
 use super::left_out;
+use super::pass::{Over, Sum, project_sample, sum_up};
+use super::projected::Projected;
 use super::{HeadFits, Usage, rows};
 use crate::kernel::Four;
 use crate::kernel::constant::Constant;

@@ -147,7 +147,8 @@ impl Task {
     /// that comes with the choice. `None` where there is no choice in it.
     #[must_use]
     pub const fn without_choice(mut self) -> Option<Self> {
-        let (Self::FedRep { head, .. } | Self::FitHead { head } | Self::AdapterUp { head, .. }) = &mut self else {
+        let (Self::FedRep { head, .. } | Self::FitHead { head } | Self::AdapterUp { head, .. }) = &mut self
+        else {
             return None;
         };
         let HeadSolve::LeaveOneOut { otherwise } = *head else { return None };

@@ -1,8 +1,8 @@
 //! Which rounds a linear model takes: its capabilities, the tensors and parameters that it expects.
 
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, PowerRows, PowerUpload, Privacy,
-    Task as Wire, Upload,
+    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, PowerRows,
+    PowerUpload, Privacy, Task as Wire, Upload,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 

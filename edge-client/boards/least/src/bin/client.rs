@@ -63,14 +63,8 @@ fn main() -> ! {
     let model = Linear::new(workspace);
     #[cfg(feature = "scale")]
     let Ok(model) = Scaled::new(model, &mut place.scale[..]) else { loop {} };
-    let client = client.write(Session::new(
-        CONFIG,
-        Protection::Key(key()),
-        model,
-        samples,
-        NoStore,
-        Steps(1),
-    ));
+    let client =
+        client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Steps(1)));
     loop {
         let buffers = Buffers { receive, transmit };
         let closed = run(client, &mut Line, buffers, clock, |_| {});
