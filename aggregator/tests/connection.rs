@@ -11,8 +11,8 @@ use fedspan_aggregator::engine::{Opening, Update};
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::limits::{PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello, Missing, Need,
-    Refusal, RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
+    Ack, AckOutcome, CHOOSES_RIDGE, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
+    Missing, Need, Refusal, RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 use proptest::prelude::*;
@@ -684,4 +684,41 @@ fn a_round_that_does_not_fit_is_counted() {
     let mut connection = greeted(128);
     connection.open(&opening(3, 784, 10, Encoding::F32, false));
     assert_eq!((connection.pending(), connection.traffic().unsent), (0, 1));
+}
+
+/// Whoever does not choose ridges is asked for the same head with the ridge that comes with the choice, each time it is
+/// opened, counted once; whoever does is asked to choose.
+#[test]
+fn devices_that_choose_no_ridge_are_not_asked_to() {
+    let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 0.25 } };
+    let plain = Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.25 } };
+    let opening = |number, task| {
+        let request = Request { task, tensors: Vec::new(), encoding: Encoding::F32, expects: Vec::new() };
+        Arc::new(Opening::new(RoundId { round: number, stage: 0 }, request).unwrap())
+    };
+    for chooses in [false, true] {
+        let mut connection = Connection::new(gate());
+        let mut hello = hello(DEVICE, (8, 2, 1), 256);
+        hello.capabilities.roles |= if chooses { CHOOSES_RIDGE } else { 0 };
+        say(&mut connection, &ToServer::Hello(hello), &[]);
+        sent(&mut connection);
+        let asked = |connection: &mut Connection| match &sent(connection)[..] {
+            [(ToDevice::RoundOpen(round), _)] => round.task,
+            other => panic!("{other:?}"),
+        };
+        connection.open(&opening(1, choice));
+        assert_eq!(asked(&mut connection), if chooses { choice } else { plain });
+        connection.open_again();
+        assert_eq!(asked(&mut connection), if chooses { choice } else { plain });
+        connection.open(&opening(2, plain));
+        assert_eq!(asked(&mut connection), plain);
+        assert_eq!(connection.traffic().unchosen, u32::from(!chooses));
+        // The same device with another firmware.
+        hello.capabilities.roles ^= CHOOSES_RIDGE;
+        say(&mut connection, &ToServer::Hello(hello), &[]);
+        sent(&mut connection);
+        connection.open(&opening(3, choice));
+        assert_eq!(asked(&mut connection), if chooses { plain } else { choice });
+        assert_eq!(connection.traffic().unchosen, 1);
+    }
 }

@@ -35,6 +35,12 @@
 //! `memory::FixedWorkspace` a device computes in 16-bit fixed point: three to twelve times fewer instructions where
 //! there is no floating point.
 //!
+//! With the feature `ridge-choice` a device chooses the ridge of its final head by leave-one-out, and scores ridges for its fleet
+//! (`final_ridge = "auto"`). Without it the device says so in its hello, its head takes the ridge that the fleet has published,
+//! and [`HeadSolve::LeaveOneOut`](fedspan_protocol::message::HeadSolve::LeaveOneOut) is declined. With the feature `scale`
+//! samples are scaled as they are read (`task::Scaled`). The first takes about 6 kB of flash on a Cortex-M4F and the second 4.4 kB; the
+//! table is in the README of the boards.
+//!
 //! With the feature `privacy` a model can be [private](Linear): what leaves is hidden in noise, or does not leave.
 //!
 //! With the feature `network` a model can be a network of dense layers (`task::Network`), whose RAM is

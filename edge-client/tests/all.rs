@@ -69,6 +69,7 @@ mod recorded_format;
 mod recorded_table;
 mod recorded_wearer;
 mod recurrent;
+mod ridge_choice;
 mod ridge_scores;
 mod scaled;
 mod session;

@@ -9,7 +9,7 @@ use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, SettingsError};
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Mechanism, NotReady, Open, Task};
-use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire, Upload};
+use fedspan_protocol::message::{CHOOSES_RIDGE, DeclineReason, HeadSolve, RoundId, Task as Wire, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const GRADIENT: Upload = Upload::Gradient;
@@ -470,6 +470,7 @@ fn what_a_device_that_clips_takes_part_in() {
         let tasks = if room { fit.bit() | exact().bit() } else { fit.bit() };
         assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
         let roles = if room { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
+        let roles = roles | if cfg!(feature = "ridge-choice") { CHOOSES_RIDGE } else { 0 };
         assert_eq!(capabilities.roles, if power { roles | Role::Subspace.bit() } else { roles });
         assert_eq!(device.streamed_tasks(), tasks);
         assert_eq!((device.cost(&exact()), device.cost(&fit)), (if room { 1 << 28 } else { 0 }, 0));

@@ -1,4 +1,5 @@
 //! The ridge of least leave-one-out error against fits in f64 without each sample in turn.
+#![cfg(feature = "ridge-choice")]
 
 use crate::common::head::*;
 use crate::common::*;

@@ -1,4 +1,5 @@
 //! Scores of ridges: the counts against an f64 model of the same draws, and what a device says where there is nothing to count.
+#![cfg(feature = "ridge-choice")]
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 

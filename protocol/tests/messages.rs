@@ -9,8 +9,8 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Baseline, Chunk, Descent, Descriptors, HeadSolve, Introduction, Missing, PowerRows, PowerUpload, RoundId,
-    RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
+    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, Introduction, Missing, PowerRows,
+    PowerUpload, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -289,4 +289,27 @@ fn the_longest_chunk_fits_every_frame_limit() {
             assert!(CHUNK_OVERHEAD + encoding.byte_len(one_more) > limit);
         }
     }
+}
+
+/// What a device that chooses no ridge is asked instead: the same, but for the choice.
+#[test]
+fn a_choice_can_be_taken_out() {
+    let choice = HeadSolve::LeaveOneOut { otherwise: 0.25 };
+    let plain = HeadSolve::LeastSquares { ridge: 0.25 };
+    let (upload, encoding) = (Upload::Gradient, Encoding::F16);
+    let tasks = |head| {
+        [
+            Task::FitHead { head },
+            Task::FedRep { step_size: 0.5, head, upload, encoding },
+            Task::AdapterUp { head, encoding },
+        ]
+    };
+    for (with, without) in tasks(choice).into_iter().zip(tasks(plain)) {
+        assert_eq!(with.without_choice(), Some(without));
+        assert_eq!(without.without_choice(), None);
+        assert_eq!(with.bit(), without.bit());
+    }
+    assert_eq!(Task::PowerStart.without_choice(), None);
+    // No role has the bit that says so.
+    assert_eq!(CHOOSES_RIDGE & ((Role::Scale.bit() << 1) - 1), 0);
 }

@@ -18,6 +18,7 @@ mod live;
 mod load;
 mod nonces;
 mod raw_bytes;
+mod ridge_choice;
 mod sealed;
 mod shell;
 mod sizes;

@@ -35,6 +35,14 @@ const VARIANTS: [(&str, &str); 7] = [
     ("3+s", "64-4"),
 ];
 
+/// Features of the client that a linear model can do without, with these cores and no others.
+const FEATURES: [(&str, &str); 2] = [
+    ("ridge-choice", "the ridge of final heads: leave-one-out, and scores for the fleet"),
+    ("scale", "samples scaled as they are read, and sums for the fleet's scale"),
+];
+/// Of [`CORES`], those whose features are measured.
+const FEATURED: [usize; 2] = [0, 2];
+
 /// The README's table.
 fn table(sizes: &Rows) -> String {
     let mut text = String::from(
@@ -71,6 +79,34 @@ fn networks(sizes: &Rows) -> String {
     text
 }
 
+/// The table of what features add, in the README of the boards.
+fn features(sizes: &Rows) -> String {
+    let mut text = String::from(
+        "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    let of = |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
+    for (feature, purpose) in [("none of them", "")].iter().chain(&FEATURES) {
+        for (name, target) in FEATURED.map(|core| CORES[core]) {
+            let least = of(target, "64-4");
+            let own = if purpose.is_empty() { least } else { of(target, &format!("64-4-{feature}")) };
+            let label = if purpose.is_empty() { (*feature).to_owned() } else { format!("`{feature}`") };
+            let more = own["flash"] as i64 - least["flash"] as i64;
+            let _ = writeln!(
+                text,
+                "| {label} | {purpose} | {name} | {} | {more} | {} |",
+                own["flash"], own["ram"]
+            );
+        }
+    }
+    text
+}
+
+const FEATURES_PLACE: Place = Place {
+    file: "edge-client/boards/README.md",
+    begin: "<!-- feature flash: written by tests/tests/flash.rs -->\n",
+    end: "<!-- end of feature flash -->\n",
+};
+
 const NETWORKS: Place = Place {
     file: "edge-client/boards/README.md",
     begin: "<!-- network flash: written by tests/tests/flash.rs -->\n",
@@ -87,10 +123,11 @@ const PLACE: Place = Place {
 fn no_firmware_takes_more_than_it_did() {
     let sizes = LIST.measured(&lines("target/boards/sizes.jsonl"));
     let boards = BOARDS.len() * 2;
-    // Nothing, noise alone, the client with it, the client with a network, and the client; the last one is the smallest core's in 16-bit fixed point.
+    // Nothing, noise alone, the client with it, the client with a network, and the client; with a feature; the last one is the
+    // smallest core's in 16-bit fixed point.
     assert_eq!(
         sizes.len(),
-        boards + CORES.len() * (4 + VARIANTS.len()) + 1,
+        boards + CORES.len() * (4 + VARIANTS.len()) + FEATURED.len() * FEATURES.len() + 1,
         "every board, core, level and shape"
     );
     for (key, figures) in &sizes {
@@ -100,6 +137,7 @@ fn no_firmware_takes_more_than_it_did() {
         LIST.write(&sizes);
         PLACE.write(&table(&sizes));
         NETWORKS.write(&networks(&sizes));
+        FEATURES_PLACE.write(&features(&sizes));
     } else {
         LIST.check(&sizes);
     }
@@ -109,4 +147,5 @@ fn no_firmware_takes_more_than_it_did() {
 fn the_readmes_show_the_budgets() {
     PLACE.check(|| table(&LIST.budgeted()), "tests/firmware");
     NETWORKS.check(|| networks(&LIST.budgeted()), "tests/firmware");
+    FEATURES_PLACE.check(|| features(&LIST.budgeted()), "tests/firmware");
 }

@@ -1,15 +1,14 @@
 //! An update as it comes in: checked against what was asked before it is given memory, whole at once or put
 //! together from its chunks.
 
-use std::sync::Arc;
-
 use fedspan_protocol::assembly::{Assembly, split_body};
-use fedspan_protocol::message::{Chunk, Descriptors, Fault, RoundId, Update as UpdateHead};
+use fedspan_protocol::message::{Chunk, Fault, RoundId, Update as UpdateHead};
 use fedspan_protocol::tensor::TensorDescriptor;
 
+use super::outgoing::Cut;
 use super::{Inbound, Parsed};
 use crate::algorithm::Tensor;
-use crate::engine::{Opening, Update};
+use crate::engine::Update;
 
 /// An update whose chunks are coming in.
 #[derive(Debug)]
@@ -39,12 +38,12 @@ pub(super) fn settle(incoming: &mut Option<Incoming>, settled: &mut Option<Round
 /// Only what was asked for is given memory.
 pub(super) fn begin_update(
     incoming: &mut Option<Incoming>,
-    open: Option<&(Arc<Opening>, Descriptors)>,
+    open: Option<&Cut>,
     head: UpdateHead,
     body: &[u8],
 ) -> Result<Parsed, Fault> {
     let assembly = Assembly::new(&head.tensors).map_err(|_| Fault::Tensors)?;
-    let expected = open.map_or(0, |(opening, _)| {
+    let expected = open.map_or(0, |Cut { opening, .. }| {
         opening.request.expects.iter().map(TensorDescriptor::elements).sum::<usize>()
     });
     let announced: usize = head.tensors.iter().map(TensorDescriptor::elements).sum();

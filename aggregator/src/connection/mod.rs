@@ -13,7 +13,7 @@ use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, wire_capacity};
 use fedspan_protocol::message::{
-    Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
+    CHOOSES_RIDGE, Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
 };
 use guard::{GUARD_MEMORY_MAX, Guard, Heard};
 use incoming::{Incoming, begin_update, settle, take_chunk};
@@ -66,6 +66,9 @@ pub struct Traffic {
     pub unheeded: u32,
     /// Rounds that were sent again because nothing had come that answers them.
     pub reopened: u32,
+    /// Rounds that ask a device which chooses no ridge for a head with the ridge that the others take where they have none to
+    /// choose.
+    pub unchosen: u32,
     /// Frames received and dropped. Where frames are encrypted, those are accepted that could be opened.
     pub frames: FrameCounters,
     /// Sealed frames that came a second time, or too late to know.
@@ -89,6 +92,7 @@ impl Traffic {
             unsent: self.unsent.saturating_sub(earlier.unsent),
             unheeded: self.unheeded.saturating_sub(earlier.unheeded),
             reopened: self.reopened.saturating_sub(earlier.reopened),
+            unchosen: self.unchosen.saturating_sub(earlier.unchosen),
             frames: FrameCounters {
                 accepted: now.accepted.saturating_sub(then.accepted),
                 oversize: now.oversize.saturating_sub(then.oversize),
@@ -138,6 +142,8 @@ pub struct Connection {
     greeted: bool,
     /// Who said hello.
     device: Option<u64>,
+    /// It chooses ridges.
+    chooses: bool,
     outbox: VecDeque<Outgoing>,
     /// The round that is open on this device, and how its tensors are cut.
     open: Option<Cut>,
@@ -166,6 +172,7 @@ impl Connection {
             lasting,
             greeted: false,
             device: None,
+            chooses: false,
             outbox: VecDeque::new(),
             open: None,
             unanswered: false,
@@ -275,7 +282,7 @@ impl Connection {
             };
             let parsed = match heard {
                 Heard::Message(message, body) => {
-                    if let Some(round) = self.open.as_ref().map(|(opening, _)| opening.id) {
+                    if let Some(round) = self.open.as_ref().map(|cut| cut.opening.id) {
                         self.unanswered &= !answers(&message, round);
                         self.asked += u64::from(asks(&message, round));
                     }
@@ -365,14 +372,14 @@ impl Connection {
     fn interpret(
         incoming: &mut Option<Incoming>,
         settled: &mut Option<RoundId>,
-        open: Option<&(Arc<Opening>, Descriptors)>,
+        open: Option<&Cut>,
         greeted: bool,
         message: ToServer,
         body: &[u8],
     ) -> Result<Parsed, Fault> {
         match message {
             _ if !greeted => Err(Fault::Unexpected),
-            ToServer::Update(head) if open.is_none_or(|(opening, _)| opening.id != head.id) => {
+            ToServer::Update(head) if open.is_none_or(|cut| cut.opening.id != head.id) => {
                 // Its numbers cannot be checked against anything; what becomes of it is the engine's to say.
                 *settled = Some(head.id);
                 Ok(Parsed::Say(Inbound::Unread(head.id)))
@@ -392,6 +399,7 @@ impl Connection {
     fn greet(&mut self, hello: &Hello) {
         self.greeted = true;
         self.device = Some(hello.device);
+        self.chooses = hello.capabilities.roles & CHOOSES_RIDGE != 0;
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
         self.decoder.set_buffer(vec![0; self.longest()]);
         if !self.guard.is_encrypted() {
@@ -422,7 +430,8 @@ impl Connection {
         self.send(ToDevice::RetryAfter { milliseconds });
     }
 
-    /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame.
+    /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame. A device that chooses
+    /// no ridge is not asked to: its head takes the one that comes with the choice.
     pub fn open(&mut self, opening: &Arc<Opening>) {
         let encoding = opening.request.encoding;
         let mut tensors: Descriptors =
@@ -433,14 +442,18 @@ impl Connection {
         }
         settle(&mut self.incoming, &mut self.settled);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
-        self.open = Some((Arc::clone(opening), tensors));
+        let task = opening.request.task;
+        let plain = task.without_choice().filter(|_| !self.chooses);
+        self.traffic.unchosen = self.traffic.unchosen.saturating_add(plain.is_some().into());
+        let opening = Arc::clone(opening);
+        self.open = Some(Cut { opening, task: plain.unwrap_or(task), tensors });
         self.unanswered = true;
         self.send_open();
     }
 
     fn send_open(&mut self) {
-        let Some((_, tensors)) = &self.open else { return };
-        let chunks = tensors.iter().any(|t| t.chunk > 0);
+        let Some(cut) = &self.open else { return };
+        let chunks = cut.tensors.iter().any(|t| t.chunk > 0);
         self.outbox.push_back(Outgoing::Open);
         if chunks {
             self.outbox.push_back(Outgoing::Chunks(0, 0));
@@ -465,7 +478,7 @@ impl Connection {
 
     /// Tells the device that a round is over.
     pub fn close_round(&mut self, id: RoundId) {
-        if self.open.as_ref().is_some_and(|(opening, _)| opening.id == id) {
+        if self.open.as_ref().is_some_and(|cut| cut.opening.id == id) {
             self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
             self.unanswered = false;
         }
@@ -477,11 +490,11 @@ impl Connection {
     }
 
     fn resend(&mut self, mut missing: Missing) -> Result<(), Fault> {
-        let Some((_, tensors)) = self.open.as_ref().filter(|(opening, _)| opening.id == missing.id) else {
+        let Some(cut) = self.open.as_ref().filter(|cut| cut.opening.id == missing.id) else {
             self.traffic.stale = self.traffic.stale.saturating_add(1);
             return Ok(());
         };
-        let tensor = tensors.get(usize::from(missing.tensor));
+        let tensor = cut.tensors.get(usize::from(missing.tensor));
         let asked = missing.chunks.len();
         missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
         let all = missing.chunks.len() == asked;

@@ -3,14 +3,20 @@
 use std::sync::Arc;
 
 use fedspan_protocol::Error;
-use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, ToDevice};
+use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, Task, ToDevice};
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::guard::Guard;
 use crate::engine::Opening;
 
 /// A round that is open on a device, and how its tensors are cut.
-pub(super) type Cut = (Arc<Opening>, Descriptors);
+#[derive(Debug)]
+pub(super) struct Cut {
+    pub opening: Arc<Opening>,
+    /// What this device is asked: the opening's task, or the same without a choice that the device cannot make.
+    pub task: Task,
+    pub tensors: Descriptors,
+}
 
 /// What belongs to a round belongs to the one that is open: another one empties the outbox of it.
 #[derive(Debug)]
@@ -36,17 +42,15 @@ impl Outgoing {
         match (self, open) {
             (Self::Message(message), _) => (guard.encode(&message, 0, |_| {}, out), None),
             (Self::Encoded(bytes), _) => (copy(&bytes, out), None),
-            (Self::Open, Some((opening, tensors))) => {
-                (encode_open(opening, tensors.clone(), guard, out), None)
-            }
-            (Self::Chunks(tensor, index), Some((opening, tensors))) => {
+            (Self::Open, Some(cut)) => (encode_open(cut, guard, out), None),
+            (Self::Chunks(tensor, index), Some(Cut { opening, tensors, .. })) => {
                 let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
                 let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
                 let next = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
                 let more = next.0 < tensors.len();
                 (encoded, more.then_some(Self::Chunks(next.0, next.1)))
             }
-            (Self::Resend(mut missing), Some((opening, tensors))) => {
+            (Self::Resend(mut missing), Some(Cut { opening, tensors, .. })) => {
                 let mut chunks = missing.chunks.iter().copied();
                 let (tensor, index) = (missing.tensor.into(), chunks.next().map_or(usize::MAX, usize::from));
                 let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
@@ -73,15 +77,12 @@ fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     Ok(needed)
 }
 
-fn encode_open(
-    opening: &Opening,
-    tensors: Descriptors,
-    guard: &mut Guard,
-    out: &mut [u8],
-) -> Result<usize, Error> {
+fn encode_open(cut: &Cut, guard: &mut Guard, out: &mut [u8]) -> Result<usize, Error> {
+    let Cut { opening, task, tensors } = cut;
     let inline = tensors.iter().all(|t| t.chunk == 0);
     let body = if inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
-    let message = ToDevice::RoundOpen(RoundOpen { id: opening.id, task: opening.request.task, tensors });
+    let round = RoundOpen { id: opening.id, task: *task, tensors: tensors.clone() };
+    let message = ToDevice::RoundOpen(round);
     let fill = |mut place: &mut [u8]| {
         for bytes in &opening.encoded {
             if let Some((own, rest)) = std::mem::take(&mut place).split_at_mut_checked(bytes.len()) {

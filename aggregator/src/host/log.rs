@@ -22,10 +22,11 @@ pub(super) enum Kind {
     Rejected,
     CutOff,
     AcceptFailed,
+    Unchosen,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Joined,
         Self::Left,
         Self::Refused,
@@ -34,6 +35,7 @@ impl Kind {
         Self::Rejected,
         Self::CutOff,
         Self::AcceptFailed,
+        Self::Unchosen,
     ];
 }
 
@@ -48,6 +50,7 @@ impl fmt::Display for Kind {
             Self::Rejected => "update rejected",
             Self::CutOff => "cut off",
             Self::AcceptFailed => "accept failed",
+            Self::Unchosen => "does not choose the ridge of its head",
         })
     }
 }

@@ -224,6 +224,13 @@ impl Host {
         let Message { peer, from, key, what, traffic } = message;
         self.connections.passed(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
+        if traffic.unchosen > 0 && self.logs(now, Kind::Unchosen) {
+            tracing::warn!(
+                device,
+                %from,
+                "does not choose the ridge of its head: it takes the published one (firmware without ridge-choice, fixed point, or samples seen once)"
+            );
+        }
         if what.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
             self.revoked(now, peer);
             return;

@@ -59,7 +59,10 @@ impl Host {
         let Some(chosen) = self.engine().chosen_ridge() else { return };
         let ChosenRidge { ridge, devices, labels_per_class, .. } = chosen;
         if devices == 0 {
-            tracing::warn!(ridge, "no device has scored ridges: final heads take the default");
+            tracing::warn!(
+                ridge,
+                "no device has scored ridges (the client's feature ridge-choice does): final heads take the default"
+            );
         } else {
             tracing::info!(ridge, devices, labels_per_class, "ridge of final heads chosen");
         }

@@ -93,6 +93,8 @@ pub struct ConnectionCounters {
     pub answered_already: u64,
     /// Rounds that were sent to a device again because nothing had come that answered them.
     pub reopened: u64,
+    /// Heads that were asked of devices which choose no ridge, with the ridge that the fleet has chosen or that the campaign says.
+    pub unchosen_ridges: u64,
     /// Chunks that had come before or were of updates that were over, and messages of connections that had been
     /// replaced.
     pub stale: u64,
@@ -134,6 +136,7 @@ impl ConnectionCounters {
         self.unsent += u64::from(traffic.unsent);
         self.unheeded += u64::from(traffic.unheeded);
         self.reopened += u64::from(traffic.reopened);
+        self.unchosen_ridges += u64::from(traffic.unchosen);
         self.stale += u64::from(traffic.stale);
         self.dropped_frames += u64::from(traffic.dropped());
         self.replayed_frames += u64::from(traffic.replayed);

@@ -11,7 +11,7 @@
 //! cheap where a later sample shows that it was no constant. `f_i` is kept in `R` below the diagonal, in the first
 //! column of row `i`.
 
-use super::vector::{at, dot, exchange, from_mut, squares, subtract};
+use super::vector::{at, dot, exchange, from_mut, put, squares, subtract, take};
 use crate::memory::Eight;
 
 /// Least magnitude of a constant column.
@@ -52,12 +52,13 @@ impl Constant {
             }
         }
         let Some(found) = found.filter(|_| varies && rows > 1) else { return Self::NONE };
-        for (column, [first, ..]) in block.iter().enumerate().filter(|(column, _)| *column != found.column())
-        {
-            let place = if column == 0 { found.column() } else { column };
-            if let Some(kept) = r.get_mut(place * k) {
-                *kept = *first;
-            }
+        for (row, [first, ..]) in block.iter().enumerate() {
+            put(r, row * k, *first);
+        }
+        // What the constant column has is not kept: its place is that of the column that it changes places with.
+        let first = take(r, 0);
+        if found.column > 0 {
+            put(r, found.column() * k, first);
         }
         found
     }
@@ -182,16 +183,17 @@ impl Constant {
     /// constant as well, and those are as they came. What is below the diagonal moves to `first` (k values).
     pub fn centre(&self, r: &mut [f32], first: &mut [f32], k: usize) {
         first.fill(0.0);
+        if !self.is_some() {
+            return;
+        }
         let root = at(r, 0) / self.value;
-        for (i, first) in first.iter_mut().enumerate().skip(1).filter(|_| self.is_some()) {
+        for i in 1..k {
             let value = take(r, i * k);
+            let mean = at(r, i);
             let constant = value != 0.0 && (1..=i).all(|row| at(r, row * k + i) == 0.0);
-            let Some(mean) = r.get_mut(i) else { return };
-            if constant {
-                *mean += value * root;
-            } else {
-                *first = value + *mean / root;
-                *mean = 0.0;
+            put(r, i, if constant { mean + value * root } else { 0.0 });
+            if !constant {
+                put(first, i, value + mean / root);
             }
         }
     }
@@ -211,9 +213,4 @@ impl Constant {
             }
         }
     }
-}
-
-/// An element, replaced by zero.
-fn take(values: &mut [f32], index: usize) -> f32 {
-    values.get_mut(index).map(core::mem::take).unwrap_or(0.0)
 }

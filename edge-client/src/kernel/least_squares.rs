@@ -7,7 +7,7 @@
 
 use libm::sqrtf;
 
-use super::vector::{at, dot, from, from_mut, subtract};
+use super::vector::{at, dot, from, from_mut, solve_row, subtract};
 use super::{Four, add_products, add_products_to_two};
 
 /// Smallest ratio of a squared pivot of a Cholesky factor to the diagonal of the matrix at which the normal equations are
@@ -61,10 +61,8 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
     for j in 0..k {
         let Some((above, row)) = gram.split_at_mut_checked(j * k) else { return false };
         // Row j of L from the finished rows, then its pivot.
-        for (i, finished) in above.chunks_exact(k).enumerate() {
-            if let Some((done, [value, ..])) = row.split_at_mut_checked(i) {
-                *value = (*value - dot(done, finished, 1)) / at(finished, i);
-            }
+        for i in 0..j {
+            forward(from(above, i * k), row, 1, i);
         }
         let Some((done, [pivot, ..])) = row.split_at_mut_checked(j) else { return false };
         let square = *pivot - dot(done, done, 1);
@@ -89,9 +87,7 @@ fn forward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     else {
         return;
     };
-    for (output, value) in own.iter_mut().take(c).enumerate() {
-        *value = (*value - dot(l, from(above, output), c)) / pivot;
-    }
+    solve_row(l, above, own.get_mut(..c).unwrap_or_default(), pivot);
 }
 
 /// Row `j` of `rhs <- L^-T rhs`, and what it takes from the rows above.

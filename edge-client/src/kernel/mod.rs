@@ -22,6 +22,7 @@ pub mod gradient;
 #[cfg(feature = "network")]
 pub mod layer;
 pub mod least_squares;
+#[cfg(feature = "ridge-choice")]
 pub mod leave_one_out;
 pub mod project;
 pub mod rank;
@@ -38,6 +39,7 @@ pub type Four = [f32; 4];
 /// The largest magnitude, or a NaN if there is one: the bits of floats without sign are in the order of
 /// their values, and comparing those is quick on cores without floating point too.
 #[must_use]
+#[inline(never)]
 pub fn largest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }

@@ -28,7 +28,7 @@ use libm::sqrtf;
 
 use super::constant::Constant;
 use super::largest;
-use super::vector::{at, dot, from, from_mut, multiply, rotate, squares, subtract};
+use super::vector::{at, dot, from, from_mut, multiply, rotate, solve_row, squares, subtract, take};
 
 /// Singular values under this fraction of the largest are cut: about a hundred roundings of f32.
 pub const RANK_CUT: f32 = 1e-5;
@@ -203,7 +203,9 @@ fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let mut longest = 0.0f32;
     for (i, place) in factors.iter_mut().enumerate() {
         *place = sqrtf(squares(r, i, k));
-        longest = longest.max(*place);
+        if *place > longest {
+            longest = *place;
+        }
     }
     for (i, factor) in factors.iter_mut().enumerate() {
         // Biased as in a float: the quotient with all of its digits cut off.
@@ -222,9 +224,7 @@ pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
     for i in (0..k).rev() {
         let Some((&pivot, row)) = r.get(i * k + i..i * k + k).and_then(<[f32]>::split_first) else { return };
         let (own, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
-        for (output, value) in own.iter_mut().enumerate() {
-            *value = (*value - dot(row, from(later, output), c)) / pivot;
-        }
+        solve_row(row, later, own, pivot);
     }
 }
 
@@ -318,9 +318,8 @@ pub fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32]) {
     let k = scratch.len().max(1);
     let c = q.len() / k;
     for output in 0..c {
-        for (share, value) in scratch.iter_mut().zip(from_mut(q, output).iter_mut().step_by(c)) {
-            *share = *value;
-            *value = 0.0;
+        for (i, share) in scratch.iter_mut().enumerate() {
+            *share = take(q, i * c + output);
         }
         for (row, share) in r.chunks_exact(k).zip(scratch.iter()) {
             subtract(-share, row, from_mut(q, output), c);

@@ -78,3 +78,24 @@ pub fn from_mut(values: &mut [f32], first: usize) -> &mut [f32] {
 pub fn at(values: &[f32], index: usize) -> f32 {
     values.get(index).copied().unwrap_or(0.0)
 }
+
+/// Writes an element, if there is one.
+pub fn put(values: &mut [f32], index: usize, value: f32) {
+    if let Some(place) = values.get_mut(index) {
+        *place = value;
+    }
+}
+
+/// An element, replaced by zero.
+pub fn take(values: &mut [f32], index: usize) -> f32 {
+    values.get_mut(index).map(core::mem::take).unwrap_or(0.0)
+}
+
+/// A row of a triangular system: `own[i] = (own[i] - sum of v[j] others[j c + i]) / pivot`, c values.
+#[inline(never)]
+pub fn solve_row(v: &[f32], others: &[f32], own: &mut [f32], pivot: f32) {
+    let c = own.len();
+    for (output, value) in own.iter_mut().enumerate() {
+        *value = (*value - dot(v, from(others, output), c)) / pivot;
+    }
+}

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use fedspan_protocol::message::{Chunk, DeclineReason, Hello, ToServer, Update};
+use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
@@ -78,6 +78,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         capabilities.privacy = self.ledger.told(capabilities.privacy);
         if let Sampling::Stream { .. } = self.config.sampling {
             capabilities.tasks &= self.task.streamed_tasks();
+            // No second pass leaves samples out.
+            capabilities.roles &= !CHOOSES_RIDGE;
         }
         self.talk.greeted(now);
         Some((ToServer::Hello(Hello::new(self.config.device, capabilities)), Part::NOTHING))

@@ -7,9 +7,11 @@
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
+#[cfg(feature = "ridge-choice")]
+use super::left_out;
 use super::pass::{Over, Sum, project_sample, sum_up};
 use super::projected::Projected;
-use super::{HeadFits, Usage, left_out, rows};
+use super::{HeadFits, Usage, rows};
 use crate::kernel::Four;
 use crate::kernel::constant::Constant;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
@@ -62,6 +64,7 @@ fn solve(
 ) -> Result<Usage, DeclineReason> {
     let constant = &mut Constant::default();
     let ridge = match head {
+        #[cfg(feature = "ridge-choice")]
         HeadSolve::LeaveOneOut { otherwise } => {
             let usage = sum_up(Sum::Triangular, parts, projected, constant, id, over, source)?;
             if left_out::solve(parts, projected.spare(), constant, fits, usage, id, over, source)? {
@@ -70,7 +73,8 @@ fn solve(
             otherwise
         }
         HeadSolve::LeastSquares { ridge } => ridge,
-        _ => 0.0,
+        HeadSolve::Gradient { .. } => 0.0,
+        _ => return Err(DeclineReason::Parameter),
     };
     let usage = sum_up(Sum::Normal, parts, projected, constant, id, over, source)?;
     if usage.samples == 0 {
@@ -90,7 +94,7 @@ fn solve(
             copy(rhs, moving);
             k
         }
-        HeadSolve::LeastSquares { .. } | HeadSolve::LeaveOneOut { .. } => {
+        _ => {
             if solve_by_normal_equations(parts, ridge, usage) {
                 k
             } else {
@@ -98,7 +102,6 @@ fn solve(
                 solve_triangular(parts, projected.spare(), constant, ridge, usage)
             }
         }
-        _ => return Err(DeclineReason::Parameter),
     };
     fits.record(usage, k, rank, ridge);
     Ok(usage)

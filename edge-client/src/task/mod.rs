@@ -1,7 +1,8 @@
 //! What a device computes in a round.
 //!
 //! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
-//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg, RoLoRA and FedPower behind features.
+//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg, RoLoRA, FedPower and the choice of a ridge
+//! behind features.
 //! `Scaled` (a feature) wraps either of them: its samples are scaled as they are read.
 //! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
 
@@ -11,6 +12,7 @@ mod fits;
 mod fixed;
 #[cfg(feature = "privacy")]
 mod hidden;
+#[cfg(feature = "ridge-choice")]
 mod left_out;
 mod linear;
 #[cfg(feature = "network")]
@@ -21,6 +23,7 @@ mod power;
 #[cfg(feature = "privacy")]
 mod presented;
 mod projected;
+#[cfg(feature = "ridge-choice")]
 mod ridge_scores;
 #[cfg(feature = "privacy")]
 mod rounded;

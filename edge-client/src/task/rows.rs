@@ -31,7 +31,7 @@ pub fn push_row(
     number: u32,
     first: bool,
 ) {
-    let Parts { shape, factor, rhs, residual, blocks, z, y, .. } = parts;
+    let Parts { shape, factor, rhs, residual, blocks, z, y, .. } = &mut *parts;
     let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else {
         return fold_one(factor, rhs, z, y);
     };
@@ -42,11 +42,7 @@ pub fn push_row(
         }
     }
     if row == 7 {
-        if first {
-            *constant = Constant::find(factor, block_z, 8);
-        }
-        constant.subtract(factor, block_z);
-        fold(factor, rhs, block_z, block_y);
+        fold_block(parts, spare, constant, first);
     }
 }
 
@@ -60,7 +56,7 @@ pub fn push_four(
     z: &[Four],
     y: &[Four],
 ) -> bool {
-    let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
+    let Parts { shape, factor, residual, blocks, .. } = &mut *parts;
     let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else { return false };
     if !number.is_multiple_of(4) {
         return false;
@@ -75,13 +71,21 @@ pub fn push_four(
         }
     }
     if half == 1 {
-        if number == 4 {
-            *constant = Constant::find(factor, block_z, 8);
-        }
-        constant.subtract(factor, block_z);
-        fold(factor, rhs, block_z, block_y);
+        fold_block(parts, spare, constant, number == 4);
     }
     true
+}
+
+/// Folds the block. `first`: it holds the first eight samples, and says which column is constant.
+#[inline(never)]
+fn fold_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, first: bool) {
+    let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
+    let Some((z, y)) = block(*shape, residual, blocks, spare) else { return };
+    if first {
+        *constant = Constant::find(factor, z, 8);
+    }
+    constant.subtract(factor, z);
+    fold(factor, rhs, z, y);
 }
 
 /// The samples have ended after `count`: looks for a constant column if those are less than a block.
@@ -95,15 +99,14 @@ pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, c
 }
 
 /// Folds what is left after `count` rows.
-pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &Constant, count: u32) {
-    let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
+pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, count: u32) {
+    let Parts { shape, residual, blocks, .. } = &mut *parts;
     let rows = count as usize % 8;
     let Some((z, y)) = block(*shape, residual, blocks, spare).filter(|_| rows > 0) else { return };
-    for column in z.iter_mut().chain(&mut *y) {
+    for column in z.iter_mut().chain(y) {
         column.get_mut(rows..).unwrap_or_default().fill(0.0);
     }
-    constant.subtract(factor, z);
-    fold(factor, rhs, z, y);
+    fold_block(parts, spare, constant, false);
 }
 
 /// The room of the block, once the rows are folded: `8 (k + C)` values where samples are read again, `8 k` where they are

@@ -56,6 +56,10 @@ impl Introduction {
 /// Number of [`ToServer::Hello`].
 const HELLO_TAG: u32 = 0;
 
+/// Bit of [`Capabilities::roles`] that is no role's: the device finds the ridge of a head by leave-one-out
+/// ([`HeadSolve::LeaveOneOut`](super::HeadSolve::LeaveOneOut)).
+pub const CHOOSES_RIDGE: u16 = 1 << 15;
+
 /// What a device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
@@ -67,7 +71,7 @@ pub struct Capabilities {
     /// fleet's owner says.
     pub tasks: u16,
     /// Set of [`Role::bit`](crate::tensor::Role::bit): what may leave this device; and
-    /// [`Role::Scale`](crate::tensor::Role::Scale), which never does, if it applies a scale.
+    /// [`Role::Scale`](crate::tensor::Role::Scale), which never does, if it applies a scale; and [`CHOOSES_RIDGE`].
     pub roles: u16,
     /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that it reads and writes.
     pub encodings: u8,

@@ -13,7 +13,7 @@ use heapless::Vec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use hello::{Capabilities, Hello, Introduction, Need, Numeric, Privacy, Refusal, Welcome};
+pub use hello::{CHOOSES_RIDGE, Capabilities, Hello, Introduction, Need, Numeric, Privacy, Refusal, Welcome};
 pub use model::{Filters, Image, Model};
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,

@@ -142,6 +142,19 @@ impl Task {
             Self::RidgeScores { .. } => 1 << 11,
         }
     }
+
+    /// The same for a device that does not choose ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its head takes the ridge
+    /// that comes with the choice. `None` where there is no choice in it.
+    #[must_use]
+    pub const fn without_choice(mut self) -> Option<Self> {
+        let (Self::FedRep { head, .. } | Self::FitHead { head } | Self::AdapterUp { head, .. }) = &mut self
+        else {
+            return None;
+        };
+        let HeadSolve::LeaveOneOut { otherwise } = *head else { return None };
+        *head = HeadSolve::LeastSquares { ridge: otherwise };
+        Some(self)
+    }
 }
 
 /// How a device finds its head on a given representation.

@@ -1,8 +1,7 @@
 //! What a hello says about keys: its body.
 
-use sha2::{Digest, Sha256};
-
 use super::NONCE;
+use super::schedule::hash;
 use crate::Error;
 use crate::frame::{Envelope, close_with_crc, encode_in};
 use crate::limits::{CHECK, HEADER};
@@ -51,9 +50,8 @@ impl Greeting {
 
 /// SHA-256 of a hello as it travels, its message and its body: what both sides have seen of each other so far.
 #[must_use]
-#[cfg_attr(target_os = "none", inline(never))]
 pub fn transcript(hello: &[u8]) -> [u8; 32] {
-    Sha256::digest(hello).into()
+    hash(hello, &[], &[])
 }
 
 /// Encodes a hello with its greeting, in the clear. Returns the bytes on the wire, and the transcript.

@@ -1,14 +1,15 @@
 //! Which rounds a linear model takes: its capabilities, the tensors and parameters that it expects.
 
 use fedspan_protocol::message::{
-    Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, PowerRows, PowerUpload, Privacy,
-    Task as Wire, Upload,
+    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, PowerRows,
+    PowerUpload, Privacy, Task as Wire, Upload,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::memory::Shape;
 #[cfg(feature = "power")]
 use crate::task::power;
+#[cfg(feature = "ridge-choice")]
 use crate::task::ridge_scores;
 #[cfg(feature = "reveal-moments")]
 use crate::task::start;
@@ -36,10 +37,15 @@ pub(super) fn capabilities(
         tasks |= Wire::PowerStart.bit();
         roles |= Role::Subspace.bit();
     }
+    let ridge_choice = cfg!(feature = "ridge-choice");
     // One output is no choice between classes.
-    if open && shape.outputs > 1 {
+    if ridge_choice && open && shape.outputs > 1 {
         tasks |= ridge_scores_bit();
         roles |= Role::RidgeScores.bit();
+    }
+    // In fixed point there is no second pass that leaves samples out.
+    if ridge_choice && numeric == Numeric::F32 {
+        roles |= CHOOSES_RIDGE;
     }
     // What is everyone's has no form in fixed point.
     let shared_head = cfg!(feature = "shared-head") && open && numeric == Numeric::F32;
@@ -90,9 +96,11 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
     let (d, k, c) = (side(shape.features)?, side(shape.width)?, side(shape.outputs)?);
     let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
     Ok(match *task {
-        Wire::FedRep { .. } | Wire::FitHead { .. } | Wire::RidgeScores { .. } => {
+        Wire::FedRep { .. } | Wire::FitHead { .. } => {
             Descriptors::from_iter([of(Role::Representation, d, k)])
         }
+        #[cfg(feature = "ridge-choice")]
+        Wire::RidgeScores { .. } => Descriptors::from_iter([of(Role::Representation, d, k)]),
         #[cfg(feature = "shared-head")]
         Wire::FedAvg { .. } => {
             Descriptors::from_iter([of(Role::Representation, d, k), of(Role::SharedHead, k, c)])
@@ -152,6 +160,7 @@ pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
             let cols = elements.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
             return Descriptors::from_iter([TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, cols)]);
         }
+        #[cfg(feature = "ridge-choice")]
         Wire::RidgeScores { count, .. } => {
             let scores = TensorDescriptor::inline(Role::RidgeScores, Encoding::F32, 1, count.into());
             return Descriptors::from_iter([scores]);
@@ -207,6 +216,8 @@ fn fed_power_bit() -> u16 {
 
 /// Whether the parameters of a task are in range.
 pub(super) fn valid_parameters(shape: Shape, task: &Wire) -> bool {
+    let _ = shape;
+    #[cfg(feature = "ridge-choice")]
     if let Some(grid) = ridge_scores::Grid::of(task) {
         return grid.is_valid(shape);
     }
@@ -247,7 +258,9 @@ pub(super) fn iterations(task: &Wire) -> u16 {
 /// Step size (or ridge) and number of steps; no steps where the head cannot be solved here.
 fn parameters_of(head: HeadSolve) -> (f32, u16) {
     match head {
-        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => (ridge, 1),
+        HeadSolve::LeastSquares { ridge } => (ridge, 1),
+        #[cfg(feature = "ridge-choice")]
+        HeadSolve::LeaveOneOut { otherwise } => (otherwise, 1),
         HeadSolve::Gradient { steps, step_size } => (step_size, steps),
         _ => (0.0, 0),
     }

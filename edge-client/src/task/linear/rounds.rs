@@ -26,9 +26,11 @@ use crate::task::hidden;
 use crate::task::pass::Over;
 #[cfg(feature = "power")]
 use crate::task::power;
+#[cfg(feature = "ridge-choice")]
+use crate::task::ridge_scores;
 #[cfg(feature = "shared-head")]
 use crate::task::shared;
-use crate::task::{Task, Usage, fedrep, ridge_scores, start};
+use crate::task::{Task, Usage, fedrep, start};
 
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
@@ -184,6 +186,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                 state.head = state.representation;
                 usage
             }
+            #[cfg(feature = "ridge-choice")]
             ref task @ Wire::RidgeScores { .. } => {
                 let grid = ridge_scores::Grid::of(task).ok_or(DeclineReason::Task)?;
                 // It is fitted anew on the representation that has come.
@@ -292,6 +295,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Wire::FedAvg { .. }, 1) | (Wire::AdapterUp { .. }, _) => parts.head,
             // Nothing of a head leaves, whatever is asked for.
             (Wire::FitHead { .. }, _) => &[],
+            #[cfg(feature = "ridge-choice")]
             (Wire::RidgeScores { .. }, _) => parts.residual,
             _ => parts.representation,
         };

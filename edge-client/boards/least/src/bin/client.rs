@@ -13,6 +13,8 @@ use fedspan_client::link::{Buffers, run};
 use fedspan_client::memory::FixedWorkspace as Workspace;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
+#[cfg(feature = "scale")]
+use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Linear, Recording, Session};
 use least::{D, K, Line, Steps, clock, key, samples, tell};
 
@@ -20,12 +22,18 @@ const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-type Client = Session<Linear<&'static mut Workspace<D, K>>, Recording<'static>, NoStore, Steps>;
+#[cfg(not(feature = "scale"))]
+type Model = Linear<&'static mut Workspace<D, K>>;
+#[cfg(feature = "scale")]
+type Model = Scaled<Linear<&'static mut Workspace<D, K>>, &'static mut [f32]>;
+type Client = Session<Model, Recording<'static>, NoStore, Steps>;
 
 /// Everything that the client needs, in static memory.
 struct Everything {
     client: MaybeUninit<Client>,
     workspace: Workspace<D, K>,
+    #[cfg(feature = "scale")]
+    scale: [f32; scaled_values(D)],
     receive: [u8; RECEIVE],
     transmit: [u8; TRANSMIT],
 }
@@ -38,6 +46,8 @@ unsafe impl Sync for Place {}
 static PLACE: Place = Place(UnsafeCell::new(Everything {
     client: MaybeUninit::uninit(),
     workspace: Workspace::new(),
+    #[cfg(feature = "scale")]
+    scale: [0.0; scaled_values(D)],
     receive: [0; RECEIVE],
     transmit: [0; TRANSMIT],
 }));
@@ -48,15 +58,13 @@ fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
     // SAFETY: nobody else has this place.
-    let Everything { client, workspace, receive, transmit } = unsafe { &mut *PLACE.0.get() };
-    let client = client.write(Session::new(
-        CONFIG,
-        Protection::Key(key()),
-        Linear::new(workspace),
-        samples,
-        NoStore,
-        Steps(1),
-    ));
+    let place = unsafe { &mut *PLACE.0.get() };
+    let Everything { client, workspace, receive, transmit, .. } = place;
+    let model = Linear::new(workspace);
+    #[cfg(feature = "scale")]
+    let Ok(model) = Scaled::new(model, &mut place.scale[..]) else { loop {} };
+    let client =
+        client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Steps(1)));
     loop {
         let buffers = Buffers { receive, transmit };
         let closed = run(client, &mut Line, buffers, clock, |_| {});

@@ -1,0 +1,71 @@
+//! The choice of a ridge as a feature: a device says whether it can choose, and one that cannot declines what it cannot do
+//! instead of fitting another head in silence.
+
+use crate::common::head::head_of;
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
+use fedspan_client::session::{Config, Event, Sampling};
+use fedspan_client::source::NoRecording;
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::{CHOOSES_RIDGE, DeclineReason, HeadSolve, Task as Wire, ToServer};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+const CHOOSES: bool = cfg!(feature = "ridge-choice");
+const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { otherwise: 0.5 };
+const SCORES: Wire = Wire::RidgeScores { labels_per_class: 1, first: 1e-4, factor: 10.0, count: 4 };
+
+#[test]
+fn devices_say_whether_they_choose() {
+    for outputs in [1, 3] {
+        let capabilities = Linear::new(Heap::new(20, 2, outputs)).capabilities();
+        assert_eq!(capabilities.roles & CHOOSES_RIDGE != 0, CHOOSES);
+        let scores = CHOOSES && outputs > 1;
+        assert_eq!(capabilities.tasks & SCORES.bit() != 0, scores);
+        assert_eq!(capabilities.roles & Role::RidgeScores.bit() != 0, scores);
+    }
+    #[cfg(feature = "i16")]
+    {
+        let fixed = fedspan_client::memory::FixedWorkspace::<20, 2, 3>::new();
+        assert_eq!(Linear::new(fixed).capabilities().roles & CHOOSES_RIDGE, 0);
+    }
+}
+
+/// Whoever sees its samples once leaves none of them out.
+#[test]
+fn devices_that_stream_do_not_choose() {
+    let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
+    let memory = Heap::streaming(20, 2, 1);
+    assert_eq!(Linear::new(memory.clone()).capabilities().roles & CHOOSES_RIDGE != 0, CHOOSES);
+    let mut bench = Bench::new(config, memory, NoRecording, Flash::default());
+    let [(ToServer::Hello(hello), _)] = &bench.all(Event::LinkUp)[..] else { panic!("a hello") };
+    assert_eq!(hello.capabilities.roles & CHOOSES_RIDGE, 0);
+    assert_ne!(hello.capabilities.roles & Role::Gradient.bit(), 0);
+}
+
+/// Without the feature: declined, and the head that was there stays.
+#[test]
+fn what_cannot_be_chosen_is_declined() {
+    let problem = problem(20, 2, 3);
+    let mut bench = problem.bench(4096);
+    bench.connect(7, 60_000);
+    let reasons =
+        [(Wire::FitHead { head: LEFT_OUT }, DeclineReason::Parameter), (SCORES, DeclineReason::Task)];
+    for (round, (task, reason)) in (1..).zip(reasons) {
+        let (message, body) = &problem.server(round, task, Encoding::F32, 4096).opening()[0];
+        let sent = bench.message(message, body);
+        if !CHOOSES {
+            assert_eq!(declined(&sent), reason, "{task:?}");
+        }
+    }
+    let mut model = Linear::new(Heap::new(20, 2, 3));
+    model.set_representation(&problem.b).unwrap();
+    model.fit_head(EXACT, &mut problem.samples.clone()).unwrap();
+    let before = head_of(&model);
+    let result = model.fit_head(LEFT_OUT, &mut problem.samples.clone());
+    assert_eq!(result.is_ok(), CHOOSES);
+    if !CHOOSES {
+        assert_eq!(result.unwrap_err(), DeclineReason::Parameter);
+        assert_eq!(bits(&head_of(&model)), bits(&before));
+    }
+}

@@ -1,0 +1,302 @@
+//! A fleet of which some devices choose the ridge of their head and others cannot: all of them get a head, by the ridge that
+//! they are asked for, and the server knows how many did not choose.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::sync::Arc;
+
+use fedspan_aggregator::admission::Requirements;
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::connection::{Connection, Gate, Inbound};
+use fedspan_aggregator::engine::{Action, Engine, Event as EngineEvent, Phase};
+use fedspan_client::memory::FixedWorkspace;
+use fedspan_client::session::{Config, Event, Protection};
+use fedspan_client::store::NoStore;
+use fedspan_client::task::{HeadFit, Usage};
+use fedspan_client::{Linear, Memory, Session, SourceError, Task, Workspace};
+use fedspan_client::{SampleSource, Samples, Targets};
+use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::message::{
+    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
+    Task as Wire, Welcome,
+};
+use fedspan_protocol::tensor::Role;
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+
+const D: usize = 6;
+const K: usize = 2;
+const C: usize = 3;
+const M: usize = 24;
+
+/// A model whose firmware lacks the feature `ridge-choice`: the same answers as of one that is built without it
+/// (`edge-client/tests/ridge_choice.rs` in a build without).
+struct Plain<T>(T);
+
+impl<T: Task> Task for Plain<T> {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.0.capabilities();
+        capabilities.roles &= !(CHOOSES_RIDGE | Role::RidgeScores.bit());
+        capabilities.tasks &= !(1 << 11);
+        capabilities
+    }
+    fn streamed_tasks(&self) -> u16 {
+        self.0.streamed_tasks()
+    }
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
+        match round.task {
+            Wire::RidgeScores { .. } => Err(DeclineReason::Task),
+            task if task.without_choice().is_some() => Err(DeclineReason::Parameter),
+            _ => self.0.open(round),
+        }
+    }
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        self.0.tensor_mut(index)
+    }
+    fn verify(&mut self) -> Result<(), DeclineReason> {
+        self.0.verify()
+    }
+    fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        self.0.run(id, source)
+    }
+    fn begin(&mut self) -> Result<(), DeclineReason> {
+        self.0.begin()
+    }
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
+        self.0.sample(x, target)
+    }
+    fn finish(&mut self) -> Result<Usage, DeclineReason> {
+        self.0.finish()
+    }
+    fn upload(&self) -> Descriptors {
+        self.0.upload()
+    }
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
+        self.0.emit(index, first, out);
+    }
+    fn head(&self) -> &[f32] {
+        self.0.head()
+    }
+    fn head_mut(&mut self) -> &mut [f32] {
+        self.0.head_mut()
+    }
+    fn head_fitted_on(&self) -> Option<u32> {
+        self.0.head_fitted_on()
+    }
+    fn restore_head(&mut self, representation: u32) {
+        self.0.restore_head(representation);
+    }
+}
+
+/// A task that says how its last head was fitted.
+trait Fitted: Task {
+    fn last(&self) -> HeadFit;
+}
+
+impl<M: Memory> Fitted for Linear<M> {
+    fn last(&self) -> HeadFit {
+        self.head_fits().last
+    }
+}
+
+impl<T: Fitted> Fitted for Plain<T> {
+    fn last(&self) -> HeadFit {
+        self.0.last()
+    }
+}
+
+/// A device, and the server's end of its connection.
+trait Device {
+    fn connection(&mut self) -> &mut Connection;
+    /// Exchanges frames until both are silent; what the server has heard.
+    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<Inbound>;
+    fn last(&self) -> HeadFit;
+}
+
+struct Pair<T> {
+    session: Session<T, Owned, NoStore, ChaCha20Rng>,
+    connection: Connection,
+    decoder: Decoder<Vec<u8>>,
+}
+
+/// Samples that a device owns.
+struct Owned {
+    x: Vec<f32>,
+    classes: Vec<u8>,
+    given: bool,
+}
+
+impl SampleSource for Owned {
+    fn rewind(&mut self, _: RoundId) -> Result<(), SourceError> {
+        self.given = false;
+        Ok(())
+    }
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let given = std::mem::replace(&mut self.given, true);
+        (!given).then_some(Samples { x: &self.x, targets: Targets::Classes(&self.classes) })
+    }
+}
+
+fn samples(seed: u32) -> Owned {
+    let mut state = seed.wrapping_mul(747_796_405).wrapping_add(1);
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    let classes: Vec<u8> = (0..M).map(|i| (i % C) as u8).collect();
+    let x = (0..M * D).map(|place| noise() + 2.0 * f32::from(u8::from(place % D == place / D % C))).collect();
+    Owned { x, classes, given: false }
+}
+
+impl<T: Fitted> Pair<T> {
+    fn new(device: u64, task: T, gate: &Arc<Gate>) -> Self {
+        let random = ChaCha20Rng::seed_from_u64(device);
+        let seed = u32::try_from(device).unwrap();
+        let (config, protection) = (Config::new(device), Protection::Plaintext);
+        let session = Session::new(config, protection, task, samples(seed), NoStore, random);
+        let decoder = Decoder::new(vec![0; config.frame_limit.into()]);
+        Self { session, connection: Connection::new(Arc::clone(gate)), decoder }
+    }
+}
+
+impl<T: Fitted> Device for Pair<T> {
+    fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<Inbound> {
+        let mut out = vec![0; self.session.config().transmit_capacity()];
+        let mut said = Vec::new();
+        let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
+                        connection: &mut Connection,
+                        event: Event<'_>| {
+            let mut progress = session.handle(0, event, &mut out);
+            connection.receive(&out[..progress.sent], &mut said);
+            while progress.again {
+                progress = session.handle(0, Event::Tick, &mut out);
+                connection.receive(&out[..progress.sent], &mut said);
+            }
+        };
+        if let Some(event) = event {
+            step(&mut self.session, &mut self.connection, event);
+        }
+        let mut wire = Vec::new();
+        while self.connection.next_frame(&mut wire) {
+            let mut input = wire.as_slice();
+            while let Fed::Message(message) = self.decoder.feed(&mut input) {
+                step(&mut self.session, &mut self.connection, Event::Message(message));
+            }
+            wire.clear();
+        }
+        said
+    }
+
+    fn last(&self) -> HeadFit {
+        self.session.task().last()
+    }
+}
+
+const FLEET: &str = "[devices]\nexpected = 3\n[data]\nd = 6\noutputs = 3\n[model]\nk = 2\n[algorithm]\n\
+    name = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n";
+
+/// Runs a campaign to its end. Whose heads were asked for without a choice, and how each was fitted.
+fn campaign(text: &str, build: impl Fn(&Arc<Gate>) -> Vec<Box<dyn Device>>) -> (Engine, Vec<(u32, HeadFit)>) {
+    let fleet = Fleet::parse("fleet.toml", text).unwrap();
+    let mut engine = fleet.engine();
+    let model = Model::linear(D as u16, K as u16, C as u16);
+    let numeric =
+        if text.contains("i16") { fedspan_protocol::message::Numeric::I16 } else { Default::default() };
+    let requirements = Requirements::new(model, &engine.requests(), None).with_numeric(numeric);
+    let welcome = Welcome { campaign: 1, idle_milliseconds: 60_000 };
+    let gate = Arc::new(Gate::plaintext(requirements, welcome));
+    let mut devices = build(&gate);
+    let mut actions = Vec::new();
+    let mut heard: Vec<(u64, Inbound)> = Vec::new();
+    for (id, device) in (0..).zip(&mut devices) {
+        heard.extend(device.pump(Some(Event::LinkUp)).into_iter().map(|said| (id, said)));
+    }
+    while !heard.is_empty() {
+        for (id, said) in heard.drain(..) {
+            let event = match said {
+                Inbound::Hello(_) => EngineEvent::Joined(id),
+                Inbound::Update(update) => EngineEvent::Update(id, update),
+                Inbound::Decline(decline) => EngineEvent::Declined(id, decline),
+                other => panic!("{id}: {other:?}"),
+            };
+            engine.handle(0, event, &mut actions);
+        }
+        for action in actions.drain(..) {
+            match action {
+                Action::Open(id, opening) => devices[id as usize].connection().open(&opening),
+                Action::Close(id, round) => devices[id as usize].connection().close_round(round),
+                Action::Acknowledge(id, ack) => {
+                    let message = fedspan_protocol::message::ToDevice::Ack(ack);
+                    devices[id as usize].connection().send(message);
+                }
+                Action::Commit(_) | Action::Finished => {}
+                Action::Failed(failure) => panic!("{failure}"),
+            }
+        }
+        for (id, device) in (0..).zip(&mut devices) {
+            heard.extend(device.pump(None).into_iter().map(|said| (id, said)));
+        }
+    }
+    assert_eq!(engine.phase(), Phase::Finished);
+    let fits =
+        devices.iter_mut().map(|device| (device.connection().traffic().unchosen, device.last())).collect();
+    (engine, fits)
+}
+
+fn chooses(id: u64, gate: &Arc<Gate>) -> Box<dyn Device> {
+    Box::new(Pair::new(id, Linear::new(Workspace::<D, K, C>::new()), gate))
+}
+
+fn plain(id: u64, gate: &Arc<Gate>) -> Box<dyn Device> {
+    Box::new(Pair::new(id, Plain(Linear::new(Workspace::<D, K, C>::new())), gate))
+}
+
+#[test]
+fn a_mixed_fleet_gets_heads_from_all() {
+    let (engine, fits) = campaign(FLEET, |gate| vec![chooses(0, gate), plain(1, gate), chooses(2, gate)]);
+    let chosen = engine.chosen_ridge().unwrap();
+    assert_eq!(chosen.devices, 2, "those that can score have");
+    assert!(matches!(engine.final_head(), HeadSolve::LeaveOneOut { otherwise } if otherwise == chosen.ridge));
+    assert_eq!([0, 1, 2].map(|id: usize| fits[id].0), [0, 1, 0]);
+    // One takes what the fleet has published; for the others it is one of their own grid, which is of other numbers.
+    assert_eq!(fits[1].1.ridge, chosen.ridge);
+    for id in [0, 2] {
+        assert_ne!(fits[id].1.ridge, chosen.ridge);
+    }
+    assert!(fits.iter().all(|(_, fit)| fit.samples as usize == M && usize::from(fit.width) == K));
+}
+
+/// None can score: the default is published, and taken.
+#[test]
+fn a_fleet_without_the_choice_gets_the_published_ridge() {
+    let (engine, fits) = campaign(FLEET, |gate| (0..3).map(|id| plain(id, gate)).collect());
+    let chosen = engine.chosen_ridge().unwrap();
+    assert_eq!((chosen.devices, chosen.ridge), (0, fedspan_aggregator::engine::DEFAULT_RIDGE));
+    assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (1, chosen.ridge)));
+}
+
+/// Where a number is said, there is nothing to choose and nothing to count.
+#[test]
+fn a_ridge_that_is_said_is_everybodys() {
+    let text = format!("{FLEET}final_ridge = 0.25\n");
+    let (engine, fits) = campaign(&text, |gate| vec![chooses(0, gate), plain(1, gate), plain(2, gate)]);
+    assert_eq!(engine.chosen_ridge(), None);
+    assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (0, 0.25)));
+}
+
+/// Fixed point scores ridges and leaves no sample out.
+#[test]
+fn fixed_point_takes_the_published_ridge() {
+    let text = format!("{FLEET}numeric = \"i16\"\n");
+    let build = |gate: &Arc<Gate>| -> Vec<Box<dyn Device>> {
+        let device = |id| Box::new(Pair::new(id, Linear::new(FixedWorkspace::<D, K, C>::new()), gate));
+        (0..3).map(|id| device(id) as Box<dyn Device>).collect()
+    };
+    let (engine, fits) = campaign(&text, build);
+    let chosen = engine.chosen_ridge().unwrap();
+    assert_eq!(chosen.devices, 3);
+    assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (1, chosen.ridge)));
+}
