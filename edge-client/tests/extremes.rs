@@ -38,7 +38,7 @@ impl Tally {
                 if *bound < 0.02 && self.cut_at_ease < 4 {
                     println!("{way}: cut to {rank} at {bound:e}, {at}");
                 }
-            } else if !(error <= *bound) {
+            } else if error.is_nan() || error > *bound {
                 self.silent.push(format!(
                     "{way}: {error:e} over {bound:e}, k={} m={}, {at}",
                     problem.k,

@@ -46,7 +46,8 @@ fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
     for request in requests {
         let down = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding));
         for tensors_of_one_way in [down.collect::<Vec<_>>(), request.expects.clone()] {
-            let elements = || tensors_of_one_way.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap());
+            let elements =
+                || tensors_of_one_way.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap());
             tensors = tensors.max(u32::try_from(tensors_of_one_way.len()).unwrap());
             largest = largest.max(elements().max().unwrap_or(0));
             total = total.max(elements().sum());
