@@ -295,8 +295,11 @@ fn a_ridge_is_that_of_the_features_as_they_are() {
     }
 }
 
+/// A column that is made of a row's features.
+type Column<'a> = &'a dyn Fn(&[f64]) -> f64;
+
 /// Columns that are put behind the features, made of a row and of random numbers of their own.
-fn widened(case: &Case, extra: &[&dyn Fn(&[f64]) -> f64]) -> Case {
+fn widened(case: &Case, extra: &[Column]) -> Case {
     let wide = |values: &[f64]| {
         let row =
             |row: &[f64]| extra.iter().map(|of| of(row)).chain(row.iter().copied()).collect::<Vec<f64>>();
@@ -343,7 +346,7 @@ fn copies_and_further_constants_change_no_answer() {
         let (plain, factor) = (case(&mut random, constant, false, 0.5), 2f64.powi(number % 41 - 20));
         let own = between(&mut random, 1e-6, 1e6);
         let right = plain.oracle(constant);
-        let copies: &[&dyn Fn(&[f64]) -> f64] = match constant {
+        let copies: &[Column] = match constant {
             true => &[&|row| factor * row[0], &|_| own, &|row| -row[0]],
             false => &[&|row| factor * row[0], &|_| 0.0, &|row| -row[0]],
         };
