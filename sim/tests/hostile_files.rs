@@ -75,7 +75,7 @@ fn more_columns_than_a_device_can_be_told_of_are_refused() {
     let here = directory("hostile-columns");
     std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
-    has(&message(&here, data), &["t.csv", "65536 features with the constant", "65535"]);
+    has(&message(&here, data), &["t.csv", "65535 features beside the constant 1", "at most 65534"]);
 }
 
 /// A pipe that nobody writes to would be waited for, and a device never ends.

@@ -128,20 +128,20 @@ fn baselines_say_what_they_cut() {
 #[test]
 fn ridges_beyond_those_that_are_compared_are_told() {
     let place = directory("warnings-ridge");
-    let noise = numbers(9 * 24 * 3, 3);
+    let noise = numbers(9 * 24 * 5, 3);
     for (factor, scale, is_said) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)] {
-        let mut table = String::from("who,a,b,c,kind\n");
-        for (row, noise) in noise.chunks(3).enumerate() {
+        let mut table = String::from("who,a,b,c,d,e,kind\n");
+        for (row, noise) in noise.chunks(5).enumerate() {
             let kind = row % 3;
             let cells =
-                (0..3).map(|j| (factor * (f64::from(u8::from(j == kind)) + 2.0 * noise[j])).to_string());
+                (0..5).map(|j| (factor * (f64::from(u8::from(j == kind)) + 2.0 * noise[j])).to_string());
             table += &format!("{},{},k{kind}\n", row / 24, cells.collect::<Vec<_>>().join(","));
         }
         std::fs::write(place.join("table.csv"), table).unwrap();
         for method in ["fedrep\"\nrounds = 5\nstep_size = \"auto", "local-only"] {
             let scenario = format!(
                 "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
-                 features = \"a..c\"\nscale = \"{scale}\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\n\
+                 features = \"a..e\"\nscale = \"{scale}\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\n\
                  name = \"{method}\"\n"
             );
             std::fs::write(place.join("my.toml"), scenario).unwrap();
@@ -151,4 +151,23 @@ fn ridges_beyond_those_that_are_compared_are_told() {
             assert_eq!(said, is_said, "{factor} {scale} {method}: {}", errors(&ran));
         }
     }
+}
+
+/// A device has room for as many scores as its model has features times classes.
+#[test]
+fn ridges_that_nobody_compared_are_told() {
+    let place = directory("warnings-nobody");
+    let noise = numbers(8 * 12 * 2, 5);
+    let mut table = String::from("who,a,b,kind\n");
+    for (row, noise) in noise.chunks(2).enumerate() {
+        table += &format!("{},{},{},k{}\n", row / 12, noise[0], noise[1], row % 3);
+    }
+    std::fs::write(place.join("table.csv"), table).unwrap();
+    let scenario = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
+                    features = \"*\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\n\
+                    step_size = 0.1\n";
+    std::fs::write(place.join("my.toml"), scenario).unwrap();
+    let ran = program(&place, &["run", "my.toml"]);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    assert!(errors(&ran).contains("no client has compared ridges"), "{}", errors(&ran));
 }

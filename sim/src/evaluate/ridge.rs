@@ -26,10 +26,19 @@ pub fn chosen(
     (scores.published(head), Some(scores.chosen(otherwise)))
 }
 
-/// What to say of a ridge that may not be the best one, in one line: where all that are compared are small beside the features'
-/// mean square, or all are large.
+/// What to say of a ridge that may not be the best one, in one line: where nobody compared any, and where all that are compared
+/// are small beside the features' mean square, or all are large.
 #[must_use]
 pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
+    if chosen.devices == 0 {
+        let (features, classes, count) = (dataset.features, dataset.outputs, GRID.count);
+        return Some(format!(
+            "no client has compared ridges for final heads on a few samples, which then take {}: a client needs two classes and \
+             more samples than are labelled, and a device 3 features and {count} features times classes (there are {features} \
+             features, {classes} classes); set algorithm.final_ridge",
+            chosen.ridge
+        ));
+    }
     let (least, most) = chosen.ridges.first().zip(chosen.ridges.last())?;
     let size = mean_square(dataset);
     let is_small = chosen.ridge == *most && f64::from(*most) < size;

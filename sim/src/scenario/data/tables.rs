@@ -180,9 +180,10 @@ impl TableSection {
             );
             return Err(DataError::new(table.name, message));
         }
-        let (features, most) = (table.features.len() + usize::from(constant), table::FEATURES);
+        let (features, most) = (table.features.len(), table::FEATURES - usize::from(constant));
         if features > most {
-            let message = format!("{features} features with the constant, allowed: at most {most}");
+            let beside = if constant { " beside the constant 1" } else { "" };
+            let message = format!("{features} features{beside}, allowed: at most {most}");
             return Err(DataError::new(table.name, message));
         }
         let pool = table.pool(constant);
