@@ -147,7 +147,8 @@ fn ridges_beyond_those_that_are_compared_are_told() {
             std::fs::write(place.join("my.toml"), scenario).unwrap();
             let ran = program(&place, &["run", "my.toml"]);
             assert_eq!(code(&ran), 0, "{}", errors(&ran));
-            let said = errors(&ran).contains("is an end of those that are compared (0.0001 to 100)");
+            let said =
+                errors(&ran).contains("of those from 0.0001 to 100, and beside features of a mean square of");
             assert_eq!(said, is_said, "{factor} {scale} {method}: {}", errors(&ran));
         }
     }

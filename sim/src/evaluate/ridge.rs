@@ -26,6 +26,9 @@ pub fn chosen(
     (scores.published(head), Some(scores.chosen(otherwise)))
 }
 
+/// Ridges below this part of the features' mean square hardly change a head.
+const LIKE_NONE: f64 = 0.01;
+
 /// What to say of a ridge that may not be the best one, in one line: where nobody compared any, and where all that are compared
 /// are small beside the features' mean square, or all are large.
 #[must_use]
@@ -41,13 +44,15 @@ pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
     }
     let (least, most) = chosen.ridges.first().zip(chosen.ridges.last())?;
     let size = mean_square(dataset);
-    let is_small = chosen.ridge == *most && f64::from(*most) < size;
+    let most_of_size = f64::from(*most) / size;
+    // Where all of them act like none, which one has the most right is chance.
+    let is_small = chosen.ridge == *most && most_of_size < 1.0 || most_of_size < LIKE_NONE;
     let is_large = chosen.ridge == *least && f64::from(*least) > size;
     (is_small || is_large).then(|| {
         format!(
-            "the ridge that clients have chosen for final heads on a few samples, {}, is an end of those that are compared ({least} to \
-             {most}), beside features of a mean square of {size:.3e}, and a better one may be beyond: scale the features \
-             (data.scale), or set algorithm.final_ridge",
+            "the ridge that clients have chosen for final heads on a few samples is {}, of those from {least} to {most}, and beside \
+             features of a mean square of {size:.3e} a better one may be beyond these: scale the features (data.scale), or set \
+             algorithm.final_ridge",
             chosen.ridge
         )
     })
