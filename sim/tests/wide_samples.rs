@@ -32,10 +32,7 @@ fn more_than_65534_values() {
     for model in MODELS {
         for features in [65_535, 65_536] {
             let said = ran(features, model).expect_err(model).to_string();
-            assert!(
-                said.contains(&features.to_string()) && said.contains("at most 655"),
-                "{model}: {said}"
-            );
+            assert!(said.contains(&features.to_string()) && said.contains("at most 655"), "{model}: {said}");
         }
     }
 }
