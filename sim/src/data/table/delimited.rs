@@ -20,7 +20,7 @@ pub struct Columns {
     pub client: Option<String>,
     /// The target. Where `classification`, its distinct names (in the order of their texts) are the classes.
     pub target: String,
-    /// The features: names, ranges and patterns ([`choose`]).
+    /// The features: names, ranges ("a..c") and patterns ("mean_*").
     pub features: Vec<String>,
     /// Targets are classes.
     pub classification: bool,
