@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use fedspan_tests::lists::{with_list, with_table};
 use serde_json::Value;
@@ -102,7 +103,7 @@ impl List {
 /// Writes a list of tables, each of its assignments.
 pub fn write_list(name: &str, tables: impl Iterator<Item = Vec<String>>) {
     let text: String = tables.map(|table| format!("    {{ {} }},\n", table.join(", "))).collect();
-    write(FILE, &with_list(&read(FILE), name, &text).expect("a list"));
+    change(FILE, |whole| with_list(whole, name, &text).expect("a list"));
 }
 
 /// A list of tables: of each the words under its names.
@@ -144,19 +145,20 @@ pub struct Place {
 impl Place {
     /// Writes the table there.
     pub fn write(&self, table: &str) {
-        write(self.file, &self.with(table));
+        change(self.file, |whole| self.with(whole, table));
     }
 
     /// Fails if another table is there, unless that is about to change, with all that it is made from.
     pub fn check(&self, table: impl FnOnce() -> String, program: &str) {
         if !regenerating() {
-            let shown = read(self.file) == self.with(&table());
+            let whole = read(self.file);
+            let shown = whole == self.with(&whole, &table());
             assert!(shown, "FEDSPAN_REGENERATE_BUDGETS=1 {program} writes the table anew");
         }
     }
 
-    fn with(&self, table: &str) -> String {
-        with_table(&read(self.file), self.begin, self.end, table).expect("its place")
+    fn with(&self, whole: &str, table: &str) -> String {
+        with_table(whole, self.begin, self.end, table).expect("its place")
     }
 }
 
@@ -176,10 +178,19 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
+/// Tests that run beside each other change the same files.
+static FILES: Mutex<()> = Mutex::new(());
+
 fn read(file: &str) -> String {
-    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+    let _alone = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    text(file)
 }
 
-fn write(file: &str, text: &str) {
-    std::fs::write(root().join(file), text).expect("written");
+fn change(file: &str, new: impl FnOnce(&str) -> String) {
+    let _alone = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    std::fs::write(root().join(file), new(&text(file))).expect("written");
+}
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
