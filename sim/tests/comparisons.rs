@@ -1,7 +1,6 @@
 //! What `compare` shows of networks: times to accuracies, spread over folds, clients that come after training.
 
-use crate::common;
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{self, code, directory, errors, has, numbers, program, text};
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 use serde_json::Value;
@@ -315,5 +314,28 @@ fn scenarios_of_either_model_are_compared_by_the_same_methods() {
             row.split_whitespace().skip(1).all(|cell| cell.contains('.')),
             "a figure in each column: {shown}"
         );
+    }
+}
+
+/// A step that is measured is none of a network's, and means nothing to methods without rounds: one file serves them all.
+#[test]
+fn a_measured_step_goes_with_every_method() {
+    let place = directory("comparisons-auto");
+    let mut table = String::from("who,a,b,c,kind\n");
+    for (row, values) in numbers(6 * 20 * 3, 11).chunks(3).enumerate() {
+        let kind = row % 4;
+        let cell = |j: usize| values[j] + f64::from(u8::from(j == kind));
+        table += &format!("{},{},{},{},k{kind}\n", row / 20, cell(0), cell(1), cell(2));
+    }
+    std::fs::write(place.join("table.csv"), table).unwrap();
+    let scenario = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
+                    features = \"*\"\n[split]\ntest = 0.5\n[model]\nk = 2\n[model.network]\nkind = \"mlp\"\nhidden = [8]\n\
+                    [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = \"auto\"\n[algorithm.network]\n\
+                    step_size = 0.1\n";
+    std::fs::write(place.join("my.toml"), scenario).unwrap();
+    let ran = program(&place, &["compare", "my.toml", "--algorithms", "all"]);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    for method in ["fedrep", "gd-gd", "fedavg", "local-only", "pooled", "fedper", "scaffold", "lg-fedavg"] {
+        has(&text(&ran), &[method]);
     }
 }

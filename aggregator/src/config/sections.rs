@@ -240,7 +240,7 @@ pub(super) fn read_linear(
     };
     // FFA-LoRA takes none.
     let default_step = if steps && name != AlgorithmName::FfaLora { None } else { Some(0.0) };
-    let measured = measured && name.is_federated() && name != AlgorithmName::FedPower;
+    let measured = measured && name != AlgorithmName::FedPower;
     let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
@@ -253,7 +253,9 @@ pub(super) fn read_linear(
         true => read_step(section, "head_step_size", None, measured)?,
         false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, auto),
     };
-    let measured = MeasuredSteps { step_size: auto, head_step_size: head_auto };
+    // Without rounds there are no steps, whatever is said of them.
+    let federated = name.is_federated();
+    let measured = MeasuredSteps { step_size: auto && federated, head_step_size: head_auto && federated };
     let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weighting = read_weighting(section)?;
