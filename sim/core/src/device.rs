@@ -1,4 +1,4 @@
-//! One virtual device for a real server: the same session, over TCP and real time.
+//! A virtual device for a real server: the client's session over TCP and in real time.
 
 use std::time::Duration;
 
@@ -17,31 +17,32 @@ use crate::network::Joins;
 use crate::noise::Seeds;
 use crate::scenario::Scenario;
 
-/// A device that a real server knows: its number, and how it shows that it is the one.
+/// Number of a device on a real server, and the key that proves it.
 #[derive(Clone, Debug)]
 pub struct Identity {
     device: u64,
     protection: Protection,
-    /// `None`: the scenario's seed will do.
+    /// Randomness of the handshake; `None` derives it from the scenario's seed.
     random: Option<ChaCha8Rng>,
 }
 
 impl Identity {
-    /// A device without a key.
+    /// Makes the identity of a device without a key.
     #[must_use]
     pub fn plaintext(device: u64) -> Self {
         Self { device, protection: Protection::Plaintext, random: None }
     }
 
-    /// A device with a key. Nobody may foresee `random`, nor may it come twice: there is no flash that numbers
-    /// handshakes.
+    /// Makes the identity of a device with a key. `random` must be unpredictable and never reused, because a
+    /// virtual device has no flash that counts handshakes.
     #[must_use]
     pub fn with_key(device: u64, key: Key, random: ChaCha8Rng) -> Self {
         Self { device, protection: Protection::Key(key), random: Some(random) }
     }
 }
 
-/// Makes the session of client `index` (from 0) of a scenario.
+/// Makes the session of client `index` of a scenario, counted from 0; newcomers follow the clients. `None` if
+/// the scenario has no such client or the device cannot be built.
 #[must_use]
 pub fn client_session(
     scenario: &Scenario,
@@ -55,16 +56,17 @@ pub fn client_session(
     let frame_limit = build.frame_limit();
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
-    // How long the others have trained nobody tells it.
+    // The number of epochs trained so far is unknown here, so a newcomer trains none of its own before its
+    // head.
     let after = Joins::AfterTraining { epochs: 0 };
     let joins = if index < dataset.clients.len() { Joins::First } else { after };
     build.session(config, identity.protection, client, joins, random).ok()
 }
 
-/// Runs a session over one connection until it ends.
+/// Runs a session over one TCP connection until it ends.
 ///
 /// # Errors
-/// What the system says if the connection cannot be made.
+/// The system's error if the connection cannot be made.
 pub async fn converse(
     session: &mut SimSession,
     address: &str,
@@ -84,7 +86,7 @@ pub async fn connect(address: &str) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Runs a session over a link that is there, until it ends. `began` is the device's time 0.
+/// Runs a session over an open link until it ends. `began` is time 0 of the device's clock.
 pub async fn converse_over(
     session: &mut SimSession,
     link: impl AsyncRead + AsyncWrite + Unpin,

@@ -1,4 +1,5 @@
-//! Noise of simulated devices: the client's own mechanism, with seeds that a simulation can draw again.
+//! Noise of simulated devices: the client's own privacy mechanism, with seeds that a simulation can
+//! reproduce.
 
 use fedspan_client::Mechanism;
 use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, Seed, Settings};
@@ -8,24 +9,24 @@ use fedspan_engine::random::{Purpose, stream};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// How long a device that adds noise is quiet while it computes, on a clock of its own: a simulation sets that forward, and
-/// a device on a host computes less long.
+/// Time a device that adds noise stays silent while it computes, in ms of the session's clock. A simulation
+/// advances that clock by itself; a device on a host computes in less than this.
 pub const SLOT: Millis = 1_000;
 
-/// How devices hide what they send.
+/// Noise and clipping settings of a fleet's devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hiding {
-    /// Of the noise.
+    /// Noise multiplier, release budget and time slot.
     pub settings: Settings,
-    /// Of whole gradients.
+    /// Clipping of whole gradients; `None` if the algorithm does not clip.
     pub clip: Option<Clip>,
 }
 
-/// How the devices of a scenario hide what they send; `None` without `[privacy]`. A device's budget is what all
-/// iterations and rounds of the scenario cost, the start's among them.
+/// Noise settings of a scenario's devices; `None` without `[privacy]`. A device's budget covers all
+/// iterations and rounds of the scenario, the start included.
 ///
 /// # Errors
-/// A sentence with the numbers, where devices cannot do that.
+/// A one-line message with the numbers if the client cannot add such noise.
 pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>, String> {
     let Some(square) = scenario.multiplier_square()? else { return Ok(None) };
     let rows = dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len());
@@ -34,7 +35,8 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0));
     let settings = Settings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
-    // A server of the scenario asks for no more, and heads of whatever steps.
+    // Devices accept any number of iterations: the budget is the limit, and the scenario's server asks for no
+    // more.
     let settings = settings.with_iterations(u16::MAX);
     settings.variance(side(dataset.features), side(scenario.model.k)).map_err(|error| error.to_string())?;
     #[allow(clippy::cast_possible_truncation, reason = "15 bits of it count")]
@@ -43,16 +45,16 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>
     Ok(Some(Hiding { settings, clip }))
 }
 
-/// Where seeds come from.
+/// Source of the seeds of a device's noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seeds {
-    /// The system's entropy: for devices that speak to a server.
+    /// The system's entropy, for devices that talk to a real server.
     System,
-    /// A run's seed: the same in every run, and known to whoever knows it.
+    /// Derived from a run's seed: the same in every run, so anyone who knows the seed can subtract the noise.
     Foreseeable(u64),
 }
 
-/// The mechanism of a simulated device, or none.
+/// Privacy mechanism of a simulated device; adds nothing without a [`NoiseConfig`].
 #[derive(Debug)]
 pub struct SimNoise {
     settings: Option<Settings>,
@@ -63,7 +65,7 @@ pub struct SimNoise {
 }
 
 impl SimNoise {
-    /// That of one device.
+    /// Makes the mechanism of device `device`.
     #[must_use]
     pub fn new(hiding: Option<Hiding>, seeds: Seeds, device: u64) -> Self {
         let settings = hiding.map(|hiding| hiding.settings);
@@ -98,8 +100,8 @@ impl Mechanism for SimNoise {
     }
 }
 
-/// The seed of a device's noise in the `release`th update of its life, from 1. Not for devices with data of their own:
-/// whoever knows the run's seed knows the noise.
+/// Seed of the noise in a device's update number `release`, counted from 1. Not for devices with real data:
+/// anyone who knows the run's seed can compute the noise.
 #[must_use]
 pub fn secret(seed: u64, release: u32, device: u64) -> Seed {
     let mut random = stream(seed, Purpose::Noise, u64::from(release) << 32 | device);

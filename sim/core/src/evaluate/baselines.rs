@@ -1,5 +1,5 @@
-//! The baselines that need no rounds: least squares on all features, in f64, on the numbers before they were rounded to f32
-//! where the data have them.
+//! Baselines that need no rounds: least squares on all features in f64, on the values before rounding to f32
+//! if the data set keeps them.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{ClientScore, Scores, average};
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::least_squares::{Cut, EXACT, Fit, Problem, ROUNDED, predict, solve, solve_left_out};
 
-/// Each client alone. Nobody is scored where there are no targets.
+/// Fits and scores each client alone. Empty without targets.
 #[must_use]
 pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec<ClientScore> {
     if !dataset.has_targets() {
@@ -23,8 +23,8 @@ pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec
     clients.par_iter().map(one).collect()
 }
 
-/// One model of all clients' samples in one place, each sample of `extra` counting `weight` times; scored
-/// on `scored`. There is none without targets.
+/// Scores on `scored` one model fitted to all clients' samples pooled, with each sample of `extra` counted
+/// `weight` times. No figures without targets.
 #[must_use]
 pub fn pooled(
     dataset: &Dataset,
@@ -36,7 +36,7 @@ pub fn pooled(
     pooled_each(dataset, extra, weight, scored, head).0
 }
 
-/// The same, with what the one fit has left out.
+/// Like [`pooled`], and also returns the directions that the fit dropped.
 #[must_use]
 pub fn pooled_each(
     dataset: &Dataset,
@@ -63,12 +63,12 @@ pub fn pooled_each(
     (average(&each), cut)
 }
 
-/// Least squares on a set.
+/// Fits least squares to a set.
 fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     let (left_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
         HeadSolve::LeaveOneOut { otherwise } => (can_leave_out(set), otherwise),
-        // Of networks, and of heads that take steps: no baseline is asked for them.
+        // Heads of networks and heads trained by gradient steps have no such baseline.
         _ => (false, 0.0),
     };
     let y: Vec<f64> = targets(set, dataset.outputs);
@@ -84,7 +84,7 @@ fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     fit.unwrap_or_else(|| solve(&problem))
 }
 
-/// Whether a sample can be left out and told from the others: of classes, each that is present has two.
+/// True if leave-one-out is defined: at least two samples, and at least two of every class that is present.
 fn can_leave_out(set: &Set) -> bool {
     let Labels::Classes(classes) = &set.y else { return set.len() >= 2 };
     let mut counts = [0usize; 256];
@@ -96,7 +96,7 @@ fn can_leave_out(set: &Set) -> bool {
     set.len() >= 2 && !counts.contains(&1)
 }
 
-/// The features in f64.
+/// Features in f64.
 fn features(set: &Set) -> Cow<'_, [f64]> {
     match &set.wide {
         Some(wide) => Cow::Borrowed(wide),
@@ -104,7 +104,7 @@ fn features(set: &Set) -> Cow<'_, [f64]> {
     }
 }
 
-/// The targets in f64, row-major; of a class a 1 in its place.
+/// Targets in f64, row-major; classes are one-hot.
 fn targets(set: &Set, outputs: usize) -> Vec<f64> {
     match (&set.y, &set.wide_y) {
         (Labels::Classes(classes), _) => {
@@ -154,7 +154,7 @@ fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     total
 }
 
-/// Index of the largest value, the first of equals.
+/// Index of the largest value; the first one of equal values.
 fn largest(values: &[f64]) -> usize {
     let first = |best: (usize, f64), (index, value): (usize, &f64)| {
         if *value > best.1 { (index, *value) } else { best }

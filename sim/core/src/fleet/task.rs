@@ -1,4 +1,4 @@
-//! A simulated device's task: the client's own, for the model that the scenario has.
+//! Task of a simulated device: the client's own, for the scenario's model.
 
 use fedspan_client::session::Millis;
 use fedspan_client::source::{SampleSource, Targets};
@@ -10,7 +10,7 @@ use super::HeapWorkspace;
 use crate::network::SimNetwork;
 use crate::noise::SimNoise;
 
-/// The task of one device.
+/// Task of one device.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one of them in all devices of a run")]
 pub enum SimTask {
@@ -18,12 +18,12 @@ pub enum SimTask {
     Linear(Linear<HeapWorkspace, SimNoise>),
     /// A network.
     Network(SimNetwork),
-    /// One of these, whose samples are scaled.
+    /// A task of one of the other kinds, on standardised samples.
     Scaled(Box<Scaled<SimTask, Vec<f32>>>),
 }
 
 impl SimTask {
-    /// The model itself, which is about samples as it sees them.
+    /// The model's own task, without the scaling around it.
     #[must_use]
     pub fn model(&self) -> &Self {
         match self {
@@ -33,7 +33,7 @@ impl SimTask {
     }
 }
 
-/// The same of either.
+/// Delegates a method to the task of any variant.
 macro_rules! either {
     ($own:expr, $task:ident => $does:expr) => {
         match $own {

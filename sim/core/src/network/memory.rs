@@ -7,8 +7,8 @@ use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 
 use super::Base;
 
-/// A network's memory whose sizes are known at run time only: the simulator's counterpart of the device's
-/// `NetworkWorkspace`, with room to keep what the body makes of all samples.
+/// Heap memory of a network with sizes known only at run time: the simulator's counterpart of the device's
+/// `NetworkWorkspace`, with room to cache the body's output for all samples.
 #[derive(Clone, Debug)]
 pub struct HeapNetwork {
     shape: NetworkShape,
@@ -22,7 +22,7 @@ pub struct HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// All zero, for a device with so many samples; an adapter's base is everyone's.
+    /// Makes memory of zeros for a device with `samples` samples; all devices share `base`.
     #[must_use]
     pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<Base>>) -> Self {
         let parameters = shape.parameters();
@@ -40,7 +40,7 @@ impl HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Working memory alone: no parameters, no velocity.
+    /// Makes working memory alone: no parameters, no velocity.
     pub(super) fn scratch(shape: NetworkShape) -> Self {
         Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0, None) }
     }
@@ -74,7 +74,7 @@ impl NetworkMemory for HeapNetwork {
     }
 }
 
-/// The layer that stays.
+/// Frozen layer of the base network.
 fn layer(base: &Option<Arc<Base>>) -> Frozen<'_> {
     base.as_ref().map_or(Frozen::Nothing, |base| Frozen::F32(&base.frozen))
 }

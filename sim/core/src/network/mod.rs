@@ -1,4 +1,5 @@
-//! Networks in the simulator: the client's own network on heap memory, and what only simulated devices do with one.
+//! Networks in the simulator: the client's own network on heap memory, and the methods that only simulated
+//! devices run.
 
 mod base;
 mod baselines;
@@ -28,22 +29,22 @@ pub use base::Base;
 pub use memory::HeapNetwork;
 pub use score::{Errors, errors};
 
-/// What the networks of a scenario's devices are built for.
+/// Settings of the networks of a scenario's devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkBuild {
-    /// Sizes.
+    /// Sizes and layers.
     pub shape: NetworkShape,
-    /// As the server was told.
+    /// Parameters of the method, as the server's configuration states them.
     pub parameters: NetworkParameters,
-    /// What an adapter is put into, if anything.
+    /// Frozen network that an adapter is attached to; `None` without an adapter.
     pub base: Option<Arc<Base>>,
 }
 
 impl NetworkBuild {
-    /// That of a method.
+    /// Derives the network's shape from the parameters of a method.
     ///
     /// # Errors
-    /// A sentence with the numbers, where there is no such network.
+    /// A one-line message with the numbers if no such network exists.
     pub fn of(parameters: NetworkParameters) -> Result<Self, String> {
         let sizes = parameters.shape;
         sizes.check()?;
@@ -72,16 +73,16 @@ impl NetworkBuild {
         Ok(Self { shape, parameters, base: None })
     }
 
-    /// The same, its adapter put into a base.
+    /// Attaches the adapter to a base network.
     ///
     /// # Errors
-    /// A sentence with both checksums, where the file has another base in mind.
+    /// A one-line message with both checksums if `model.frozen` names another base network.
     pub fn with_base(mut self, base: Option<Base>) -> Result<Self, String> {
         let Front::Adapter { frozen, .. } = &mut self.parameters.shape.front else { return Ok(self) };
         let has = base.as_ref().map_or(0, Base::checksum);
         if *frozen != 0 && *frozen != has {
             return Err(format!(
-                "model.frozen is {frozen:#010x}, simulated devices have {has:#010x} (model.base); allowed: that, or 0"
+                "model.frozen is {frozen:#010x}, but the simulated devices' base network (model.base) has checksum {has:#010x}; allowed: that, or 0"
             ));
         }
         *frozen = has;
@@ -90,38 +91,39 @@ impl NetworkBuild {
     }
 }
 
-/// When a device joins.
+/// Time at which a device joins the campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joins {
     /// Before the first round.
     First,
-    /// After the last.
+    /// After the last round of training.
     AfterTraining {
-        /// Epochs of all layers before those of the head, where the method has no body for it: as many as the others have
-        /// had.
+        /// Epochs of all layers that the device trains alone before its head, if the method sends newcomers
+        /// no body: as many as the other devices have trained.
         epochs: u16,
     },
 }
 
-/// A simulated device's network.
+/// Network of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
-    /// Until the final fit of the head the network that all begin with, where the method is a baseline.
+    /// The network. If the method is a baseline, this stays the common initial network until the head is fitted.
     network: Network<HeapNetwork>,
-    /// Where the method is one.
+    /// Rounds of the baseline; `None` if the method is not one.
     baseline: Option<Rounds>,
     joins: Joins,
-    /// What a device that comes after training trains before its head, where the method has no body for it.
+    /// Local training of a device that joins after training, before its head; `None` if the method sends newcomers
+    /// a body.
     alone: Option<message::Task>,
-    /// The open round, if it fits the head.
+    /// Open round, if it fits the head.
     fit: Option<RoundOpen>,
-    /// The network that all begin with, once a fit has opened on a device that was there from the first round on.
+    /// Common initial network, kept when a head fit opens on a device that joined before training.
     start: Option<Vec<f32>>,
 }
 
 impl SimNetwork {
-    /// The network of device `device`, which has so many samples. All devices begin with the same one; where the body
-    /// comes from the server, the head begins with zeros, as on a board.
+    /// Makes the network of device `device` for `samples` training samples. All devices start from the same
+    /// network; if the server sends the body, the head starts at zero, as on a board.
     #[must_use]
     pub fn new(build: &NetworkBuild, device: u64, samples: usize, joins: Joins) -> Self {
         let NetworkParameters { shape, method, descent, seed, .. } = build.parameters;
@@ -132,11 +134,11 @@ impl SimNetwork {
         let mut start: Vec<f32> =
             shape.start(seed, !method.has_own_head()).iter().map(|v| *v as f32).collect();
         if let Some(base) = &build.base {
-            // Behind both factors.
+            // The base network's later layers follow the adapter's two factors.
             start.truncate(build.shape.start(2));
             start.extend(&base.behind);
         }
-        // As long as the memory.
+        // Cannot fail: `start` has as many values as the network.
         let _ = network.set_parameters(&start);
         let baseline = Rounds::new(&build.parameters, build.shape, order);
         let alone = match (joins, plan(&build.parameters).task) {
@@ -151,7 +153,7 @@ impl SimNetwork {
         Self { network, baseline, joins, alone, fit: None, start: None }
     }
 
-    /// The network that this device is scored with, when these layers are everyone's and it trains on these samples.
+    /// Parameters that this device is scored with, given the shared layers and its training samples.
     #[must_use]
     pub fn scored(&self, shared: &[Tensor], train: &Set) -> Vec<f32> {
         let everyones = self.with_layers(shared);
@@ -164,7 +166,7 @@ impl SimNetwork {
         }
     }
 
-    /// The network on the device with these layers in it.
+    /// Parameters of the device with the shared layers replaced.
     fn with_layers(&self, shared: &[Tensor]) -> Vec<f32> {
         let shape = self.network.shape();
         let mut parameters = self.network.parameters().to_vec();
@@ -178,19 +180,20 @@ impl SimNetwork {
         parameters
     }
 
-    /// What the adapter stands beside.
+    /// Frozen layer that the adapter is added to.
     #[must_use]
     pub fn frozen(&self) -> Frozen<'_> {
         self.network.frozen()
     }
 
-    /// The network as it is on the device.
+    /// Current parameters of the device.
     #[must_use]
     pub fn own(&self) -> &[f32] {
         self.network.parameters()
     }
 
-    /// Before a head is fitted: the network that is scored, where that is not the one that came.
+    /// Sets the network to the parameters that are scored, if they differ from the ones received, before the
+    /// head is fitted.
     fn prepare_fit(
         &mut self,
         id: RoundId,
@@ -199,9 +202,10 @@ impl SimNetwork {
     ) -> Result<(), DeclineReason> {
         if let Some(baseline) = &self.baseline {
             let came = self.network.parameters();
-            // Who comes after training begins with everyone's.
+            // A device that joins after training has no network of its own yet and starts from the shared
+            // one.
             let scored = baseline.scored(came, self.start.as_deref().unwrap_or(came), source);
-            // As long as the memory.
+            // Cannot fail: `scored` has as many values as the network.
             let _ = self.network.set_parameters(&scored);
         }
         if let Some(task) = self.alone {
@@ -212,30 +216,31 @@ impl SimNetwork {
                 .and_then(|()| self.network.run(id, source))
                 .and_then(|_| self.network.open(fit));
             if let Err(reason) = ran {
-                // As long as the memory.
+                // Cannot fail: `began` has as many values as the network.
                 let _ = self.network.set_parameters(&began);
                 return Err(reason);
             }
-            // Asked again, as after a reset, it has a body.
+            // A repeated request, as after a reset, finds the body trained.
             self.alone = None;
         }
         Ok(())
     }
 
-    /// SCAFFOLD's control variate: all layers, one after the other. Nothing before the first round.
+    /// SCAFFOLD's control variate, all layers concatenated; `None` before the first round.
     #[must_use]
     pub fn control(&self) -> Option<&[f32]> {
         self.baseline.as_ref().and_then(Rounds::control)
     }
 
-    /// Sizes.
+    /// Sizes of the network.
     #[must_use]
     pub fn shape(&self) -> NetworkShape {
         self.network.shape()
     }
 }
 
-/// The layers that tensors are: from the first on if that is of a body, up to the last otherwise.
+/// Range of the layers that the tensors hold: the first ones if the first tensor belongs to a body, else the
+/// last ones.
 fn layers_of(shape: NetworkShape, tensors: &[Tensor]) -> Range<usize> {
     match tensors.first() {
         Some(tensor) if !matches!(tensor.role, Role::Representation | Role::AdapterDown) => {
