@@ -10,8 +10,8 @@ use fedspan_engine::{Action, Event};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::{Identity, client_session};
-use fedspan_sim_core::fleet::{Build, SimDevice};
-use fedspan_sim_core::noise::Seeds;
+use fedspan_sim_core::fleet::{DeviceFactory, SimDevice};
+use fedspan_sim_core::noise::SeedSource;
 use fedspan_sim_core::run::{engine, gate};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -22,8 +22,8 @@ use fedspan_sim_core::scenario::Scenario;
 /// If somebody who should count does not answer.
 pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
-    let build =
-        Build::of(scenario, dataset, scenario.seed, Seeds::System).map_err(|error| error.to_string())?;
+    let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System)
+        .map_err(|error| error.to_string())?;
     let gate = gate(scenario, &build, &engine);
     let mut devices = Vec::new();
     let mut actions = Vec::new();

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use fedspan_tests::disasters::{Faults, Kind, Unwatched, Watcher, run};
+use fedspan_tests::disasters::{Faults, Kind, NoProgress, Watcher, run};
 
 /// Everything that happens, in one number.
 #[derive(Default)]
@@ -41,7 +41,7 @@ fn nothing_goes_wrong() {
     let mut faults = Faults::default();
     for seed in 1_000_000..1_000_040 {
         let report =
-            run(seed, Kind::Hectic, &mut Unwatched).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+            run(seed, Kind::Hectic, &mut NoProgress).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         assert!(report.rounds > 0 && report.counted > 0, "seed {seed}");
         faults.add(&report.faults);
     }
@@ -54,7 +54,7 @@ fn nothing_goes_wrong() {
 
 #[test]
 fn a_day_of_a_small_fleet() {
-    let report = run(1, Kind::Day { devices: 12 }, &mut Unwatched).unwrap();
+    let report = run(1, Kind::Day { devices: 12 }, &mut NoProgress).unwrap();
     assert!(report.rounds > 50 && report.counted > 500, "{report:?}");
 }
 

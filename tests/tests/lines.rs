@@ -12,9 +12,9 @@ use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::secure::Key;
 use fedspan_sim_core::data::Dataset;
-use fedspan_sim_core::device::{Identity, client_session, converse_over};
+use fedspan_sim_core::device::{Identity, client_session, run_session_over};
 use fedspan_sim_core::fleet::SimSession;
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::keys::{identity, keys};
 use fedspan_tests::{Running, device, fleet_of, start_with};
@@ -86,7 +86,7 @@ impl World {
 
     /// The representation that was served is the simulator's.
     fn agrees(&self) {
-        let simulated = run(&self.scenario, self.scenario.seed, &mut Unwatched).expect("simulation");
+        let simulated = run(&self.scenario, self.scenario.seed, &mut NoProgress).expect("simulation");
         let committed = store::read(self.state.path()).expect("readable").expect("committed");
         let served =
             Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
@@ -146,7 +146,7 @@ async fn noise_slows_a_line_down_and_no_more() {
                 let mut dropped = 0;
                 let (began, mut far) = (Instant::now(), far);
                 while !session.is_fitted() {
-                    let closed = converse_over(&mut session, &mut far, began).await;
+                    let closed = run_session_over(&mut session, &mut far, began).await;
                     assert!(session.refusal().is_none());
                     let frames = closed.frames;
                     dropped += frames.oversize + frames.framing + frames.check + frames.header;
@@ -177,7 +177,7 @@ async fn noise_slows_a_line_down_and_no_more() {
 /// Runs a session until the line ends or its head is fitted; `began` is its time 0.
 async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
     while !session.is_fitted() {
-        let closed = converse_over(session, &mut *line, began).await;
+        let closed = run_session_over(session, &mut *line, began).await;
         assert!(session.refusal().is_none() && closed.error.is_none());
         tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
     }
@@ -187,7 +187,7 @@ async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Ins
 async fn until_heard(bytes: usize, session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
     let (near, mut far) = duplex(4096);
     let mut heard = 0;
-    let device = converse_over(session, near, began);
+    let device = run_session_over(session, near, began);
     let wire = async {
         let (mut up, mut down) = ([0; 256], [0; 1]);
         while heard < bytes {
@@ -334,14 +334,14 @@ async fn serial_ports_may_be_pulled_and_plugged_in_again() {
                 // Pulled out after a while, whatever is going on; plugged in again somewhere else.
                 let pulled = tokio::time::sleep(Duration::from_millis(1500));
                 tokio::select! {
-                    closed = converse_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
+                    closed = run_session_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
                     () = pulled => {}
                 }
                 drop((board, port));
                 (board, port) = plug(&name);
             }
             while !session.is_fitted() {
-                let closed = converse_over(&mut session, &mut board, began).await;
+                let closed = run_session_over(&mut session, &mut board, began).await;
                 tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
             }
             (board, port)

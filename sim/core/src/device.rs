@@ -12,9 +12,9 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::data::Dataset;
-use crate::fleet::{Build, SimSession, foreseeable};
-use crate::network::Joins;
-use crate::noise::Seeds;
+use crate::fleet::{DeviceFactory, SimSession, deterministic_rng};
+use crate::network::JoinTime;
+use crate::noise::SeedSource;
 use crate::scenario::Scenario;
 
 /// Number of a device on a real server, and the key that proves it.
@@ -52,28 +52,28 @@ pub fn client_session(
     leave_when_fitted: bool,
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
-    let build = Build::of(scenario, dataset, scenario.seed, Seeds::System).ok()?;
+    let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).ok()?;
     let frame_limit = build.frame_limit();
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
-    let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
+    let random = identity.random.unwrap_or_else(|| deterministic_rng(scenario.seed, identity.device));
     // The number of epochs trained so far is unknown here, so a newcomer trains none of its own before its
     // head.
-    let after = Joins::AfterTraining { epochs: 0 };
-    let joins = if index < dataset.clients.len() { Joins::First } else { after };
-    build.session(config, identity.protection, client, joins, random).ok()
+    let after = JoinTime::AfterTraining { epochs: 0 };
+    let join_time = if index < dataset.clients.len() { JoinTime::BeforeTraining } else { after };
+    build.session(config, identity.protection, client, join_time, random).ok()
 }
 
 /// Runs a session over one TCP connection until it ends.
 ///
 /// # Errors
 /// The system's error if the connection cannot be made.
-pub async fn converse(
+pub async fn run_session(
     session: &mut SimSession,
     address: &str,
     began: Instant,
 ) -> std::io::Result<Closed<std::io::Error>> {
     let socket = connect(address).await?;
-    Ok(converse_over(session, socket, began).await)
+    Ok(run_session_over(session, socket, began).await)
 }
 
 /// Opens a TCP connection to a server, without Nagle's delay.
@@ -87,7 +87,7 @@ pub async fn connect(address: &str) -> std::io::Result<TcpStream> {
 }
 
 /// Runs a session over an open link until it ends. `began` is time 0 of the device's clock.
-pub async fn converse_over(
+pub async fn run_session_over(
     session: &mut SimSession,
     link: impl AsyncRead + AsyncWrite + Unpin,
     began: Instant,

@@ -12,7 +12,7 @@ use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_dist
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
-pub use baselines::{local_only, pooled, pooled_each};
+pub use baselines::{local_only, pooled, pooled_with_cut};
 
 use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set};
@@ -37,7 +37,7 @@ pub struct Scores {
 
 /// Set of figures that a run computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum MetricSet {
     /// Every figure that applies.
     #[default]
     All,
@@ -115,9 +115,9 @@ pub fn score<P: Mechanism>(
     let loss = mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0;
     ClientScore {
         head: model.head().iter().map(|weight| f64::from(*weight)).collect(),
-        loss: if train.unanswered { f64::NAN } else { loss },
+        loss: if train.failed_prediction { f64::NAN } else { loss },
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
-        accuracy: if classification { mean(test.right as f64, client.test.len()) } else { None },
+        accuracy: if classification { mean(test.correct as f64, client.test.len()) } else { None },
         test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
         cut: Cut::default(),
     }
@@ -125,24 +125,24 @@ pub fn score<P: Mechanism>(
 
 /// Scores a device's current model, with its own fitted head, on its client.
 #[must_use]
-pub fn on_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
+pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
     match task {
         SimTask::Linear(model) => score(model, client, shape),
-        SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Network(network) => score_network(network, network.own(), client),
         SimTask::Scaled(scaled) => {
             let scale = scaled.scale().and_then(|scale| {
                 let (shift, factor) = scale.split_at_checked(shape.features)?;
                 Scale::new(shift.to_vec(), factor.to_vec())
             });
             let seen = scale.map(|scale| scaled_client(client, &scale));
-            on_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
+            score_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
         }
     }
 }
 
 /// Scores the network of device `own` with other parameters on a client.
 #[must_use]
-pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
+pub fn score_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
     let (shape, frozen) = (own.shape(), own.frozen());
     let train = network::errors(shape, frozen, parameters, &client.train);
     let test = network::errors(shape, frozen, parameters, &client.test);
@@ -153,7 +153,7 @@ pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> Cl
         head: parameters.get(head).unwrap_or_default().iter().map(|weight| f64::from(*weight)).collect(),
         loss: mean(train.loss, train.count).unwrap_or(0.0),
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
-        accuracy: mean(test.right as f64, test.count),
+        accuracy: mean(test.correct as f64, test.count),
         test_mse: None,
         cut: Cut::default(),
     }
@@ -163,7 +163,7 @@ pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> Cl
 /// `tuning`, the head is trained for that many epochs first, in the sample order of that round. Clients run
 /// in parallel; results are in their order.
 #[must_use]
-pub fn with_networks(
+pub fn score_shared_layers(
     clients: &[Client],
     devices: &[SimDevice],
     shared: &[Tensor],
@@ -173,10 +173,10 @@ pub fn with_networks(
         SimTask::Network(network) => {
             let scored = network.scored(shared, &client.train);
             let scored = match tuning {
-                Some((head, round)) => network.tuned(scored, &client.train, head, round),
+                Some((head, round)) => network.fine_tuned(scored, &client.train, head, round),
                 None => scored,
             };
-            with_network(network, &scored, client)
+            score_network(network, &scored, client)
         }
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
@@ -186,9 +186,9 @@ pub fn with_networks(
 /// Scores every client with its device's current network. Clients run in parallel; results are in their
 /// order.
 #[must_use]
-pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
+pub fn score_own_networks(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
     let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
-        SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Network(network) => score_network(network, network.own(), client),
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
@@ -196,19 +196,19 @@ pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore
 
 struct Errors {
     squares: f64,
-    right: usize,
+    correct: usize,
     /// True if the model failed to predict a sample.
-    unanswered: bool,
+    failed_prediction: bool,
 }
 
 fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
-    let mut total = Errors { squares: 0.0, right: 0, unanswered: false };
+    let mut total = Errors { squares: 0.0, correct: 0, failed_prediction: false };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();
     for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
         if model.predict(x, &mut out).is_err() {
             out.fill(0.0);
-            total.unanswered = true;
+            total.failed_prediction = true;
         }
         match samples.targets {
             Targets::Values(y) => {
@@ -218,7 +218,7 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
             }
             Targets::Classes(classes) => {
                 let class = classes.get(index).map_or(usize::MAX, |&class| usize::from(class));
-                total.right += usize::from(largest(&out) == class);
+                total.correct += usize::from(largest(&out) == class);
                 for (output, value) in out.iter().enumerate() {
                     let error = f64::from(*value) - f64::from(u8::from(output == class));
                     total.squares += error * error;

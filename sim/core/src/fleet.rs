@@ -26,8 +26,8 @@ pub use task::SimTask;
 
 use crate::data::{Client, ClientSource, Dataset};
 use crate::evaluate;
-use crate::network::{Base, Joins, NetworkBuild, SimNetwork};
-use crate::noise::{self, Hiding, Seeds, SimNoise};
+use crate::network::{BaseNetwork, JoinTime, NetworkConfig, SimNetwork};
+use crate::noise::{self, NoiseConfig, SeedSource, SimNoise};
 use crate::scenario::Scenario;
 
 /// Heap workspace with sizes known only at run time: the simulator's counterpart of the device's
@@ -113,13 +113,13 @@ pub type SimSession = Session<SimTask, ClientSource, NoStore, ChaCha8Rng>;
 /// Random generator of a simulated device: the same in every run. Not for devices with keys, whose handshakes
 /// must be unpredictable.
 #[must_use]
-pub fn foreseeable(seed: u64, device: u64) -> ChaCha8Rng {
+pub fn deterministic_rng(seed: u64, device: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, device).bits())
 }
 
 /// Factory of a scenario's devices: the settings that all of them share.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Build {
+pub struct DeviceFactory {
     /// Sizes of the linear model.
     pub shape: Shape,
     /// Arithmetic of FedRep.
@@ -127,11 +127,11 @@ pub struct Build {
     /// Adds a second d x k buffer: for power iterations, and for noisy gradients.
     pub second: bool,
     /// Noise settings; `None` without `[privacy]`.
-    pub privacy: Option<Hiding>,
+    pub privacy: Option<NoiseConfig>,
     /// Source of the noise's seeds.
-    pub seeds: Seeds,
+    pub seeds: SeedSource,
     /// Settings of the devices' networks; `None` for a linear model.
-    pub network: Option<NetworkBuild>,
+    pub network: Option<NetworkConfig>,
     /// Makes devices that can standardise their samples.
     pub scale: bool,
 }
@@ -141,12 +141,17 @@ pub struct Build {
 #[error("{0}")]
 pub struct BuildError(pub String);
 
-impl Build {
+impl DeviceFactory {
     /// Reads the factory's settings from a scenario and its data.
     ///
     /// # Errors
     /// [`BuildError`] if the client cannot run the scenario's network, noise or base network.
-    pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64, seeds: Seeds) -> Result<Self, BuildError> {
+    pub fn new(
+        scenario: &Scenario,
+        dataset: &Dataset,
+        seed: u64,
+        seeds: SeedSource,
+    ) -> Result<Self, BuildError> {
         let fleet = dataset.clients.len();
         let most = usize::from(u16::MAX) - 1;
         if scenario.model.network.is_some() && dataset.features > most {
@@ -163,9 +168,10 @@ impl Build {
             fleet,
             seed,
         );
-        let network = match network.map(NetworkBuild::of).transpose().map_err(BuildError)? {
+        let network = match network.map(NetworkConfig::new).transpose().map_err(BuildError)? {
             Some(network) => {
-                let read = |path: &String| Base::read(&scenario.locate(path), network.parameters.shape);
+                let read =
+                    |path: &String| BaseNetwork::read(&scenario.locate(path), network.parameters.shape);
                 let base = scenario.model.base.as_ref().map(read).transpose();
                 let base = base.map_err(|error| BuildError(error.to_string()))?;
                 Some(network.with_base(base).map_err(BuildError)?)
@@ -192,31 +198,31 @@ impl Build {
         config: Config,
         protection: Protection,
         client: &Client,
-        joins: Joins,
+        join_time: JoinTime,
         random: ChaCha8Rng,
     ) -> Result<SimSession, BuildError> {
-        self.session_over(config, protection, client, joins, NoStore, random)
+        self.session_with_store(config, protection, client, join_time, NoStore, random)
     }
 
     /// Makes the session of one device with the given store.
     ///
     /// # Errors
     /// [`BuildError`] if the client's task cannot be built with these settings.
-    pub fn session_over<P: Store>(
+    pub fn session_with_store<P: Store>(
         &self,
         config: Config,
         protection: Protection,
         client: &Client,
-        joins: Joins,
+        join_time: JoinTime,
         store: P,
         random: ChaCha8Rng,
     ) -> Result<Session<SimTask, ClientSource, P, ChaCha8Rng>, BuildError> {
-        let task = self.task(config.device, client.train.len(), joins)?;
+        let task = self.task(config.device, client.train.len(), join_time)?;
         Ok(Session::new(config, protection, task, client.source(), store, random))
     }
 
-    fn task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {
-        let task = self.model_task(device, samples, joins)?;
+    fn task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
+        let task = self.model_task(device, samples, join_time)?;
         if !self.scale {
             return Ok(task);
         }
@@ -236,7 +242,7 @@ impl Build {
         features: Range<usize>,
     ) -> Result<Option<(u32, Vec<f32>)>, BuildError> {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let mut task = self.task(0, client.train.len(), Joins::First)?;
+        let mut task = self.task(0, client.train.len(), JoinTime::BeforeTraining)?;
         let (first, count) = (small(features.start), small(features.len()));
         let id = RoundId { round: 1, stage: 0 };
         let open = RoundOpen { id, task: Asked::FeatureSums { first, count }, tensors: Descriptors::new() };
@@ -246,9 +252,9 @@ impl Build {
         Ok(ran.ok().map(|usage| (usage.samples, sums)))
     }
 
-    fn model_task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {
+    fn model_task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
-            return Ok(SimTask::Network(SimNetwork::new(network, device, samples, joins)));
+            return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
         }
         let memory = HeapWorkspace::new(self.shape, self.numeric);
         let memory = if self.second { memory.with_second() } else { memory };
@@ -269,7 +275,7 @@ impl Build {
     }
 
     /// Largest number of values that travel in one direction of a round.
-    fn travelling(&self) -> usize {
+    fn values_per_direction(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
             Some(network) => network.shape.parameters() * network.parameters.method.tensors_a_layer(),
@@ -283,7 +289,7 @@ impl Build {
     /// as a firmware engineer would choose it.
     #[must_use]
     pub fn frame_limit(&self) -> u16 {
-        let bytes = 4 * self.travelling();
+        let bytes = 4 * self.values_per_direction();
         let limit = [256usize, 512, 1024, 2048, 4096].into_iter().find(|limit| bytes <= 64 * (limit - 40));
         u16::try_from(limit.unwrap_or(FRAME_LIMIT_MAX)).unwrap_or(u16::MAX)
     }
@@ -297,7 +303,7 @@ pub struct SimDevice {
     /// Server's end of the connection.
     pub connection: Connection,
     /// Messages from the device that the engine has not processed yet.
-    pub said: Vec<Inbound>,
+    pub inbox: Vec<Inbound>,
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
     wire: Vec<u8>,
@@ -314,7 +320,7 @@ impl SimDevice {
         let mut device = Self {
             session,
             connection: Connection::new(gate),
-            said: Vec::new(),
+            inbox: Vec::new(),
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],
             wire: Vec::new(),
@@ -336,12 +342,12 @@ impl SimDevice {
             while let Fed::Message(message) = self.decoder.feed(&mut input) {
                 let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
                 let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                self.connection.receive(sent, &mut self.said);
+                self.connection.receive(sent, &mut self.inbox);
                 let mut more = progress.again;
                 while more {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
                     let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                    self.connection.receive(sent, &mut self.said);
+                    self.connection.receive(sent, &mut self.inbox);
                     let quiet_until = self.session.quiet_until();
                     more = progress.again && progress.sent > 0 || quiet_until > self.now;
                     self.now = self.now.max(quiet_until);
@@ -353,7 +359,7 @@ impl SimDevice {
 
     /// Discards the frames that wait for the device: they belong to a round that ended before the device was
     /// done.
-    pub fn miss(&mut self) {
+    pub fn discard_frames(&mut self) {
         loop {
             self.wire.clear();
             if !self.connection.next_frame(&mut self.wire) {
@@ -366,7 +372,7 @@ impl SimDevice {
     pub fn step(&mut self, event: Event<'_>) {
         let progress = self.session.handle(self.now, event, &mut self.transmit);
         let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-        self.connection.receive(sent, &mut self.said);
+        self.connection.receive(sent, &mut self.inbox);
     }
 
     /// Bytes and dropped frames so far.

@@ -15,7 +15,7 @@ pub const SLOT: Millis = 1_000;
 
 /// Noise and clipping settings of a fleet's devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hiding {
+pub struct NoiseConfig {
     /// Noise multiplier, release budget and time slot.
     pub settings: Settings,
     /// Clipping of whole gradients; `None` if the algorithm does not clip.
@@ -27,7 +27,7 @@ pub struct Hiding {
 ///
 /// # Errors
 /// A one-line message with the numbers if the client cannot add such noise.
-pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>, String> {
+pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<NoiseConfig>, String> {
     let Some(square) = scenario.multiplier_square()? else { return Ok(None) };
     let rows = dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len());
     let rows = u32::try_from(rows.max().unwrap_or(1).max(1)).unwrap_or(u32::MAX);
@@ -42,16 +42,16 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>
     #[allow(clippy::cast_possible_truncation, reason = "15 bits of it count")]
     let clip = scenario.privacy.and_then(|privacy| privacy.clip).map(|clip| Clip::new(clip as f32));
     let clip = clip.transpose().map_err(|error| error.to_string())?;
-    Ok(Some(Hiding { settings, clip }))
+    Ok(Some(NoiseConfig { settings, clip }))
 }
 
 /// Source of the seeds of a device's noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seeds {
+pub enum SeedSource {
     /// The system's entropy, for devices that talk to a real server.
     System,
     /// Derived from a run's seed: the same in every run, so anyone who knows the seed can subtract the noise.
-    Foreseeable(u64),
+    Deterministic(u64),
 }
 
 /// Privacy mechanism of a simulated device; adds nothing without a [`NoiseConfig`].
@@ -59,7 +59,7 @@ pub enum Seeds {
 pub struct SimNoise {
     settings: Option<Settings>,
     clipping: Option<Clipping>,
-    seeds: Seeds,
+    seeds: SeedSource,
     device: u64,
     drawn: u32,
 }
@@ -67,9 +67,9 @@ pub struct SimNoise {
 impl SimNoise {
     /// Makes the mechanism of device `device`.
     #[must_use]
-    pub fn new(hiding: Option<Hiding>, seeds: Seeds, device: u64) -> Self {
-        let settings = hiding.map(|hiding| hiding.settings);
-        let clipping = hiding.and_then(|hiding| hiding.clip).map(Clipping::new);
+    pub fn new(noise: Option<NoiseConfig>, seeds: SeedSource, device: u64) -> Self {
+        let settings = noise.map(|noise| noise.settings);
+        let clipping = noise.and_then(|noise| noise.clip).map(Clipping::new);
         Self { settings, clipping, seeds, device, drawn: 0 }
     }
 }
@@ -90,8 +90,8 @@ impl Mechanism for SimNoise {
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
         self.drawn += 1;
         match self.seeds {
-            Seeds::Foreseeable(seed) => Ok(secret(seed, self.drawn, self.device)),
-            Seeds::System => {
+            SeedSource::Deterministic(seed) => Ok(noise_seed(seed, self.drawn, self.device)),
+            SeedSource::System => {
                 let mut bytes = [0; 32];
                 getrandom::fill(&mut bytes).map_err(|_| NoEntropy)?;
                 Ok(Seed::new(bytes))
@@ -103,7 +103,7 @@ impl Mechanism for SimNoise {
 /// Seed of the noise in a device's update number `release`, counted from 1. Not for devices with real data:
 /// anyone who knows the run's seed can compute the noise.
 #[must_use]
-pub fn secret(seed: u64, release: u32, device: u64) -> Seed {
+pub fn noise_seed(seed: u64, release: u32, device: u64) -> Seed {
     let mut random = stream(seed, Purpose::Noise, u64::from(release) << 32 | device);
     let mut bytes = [0; 32];
     for part in bytes.as_chunks_mut::<8>().0 {

@@ -144,7 +144,7 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
     let mut rows = vec![
         ["algorithm".to_owned()]
             .into_iter()
-            .chain(done.iter().map(|(entry, _)| entry.scenario.algorithm_word().to_owned()))
+            .chain(done.iter().map(|(entry, _)| entry.scenario.algorithm_name().to_owned()))
             .collect::<Vec<_>>(),
     ];
     // Figures first, whatever order the runs brought them in.

@@ -110,7 +110,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
 fn stop(error: &EmulateError) -> Stop {
     match error {
         EmulateError::Scenario { .. }
-        | EmulateError::Attacked(_)
+        | EmulateError::AttackNotAllowed(_)
         | EmulateError::Room { .. }
         | EmulateError::Image(_)
         | EmulateError::Data(_)

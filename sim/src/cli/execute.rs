@@ -248,7 +248,7 @@ fn one(
         let single = Runs {
             summaries: vec![summary.clone()],
             curves: vec![points.clone()],
-            clients: Some(files::clients(&outcome)).filter(|_| !outcome.named.clients.is_empty()),
+            clients: Some(files::clients(&outcome)).filter(|_| !outcome.names.clients.is_empty()),
             ..Runs::none()
         };
         write_text(&directory.join("report.html"), &page(entry, &single).html())?;
@@ -271,7 +271,7 @@ fn stop(entry: &Entry, error: &RunError) -> Stop {
 
 /// The report of one scenario.
 fn page(entry: &Entry, runs: &Runs) -> Page {
-    let algorithm = entry.scenario.algorithm_word();
+    let algorithm = entry.scenario.algorithm_name();
     let mut texts = vec![("Scenario".to_owned(), entry.scenario.text.clone())];
     let classes = runs.summaries.first().map(|summary| summary.classes.as_slice()).unwrap_or_default();
     if !classes.is_empty() {
@@ -337,7 +337,7 @@ pub fn show(name: &str, value: f64) -> String {
 }
 
 fn table(entry: &Entry, runs: &Runs) -> Table {
-    let algorithm = entry.scenario.algorithm_word();
+    let algorithm = entry.scenario.algorithm_name();
     let Some(first) = runs.summaries.first() else { return Table::default() };
     if runs.summaries.len() == 1 {
         return Table {

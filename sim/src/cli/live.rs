@@ -259,7 +259,7 @@ fn unfit(scenario: &Scenario, error: &RunError) -> Stop {
 
 fn stop(error: &LiveError) -> Stop {
     match error {
-        LiveError::Scenario(_) | LiveError::Attacked(_) => Stop::Usage(error.to_string()),
+        LiveError::Scenario(_) | LiveError::AttackNotAllowed(_) => Stop::Usage(error.to_string()),
         error => Stop::Failed(error.to_string()),
     }
 }

@@ -33,7 +33,7 @@ mod storage;
 
 pub use history::Violation;
 pub use plan::Kind;
-pub use report::{Faults, Report, Unwatched, Watcher};
+pub use report::{Faults, NoProgress, Report, Watcher};
 pub use world::run;
 
 /// Milliseconds of virtual time.

@@ -12,8 +12,8 @@ use fedspan_engine::config::ParticipationSection;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
-use fedspan_sim_core::fleet::{SimDevice, foreseeable};
-use fedspan_sim_core::network::Joins;
+use fedspan_sim_core::fleet::{SimDevice, deterministic_rng};
+use fedspan_sim_core::network::JoinTime;
 use sha2::{Digest, Sha256};
 
 use super::history::Violation;
@@ -130,8 +130,9 @@ impl Calm {
         let gate = Arc::new(Gate::plaintext(requirements, welcome));
         let devices = (0..).zip(&plan.dataset.clients).map(|(id, client)| {
             let config = Config { frame_limit: 256, ..Config::new(id) };
-            let random = foreseeable(1, id);
-            let session = plan.build.session(config, Protection::Plaintext, client, Joins::First, random);
+            let random = deterministic_rng(1, id);
+            let session =
+                plan.build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random);
             let session = session.map_err(|error| Violation::new(error.to_string()))?;
             let mut device = SimDevice::connect(session, Arc::clone(&gate));
             device.pump();

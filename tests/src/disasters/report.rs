@@ -101,6 +101,6 @@ pub trait Watcher {
 
 /// Nobody does.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unwatched;
+pub struct NoProgress;
 
-impl Watcher for Unwatched {}
+impl Watcher for NoProgress {}

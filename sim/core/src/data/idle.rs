@@ -9,7 +9,7 @@ impl Dataset {
     pub fn without_idle(mut self) -> Self {
         let idle = without(&mut self.clients, &mut self.client_names)
             + without(&mut self.newcomers, &mut self.newcomer_names);
-        self.left_out += idle;
+        self.dropped_users += idle;
         self
     }
 }

@@ -129,7 +129,7 @@ pub struct Dataset {
     /// What the values of a row are.
     pub layout: Layout,
     /// Users of the data who are no clients: they have too few samples, or none to train on.
-    pub left_out: usize,
+    pub dropped_users: usize,
     /// Names of `clients`, where the data have some; empty otherwise.
     pub client_names: Vec<String>,
     /// Names of `newcomers`, where the data have some; empty otherwise.

@@ -60,7 +60,7 @@ pub enum SplitBy {
 /// Which of the test part a client is scored on, where it was cut off before clients were made. SRPFL's tests are
 /// consistent with what a client trains on; the released code deals test shards of the same classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tests {
+pub enum TestAssignment {
     /// Of every class the part that it has of this class' training samples.
     Share,
     /// All samples of the classes that it trains on.
@@ -69,7 +69,7 @@ pub enum Tests {
 
 /// How samples become clients.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cutting {
+pub struct SplitPlan {
     /// Who has what.
     pub partition: Partition,
     /// What trains and what tests.
@@ -79,7 +79,7 @@ pub struct Cutting {
     /// In which parts.
     pub split: OrderSplit,
     /// What a client is scored on.
-    pub tests: Tests,
+    pub tests: TestAssignment,
     /// Who comes later.
     pub holdout: Holdout,
     /// Classes that only those have who come later (FedRep, Figure 6), by name or number; nobody else has any of them.
@@ -89,7 +89,7 @@ pub struct Cutting {
 /// Clients and their names, and users that became none.
 type Named = (Vec<(String, Client)>, usize);
 
-impl Cutting {
+impl SplitPlan {
     /// Makes clients of samples.
     ///
     /// # Errors
@@ -116,9 +116,9 @@ impl Cutting {
             ..Dataset::default()
         };
         if self.holdout_classes.is_empty() {
-            let (clients, left_out) =
+            let (clients, dropped_users) =
                 self.clients(pool, labels, &parts, self.partition, seed).map_err(wrong)?;
-            dataset.left_out = left_out;
+            dataset.dropped_users = dropped_users;
             dataset.class_names.clone_from(&pool.class_names);
             let (names, clients): (Vec<String>, Vec<Client>) = clients.into_iter().unzip();
             dataset.clients = clients;
@@ -157,10 +157,11 @@ impl Cutting {
         };
         let (first, then) = (numbers(false), numbers(true));
         dataset.outputs = first.len().max(then.len());
-        let (clients, left_out) = self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?;
+        let (clients, dropped_users) =
+            self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?;
         dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &first)));
         let (newcomers, more) = self.clients(pool, labels, &part(true), comes, seed).map_err(wrong)?;
-        dataset.left_out = left_out + more;
+        dataset.dropped_users = dropped_users + more;
         for (index, (name, client)) in (all as u64..).zip(newcomers) {
             let client = self.holdout.labelled(client, &name, index, &pool.name, seed)?;
             dataset.newcomers.push(renumbered(&client, &then));
@@ -201,11 +202,11 @@ impl Cutting {
         how: Partition,
         seed: u64,
     ) -> Result<Named, String> {
-        let mut left_out = 0;
+        let mut dropped_users = 0;
         let (owners, natural): (Vec<(String, Parts)>, bool) = match how {
             Partition::Natural { users, least } => {
                 let all = natural(pool, parts, least)?;
-                left_out = pool.users.len() - all.len();
+                dropped_users = pool.users.len() - all.len();
                 (drawn(pool, all, (users, least), seed)?, true)
             }
             _ => {
@@ -223,8 +224,8 @@ impl Cutting {
         let mut tests = match (self.by, natural) {
             (SplitBy::Clients, _) | (_, true) => Vec::new(),
             _ => match self.tests {
-                Tests::Share => dealt(labels, &owners, &parts.test),
-                Tests::All => whole(pool, labels, &owners, &parts.test)?,
+                TestAssignment::Share => dealt(labels, &owners, &parts.test),
+                TestAssignment::All => whole(pool, labels, &owners, &parts.test)?,
             },
         }
         .into_iter();
@@ -245,8 +246,8 @@ impl Cutting {
         let mut clients: Vec<(String, Client)> = (0..).zip(owners).map(client).collect();
         let all = clients.len();
         clients.retain(|(_, client)| !client.train.is_empty());
-        let left_out = left_out + all - clients.len();
-        Ok((clients, left_out))
+        let dropped_users = dropped_users + all - clients.len();
+        Ok((clients, dropped_users))
     }
 }
 

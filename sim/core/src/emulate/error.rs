@@ -6,7 +6,7 @@ use fedspan_aggregator::server::ServeError;
 
 use crate::data::DataError;
 use crate::data::flash::ImageError;
-use crate::scenario::Attacked;
+use crate::scenario::AttackNotAllowed;
 
 /// A fleet that did not get anywhere.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum EmulateError {
     },
     /// The scenario has attackers.
     #[error(transparent)]
-    Attacked(#[from] Attacked),
+    AttackNotAllowed(#[from] AttackNotAllowed),
     /// Samples that do not fit the board's flash.
     #[error("the samples of client {client} take {needed} bytes of flash, the board has {room}")]
     Room {

@@ -5,7 +5,7 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::tensor::Encoding;
 
 use super::BoardReport;
-use crate::run::{Outcome, RunError, Unwatched, run};
+use crate::run::{NoProgress, Outcome, RunError, run};
 use crate::scenario::Scenario;
 
 /// What one client has learnt in the simulator.
@@ -26,7 +26,7 @@ pub struct Expected {
 /// # Errors
 /// [`RunError`].
 pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunError> {
-    let outcome = run(scenario, scenario.seed, &mut Unwatched)?;
+    let outcome = run(scenario, scenario.seed, &mut NoProgress)?;
     let as_it_is = scenario.algorithm.download == Encoding::F32;
     let hash = |values: &[f32]| as_it_is.then(|| format!("{:08x}", crc32c_f32(values)));
     // As boards hold them; they were f32.

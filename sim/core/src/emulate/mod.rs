@@ -97,7 +97,7 @@ pub async fn run(
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
-    plan.scenario.check_honest()?;
+    plan.scenario.check_runs_on_devices()?;
     let mut interrupted = std::pin::pin!(interrupted);
     let images = Images::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;

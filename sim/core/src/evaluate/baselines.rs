@@ -33,12 +33,12 @@ pub fn pooled(
     scored: &[Client],
     head: HeadSolve,
 ) -> Scores {
-    pooled_each(dataset, extra, weight, scored, head).0
+    pooled_with_cut(dataset, extra, weight, scored, head).0
 }
 
 /// Like [`pooled`], and also returns the directions that the fit dropped.
 #[must_use]
-pub fn pooled_each(
+pub fn pooled_with_cut(
     dataset: &Dataset,
     extra: &[Client],
     weight: usize,
@@ -127,7 +127,7 @@ fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore 
     let classes = client.test.is_classes();
     ClientScore {
         loss: mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0,
-        accuracy: mean(test.right as f64, client.test.len()).filter(|_| classes),
+        accuracy: mean(test.correct as f64, client.test.len()).filter(|_| classes),
         test_mse: mean(test.squares, client.test.len()).filter(|_| !classes),
         head: weights,
         cut: Cut::default(),
@@ -136,19 +136,19 @@ fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore 
 
 struct Errors {
     squares: f64,
-    right: usize,
+    correct: usize,
 }
 
 fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     let c = dataset.outputs;
-    let (mut total, mut out) = (Errors { squares: 0.0, right: 0 }, vec![0.0; c]);
+    let (mut total, mut out) = (Errors { squares: 0.0, correct: 0 }, vec![0.0; c]);
     let (x, y) = (features(set), targets(set, c));
     for (at, (x, y)) in x.chunks_exact(dataset.features.max(1)).zip(y.chunks_exact(c.max(1))).enumerate() {
         predict(weights, x, &mut out);
         total.squares += out.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
         if let Labels::Classes(classes) = &set.y {
             let class = classes.get(at).map_or(usize::MAX, |class| usize::from(*class));
-            total.right += usize::from(largest(&out) == class);
+            total.correct += usize::from(largest(&out) == class);
         }
     }
     total

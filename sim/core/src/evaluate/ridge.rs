@@ -16,7 +16,7 @@ use crate::data::{Client, Dataset, Labels};
 /// Head solver for models of all features, and the ridge that the training clients chose for it if the choice
 /// is theirs.
 #[must_use]
-pub fn chosen(
+pub fn choose(
     dataset: &Dataset,
     head: HeadSolve,
     labels_per_class: Option<u16>,
@@ -28,7 +28,7 @@ pub fn chosen(
 }
 
 /// Fraction of the features' mean square below which a ridge hardly changes a head.
-const LIKE_NONE: f64 = 0.01;
+const NEGLIGIBLE: f64 = 0.01;
 
 /// One-line warning about a ridge that may not be the best one: no client compared any, or all compared
 /// ridges are small, or all are large, relative to the features' mean square.
@@ -47,7 +47,7 @@ pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
     let size = mean_square(dataset);
     let most_of_size = f64::from(*most) / size;
     // If every compared ridge acts like none, the best score is chance.
-    let is_small = chosen.ridge == *most && most_of_size < 1.0 || most_of_size < LIKE_NONE;
+    let is_small = chosen.ridge == *most && most_of_size < 1.0 || most_of_size < NEGLIGIBLE;
     let is_large = chosen.ridge == *least && f64::from(*least) > size;
     (is_small || is_large).then(|| {
         format!(
@@ -71,12 +71,14 @@ fn mean_square(dataset: &Dataset) -> f64 {
 /// Ridge scores of these clients, each computed from its training samples.
 #[must_use]
 pub fn scores(clients: &[Client], features: usize, outputs: usize, labels_per_class: u16) -> RidgeScores {
-    let each: Vec<Option<(u32, Vec<u32>)>> =
-        clients.par_iter().map(|client| counts(client, features, outputs, labels_per_class.into())).collect();
+    let each: Vec<Option<(u32, Vec<u32>)>> = clients
+        .par_iter()
+        .map(|client| count_correct(client, features, outputs, labels_per_class.into()))
+        .collect();
     let mut scores = RidgeScores::new(labels_per_class);
-    for (samples, right) in each.into_iter().flatten() {
+    for (samples, correct) in each.into_iter().flatten() {
         #[allow(clippy::cast_precision_loss, reason = "as a device sends them")]
-        let values = right.iter().map(|right| *right as f32).collect();
+        let values = correct.iter().map(|correct| *correct as f32).collect();
         scores
             .absorb(samples, &[Tensor { role: Role::RidgeScores, rows: 1, cols: GRID.count.into(), values }]);
     }
@@ -85,7 +87,7 @@ pub fn scores(clients: &[Client], features: usize, outputs: usize, labels_per_cl
 
 /// Number of samples that a client tried the ridges on, and how many of them each ridge classified right;
 /// `None` if there is nothing to compare.
-fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Option<(u32, Vec<u32>)> {
+fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) -> Option<(u32, Vec<u32>)> {
     let Labels::Classes(classes) = &client.train.y else { return None };
     let class = |index: usize| classes.get(index).map_or(0, |class| usize::from(*class));
     let row = |index: usize| client.train.x.get(index * features..(index + 1) * features).unwrap_or_default();
@@ -96,10 +98,10 @@ fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Opti
     if present.iter().filter(|count| **count > 0).count() < 2 {
         return None;
     }
-    let mut right = vec![0; GRID.count.into()];
+    let mut correct = vec![0; GRID.count.into()];
     let mut tried = 0;
     for draw in 0..RIDGE_DRAWS {
-        let (labelled, others) = drawn(classes, &present, labels, draw);
+        let (labelled, others) = split_draw(classes, &present, labels, draw);
         let y = Matrix::from_fn(labelled.len(), outputs, |i, output| {
             f64::from(u8::from(labelled.get(i).is_some_and(|index| class(*index) == output)))
         });
@@ -116,7 +118,7 @@ fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Opti
         let (seen, known) = (products(&others) * &eigen.eigenvectors, eigen.eigenvectors.transpose() * y);
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
         let m = labelled.len() as f64;
-        for (right, ridge) in right.iter_mut().zip(GRID.ridges()) {
+        for (correct, ridge) in correct.iter_mut().zip(GRID.ridges()) {
             let extra = f64::from(ridge) * m;
             let scaled = Matrix::from_fn(known.nrows(), outputs, |i, output| {
                 known[(i, output)] / (eigen.eigenvalues[i].max(0.0) + extra)
@@ -127,15 +129,15 @@ fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Opti
                 let best = (0..outputs).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
                 best == Some(class(*index))
             };
-            *right += others.iter().enumerate().map(is_right).map(u32::from).sum::<u32>();
+            *correct += others.iter().enumerate().map(is_right).map(u32::from).sum::<u32>();
         }
         tried += u32::try_from(others.len()).ok()?;
     }
-    (tried > 0).then_some((tried, right))
+    (tried > 0).then_some((tried, correct))
 }
 
 /// Indices of the samples that a draw labels, and of the others.
-fn drawn(classes: &[u8], present: &[u32], labels: u32, draw: u32) -> (Vec<usize>, Vec<usize>) {
+fn split_draw(classes: &[u8], present: &[u32], labels: u32, draw: u32) -> (Vec<usize>, Vec<usize>) {
     let mut left = present.to_vec();
     let mut needed: Vec<u32> = present.iter().map(|count| labels.min(*count)).collect();
     let is_drawn = |(index, class): (usize, &u8)| {

@@ -34,7 +34,7 @@ impl SimTask {
 }
 
 /// Delegates a method to the task of any variant.
-macro_rules! either {
+macro_rules! delegate {
     ($own:expr, $task:ident => $does:expr) => {
         match $own {
             SimTask::Linear($task) => $does,
@@ -46,74 +46,74 @@ macro_rules! either {
 
 impl Task for SimTask {
     fn capabilities(&self) -> Capabilities {
-        either!(self, task => task.capabilities())
+        delegate!(self, task => task.capabilities())
     }
 
     fn streamed_tasks(&self) -> u16 {
-        either!(self, task => task.streamed_tasks())
+        delegate!(self, task => task.streamed_tasks())
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
-        either!(self, task => task.open(round))
+        delegate!(self, task => task.open(round))
     }
 
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
-        either!(self, task => task.tensor_mut(index))
+        delegate!(self, task => task.tensor_mut(index))
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
-        either!(self, task => task.verify())
+        delegate!(self, task => task.verify())
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        either!(self, task => task.run(id, source))
+        delegate!(self, task => task.run(id, source))
     }
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
-        either!(self, task => task.begin())
+        delegate!(self, task => task.begin())
     }
 
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
-        either!(self, task => task.sample(x, target))
+        delegate!(self, task => task.sample(x, target))
     }
 
     fn finish(&mut self) -> Result<Usage, DeclineReason> {
-        either!(self, task => task.finish())
+        delegate!(self, task => task.finish())
     }
 
     fn upload(&self) -> Descriptors {
-        either!(self, task => task.upload())
+        delegate!(self, task => task.upload())
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
-        either!(self, task => task.emit(index, first, out));
+        delegate!(self, task => task.emit(index, first, out));
     }
 
     fn cost(&self, asked: &message::Task) -> u64 {
-        either!(self, task => task.cost(asked))
+        delegate!(self, task => task.cost(asked))
     }
 
     fn slot(&self) -> Millis {
-        either!(self, task => task.slot())
+        delegate!(self, task => task.slot())
     }
 
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
-        either!(self, task => task.prepare(release))
+        delegate!(self, task => task.prepare(release))
     }
 
     fn head(&self) -> &[f32] {
-        either!(self, task => task.head())
+        delegate!(self, task => task.head())
     }
 
     fn head_mut(&mut self) -> &mut [f32] {
-        either!(self, task => task.head_mut())
+        delegate!(self, task => task.head_mut())
     }
 
     fn head_fitted_on(&self) -> Option<u32> {
-        either!(self, task => task.head_fitted_on())
+        delegate!(self, task => task.head_fitted_on())
     }
 
     fn restore_head(&mut self, representation: u32) {
-        either!(self, task => task.restore_head(representation));
+        delegate!(self, task => task.restore_head(representation));
     }
 }

@@ -7,7 +7,7 @@ use fedspan_aggregator::journal::{Line, Part, Server};
 use fedspan_engine::config::StopSection;
 
 use super::{LiveError, campaign};
-use crate::run::recorded::{Replay, ReplayError};
+use crate::run::replay::{Replay, ReplayError};
 use crate::run::{Job, Outcome, RunError};
 use crate::scenario::Scenario;
 

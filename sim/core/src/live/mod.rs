@@ -21,10 +21,10 @@ use tokio::time::Instant;
 pub use again::{Again, AgainError, Timed, again};
 
 use crate::data::Dataset;
-use crate::device::{Identity, client_session, converse_over};
+use crate::device::{Identity, client_session, run_session_over};
 use crate::fleet::SimSession;
 use crate::run::Times;
-use crate::scenario::{Attacked, Scenario};
+use crate::scenario::{AttackNotAllowed, Scenario};
 
 /// How long a device that found no server waits before it tries again.
 const RETRY: Duration = Duration::from_millis(20);
@@ -59,7 +59,7 @@ pub enum LiveError {
     Scenario(String),
     /// The scenario has attackers.
     #[error(transparent)]
-    Attacked(#[from] Attacked),
+    AttackNotAllowed(#[from] AttackNotAllowed),
     /// The server ended early.
     #[error(transparent)]
     Server(#[from] ServeError),
@@ -83,7 +83,7 @@ pub enum LiveError {
 /// nothing on loopback comes near.
 ///
 /// # Errors
-/// [`LiveError::Scenario`] and [`LiveError::Attacked`] if a server cannot run it.
+/// [`LiveError::Scenario`] and [`LiveError::AttackNotAllowed`] if a server cannot run it.
 pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<Fleet, LiveError> {
     let refuse = |why: &str| Err(LiveError::Scenario(format!("{}: {why}", scenario.name)));
     if !scenario.is_federated() {
@@ -98,7 +98,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
              fleet.bandwidth and rounds.deadline",
         );
     }
-    scenario.check_honest()?;
+    scenario.check_runs_on_devices()?;
     let clients = dataset.clients.len();
     let long = Duration::from_secs(86_400);
     Ok(Fleet {
@@ -221,7 +221,7 @@ async fn take_part(
                 let (line, end) = tokio::io::duplex(LINE);
                 let limit = usize::from(session.config().frame_limit);
                 tokio::select! {
-                    _ = converse_over(&mut session, end, began) => {}
+                    _ = run_session_over(&mut session, end, began) => {}
                     _ = pace::carry(socket, line, limit, &sleep) => {}
                 }
                 if session.is_fitted() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 
-use super::Base;
+use super::BaseNetwork;
 
 /// Heap memory of a network with sizes known only at run time: the simulator's counterpart of the device's
 /// `NetworkWorkspace`, with room to cache the body's output for all samples.
@@ -18,13 +18,13 @@ pub struct HeapNetwork {
     kept: Vec<f32>,
     classes: Vec<u8>,
     places: Vec<u8>,
-    base: Option<Arc<Base>>,
+    base: Option<Arc<BaseNetwork>>,
 }
 
 impl HeapNetwork {
     /// Makes memory of zeros for a device with `samples` samples; all devices share `base`.
     #[must_use]
-    pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<Base>>) -> Self {
+    pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<BaseNetwork>>) -> Self {
         let parameters = shape.parameters();
         Self {
             shape,
@@ -75,6 +75,6 @@ impl NetworkMemory for HeapNetwork {
 }
 
 /// Frozen layer of the base network.
-fn layer(base: &Option<Arc<Base>>) -> Frozen<'_> {
+fn layer(base: &Option<Arc<BaseNetwork>>) -> Frozen<'_> {
     base.as_ref().map_or(Frozen::Nothing, |base| Frozen::F32(&base.frozen))
 }

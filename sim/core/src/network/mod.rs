@@ -3,9 +3,9 @@
 
 mod base;
 mod baselines;
+mod fine_tune;
 mod memory;
 mod score;
-mod tune;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,27 +25,27 @@ use fedspan_protocol::tensor::Role;
 use crate::data::{Labels, Set};
 use baselines::Rounds;
 
-pub use base::Base;
+pub use base::BaseNetwork;
 pub use memory::HeapNetwork;
 pub use score::{Errors, errors};
 
 /// Settings of the networks of a scenario's devices.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NetworkBuild {
+pub struct NetworkConfig {
     /// Sizes and layers.
     pub shape: NetworkShape,
     /// Parameters of the method, as the server's configuration states them.
     pub parameters: NetworkParameters,
     /// Frozen network that an adapter is attached to; `None` without an adapter.
-    pub base: Option<Arc<Base>>,
+    pub base: Option<Arc<BaseNetwork>>,
 }
 
-impl NetworkBuild {
+impl NetworkConfig {
     /// Derives the network's shape from the parameters of a method.
     ///
     /// # Errors
     /// A one-line message with the numbers if no such network exists.
-    pub fn of(parameters: NetworkParameters) -> Result<Self, String> {
+    pub fn new(parameters: NetworkParameters) -> Result<Self, String> {
         let sizes = parameters.shape;
         sizes.check()?;
         let hidden = sizes.hidden.map(usize::from);
@@ -77,9 +77,9 @@ impl NetworkBuild {
     ///
     /// # Errors
     /// A one-line message with both checksums if `model.frozen` names another base network.
-    pub fn with_base(mut self, base: Option<Base>) -> Result<Self, String> {
+    pub fn with_base(mut self, base: Option<BaseNetwork>) -> Result<Self, String> {
         let Front::Adapter { frozen, .. } = &mut self.parameters.shape.front else { return Ok(self) };
-        let has = base.as_ref().map_or(0, Base::checksum);
+        let has = base.as_ref().map_or(0, BaseNetwork::checksum);
         if *frozen != 0 && *frozen != has {
             return Err(format!(
                 "model.frozen is {frozen:#010x}, but the simulated devices' base network (model.base) has checksum {has:#010x}; allowed: that, or 0"
@@ -93,9 +93,9 @@ impl NetworkBuild {
 
 /// Time at which a device joins the campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joins {
+pub enum JoinTime {
     /// Before the first round.
-    First,
+    BeforeTraining,
     /// After the last round of training.
     AfterTraining {
         /// Epochs of all layers that the device trains alone before its head, if the method sends newcomers
@@ -111,10 +111,10 @@ pub struct SimNetwork {
     network: Network<HeapNetwork>,
     /// Rounds of the baseline; `None` if the method is not one.
     baseline: Option<Rounds>,
-    joins: Joins,
+    join_time: JoinTime,
     /// Local training of a device that joins after training, before its head; `None` if the method sends newcomers
     /// a body.
-    alone: Option<message::Task>,
+    local_training: Option<message::Task>,
     /// Open round, if it fits the head.
     fit: Option<RoundOpen>,
     /// Common initial network, kept when a head fit opens on a device that joined before training.
@@ -125,7 +125,7 @@ impl SimNetwork {
     /// Makes the network of device `device` for `samples` training samples. All devices start from the same
     /// network; if the server sends the body, the head starts at zero, as on a board.
     #[must_use]
-    pub fn new(build: &NetworkBuild, device: u64, samples: usize, joins: Joins) -> Self {
+    pub fn new(build: &NetworkConfig, device: u64, samples: usize, join_time: JoinTime) -> Self {
         let NetworkParameters { shape, method, descent, seed, .. } = build.parameters;
         let memory = HeapNetwork::new(build.shape, descent.momentum > 0.0, samples, build.base.clone());
         let order = stream(seed, Purpose::Network, device.saturating_add(1)).bits();
@@ -136,33 +136,33 @@ impl SimNetwork {
         if let Some(base) = &build.base {
             // The base network's later layers follow the adapter's two factors.
             start.truncate(build.shape.start(2));
-            start.extend(&base.behind);
+            start.extend(&base.later_layers);
         }
         // Cannot fail: `start` has as many values as the network.
         let _ = network.set_parameters(&start);
         let baseline = Rounds::new(&build.parameters, build.shape, order);
-        let alone = match (joins, plan(&build.parameters).task) {
+        let local_training = match (join_time, plan(&build.parameters).task) {
             (
-                Joins::AfterTraining { epochs: epochs @ 1.. },
+                JoinTime::AfterTraining { epochs: epochs @ 1.. },
                 message::Task::Sgd { descent, trained, encoding, .. },
             ) if !method.has_body_for_newcomers() => {
                 Some(message::Task::Sgd { descent, head_epochs: 0, epochs, trained, encoding })
             }
             _ => None,
         };
-        Self { network, baseline, joins, alone, fit: None, start: None }
+        Self { network, baseline, join_time, local_training, fit: None, start: None }
     }
 
     /// Parameters that this device is scored with, given the shared layers and its training samples.
     #[must_use]
     pub fn scored(&self, shared: &[Tensor], train: &Set) -> Vec<f32> {
-        let everyones = self.with_layers(shared);
+        let shared_network = self.with_layers(shared);
         match (&self.baseline, &train.y) {
             (Some(baseline), Labels::Classes(classes)) => {
                 let mut samples = Recording::classification(&train.x, classes, self.shape().features);
-                baseline.scored(&everyones, self.own(), &mut samples)
+                baseline.scored(&shared_network, self.own(), &mut samples)
             }
-            _ => everyones,
+            _ => shared_network,
         }
     }
 
@@ -201,14 +201,14 @@ impl SimNetwork {
         source: &mut dyn SampleSource,
     ) -> Result<(), DeclineReason> {
         if let Some(baseline) = &self.baseline {
-            let came = self.network.parameters();
+            let received = self.network.parameters();
             // A device that joins after training has no network of its own yet and starts from the shared
             // one.
-            let scored = baseline.scored(came, self.start.as_deref().unwrap_or(came), source);
+            let scored = baseline.scored(received, self.start.as_deref().unwrap_or(received), source);
             // Cannot fail: `scored` has as many values as the network.
             let _ = self.network.set_parameters(&scored);
         }
-        if let Some(task) = self.alone {
+        if let Some(task) = self.local_training {
             let began = self.network.parameters().to_vec();
             let ran = self
                 .network
@@ -221,7 +221,7 @@ impl SimNetwork {
                 return Err(reason);
             }
             // A repeated request, as after a reset, finds the body trained.
-            self.alone = None;
+            self.local_training = None;
         }
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Task for SimNetwork {
         let fits_head = matches!(round.task, message::Task::FitHead { .. });
         if let Some(baseline) = &mut self.baseline {
             baseline.close();
-            if fits_head && self.joins == Joins::First {
+            if fits_head && self.join_time == JoinTime::BeforeTraining {
                 self.start.get_or_insert_with(|| self.network.parameters().to_vec());
             }
         }

@@ -20,7 +20,7 @@ pub struct Errors {
     /// Number of samples.
     pub count: usize,
     /// Number of samples whose largest logit belongs to their class.
-    pub right: usize,
+    pub correct: usize,
     /// Sum of the samples' cross-entropies, in nats.
     pub loss: f64,
 }
@@ -58,7 +58,7 @@ pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: 
         }
         for (logits, &class) in below.chunks_exact(shape.outputs.max(1)).zip(classes) {
             total.count += 1;
-            total.right += usize::from(largest(logits) == usize::from(class));
+            total.correct += usize::from(largest(logits) == usize::from(class));
             total.loss += dense::cross_entropy(logits, class.into());
         }
     }

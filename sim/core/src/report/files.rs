@@ -187,8 +187,8 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
 pub fn clients(outcome: &Outcome) -> String {
     let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse,name\n");
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-    let all = outcome.clients.iter().zip(names(&outcome.named.clients)).map(|one| ("before", one));
-    let newcomers = outcome.newcomers.iter().zip(names(&outcome.named.newcomers));
+    let all = outcome.clients.iter().zip(names(&outcome.names.clients)).map(|one| ("before", one));
+    let newcomers = outcome.newcomers.iter().zip(names(&outcome.names.newcomers));
     let all = all.chain(newcomers.map(|one| ("after", one)));
     for (number, (came, (client, name))) in all.enumerate() {
         let tuned = outcome.tuned.get(number).and_then(|tuned| tuned.accuracy);
@@ -229,7 +229,7 @@ fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
             scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
         npz::write(&path, &[2, scale.shift().len() as u64], &values).map_err(|error| failed(&path, error))?;
     }
-    if let Some(scale) = &outcome.named.scale {
+    if let Some(scale) = &outcome.names.scale {
         write_json(&directory.join("scale.json"), scale)?;
     }
     for (number, layer) in outcome.layers.iter().enumerate() {

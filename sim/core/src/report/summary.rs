@@ -4,7 +4,7 @@ use fedspan_engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::evaluate::{Scores, average, worst_decile};
-use crate::run::{Diverged, Fits, Outcome, PrivacyFigures, RECENT};
+use crate::run::{Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
 use crate::scenario::Scenario;
 
 /// Figures by name, in the order of the tables; those that do not apply are not in it.
@@ -127,7 +127,7 @@ pub struct Summary {
     pub step_size: Option<f64>,
     /// Of baselines: fits that have left directions out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fits_cut: Option<Fits>,
+    pub fits_cut: Option<FitStats>,
     /// What was said of the data and the fits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -197,11 +197,11 @@ impl Summary {
             version: env!("CARGO_PKG_VERSION"),
             scenario: short_name(&scenario.name),
             seed,
-            algorithm: scenario.algorithm_word(),
+            algorithm: scenario.algorithm_name(),
             clients,
-            users_left_out: Some(outcome.left_out).filter(|users| *users > 0),
+            users_left_out: Some(outcome.dropped_users).filter(|users| *users > 0),
             step_size: outcome.step_size,
-            classes: outcome.named.classes.clone(),
+            classes: outcome.names.classes.clone(),
             fits_cut: outcome.fits.clone(),
             warnings: outcome.warnings.clone(),
             rounds: outcome.rounds.last().map_or(0, |row| row.round),
@@ -248,7 +248,7 @@ impl Summary {
 /// The mean accuracy after the last ten rounds, where they were all evaluated.
 fn recent(outcome: &Outcome) -> Option<f64> {
     let last = outcome.rounds.last()?.round;
-    let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT > last);
+    let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT_ROUNDS > last);
     let accuracies: Option<Vec<f64>> = rows.map(|row| row.scores?.accuracy).collect();
     let accuracies = accuracies.filter(|accuracies| !accuracies.is_empty())?;
     #[allow(clippy::cast_precision_loss, reason = "at most ten")]

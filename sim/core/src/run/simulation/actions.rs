@@ -11,7 +11,7 @@ use crate::run::{RoundRow, RunError, Watcher};
 
 impl Simulation<'_> {
     /// Does all of it, and what that leads to.
-    pub(super) fn act(
+    pub(super) fn execute(
         &mut self,
         actions: &mut Vec<Action>,
         watcher: &mut dyn Watcher,
@@ -20,7 +20,7 @@ impl Simulation<'_> {
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Acknowledge(device, ack) => self.acknowledge(device, ack),
-                Action::Open(device, opening) => self.ask(device, &opening),
+                Action::Open(device, opening) => self.send_round(device, &opening),
                 Action::Close(device, id) => self.close(device, id),
                 Action::Commit(record) => self.commit(&record, &mut queue, watcher)?,
                 Action::Finished => self.finished = true,
@@ -35,7 +35,7 @@ impl Simulation<'_> {
             if matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {
                 self.diverges(device, ack.id.round);
             }
-            self.refused = Some((device, NotCounted::Rejected(reason)));
+            self.last_failure = Some((device, NotCounted::Rejected(reason)));
         }
         if let Some(device) = self.devices.get(usize::try_from(device).unwrap_or(usize::MAX)) {
             device.connection.send(ToDevice::Ack(ack));
@@ -45,20 +45,20 @@ impl Simulation<'_> {
     /// Tells a device that a round is over.
     fn close(&mut self, device: DeviceId, id: RoundId) {
         let index = usize::try_from(device).unwrap_or(usize::MAX);
-        let unheard = self.arrivals.forget(index);
-        let recording = self.recording.as_ref();
-        let late = recording.is_some_and(|known| known.came_late(device, id.round));
+        let unheard = self.arrivals.remove(index);
+        let replay = self.replay.as_ref();
+        let late = replay.is_some_and(|known| known.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
         if unheard && late {
             // Its answer crossed with this: it is heard in vain, but it has done the work.
             device.pump();
-            device.said.clear();
+            device.inbox.clear();
             device.connection.close_round(id);
             device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
             return;
         }
         if unheard {
-            device.miss();
+            device.discard_frames();
         }
         device.connection.close_round(id);
     }
@@ -73,7 +73,7 @@ impl Simulation<'_> {
         let began = Instant::now();
         self.pump();
         self.seconds += began.elapsed().as_secs_f64();
-        (self.refused, self.barren) = (None, 0);
+        (self.last_failure, self.failed_attempts) = (None, 0);
         // Neither trains.
         if record.phase != Phase::RidgeScores {
             self.updates += record.participants.len() as u64;
@@ -91,7 +91,7 @@ impl Simulation<'_> {
         let scores = scored.as_ref().map(|(scores, _)| *scores);
         // Of what diverges the last scores are kept.
         if self.diverged.is_none() {
-            self.untuned = scored.filter(|_| self.scenario.algorithm.network.is_some());
+            self.before_tuning = scored.filter(|_| self.scenario.algorithm.network.is_some());
         }
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
@@ -118,9 +118,9 @@ impl Simulation<'_> {
 
     /// Goes on to the final heads. The round that had just opened never reaches a device.
     pub(super) fn end_training(&mut self, queue: &mut VecDeque<Action>) -> Result<(), RunError> {
-        self.score_untuned()?;
+        self.score_before_tuning()?;
         queue.retain(|action| !matches!(action, Action::Open(..)));
-        self.arrivals.forget_all();
+        self.arrivals.clear();
         let mut more = Vec::new();
         self.engine.finish_training(0, &mut more);
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));

@@ -6,8 +6,8 @@ use fedspan_engine::{Action, Phase};
 
 use super::Simulation;
 use crate::data::Dataset;
-use crate::evaluate::{self, ClientScore, Scores, Wanted};
-use crate::run::{Diverged, RECENT, RoundRow, RunError, Watcher, check_finite};
+use crate::evaluate::{self, ClientScore, MetricSet, Scores};
+use crate::run::{Diverged, RECENT_ROUNDS, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
     /// Round 0: the initial model, with the bytes that the start took.
@@ -19,7 +19,7 @@ impl Simulation<'_> {
         self.find_scale();
         let scored = self.scores(0)?;
         let scores = scored.0;
-        self.untuned = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
+        self.before_tuning = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
             round: 0,
@@ -65,42 +65,46 @@ impl Simulation<'_> {
 
     /// Networks are scored before their heads are tuned, wherever training ends: after a round that was not evaluated, as
     /// it is left. What has diverged is not: then it is as it was scored last.
-    pub(super) fn score_untuned(&mut self) -> Result<(), RunError> {
+    pub(super) fn score_before_tuning(&mut self) -> Result<(), RunError> {
         let Some(row) = self.rows.last() else { return Ok(()) };
-        if self.scenario.algorithm.network.is_none() || self.untuned.is_some() || self.diverged.is_some() {
+        if self.scenario.algorithm.network.is_none()
+            || self.before_tuning.is_some()
+            || self.diverged.is_some()
+        {
             return Ok(());
         }
         let scored = self.scores(row.round)?;
         if let Some(row) = self.rows.last_mut() {
             row.scores = Some(scored.0);
         }
-        self.untuned = Some(scored);
+        self.before_tuning = Some(scored);
         Ok(())
     }
 
     /// Whether a round is among the last ten, whose mean accuracy is reported of networks.
     pub(super) fn is_recent(&self, number: u32) -> bool {
         let algorithm = &self.scenario.algorithm;
-        algorithm.network.is_some() && number.saturating_add(RECENT) > algorithm.rounds
+        algorithm.network.is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
     }
 
     /// The figures after a round, all of them numbers.
     pub(super) fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
         let dataset = self.attackers.as_ref().map_or(self.seen(), |(_, honest)| honest);
-        if self.wanted == Wanted::Distance {
+        if self.metrics == MetricSet::Distance {
             let scores = evaluate::distance(dataset, self.engine.representation());
             check_finite(&scores, round)?;
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
         // Of what has diverged there is no figure.
-        if let (Some(_), Some(untuned)) = (self.diverged, &self.untuned) {
-            return Ok(untuned.clone());
+        if let (Some(_), Some(before_tuning)) = (self.diverged, &self.before_tuning) {
+            return Ok(before_tuning.clone());
         }
         if let Some(network) = algorithm.network {
             let devices = self.devices.as_slice();
             let tuning = network.tuned.then_some((algorithm.final_head, round));
-            let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors(), tuning);
+            let clients =
+                evaluate::score_shared_layers(&dataset.clients, devices, &self.engine.tensors(), tuning);
             let scores = evaluate::average(&clients);
             check_finite(&scores, round)?;
             return Ok((scores, clients));

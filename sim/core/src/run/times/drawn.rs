@@ -2,7 +2,7 @@
 
 use fedspan_engine::random::{Purpose, stream};
 
-use crate::scenario::{Reading, Speed};
+use crate::scenario::{DynamicParameter, Speed};
 
 /// The drawn times of a fleet.
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ impl Drawn {
                 let mean = usize::try_from(client).ok().and_then(|client| means.get(client));
                 mean.copied().unwrap_or(1.0) * draw(client).exponential()
             }
-            Speed::Dynamic(Reading::Mean) => parameter(client) / mean,
-            Speed::Dynamic(Reading::Rate) => 1.0 / parameter(client) / reciprocal,
+            Speed::Dynamic(DynamicParameter::Mean) => parameter(client) / mean,
+            Speed::Dynamic(DynamicParameter::Rate) => 1.0 / parameter(client) / reciprocal,
         };
         let dynamic = matches!(speed, Speed::Dynamic(_));
         Self { dynamic, seed, own: (0..clients as u64).map(own).collect() }
@@ -97,8 +97,8 @@ mod tests {
         Speed::Uniform,
         Speed::Exponential,
         Speed::TwoClass { slow_fraction: 0.2, slow_factor: 10.0 },
-        Speed::Dynamic(Reading::Mean),
-        Speed::Dynamic(Reading::Rate),
+        Speed::Dynamic(DynamicParameter::Mean),
+        Speed::Dynamic(DynamicParameter::Rate),
     ];
 
     /// Mean 1 over clients and rounds. The reading as a rate has the heaviest tail: a variance of about
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_single_client_has_mean_one_too() {
-        for kind in [Speed::Dynamic(Reading::Mean), Speed::Dynamic(Reading::Rate)] {
+        for kind in [Speed::Dynamic(DynamicParameter::Mean), Speed::Dynamic(DynamicParameter::Rate)] {
             assert_eq!(Drawn::new(kind, 1, 1).own, [1.0]);
         }
     }

@@ -4,7 +4,7 @@
 use fedspan_engine::random::{Purpose, stream};
 
 use super::drawn::in_round;
-use crate::scenario::{FleetSection, Pattern};
+use crate::scenario::{DropoutPattern, FleetSection};
 
 /// The dropouts of a fleet.
 #[derive(Clone, Debug)]
@@ -35,8 +35,8 @@ impl Dropouts {
     pub fn new(fleet: &FleetSection, clients: usize, seed: u64) -> Self {
         let probability = fleet.dropout;
         let kind = match fleet.pattern {
-            Pattern::Independent => Kind::Independent,
-            Pattern::Persistent => {
+            DropoutPattern::Independent => Kind::Independent,
+            DropoutPattern::Persistent => {
                 let mut gone = vec![false; clients];
                 for client in shuffled(clients, seed).into_iter().take(never_there(probability, clients)) {
                     if let Some(place) = gone.get_mut(client) {
@@ -45,7 +45,7 @@ impl Dropouts {
                 }
                 Kind::Persistent(gone)
             }
-            Pattern::Outages { sites, rounds } => {
+            DropoutPattern::Outages { sites, rounds } => {
                 let mut site = vec![0; clients];
                 for (place, client) in shuffled(clients, seed).into_iter().enumerate() {
                     if let Some(site) = site.get_mut(client) {
@@ -64,14 +64,14 @@ impl Dropouts {
     /// The key that asks for more than there is, and in words what is wrong with it.
     pub fn fits(fleet: &FleetSection, clients: usize) -> Result<(), (&'static str, String)> {
         match fleet.pattern {
-            Pattern::Persistent if never_there(fleet.dropout, clients) >= clients => {
+            DropoutPattern::Persistent if never_there(fleet.dropout, clients) >= clients => {
                 let message = format!(
                     "found {}, which is all of {clients} clients in every round: nobody would ever answer",
                     fleet.dropout
                 );
                 Err(("dropout", message))
             }
-            Pattern::Outages { sites, .. } if sites > clients => Err((
+            DropoutPattern::Outages { sites, .. } if sites > clients => Err((
                 "outage_sites",
                 format!("found {sites}, allowed: at most the fleet's {clients} clients"),
             )),
@@ -80,7 +80,7 @@ impl Dropouts {
     }
 
     /// Whether a client cannot be reached in a period, from 1: an exchange, or the time by which one was extended.
-    pub fn lost(&mut self, client: usize, period: u32) -> bool {
+    pub fn drops_out(&mut self, client: usize, period: u32) -> bool {
         let (probability, seed) = (self.probability, self.seed);
         if probability <= 0.0 {
             return false;
@@ -133,13 +133,13 @@ fn never_there(probability: f64, clients: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Computing, Correlation, Speed};
+    use crate::scenario::{ComputeTimes, Correlation, Speed};
 
     const PERIODS: u32 = 4000;
 
-    fn dropouts(dropout: f64, pattern: Pattern, clients: usize, seed: u64) -> Dropouts {
-        let computing = Computing::Drawn(Speed::Constant, Correlation::None);
-        let fleet = FleetSection { computing, communication: 0.0, dropout, pattern, link: None };
+    fn dropouts(dropout: f64, pattern: DropoutPattern, clients: usize, seed: u64) -> Dropouts {
+        let compute_times = ComputeTimes::Drawn(Speed::Constant, Correlation::None);
+        let fleet = FleetSection { compute_times, communication: 0.0, dropout, pattern, link: None };
         assert_eq!(Dropouts::fits(&fleet, clients), Ok(()));
         Dropouts::new(&fleet, clients, seed)
     }
@@ -147,7 +147,7 @@ mod tests {
     /// By period, then by client.
     fn table(mut dropouts: Dropouts, clients: usize) -> Vec<Vec<bool>> {
         (1..=PERIODS)
-            .map(|period| (0..clients).map(|client| dropouts.lost(client, period)).collect())
+            .map(|period| (0..clients).map(|client| dropouts.drops_out(client, period)).collect())
             .collect()
     }
 
@@ -162,9 +162,10 @@ mod tests {
 
     #[test]
     fn every_pattern_loses_the_part_that_was_asked_for() {
-        let outages = Pattern::Outages { sites: 5, rounds: 8.0 };
+        let outages = DropoutPattern::Outages { sites: 5, rounds: 8.0 };
         for probability in [0.0, 0.1, 0.5, 0.7] {
-            for (pattern, off) in [(Pattern::Independent, 0.01), (Pattern::Persistent, 1e-9), (outages, 0.05)]
+            for (pattern, off) in
+                [(DropoutPattern::Independent, 0.01), (DropoutPattern::Persistent, 1e-9), (outages, 0.05)]
             {
                 let all = table(dropouts(probability, pattern, 20, 3), 20);
                 let lost = part(all.into_iter().flatten());
@@ -175,16 +176,16 @@ mod tests {
 
     #[test]
     fn who_is_never_there_is_so_with_a_larger_probability_too() {
-        let gone = |probability| table(dropouts(probability, Pattern::Persistent, 20, 7), 20);
+        let gone = |probability| table(dropouts(probability, DropoutPattern::Persistent, 20, 7), 20);
         let (few, many) = (gone(0.3), gone(0.6));
         assert!(few.iter().all(|period| *period == few[0]), "the same in every period");
         assert!(few[0].iter().zip(&many[0]).all(|(few, many)| !few || *many));
-        assert!(table(dropouts(0.3, Pattern::Persistent, 20, 8), 20) != few, "chance says who");
+        assert!(table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != few, "chance says who");
     }
 
     #[test]
     fn a_site_is_gone_together_and_for_as_long_as_was_asked_for() {
-        let all = table(dropouts(0.3, Pattern::Outages { sites: 4, rounds: 6.0 }, 22, 5), 22);
+        let all = table(dropouts(0.3, DropoutPattern::Outages { sites: 4, rounds: 6.0 }, 22, 5), 22);
         let alike = |a: usize, b: usize| all.iter().all(|period| period[a] == period[b]);
         let mut sizes: Vec<usize> = Vec::new();
         let mut seen = [false; 22];
@@ -209,14 +210,17 @@ mod tests {
     /// Rounds may be asked about in any order, some of them never.
     #[test]
     fn it_does_not_matter_in_which_order_it_is_asked() {
-        for pattern in [Pattern::Independent, Pattern::Persistent, Pattern::Outages { sites: 3, rounds: 4.0 }]
-        {
+        for pattern in [
+            DropoutPattern::Independent,
+            DropoutPattern::Persistent,
+            DropoutPattern::Outages { sites: 3, rounds: 4.0 },
+        ] {
             let all = table(dropouts(0.4, pattern, 9, 2), 9);
             let mut asked = dropouts(0.4, pattern, 9, 2);
             for period in (1..=PERIODS).rev().step_by(37).chain([5, 2, 900]) {
                 for client in [8, 0, 4] {
                     let before = &all[period as usize - 1];
-                    assert_eq!(asked.lost(client, period), before[client], "{pattern:?} {period}");
+                    assert_eq!(asked.drops_out(client, period), before[client], "{pattern:?} {period}");
                 }
             }
         }
@@ -224,19 +228,19 @@ mod tests {
 
     #[test]
     fn a_fleet_that_would_never_answer_is_found_out() {
-        let computing = Computing::Drawn(Speed::Constant, Correlation::None);
+        let compute_times = ComputeTimes::Drawn(Speed::Constant, Correlation::None);
         let fleet = |dropout, pattern| FleetSection {
-            computing: computing.clone(),
+            compute_times: compute_times.clone(),
             communication: 0.0,
             dropout,
             pattern,
             link: None,
         };
         let said = |fleet: &FleetSection, clients| Dropouts::fits(fleet, clients).err().unwrap_or_default();
-        let (key, why) = said(&fleet(0.9, Pattern::Persistent), 4);
+        let (key, why) = said(&fleet(0.9, DropoutPattern::Persistent), 4);
         assert!(key == "dropout" && why.contains("found 0.9") && why.contains("all of 4 clients"), "{why}");
-        assert_eq!(Dropouts::fits(&fleet(0.9, Pattern::Persistent), 10), Ok(()));
-        let (key, why) = said(&fleet(0.5, Pattern::Outages { sites: 5, rounds: 3.0 }), 4);
+        assert_eq!(Dropouts::fits(&fleet(0.9, DropoutPattern::Persistent), 10), Ok(()));
+        let (key, why) = said(&fleet(0.5, DropoutPattern::Outages { sites: 5, rounds: 3.0 }), 4);
         assert!(key == "outage_sites" && why == "found 5, allowed: at most the fleet's 4 clients", "{why}");
     }
 }

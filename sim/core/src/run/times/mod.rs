@@ -18,7 +18,7 @@ use order::order;
 use recorded::Recorded;
 
 use crate::data::{DataError, Dataset};
-use crate::scenario::{Computing, Scenario};
+use crate::scenario::{ComputeTimes, Scenario};
 
 /// The computing times of a fleet.
 #[derive(Clone, Debug)]
@@ -37,15 +37,15 @@ impl Times {
     /// [`DataError`] if a trace cannot be used.
     pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Self, DataError> {
         let clients = dataset.clients.len();
-        Ok(Self(match &scenario.fleet.computing {
-            Computing::Drawn(speed, correlation) => {
+        Ok(Self(match &scenario.fleet.compute_times {
+            ComputeTimes::Drawn(speed, correlation) => {
                 let drawn = Drawn::new(*speed, seed, clients);
                 Kind::Drawn(match order(scenario, dataset, *correlation, seed) {
                     Some(order) => drawn.dealt(&order),
                     None => drawn,
                 })
             }
-            Computing::Trace(path) => Kind::Recorded(trace::read(&scenario.locate(path), clients)?),
+            ComputeTimes::Trace(path) => Kind::Recorded(trace::read(&scenario.locate(path), clients)?),
         }))
     }
 

@@ -5,14 +5,14 @@ use fedspan_engine::linalg::orthonormal;
 
 use super::Simulation;
 use crate::evaluate::{self, ClientScore, Scores};
-use crate::network::Joins;
-use crate::run::{Named, Outcome, PrivacyFigures, RunError, Unwatched};
+use crate::network::JoinTime;
+use crate::run::{DataNames, NoProgress, Outcome, PrivacyFigures, RunError};
 
 impl Simulation<'_> {
     /// Everyone's final figures, once training is over and final heads are fitted.
-    pub(super) fn end(mut self) -> Result<Outcome, RunError> {
-        let (fitted, trained) = (self.devices.traffic(), self.devices.traffic_told());
-        let newcomers = match self.recording {
+    pub(super) fn finish(mut self) -> Result<Outcome, RunError> {
+        let (fitted, trained) = (self.devices.traffic(), self.devices.last_traffic());
+        let newcomers = match self.replay {
             Some(_) => Vec::new(),
             None => self.welcome_newcomers()?,
         };
@@ -29,9 +29,9 @@ impl Simulation<'_> {
                 (scores, clients, Vec::new())
             }
             Some(network) => {
-                let tuned = evaluate::as_they_are(&self.seen().clients, self.devices.as_slice());
-                let (scores, clients) = match self.untuned.take() {
-                    Some(untuned) if !network.tuned => untuned,
+                let tuned = evaluate::score_own_networks(&self.seen().clients, self.devices.as_slice());
+                let (scores, clients) = match self.before_tuning.take() {
+                    Some(before_tuning) if !network.tuned => before_tuning,
                     _ => (evaluate::average(&tuned), tuned.clone()),
                 };
                 (scores, clients, tuned)
@@ -47,7 +47,7 @@ impl Simulation<'_> {
             .shared_head()
             .map_or_else(Scores::default, |w| evaluate::shared(&self.seen().newcomers, &representation, w));
         let outcome = Outcome {
-            named: Named::default(),
+            names: DataNames::default(),
             rounds: self.rows,
             scores,
             clients,
@@ -55,7 +55,7 @@ impl Simulation<'_> {
             diverged: self.diverged,
             newcomers,
             newcomers_global,
-            left_out: self.dataset.left_out,
+            dropped_users: self.dataset.dropped_users,
             fits: None,
             warnings: Vec::new(),
             step_size: None,
@@ -85,16 +85,16 @@ impl Simulation<'_> {
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
         let each = self.scenario.algorithm.network.map_or(0, |network| network.epochs);
         let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
-        self.devices.connect(&self.dataset.newcomers, Joins::AfterTraining { epochs })?;
+        self.devices.connect(&self.dataset.newcomers, JoinTime::AfterTraining { epochs })?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {
             self.engine.handle(0, Event::Joined(id as u64), &mut actions);
         }
-        self.until_finished(actions, &mut Unwatched)?;
+        self.run_until_finished(actions, &mut NoProgress)?;
         let shape = self.shape;
         let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
         Ok(newcomers
-            .map(|(device, client)| evaluate::on_device(device.session.task_mut(), client, shape))
+            .map(|(device, client)| evaluate::score_device(device.session.task_mut(), client, shape))
             .collect())
     }
 

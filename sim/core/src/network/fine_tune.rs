@@ -12,7 +12,7 @@ impl SimNetwork {
     /// unchanged. Returns the parameters as given if the device would decline the round (no samples, a loss
     /// that is not finite).
     #[must_use]
-    pub fn tuned(&self, parameters: Vec<f32>, train: &Set, head: HeadSolve, round: u32) -> Vec<f32> {
+    pub fn fine_tuned(&self, parameters: Vec<f32>, train: &Set, head: HeadSolve, round: u32) -> Vec<f32> {
         let Labels::Classes(classes) = &train.y else { return parameters };
         let mut network = self.network.clone();
         let mut samples = Recording::classification(&train.x, classes, self.shape().features);
