@@ -1,4 +1,4 @@
-//! The cores that can be emulated: which QEMU, which firmware, with what in its flash, on which link.
+//! Emulated cores: QEMU machine, firmware, flash content and link of each.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,39 +11,39 @@ use fedspan_client::memory::Shape;
 use super::EmulateError;
 use crate::data::watch::EXERCISES;
 
-/// A core that can be emulated.
+/// A core that QEMU can emulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Its word on the command line.
+    /// Name on the command line.
     pub word: &'static str,
-    /// What that is.
+    /// Description for help texts.
     pub line: &'static str,
-    /// QEMU's program and machine.
+    /// QEMU's program and its machine options.
     qemu: &'static str,
     machine: &'static [&'static str],
-    /// The board's folder, the target, and the feature that chooses the machine.
+    /// Folder of the board, compilation target, and cargo feature that selects the machine.
     folder: &'static str,
     target: &'static str,
     feature: Option<&'static str>,
-    /// Where the partition with the samples begins.
+    /// Address of the partition that holds the samples.
     partition: u32,
-    /// Bytes of it.
+    /// Size of that partition in bytes.
     pub(super) room: usize,
-    /// What the firmware learns from.
+    /// Kind of samples that the firmware learns from.
     pub firmware: Firmware,
 }
 
-/// What a board's firmware is made for.
+/// Kind of samples that a board's firmware learns from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Firmware {
-    /// A wearer's recording.
+    /// Recording of a smartwatch wearer.
     Watch,
-    /// A table of samples: d = 20, k = 2, one output.
+    /// Table of samples: d = 20, k = 2, one output.
     Table,
 }
 
 impl Firmware {
-    /// Its model.
+    /// Sizes of the firmware's model.
     #[must_use]
     pub fn shape(self) -> Shape {
         match self {
@@ -53,13 +53,13 @@ impl Firmware {
     }
 }
 
-/// Two mebibytes: where a board has megabytes.
+/// Partition size of boards with megabytes of memory: 2 MiB.
 const ROOMY: usize = 2 << 20;
 
 const ARM: &str = "qemu-system-arm";
 const RISCV: &str = "qemu-system-riscv32";
 
-/// Every core. All but the last have room for a wearer's recording.
+/// All cores. Each but the last has room for a wearer's recording.
 pub const CORES: [Core; 6] = [
     Core {
         word: "m4",
@@ -135,43 +135,43 @@ pub const CORES: [Core; 6] = [
     },
 ];
 
-/// How a board reaches the server.
+/// Link between a board and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// Its serial line is a TCP connection to this port of this machine.
+    /// Serial line, connected by TCP to this port of the host.
     Uart(u16),
-    /// Two named pipes: what it receives, and what it sends.
+    /// Two named pipes: the board's input and its output.
     Pipes(PathBuf, PathBuf),
 }
 
-/// How a board is started.
+/// Arguments of one start of a board.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
-    /// QEMU's program.
+    /// Path of QEMU's program.
     pub emulator: &'a Path,
-    /// The firmware.
+    /// Path of the firmware.
     pub firmware: &'a Path,
-    /// What is in the partition with the samples.
+    /// File with the content of the sample partition.
     pub image: &'a Path,
-    /// The file that plays the flash.
+    /// File that stands in for the flash.
     pub flash: &'a Path,
-    /// The file with its provisioning record; without it frames are in the clear.
+    /// File with the provisioning record; `None` for plaintext frames.
     pub provision: Option<&'a Path>,
-    /// The device's identity.
+    /// Device number.
     pub device: u64,
-    /// Its link.
+    /// Link to the server.
     pub wire: &'a Wire,
-    /// How often it resets itself.
+    /// Number of times that the board resets itself.
     pub resets: u32,
-    /// Messages after which its power goes.
+    /// Number of messages after which the board loses its power; `None` for no power cut.
     pub end_after: Option<u32>,
 }
 
 impl Core {
-    /// QEMU's program: on the `PATH`, or where `tests/setup` has put it.
+    /// Finds QEMU's program on the `PATH`, or in the folder where `tests/setup` installs it.
     ///
     /// # Errors
-    /// [`EmulateError::NoQemu`].
+    /// [`EmulateError::NoQemu`] if neither has it.
     pub fn emulator(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let unpacked = root.join("target/boards/qemu/bin");
@@ -180,11 +180,11 @@ impl Core {
         found.next().ok_or(EmulateError::NoQemu { program: self.qemu })
     }
 
-    /// Builds the client for this core with cargo and says where it is. The tool chain is the one that
-    /// `tests/setup` has found, where its variables (`target/boards/toolchain.env`) are in the environment.
+    /// Builds the client firmware for this core with cargo and returns its path. The environment variables of
+    /// `target/boards/toolchain.env`, which `tests/setup` writes, select the tool chain.
     ///
     /// # Errors
-    /// [`EmulateError::Build`].
+    /// [`EmulateError::Build`] if cargo cannot be started or fails.
     pub async fn build(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let folder = root.join("edge-client/boards").join(self.folder);
         let target = root.join("target/boards");
@@ -210,16 +210,16 @@ impl Core {
         let status = cargo.status().await.map_err(|error| failed(error.to_string()))?;
         if !status.success() {
             return Err(failed(format!(
-                "cargo ended with {status}; `tests/setup --install` fetches targets"
+                "cargo ended with {status}; `tests/setup --install` installs missing targets"
             )));
         }
         Ok(target.join(self.target).join("release/client"))
     }
 
-    /// Starts a board. It ends with the program that started it, as far as that is given the time.
+    /// Starts QEMU with a board. The process is killed when the returned child is dropped.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error if QEMU cannot be started.
     pub fn start(&self, start: &Start<'_>) -> std::io::Result<Child> {
         let Start { emulator, firmware, image, flash, provision, device, wire, resets, end_after } = start;
         let mut words = format!("arg=board,arg=flash={}", flash.display());

@@ -1,42 +1,42 @@
-//! One board from its first start to its report, with what befalls it on the way.
+//! Run of one emulated board from its first start to its report, with injected faults.
 
 use std::path::PathBuf;
 
 use super::{Core, EmulateError, Start, Wire};
 
-/// What befalls one board beside the campaign.
+/// Faults injected into one board.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// Which board, from 1.
+    /// Number of the board, from 1.
     pub board: usize,
-    /// It loses its power so many times: after the first message since its start, then after two, and so on.
-    /// Its emulator ends, and another one is started.
+    /// Number of power cuts: the first one message after the start, the second after two messages, and so on.
+    /// Each ends the emulator and starts another.
     pub power_cuts: u32,
-    /// It resets itself so many times in the same manner, after the last power cut.
+    /// Number of resets, in the same manner, after the last power cut.
     pub resets: u32,
-    /// What its flash holds before its first start; erased if this is not said.
+    /// Content of the flash before the first start; `None` for erased flash.
     pub flash: Option<Vec<u8>>,
 }
 
-/// What a board said.
+/// Output of a board.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoardReport {
-    /// Its number.
+    /// Device number.
     pub device: u64,
-    /// The client whose samples it has, from 1.
+    /// Number of the client whose samples the board has, from 1.
     pub client: usize,
-    /// Its line of JSON at the end.
+    /// Final JSON line: the board's report.
     pub line: serde_json::Value,
-    /// Its lines of JSON before, about its record: of all its starts, in order.
+    /// JSON lines before the report, about the flash record, of all starts in order.
     pub told: Vec<serde_json::Value>,
-    /// What it said on standard error.
+    /// Standard error of all starts.
     pub said: String,
 }
 
-/// Exit code of a board whose power has gone, as it was told.
+/// Exit code of a board that performed the power cut it was told to.
 const POWER_GONE: i32 = 3;
 
-/// A board.
+/// A board, ready to run.
 #[derive(Debug)]
 pub(super) struct Life {
     pub core: Core,
@@ -52,7 +52,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Starts it, as often as its fate wants, and waits for its report.
+    /// Starts the board as often as its faults require, and returns its report.
     pub async fn live(self) -> Result<BoardReport, EmulateError> {
         let (mut told, mut said) = (Vec::new(), String::new());
         let mut cut = 0;

@@ -1,5 +1,4 @@
-//! A fleet of emulated boards and a server, in one command: the firmware that is flashed, on emulated cores,
-//! as real clients of the real server.
+//! Emulated fleet: boards on emulated cores run the real firmware, as clients of a real server.
 
 mod board;
 mod error;
@@ -28,66 +27,67 @@ use crate::scenario::Scenario;
 use life::Life;
 use samples::Images;
 
-/// How boards reach the server.
+/// Kind of link between boards and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Named pipes, through semihosting: fast.
+    /// Named pipes through semihosting: fast.
     Pipes,
-    /// The board's serial line and its driver.
+    /// Serial line with its driver.
     Uart,
 }
 
-/// What to emulate.
+/// Settings of an emulated fleet.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// A scenario that the core's firmware is made for.
+    /// Scenario that the core's firmware supports.
     pub scenario: &'a Scenario,
-    /// How many boards. Board `i`, from 1, has the samples of client `i`, counted round and round.
+    /// Number of boards. Board `i`, from 1, has the samples of client `i`, modulo the number of clients.
     pub boards: usize,
-    /// What befalls some of them.
+    /// Faults injected into boards.
     pub fates: &'a [Fate],
-    /// Which core.
+    /// Core of all boards.
     pub core: Core,
-    /// How they are connected.
+    /// Kind of link of all boards.
     pub link: Link,
-    /// Frames in the clear, as on a bench. Otherwise each board has a key, made for this fleet.
+    /// Sends frames in plaintext. Otherwise each board gets a key made for this run.
     pub plaintext: bool,
-    /// The root of the repository, for firmware and emulator.
+    /// Root of the repository, for firmware and emulator.
     pub root: &'a Path,
-    /// Firmware that is built already.
+    /// Path of the firmware; `None` to build it.
     pub firmware: Option<PathBuf>,
-    /// An empty directory for pipes, images, flash, keys and the server's state.
+    /// Empty directory for pipes, images, flash, keys and the server's state.
     pub scratch: &'a Path,
 }
 
-/// A fleet that has finished.
+/// Result of an emulated fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Emulated {
-    /// What each board said, in order.
+    /// Reports of the boards, in order.
     pub boards: Vec<BoardReport>,
-    /// The server's last status.
+    /// Final status of the server.
     pub status: Status,
-    /// What the server said after each round, among it who has counted.
+    /// Server's report of each round, including the devices that counted.
     pub rounds: Vec<serde_json::Value>,
-    /// From the first board's start to the last one's end.
+    /// Wall-clock seconds from the first board's start to the last board's end.
     pub seconds: f64,
 }
 
-/// Is told how far the campaign is.
+/// Observer of a campaign's progress.
 pub trait Watch {
-    /// Something was done.
+    /// Called with a message when a step is done.
     fn say(&mut self, what: &str);
-    /// The server's status, now and then.
+    /// Called with the server's status at intervals.
     fn status(&mut self, status: &serde_json::Value);
 }
 
-/// How often the server is asked how far it is.
+/// Interval between two status requests to the server.
 const ASK: Duration = Duration::from_millis(300);
 
-/// Runs the fleet to the end of its campaign. Whatever ends this future ends the boards.
+/// Runs the fleet to the end of its campaign. Dropping the future ends the boards.
 ///
 /// # Errors
-/// [`EmulateError`].
+/// [`EmulateError`] if the scenario does not fit the core, a part cannot be built or started, a board or the
+/// server fails, or `interrupted` completes.
 pub async fn run(
     plan: &Plan<'_>,
     interrupted: impl Future<Output = ()>,
@@ -139,8 +139,8 @@ pub async fn run(
                 let [receive, transmit] = pipes;
                 #[cfg_attr(not(target_os = "linux"), allow(unused_mut))]
                 let mut open = pipe::OpenOptions::new();
-                // With a reader and a writer of our own neither end ever sees the pipe close. Elsewhere opening
-                // fails for want of a reader: `--link uart` works there.
+                // With a reader and a writer of our own, neither end ever sees the pipe close. Other systems
+                // cannot open a pipe for both, so opening fails there without a reader; `--link uart` works.
                 #[cfg(target_os = "linux")]
                 open.read_write(true);
                 let line = tokio::io::join(
@@ -199,7 +199,7 @@ pub async fn run(
                     }
                     Ok(())
                 });
-                // It may not be up yet, or be gone already.
+                // The server may not be up yet, or be gone already.
                 let _ = asked.await;
             }
         }
@@ -211,11 +211,11 @@ pub async fn run(
     Ok(Emulated { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
 }
 
-/// Times that a server is asked whether it is up, before nobody listens to it.
+/// Largest number of attempts to reach the server before its rounds go unobserved.
 const TRIES: u32 = 500;
 
-/// Listens to what the server says after each round, to its end. It is heard from the first round on, as no
-/// board runs yet.
+/// Collects the server's reports of its rounds, to the end. Returns once the server has accepted the
+/// subscription; no board runs before that, so no round is missed.
 async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
     for _ in 0..TRIES {
@@ -231,11 +231,11 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
             rounds.extend(serde_json::from_str::<serde_json::Value>(line).ok());
             Ok(())
         });
-        // Without a control socket nobody says anything.
+        // Without a control socket there are no reports.
         let _ = told.await;
         rounds
     });
-    // Requests are answered in turn: when the second one is, the first has been heard.
+    // The server answers requests in turn: once it answers this one, it has accepted the subscription.
     let early = tokio::select! {
         biased;
         rounds = &mut rounds => Some(rounds),
@@ -249,7 +249,7 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     })
 }
 
-/// The server's configuration: the scenario's campaign for these boards.
+/// Makes the server's configuration: the scenario's campaign for these boards.
 fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     let Scenario { seed, model, algorithm, rule, samples, participation, stop, .. } = plan.scenario;
     let shape = plan.core.firmware.shape();
@@ -265,7 +265,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         security,
         absence: Duration::from_secs(30),
         shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
-        // The boards' firmware has none: it declines such a scenario.
+        // The firmware declines scenarios with a scale.
         scale: ScaleSource::None,
         model: model.clone(),
         algorithm: algorithm.clone(),
@@ -280,7 +280,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             unauthenticated: plan.boards + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // A board on pipes stands still while it waits, and sends no signs of life.
+            // An emulated core that waits on a pipe is stopped, so it sends no keep-alives.
             idle: Duration::from_secs(600),
             frame: Duration::from_secs(30),
             repeat: Duration::from_secs(60),
@@ -291,7 +291,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     }
 }
 
-/// The system's own program makes named pipes, on every Unix alike.
+/// Makes a named pipe with the system's `mkfifo`, which every Unix has.
 fn make_pipe(path: &Path) -> std::io::Result<()> {
     let status = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(path).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("mkfifo ended with {status}"))) }

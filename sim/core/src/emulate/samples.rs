@@ -1,4 +1,4 @@
-//! What the boards of a fleet learn from: each has the samples of one client of the scenario in its flash.
+//! Samples of an emulated fleet: each board has one client's samples in its flash.
 
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_protocol::message::Numeric;
@@ -8,20 +8,20 @@ use crate::data::flash::{image, table};
 use crate::data::{Client, Dataset};
 use crate::scenario::DataSection;
 
-/// Makes the content of a board's partition.
+/// Builder of the boards' sample partitions.
 #[derive(Debug)]
 pub struct Images<'a> {
     plan: &'a Plan<'a>,
-    /// Where samples are computed on the host.
+    /// Data set computed on the host; `None` if the firmware computes features from recordings.
     made: Option<Dataset>,
     clients: usize,
 }
 
 impl<'a> Images<'a> {
-    /// Checks that the core's firmware is made for this scenario.
+    /// Checks that the core's firmware supports the scenario.
     ///
     /// # Errors
-    /// [`EmulateError::Scenario`], [`EmulateError::Data`].
+    /// [`EmulateError::Scenario`] if it does not, [`EmulateError::Data`] if the data cannot be used.
     pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
         let scenario = plan.scenario;
         let shape = plan.core.firmware.shape();
@@ -46,7 +46,7 @@ impl<'a> Images<'a> {
             }
             (Firmware::Watch, _) => Err(unsuitable(WATCH)),
             (Firmware::Table, data) => {
-                // A new batch for every round is nothing that a flash can hold.
+                // Flash cannot hold a new batch for every round.
                 let changing = matches!(data, DataSection::Linear(settings) if settings.fresh);
                 if changing || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
                     return Err(unsuitable(TABLE));
@@ -64,15 +64,16 @@ impl<'a> Images<'a> {
         }
     }
 
-    /// How many clients there are, at least one.
+    /// Number of clients, at least one.
     pub fn clients(&self) -> usize {
         self.clients
     }
 
-    /// The partition of client `client`, from 1.
+    /// Content of the partition for client `client`, counted from 1.
     ///
     /// # Errors
-    /// [`EmulateError::Image`], [`EmulateError::Room`].
+    /// [`EmulateError::Image`] if a recording cannot be written, [`EmulateError::Room`] if the samples do not
+    /// fit the partition.
     pub fn image(&self, client: usize) -> Result<Vec<u8>, EmulateError> {
         let of = |dataset: &Dataset| {
             let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));

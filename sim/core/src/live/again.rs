@@ -1,4 +1,4 @@
-//! Decides again, in the simulator, what a server decided: at the times of its journal.
+//! Replay check: repeats a server's decisions in the simulator, at the times of the server's journal.
 
 use std::time::Duration;
 
@@ -11,54 +11,55 @@ use crate::run::replay::{Replay, ReplayError};
 use crate::run::{Job, Outcome, RunError};
 use crate::scenario::Scenario;
 
-/// Why decisions could not be compared.
+/// Error of a replay check: the decisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum AgainError {
-    /// The journal itself.
+    /// The journal is empty or incomplete.
     #[error(transparent)]
     Journal(#[from] ReplayError),
-    /// The scenario, which no server could have run.
+    /// The scenario cannot be served.
     #[error(transparent)]
     Scenario(#[from] LiveError),
-    /// The journal is of another campaign.
+    /// The journal records another campaign.
     #[error(
         "the journal is of another campaign than {name} (-: the journal, +: the scenario):\n{difference}"
     )]
     Other {
-        /// The scenario.
+        /// Name of the scenario.
         name: String,
-        /// Lines that differ.
+        /// Lines of the configuration that differ.
         difference: String,
     },
     /// The journal's devices are not the scenario's clients.
-    #[error("the journal has a device {device}, the scenario has clients 0 to {last}")]
+    #[error("found device {device} in the journal, allowed: the scenario's clients, 0 to {last}")]
     Device {
-        /// One that no client is.
+        /// Device without a client.
         device: u64,
-        /// The last client.
+        /// Number of the last client.
         last: usize,
     },
-    /// The simulation.
+    /// The simulation fails.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
-/// A journal that was run again.
+/// Result of a replay check.
 #[derive(Clone, Debug)]
 pub struct Again {
-    /// What was compared, and what is different.
+    /// Journal, number of equal decisions, and the first difference.
     pub replay: Replay,
-    /// What the simulator learnt, as far as it came; nothing if it could not go on after a difference.
+    /// Result of the simulation as far as it ran; `None` if it could not continue after a difference.
     pub outcome: Option<Outcome>,
 }
 
-/// Runs a journal again.
+/// Replays a journal and compares every decision.
 ///
 /// # Errors
-/// [`AgainError`]. A decision that is different is none: see [`Replay::difference`].
+/// [`ReplayCheckError`] if journal and scenario do not belong together. A differing decision is no error: see
+/// [`Replay::difference`].
 pub fn again(scenario: &Scenario, lines: &[Line]) -> Result<Again, AgainError> {
     let mut replay = Replay::new(lines)?;
-    // A server knows of no other target, and clients that come later take no part in decisions.
+    // The server supports no other stop condition, and newcomers take no part in its decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
     let scenario = Scenario { stop, ..scenario.clone() };
     let scenario = as_served(scenario, replay.server())?;
@@ -75,7 +76,8 @@ pub fn again(scenario: &Scenario, lines: &[Line]) -> Result<Again, AgainError> {
     }
 }
 
-/// The scenario under the settings with which the server's campaign began, where it does not say others.
+/// Scenario with the settings under which the server's campaign started, for keys that the scenario leaves
+/// open.
 fn as_served(scenario: Scenario, server: &Server) -> Result<Scenario, AgainError> {
     let dataset = scenario.dataset(scenario.seed).map_err(RunError::from)?;
     let own = campaign(&scenario, &dataset, std::path::Path::new(""))?;
@@ -102,16 +104,16 @@ fn as_served(scenario: Scenario, server: &Server) -> Result<Scenario, AgainError
 /// A training round on the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timed {
-    /// Its number; 0 is the model that training began with.
+    /// Number of the round; 0 is the model at the start of training.
     pub round: u32,
-    /// From the opening of the first training round to this one's commit.
+    /// Time from the opening of the first training round to this round's commit.
     pub after: Duration,
-    /// The distance to the truth after it, where there is a truth and the round was evaluated.
+    /// Distance to the true representation after the round, if there is one and the round was evaluated.
     pub distance: Option<f64>,
 }
 
 impl Again {
-    /// The training rounds, of a journal without restarts.
+    /// Training rounds of a journal without restarts.
     #[must_use]
     pub fn timed(&self) -> Vec<Timed> {
         let rows = self.outcome.iter().flat_map(|outcome| &outcome.rounds);

@@ -1,6 +1,6 @@
-//! A scenario in real time: a real server, and every client as a device of its own over TCP on loopback, which sleeps
-//! for as long as the scenario's fleet computes. What the server decided is in its journal; [`crate::run::Job::replay`]
-//! decides it again.
+//! Live run of a scenario: a real server, and each client as a device over TCP on loopback that sleeps for
+//! its computation time. The server's journal holds its decisions; [`crate::run::Job::replay`] repeats them
+//! in the simulator.
 
 mod again;
 mod pace;
@@ -26,64 +26,64 @@ use crate::fleet::SimSession;
 use crate::run::Times;
 use crate::scenario::{AttackNotAllowed, Scenario};
 
-/// How long a device that found no server waits before it tries again.
+/// Delay before a device that found no server tries again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Times that it tries in a row.
+/// Largest number of attempts to connect.
 const TRIES: u32 = 500;
 
-/// How often the server is asked how far it is.
+/// Interval between two status requests to the server.
 const ASK: Duration = Duration::from_millis(200);
 
-/// Bytes between a device's line and its session.
+/// Capacity in bytes of the pipe between a device's link and its session.
 const LINE: usize = 1 << 16;
 
-/// What to run.
+/// Settings of a live run.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// The scenario; its start must be one that a server can make.
+    /// Scenario. Its initial representation must be one that a server can compute.
     pub scenario: &'a Scenario,
-    /// Its data.
+    /// Data of the scenario.
     pub dataset: &'a Dataset,
-    /// How long a mean computation takes.
+    /// Duration of a mean computation.
     pub unit: Duration,
-    /// The server's state directory.
+    /// State directory of the server.
     pub state: &'a Path,
 }
 
-/// A run that failed.
+/// Error of a live run.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The scenario cannot be served.
     #[error("{0}")]
     Scenario(String),
-    /// The scenario has attackers.
+    /// The scenario has attackers, or step sizes that only a simulation measures.
     #[error(transparent)]
     AttackNotAllowed(#[from] AttackNotAllowed),
-    /// The server ended early.
+    /// The server failed.
     #[error(transparent)]
     Server(#[from] ServeError),
-    /// A device ended early.
+    /// A device failed.
     #[error("client {client}: {message}")]
     Device {
-        /// Which, from 0.
+        /// Index of the client, from 0.
         client: usize,
-        /// What happened.
+        /// Cause of the failure.
         message: String,
     },
-    /// A fault of this program.
+    /// A task panicked: a bug in this program.
     #[error("a task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// The server's configuration for a scenario's campaign: the engine that the simulator builds, and limits that
-/// nothing on loopback comes near.
+/// Makes the server's configuration for a scenario: the engine that the simulator would build, and limits
+/// that a run on loopback never reaches.
 ///
 /// # Errors
-/// [`LiveError::Scenario`] and [`LiveError::AttackNotAllowed`] if a server cannot run it.
+/// [`LiveError::Scenario`] or [`LiveError::AttackNotAllowed`] if a server cannot run the scenario.
 pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<Fleet, LiveError> {
     let refuse = |why: &str| Err(LiveError::Scenario(format!("{}: {why}", scenario.name)));
     if !scenario.is_federated() {
@@ -127,7 +127,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             unauthenticated: clients + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // Who sleeps is silent, and is not to be asked again.
+            // A sleeping device is silent and must not be disconnected or asked again.
             idle: long,
             frame: Duration::from_secs(60),
             repeat: long,
@@ -138,10 +138,10 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
     })
 }
 
-/// Keys of a server's configuration that a scenario says.
+/// Keys of the server's configuration that the scenario sets.
 fn said(scenario: &Scenario) -> Said {
     let mut said = scenario.said.clone();
-    // They are the data's.
+    // The data determine these keys.
     ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| said.add(key));
     if said.says("fleet.communication") {
         said.add("participation.communication");
@@ -149,11 +149,11 @@ fn said(scenario: &Scenario) -> Said {
     said
 }
 
-/// Runs it to the end of its campaign and gives the server's last status; `progress` hears one now and then. Whatever
-/// ends this future ends server and devices.
+/// Runs a scenario to the end of its campaign and returns the server's final status. `progress` receives a
+/// status every [`STATUS_INTERVAL`]. Dropping the future ends the server and the devices.
 ///
 /// # Errors
-/// [`LiveError`].
+/// [`LiveError`] if the scenario cannot be served, the server or a device fails, or `interrupted` completes.
 pub async fn run(
     plan: &Plan<'_>,
     interrupted: impl Future<Output = ()>,
@@ -199,14 +199,14 @@ pub async fn run(
                     }
                     Ok(())
                 });
-                // It may not be up yet, or be gone already.
+                // The server may not be up yet, or be gone already.
                 let _ = asked.await;
             }
         }
     }
 }
 
-/// One device, until its head is fitted.
+/// Runs one device until its head is fitted.
 async fn take_part(
     mut session: SimSession,
     address: &str,

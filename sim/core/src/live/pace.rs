@@ -1,5 +1,6 @@
-//! The line of a device that takes its time: a round that opens is kept from the session until the device would have
-//! computed it. If the server closes the round before, the session hears of that alone, and computes nothing.
+//! Delayed link: simulates the computation time of a device. An opened round is held back from the session
+//! until the device would have computed it. If the server closes the round before, the session sees the close
+//! alone and computes nothing.
 
 use std::time::Duration;
 
@@ -8,21 +9,21 @@ use fedspan_protocol::message::{RoundId, RoundOpen, ToDevice, decode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-/// Bytes read at once.
+/// Number of bytes per read.
 const READ: usize = 4096;
 
-/// As good as for ever, and still a time.
+/// Longest delay: about 34 years, which the clock can still represent.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
-/// A round that waits for its time, with everything that came after its opening.
+/// A delayed round, with all frames that followed its opening.
 struct Held {
     id: RoundId,
     until: Instant,
     frames: Vec<u8>,
 }
 
-/// Carries frames of at most `limit` bytes between a server and a session until either end closes; what opens a round
-/// comes `sleep` later.
+/// Relays frames of at most `limit` bytes between a server and a session until either end closes. The opening
+/// of a round is delayed by `sleep`.
 pub(super) async fn carry(
     server: impl AsyncRead + AsyncWrite,
     session: impl AsyncRead + AsyncWrite,
@@ -44,7 +45,7 @@ async fn delay(
     sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> std::io::Result<()> {
     let mut decoder = Decoder::new(vec![0; limit]);
-    // The frame that is coming in, as it is on the wire.
+    // Bytes on the wire of the frame being received.
     let mut frame = Vec::new();
     let mut held: Option<Held> = None;
     let mut bytes = [0u8; READ];
@@ -75,7 +76,7 @@ async fn delay(
             }
             match message {
                 Some(ToDevice::RoundOpen(open)) => {
-                    // The same again keeps its time.
+                    // A repeated opening keeps the time of the first.
                     let same = held.take().filter(|held| held.id == open.id);
                     let until =
                         same.map_or_else(|| Instant::now() + sleep(&open).min(FOR_EVER), |held| held.until);
@@ -122,7 +123,7 @@ mod tests {
         frame(&ToDevice::RoundOpen(RoundOpen { id: id(round), task, tensors: Descriptors::new() }))
     }
 
-    /// The server's end and the session's end of a line on which a round takes as many hours as its number.
+    /// Server's and session's ends of a link on which round n takes n hours.
     fn line() -> (DuplexStream, DuplexStream) {
         let (server, ours) = tokio::io::duplex(1 << 12);
         let (theirs, session) = tokio::io::duplex(1 << 12);
@@ -143,11 +144,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_round_takes_its_time_and_what_follows_it_stays_behind_it() {
+    async fn opened_round_and_later_frames_are_delayed() {
         let (mut server, mut session) = line();
         let welcome = frame(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 1 }));
         let bytes = [welcome.clone(), open(2), welcome.clone()].concat();
-        // However the stream is cut.
+        // The chunks cut frames at arbitrary places.
         for part in bytes.chunks(3) {
             server.write_all(part).await.unwrap();
         }
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_round_that_is_closed_is_not_heard() {
+    async fn closed_round_is_not_delivered() {
         let (mut server, mut session) = line();
         let closed = frame(&ToDevice::RoundClosed(id(9)));
         server.write_all(&[open(9), closed.clone(), open(1)].concat()).await.unwrap();
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_round_that_is_opened_again_keeps_its_time() {
+    async fn reopened_round_keeps_its_time() {
         let (mut server, mut session) = line();
         server.write_all(&open(2)).await.unwrap();
         tokio::time::sleep(HOUR).await;
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_session_says_is_heard_while_a_round_waits() {
+    async fn session_output_passes_while_round_waits() {
         let (mut server, mut session) = line();
         server.write_all(&open(2)).await.unwrap();
         session.write_all(b"alive").await.unwrap();

@@ -1,4 +1,5 @@
-//! What the engine asks for: rounds open and close on devices, and what a round has made is scored and written down.
+//! Execution of the engine's actions: opens and closes rounds on devices, and scores and records each
+//! committed round.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use super::Simulation;
 use crate::run::{RoundRow, RunError, Watcher};
 
 impl Simulation<'_> {
-    /// Does all of it, and what that leads to.
+    /// Executes all actions, and those that follow from them.
     pub(super) fn execute(
         &mut self,
         actions: &mut Vec<Action>,
@@ -42,7 +43,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Tells a device that a round is over.
+    /// Ends a round on a device.
     fn close(&mut self, device: DeviceId, id: RoundId) {
         let index = usize::try_from(device).unwrap_or(usize::MAX);
         let unheard = self.arrivals.remove(index);
@@ -50,7 +51,8 @@ impl Simulation<'_> {
         let late = replay.is_some_and(|known| known.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
         if unheard && late {
-            // Its answer crossed with this: it is heard in vain, but it has done the work.
+            // The answer arrived after the round was closed: it does not count, but the device has done the
+            // work.
             device.pump();
             device.inbox.clear();
             device.connection.close_round(id);
@@ -63,7 +65,7 @@ impl Simulation<'_> {
         device.connection.close_round(id);
     }
 
-    /// A round is over: it is scored where that is due, and written down.
+    /// Records a committed round, after scoring it if the schedule says so.
     fn commit(
         &mut self,
         record: &RoundRecord,
@@ -74,12 +76,12 @@ impl Simulation<'_> {
         self.pump();
         self.seconds += began.elapsed().as_secs_f64();
         (self.last_failure, self.failed_attempts) = (None, 0);
-        // Neither trains.
+        // Ridge scores are no training updates.
         if record.phase != Phase::RidgeScores {
             self.updates += record.participants.len() as u64;
         }
         let Phase::Train(number) = record.phase else {
-            // The start belongs to round 0, which is the initial model.
+            // The start belongs to round 0, the initial model.
             if matches!(self.engine.phase(), Phase::Train(_)) {
                 self.record_initial(queue, watcher)?;
             }
@@ -89,7 +91,7 @@ impl Simulation<'_> {
         let evaluated = last || self.is_recent(number) || number.is_multiple_of(self.scenario.evaluate_every);
         let scored = if evaluated { Some(self.scores(number)?) } else { None };
         let scores = scored.as_ref().map(|(scores, _)| *scores);
-        // Of what diverges the last scores are kept.
+        // After a divergence the last scores are kept.
         if self.diverged.is_none() {
             self.before_tuning = scored.filter(|_| self.scenario.algorithm.network.is_some());
         }
@@ -116,7 +118,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Goes on to the final heads. The round that had just opened never reaches a device.
+    /// Ends training and starts the final head fit. The round that has just opened never reaches a device.
     pub(super) fn end_training(&mut self, queue: &mut VecDeque<Action>) -> Result<(), RunError> {
         self.score_before_tuning()?;
         queue.retain(|action| !matches!(action, Action::Open(..)));

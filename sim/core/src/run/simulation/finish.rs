@@ -1,4 +1,4 @@
-//! The end of a run: those come who were not there, and all figures are put together.
+//! End of a run: newcomers join and all figures are collected.
 
 use fedspan_engine::Event;
 use fedspan_engine::linalg::orthonormal;
@@ -9,7 +9,7 @@ use crate::network::JoinTime;
 use crate::run::{DataNames, NoProgress, Outcome, PrivacyFigures, RunError};
 
 impl Simulation<'_> {
-    /// Everyone's final figures, once training is over and final heads are fitted.
+    /// Computes the final figures, after training and the final head fit.
     pub(super) fn finish(mut self) -> Result<Outcome, RunError> {
         let (fitted, trained) = (self.devices.traffic(), self.devices.last_traffic());
         let newcomers = match self.replay {
@@ -78,10 +78,10 @@ impl Simulation<'_> {
         Ok(outcome)
     }
 
-    /// Newcomers join the finished campaign and fit their head through it, like any device.
+    /// Connects the newcomers to the finished campaign; they fit their heads like any device.
     fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
         let first = self.devices.len();
-        // What the clients have had of a network's training, on average.
+        // Rounds of training that the clients had, on average.
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
         let each = self.scenario.algorithm.network.map_or(0, |network| network.epochs);
         let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
@@ -98,7 +98,7 @@ impl Simulation<'_> {
             .collect())
     }
 
-    /// What all releases together have cost the records of each device.
+    /// Privacy spent by all releases of each device.
     fn privacy(&self) -> Option<PrivacyFigures> {
         let delta = self.scenario.privacy?.delta;
         let (devices, epsilon) = self.engine.ledger().epsilons(delta);

@@ -1,4 +1,4 @@
-//! When models are scored, and which: after rounds that are evaluated, and wherever training ends.
+//! Scoring during a run: after rounds that are to be evaluated, and when training ends.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::run::{Diverged, RECENT_ROUNDS, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
-    /// Round 0: the initial model, with the bytes that the start took.
+    /// Records round 0: the initial model, and the bytes of the start.
     pub(super) fn record_initial(
         &mut self,
         queue: &mut VecDeque<Action>,
@@ -40,7 +40,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Data as devices see them, once the campaign has a scale: models are about those.
+    /// Scales the data as devices do, once the campaign has found a scale.
     fn find_scale(&mut self) {
         if let (None, Some(scale)) = (&self.scaled, self.engine.scale()) {
             let pooled = self.scenario.algorithm.power.is_some().then_some(self.scenario.model.target);
@@ -51,20 +51,20 @@ impl Simulation<'_> {
         }
     }
 
-    /// The data that models are about.
+    /// Data that the model is trained on: scaled, if the campaign has a scale.
     pub(super) fn seen(&self) -> &Dataset {
         self.scaled.as_ref().unwrap_or(self.dataset)
     }
 
-    /// The loss of a network's client is not finite any more, or as good as: training ends.
+    /// Records that the loss of a network's client is no longer finite, which ends training.
     pub(super) fn diverges(&mut self, client: u64, round: u32) {
         if self.scenario.algorithm.network.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
             self.diverged.get_or_insert(Diverged { client, round });
         }
     }
 
-    /// Networks are scored before their heads are tuned, wherever training ends: after a round that was not evaluated, as
-    /// it is left. What has diverged is not: then it is as it was scored last.
+    /// Scores networks before their heads are tuned, if the last round was not evaluated. After a divergence
+    /// the previous scores stand.
     pub(super) fn score_before_tuning(&mut self) -> Result<(), RunError> {
         let Some(row) = self.rows.last() else { return Ok(()) };
         if self.scenario.algorithm.network.is_none()
@@ -81,13 +81,13 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Whether a round is among the last ten, whose mean accuracy is reported of networks.
+    /// True for the last rounds, whose mean accuracy is reported for networks.
     pub(super) fn is_recent(&self, number: u32) -> bool {
         let algorithm = &self.scenario.algorithm;
         algorithm.network.is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
     }
 
-    /// The figures after a round, all of them numbers.
+    /// Computes the figures after a round and checks that they are finite.
     pub(super) fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
         let dataset = self.attackers.as_ref().map_or(self.seen(), |(_, honest)| honest);
         if self.metrics == MetricSet::Distance {
@@ -96,7 +96,7 @@ impl Simulation<'_> {
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
-        // Of what has diverged there is no figure.
+        // A diverged model has no figures; the previous ones stand.
         if let (Some(_), Some(before_tuning)) = (self.diverged, &self.before_tuning) {
             return Ok(before_tuning.clone());
         }
@@ -122,7 +122,7 @@ impl Simulation<'_> {
         Ok((scores, clients))
     }
 
-    /// Whether `[stop]` asks for the end; figures count where the round was evaluated.
+    /// True if a condition of `[stop]` is met. Figures are compared only if the round was evaluated.
     pub(super) fn reached(&self, scores: Option<&Scores>) -> bool {
         let stop = &self.scenario.stop;
         let below =

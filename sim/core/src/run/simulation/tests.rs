@@ -11,9 +11,9 @@ fn heads(devices: &mut Devices) -> Vec<Vec<f32>> {
     devices.iter_mut().map(|device| device.session.task_mut().head().to_vec()).collect()
 }
 
-/// It does not hear of the round, and keeps the head it had; everyone else has a new one.
+/// A device that drops out does not receive the round and keeps its head; all others get a new one.
 #[test]
-fn who_drops_out_keeps_its_head() -> Result<(), RunError> {
+fn dropped_device_keeps_its_head() -> Result<(), RunError> {
     let scenario = Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
     let dataset = Job::prepare(&scenario, 3)?.dataset;
     let times = Times::of(&scenario, &dataset, 3)?;

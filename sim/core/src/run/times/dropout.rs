@@ -1,12 +1,13 @@
-//! Who loses a round. Every pattern loses the same part of all rounds of all clients, `dropout`, in the mean; they differ
-//! in who loses them, and when. All of it is a function of seed, client and period.
+//! Dropouts: the clients that miss a round. Every pattern loses the same mean fraction of all rounds of all
+//! clients, `dropout`; patterns differ in which clients miss rounds, and when. Every dropout is a function of
+//! seed, client and period.
 
 use fedspan_engine::random::{Purpose, stream};
 
 use super::drawn::in_round;
 use crate::scenario::{DropoutPattern, FleetSection};
 
-/// The dropouts of a fleet.
+/// Dropouts of a fleet.
 #[derive(Clone, Debug)]
 pub struct Dropouts {
     probability: f64,
@@ -17,20 +18,21 @@ pub struct Dropouts {
 #[derive(Clone, Debug)]
 enum Kind {
     Independent,
-    /// Who is never there, by client.
+    /// True for the clients that are always absent.
     Persistent(Vec<bool>),
     Outages {
-        /// Where each client is.
+        /// Site of each client.
         site: Vec<usize>,
         /// Mean length of an outage, in periods.
         length: f64,
-        /// The period of which each site's state is known, and whether it is down then.
+        /// State of each site: the latest period computed, and whether the site is down in it.
         known: Vec<(u32, bool)>,
     },
 }
 
 impl Dropouts {
-    /// Those of a scenario's fleet. Sites are equal in size, as far as that goes, and chance says who is where.
+    /// Draws the dropouts of a scenario's fleet. Clients are assigned to sites at random, in groups of equal
+    /// size up to one client.
     #[must_use]
     pub fn new(fleet: &FleetSection, clients: usize, seed: u64) -> Self {
         let probability = fleet.dropout;
@@ -58,15 +60,15 @@ impl Dropouts {
         Self { probability, seed, kind }
     }
 
-    /// Checks a fleet of so many clients.
+    /// Checks the settings for a fleet of `clients` clients.
     ///
     /// # Errors
-    /// The key that asks for more than there is, and in words what is wrong with it.
+    /// Key of the setting that the fleet cannot satisfy, and a message with the numbers.
     pub fn fits(fleet: &FleetSection, clients: usize) -> Result<(), (&'static str, String)> {
         match fleet.pattern {
             DropoutPattern::Persistent if never_there(fleet.dropout, clients) >= clients => {
                 let message = format!(
-                    "found {}, which is all of {clients} clients in every round: nobody would ever answer",
+                    "found {}, which is all of {clients} clients in every round, so no client would ever answer; reduce it",
                     fleet.dropout
                 );
                 Err(("dropout", message))
@@ -79,7 +81,8 @@ impl Dropouts {
         }
     }
 
-    /// Whether a client cannot be reached in a period, from 1: an exchange, or the time by which one was extended.
+    /// True if a client cannot be reached in a period, counted from 1. A period is an exchange, or the time
+    /// of its extension.
     pub fn drops_out(&mut self, client: usize, period: u32) -> bool {
         let (probability, seed) = (self.probability, self.seed);
         if probability <= 0.0 {
@@ -94,8 +97,8 @@ impl Dropouts {
                 if *at == 0 || *at > period {
                     (*at, *down) = (1, drawn(seed, site, 1) < probability);
                 }
-                // A Markov chain of two states (Gilbert 1960): outages of a geometric length, and between them times of
-                // such a length that a site is down in that part of all periods.
+                // A Markov chain of two states (Gilbert 1960): outages have a geometric length, and the times
+                // between them are such that a site is down for the given fraction of all periods.
                 let (stays, falls) = (1.0 - 1.0 / *length, probability / ((1.0 - probability) * *length));
                 while *at < period {
                     *at += 1;
@@ -107,19 +110,20 @@ impl Dropouts {
     }
 }
 
-/// Uniform in 0 to 1, of a client or a site in a period.
+/// Uniform number in [0, 1) for a client or a site in a period.
 fn drawn(seed: u64, who: usize, period: u32) -> f64 {
     stream(seed, Purpose::Dropout, in_round(who, period)).uniform()
 }
 
-/// All clients in an order that chance gives: more of them drop out with a larger probability, and the same ones besides.
+/// All clients in random order. A larger dropout probability takes a longer prefix, so it adds clients and
+/// keeps the others.
 fn shuffled(clients: usize, seed: u64) -> Vec<usize> {
     let all: Vec<usize> = (0..clients).collect();
-    // Periods begin with 1.
+    // Periods count from 1, so period 0 is free for this stream.
     stream(seed, Purpose::Dropout, in_round(0, 0)).choose(&all, clients)
 }
 
-/// How many are never there, where it is always the same ones.
+/// Number of clients that are always absent.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -144,7 +148,7 @@ mod tests {
         Dropouts::new(&fleet, clients, seed)
     }
 
-    /// By period, then by client.
+    /// Dropouts by period, then by client.
     fn table(mut dropouts: Dropouts, clients: usize) -> Vec<Vec<bool>> {
         (1..=PERIODS)
             .map(|period| (0..clients).map(|client| dropouts.drops_out(client, period)).collect())
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_loses_the_part_that_was_asked_for() {
+    fn every_pattern_loses_the_configured_fraction() {
         let outages = DropoutPattern::Outages { sites: 5, rounds: 8.0 };
         for probability in [0.0, 0.1, 0.5, 0.7] {
             for (pattern, off) in
@@ -175,16 +179,16 @@ mod tests {
     }
 
     #[test]
-    fn who_is_never_there_is_so_with_a_larger_probability_too() {
+    fn larger_probability_keeps_absent_clients_absent() {
         let gone = |probability| table(dropouts(probability, DropoutPattern::Persistent, 20, 7), 20);
         let (few, many) = (gone(0.3), gone(0.6));
         assert!(few.iter().all(|period| *period == few[0]), "the same in every period");
         assert!(few[0].iter().zip(&many[0]).all(|(few, many)| !few || *many));
-        assert!(table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != few, "chance says who");
+        assert!(table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != few, "the seed selects the absent clients");
     }
 
     #[test]
-    fn a_site_is_gone_together_and_for_as_long_as_was_asked_for() {
+    fn outage_takes_whole_site_for_the_configured_length() {
         let all = table(dropouts(0.3, DropoutPattern::Outages { sites: 4, rounds: 6.0 }, 22, 5), 22);
         let alike = |a: usize, b: usize| all.iter().all(|period| period[a] == period[b]);
         let mut sizes: Vec<usize> = Vec::new();
@@ -207,9 +211,9 @@ mod tests {
         assert!((length - 6.0).abs() < 0.7, "{length}");
     }
 
-    /// Rounds may be asked about in any order, some of them never.
+    /// Periods may be queried in any order, and some of them never.
     #[test]
-    fn it_does_not_matter_in_which_order_it_is_asked() {
+    fn query_order_does_not_matter() {
         for pattern in [
             DropoutPattern::Independent,
             DropoutPattern::Persistent,
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_that_would_never_answer_is_found_out() {
+    fn check_rejects_fleet_that_never_answers() {
         let compute_times = ComputeTimes::Drawn(Speed::Constant, Correlation::None);
         let fleet = |dropout, pattern| FleetSection {
             compute_times: compute_times.clone(),

@@ -1,5 +1,5 @@
-//! When each client answers each round. All of it is a function of seed, client and round, so that nothing depends
-//! on the order in which it is asked for.
+//! Answer times of clients. Every time is a function of seed, client and round, so nothing depends on the
+//! order of queries.
 
 mod drawn;
 mod dropout;
@@ -20,7 +20,7 @@ use recorded::Recorded;
 use crate::data::{DataError, Dataset};
 use crate::scenario::{ComputeTimes, Scenario};
 
-/// The computing times of a fleet.
+/// Computation times of a fleet.
 #[derive(Clone, Debug)]
 pub struct Times(Kind);
 
@@ -31,10 +31,10 @@ enum Kind {
 }
 
 impl Times {
-    /// The times that a scenario draws or names for those who train.
+    /// Reads or draws the computation times of a scenario's training clients.
     ///
     /// # Errors
-    /// [`DataError`] if a trace cannot be used.
+    /// [`DataError`] if a trace file cannot be used.
     pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Self, DataError> {
         let clients = dataset.clients.len();
         Ok(Self(match &scenario.fleet.compute_times {
@@ -49,15 +49,15 @@ impl Times {
         }))
     }
 
-    /// Times as they were seen, by client (from 0) and round (as devices see it: from 1, those of the start
-    /// included). A client never answers a round for which it has no entry.
+    /// Uses a table of times by client (from 0) and round (as devices count: from 1, including rounds of the
+    /// start). A client never answers a round without an entry.
     #[must_use]
     pub fn recorded(table: BTreeMap<(usize, u32), f64>) -> Self {
         Self(Kind::Recorded(Recorded::once(table)))
     }
 
-    /// Time of a client in a round with this task; infinite if it never answers. A power iteration is a computation: what
-    /// is drawn counts for each.
+    /// Time of a client in a round with this task; infinite if it never answers. Each power iteration takes
+    /// one drawn computation time.
     #[must_use]
     pub fn time(&self, client: usize, round: u32, task: &Task) -> f64 {
         let computations = match *task {
