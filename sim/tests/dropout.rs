@@ -30,7 +30,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
 }
 
 fn times(scenario: &Scenario, seed: u64) -> Times {
-    Times::of(scenario, &scenario.dataset(seed).unwrap(), seed).unwrap()
+    Times::new(scenario, &scenario.dataset(seed).unwrap(), seed).unwrap()
 }
 
 /// Without the initial model.
@@ -79,7 +79,7 @@ fn a_straggler_past_the_deadline_never_counts() {
         let counters = outcome.counters;
         assert!(late > 50 && counters.short > 20, "{late} {}", counters.short);
         assert_eq!((counters.extended, counters.repeated, counters.late, counters.rejected()), (0, 0, 0, 0));
-        let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::recorded(in_time));
+        let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
         let without = without.run(&mut NoProgress).unwrap();
         assert!(without.representation == outcome.representation, "the same bits");
         assert_eq!(without.updates, outcome.updates);

@@ -31,7 +31,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
         let session = client_session(scenario, dataset, index, Identity::plaintext(index as u64), false)
             .ok_or("no such client")?;
         let mut device = SimDevice::connect(session, Arc::clone(&gate));
-        device.said.clear();
+        device.inbox.clear();
         device.pump();
         devices.push(device);
         engine.handle(0, Event::Joined(index as u64), &mut actions);
@@ -52,7 +52,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
                     let device = devices.get_mut(index).ok_or("no such device")?;
                     device.connection.open(&opening);
                     device.pump();
-                    for said in device.said.drain(..) {
+                    for said in device.inbox.drain(..) {
                         if let Inbound::Update(update) = said {
                             events.push((id, Event::Update(id, update)));
                         }

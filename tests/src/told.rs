@@ -11,7 +11,7 @@ use fedspan_aggregator::store;
 use fedspan_protocol::frame::{Decoder, Fed, crc32c};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{AckOutcome, ToDevice, decode};
-use fedspan_sim_core::live::again;
+use fedspan_sim_core::live::check_replay;
 use fedspan_sim_core::scenario::Scenario;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -83,7 +83,7 @@ pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -
             return Err(format!("device {device} was told twice that it counts in round {round}"));
         }
     }
-    let replayed = again(scenario, &lines).map_err(|error| error.to_string())?.replay;
+    let replayed = check_replay(scenario, &lines).map_err(|error| error.to_string())?.replay;
     if let Some(difference) = replayed.difference() {
         return Err(format!(
             "the journal is decided otherwise after {} rounds:\n{difference}",

@@ -10,7 +10,7 @@ use fedspan_aggregator::journal::{self, JournalError, Line, Outcome, Part};
 use fedspan_aggregator::server::{Protection, Server, Status, query};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::Identity;
-use fedspan_sim_core::live::{self, Again, AgainError, Plan, again, campaign};
+use fedspan_sim_core::live::{self, Plan, ReplayCheck, ReplayCheckError, campaign, check_replay};
 use fedspan_sim_core::run::replay::ReplayError;
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::device;
@@ -66,11 +66,11 @@ fn commits(lines: &[Line]) -> usize {
     lines.iter().filter(|line| matches!(line, Line::Committed(_))).count()
 }
 
-fn all_equal(again: &Again, rounds: usize) {
-    if let Some(difference) = again.replay.difference() {
+fn all_equal(check: &ReplayCheck, rounds: usize) {
+    if let Some(difference) = check.replay.difference() {
         panic!("{difference}");
     }
-    assert_eq!(again.replay.rounds(), rounds);
+    assert_eq!(check.replay.rounds(), rounds);
 }
 
 async fn agrees(participation: &str) -> Vec<Line> {
@@ -80,9 +80,9 @@ async fn agrees(participation: &str) -> Vec<Line> {
     assert_eq!(status.phase, "finished");
     assert_eq!(status.journal_lost, 0);
     assert_eq!(commits(&lines), 12);
-    let again = again(&scenario, &lines).expect("the same campaign");
-    all_equal(&again, 12);
-    let timed = again.timed();
+    let check = check_replay(&scenario, &lines).expect("the same campaign");
+    all_equal(&check, 12);
+    let timed = check.timed_rounds();
     assert_eq!(timed.len(), 13);
     assert!(timed.iter().all(|at| at.distance.is_some()));
     // Every answer of the server's is in the journal, in the words of its status.
@@ -140,7 +140,7 @@ async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
     // Two exchanges of sums, those of the start, the training.
     assert!(commits(&lines) > 12 + 2);
     // Everybody counts in every round, so that the model is a function of the data.
-    let same = again(&scenario, &lines).expect("the same campaign");
+    let same = check_replay(&scenario, &lines).expect("the same campaign");
     all_equal(&same, commits(&lines));
 
     let dataset = data(&scenario);
@@ -178,7 +178,7 @@ async fn heads_with_a_memory_and_a_start_decide_the_same() {
     let scenario = Scenario::parse("test", &format!("{text}{FIXED}"), &[]).expect("scenario");
     let state = tempfile::tempdir().unwrap();
     let (_, lines) = run(&scenario, state.path()).await;
-    all_equal(&again(&scenario, &lines).expect("the same campaign"), commits(&lines));
+    all_equal(&check_replay(&scenario, &lines).expect("the same campaign"), commits(&lines));
     assert!(commits(&lines) > 12);
 }
 
@@ -193,7 +193,7 @@ async fn a_decision_that_was_changed_is_found() {
         let mut lines = lines.clone();
         let decisions = lines.iter_mut().filter(|line| matches!(line, Line::Opened(_) | Line::Committed(_)));
         change(decisions.into_iter().nth(which).unwrap());
-        again(&scenario, &lines).expect("the same campaign")
+        check_replay(&scenario, &lines).expect("the same campaign")
     };
     // Opening and commit of the sixth round.
     let flips: [(usize, Change<'_>); 6] = [
@@ -205,9 +205,9 @@ async fn a_decision_that_was_changed_is_found() {
         (11, &|line| matches_committed(line, |committed| committed.representation = "0".repeat(8))),
     ];
     for (which, change) in flips {
-        let again = changed(which, change);
-        assert_eq!(again.replay.rounds(), 5);
-        let difference = again.replay.difference().expect("a difference");
+        let check = changed(which, change);
+        assert_eq!(check.replay.rounds(), 5);
+        let difference = check.replay.difference().expect("a difference");
         assert!(difference.journal.is_some() && difference.simulator.is_some());
         assert!(difference.to_string().contains("exchange 6"), "{difference}");
     }
@@ -237,8 +237,8 @@ async fn any_beginning_of_a_journal_is_equal_as_far_as_it_goes() {
         // Torn anywhere, most likely within a line.
         let whole = journal::parse("torn", &text[..part]).expect("whole lines");
         assert_eq!(whole[..], lines[..whole.len()]);
-        match again(&scenario, &whole) {
-            Ok(again) => all_equal(&again, commits(&whole)),
+        match check_replay(&scenario, &whole) {
+            Ok(check) => all_equal(&check, commits(&whole)),
             Err(error) => assert!(whole.is_empty(), "{error}"),
         }
     }
@@ -246,9 +246,9 @@ async fn any_beginning_of_a_journal_is_equal_as_far_as_it_goes() {
     let counted = |line: &Line| matches!(line, Line::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
     let mut missing = lines.clone();
     missing.remove(lines.iter().position(counted).unwrap());
-    let again = again(&scenario, &missing).expect("the same campaign");
-    assert_eq!(again.replay.rounds(), 2);
-    assert!(again.replay.difference().is_some());
+    let check = check_replay(&scenario, &missing).expect("the same campaign");
+    assert_eq!(check.replay.rounds(), 2);
+    assert!(check.replay.difference().is_some());
 }
 
 #[test]
@@ -282,8 +282,8 @@ async fn a_journal_of_something_else_is_refused() {
     let message = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let other = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &changes).unwrap();
-        let error = again(&other, &lines).expect_err("another campaign");
-        assert!(matches!(error, AgainError::Other { .. }));
+        let error = check_replay(&other, &lines).expect_err("another campaign");
+        assert!(matches!(error, ReplayCheckError::Other { .. }));
         error.to_string()
     };
     assert!(message(&["seed=4"]).contains("- seed = 3\n+ seed = 4\n"));
@@ -291,12 +291,12 @@ async fn a_journal_of_something_else_is_refused() {
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
     // What a server does not know of shows in what it computes.
     let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
-    let again_noisy = again(&noisy.unwrap(), &lines).expect("the same settings");
+    let again_noisy = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
     assert_eq!(again_noisy.replay.rounds(), 0);
     assert!(again_noisy.replay.difference().is_some());
     // Nothing, or not from the beginning.
-    let journal_error = |lines: &[Line]| match again(&one, lines) {
-        Err(AgainError::Journal(error)) => error,
+    let journal_error = |lines: &[Line]| match check_replay(&one, lines) {
+        Err(ReplayCheckError::Journal(error)) => error,
         other => panic!("{other:?}"),
     };
     assert!(matches!(journal_error(&[]), ReplayError::Empty));
@@ -310,7 +310,7 @@ async fn a_journal_of_something_else_is_refused() {
             answered.device = 99;
         }
     }
-    assert!(matches!(again(&one, &stranger), Err(AgainError::Device { device: 99, last: 15 })));
+    assert!(matches!(check_replay(&one, &stranger), Err(ReplayCheckError::Device { device: 99, last: 15 })));
 }
 
 /// How a server ends.
@@ -400,14 +400,17 @@ async fn a_campaign_of_several_servers_is_decided_again() {
         assert_eq!(lines.iter().filter(|line| matches!(line, Line::Resumed(_))).count(), 3);
         // No round is repeated, whatever it had when the server went.
         assert_eq!(commits(&lines), 200);
-        all_equal(&again(&scenario, &lines).expect("the same campaign"), 200);
+        all_equal(&check_replay(&scenario, &lines).expect("the same campaign"), 200);
         // Lines that are missing before a restart are missed.
         let second =
             lines.iter().enumerate().filter(|(_, line)| matches!(line, Line::Resumed(_))).nth(1).unwrap().0;
         let opened = lines[..second].iter().rposition(|line| matches!(line, Line::Opened(_))).unwrap();
         let mut missing = lines.clone();
         missing.drain(opened..second);
-        assert!(matches!(again(&scenario, &missing), Err(AgainError::Journal(ReplayError::Gap { .. }))));
+        assert!(matches!(
+            check_replay(&scenario, &missing),
+            Err(ReplayCheckError::Journal(ReplayError::Gap { .. }))
+        ));
     }
 }
 

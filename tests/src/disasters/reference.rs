@@ -136,7 +136,7 @@ impl Calm {
             let session = session.map_err(|error| Violation::new(error.to_string()))?;
             let mut device = SimDevice::connect(session, Arc::clone(&gate));
             device.pump();
-            device.said.clear();
+            device.inbox.clear();
             Ok(device)
         });
         devices.collect::<Result<_, _>>().map(Self)
@@ -153,7 +153,7 @@ impl Updates for Calm {
         let own = self.device(device)?;
         own.connection.open(opening);
         own.pump();
-        let update = own.said.drain(..).find_map(|said| match said {
+        let update = own.inbox.drain(..).find_map(|said| match said {
             Inbound::Update(update) => Some(update),
             _ => None,
         });

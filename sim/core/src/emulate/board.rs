@@ -1,4 +1,4 @@
-//! Emulated cores: QEMU machine, firmware, flash content and link of each.
+//! EmulationResult cores: QEMU machine, firmware, flash content and link of each.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,9 +15,9 @@ use crate::data::watch::EXERCISES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
     /// Name on the command line.
-    pub word: &'static str,
+    pub name: &'static str,
     /// Description for help texts.
-    pub line: &'static str,
+    pub description: &'static str,
     /// QEMU's program and its machine options.
     qemu: &'static str,
     machine: &'static [&'static str],
@@ -28,7 +28,7 @@ pub struct Core {
     /// Address of the partition that holds the samples.
     partition: u32,
     /// Size of that partition in bytes.
-    pub(super) room: usize,
+    pub(super) partition_size: usize,
     /// Kind of samples that the firmware learns from.
     pub firmware: Firmware,
 }
@@ -54,7 +54,7 @@ impl Firmware {
 }
 
 /// Partition size of boards with megabytes of memory: 2 MiB.
-const ROOMY: usize = 2 << 20;
+const MEGABYTES: usize = 2 << 20;
 
 const ARM: &str = "qemu-system-arm";
 const RISCV: &str = "qemu-system-riscv32";
@@ -62,82 +62,82 @@ const RISCV: &str = "qemu-system-riscv32";
 /// All cores. Each but the last has room for a wearer's recording.
 pub const CORES: [Core; 6] = [
     Core {
-        word: "m4",
-        line: "Cortex-M4F, mps2-an386",
+        name: "m4",
+        description: "Cortex-M4F, mps2-an386",
         qemu: ARM,
         machine: &["-M", "mps2-an386"],
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m4"),
         partition: 0x0020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m3",
-        line: "Cortex-M3, mps2-an385",
+        name: "m3",
+        description: "Cortex-M3, mps2-an385",
         qemu: ARM,
         machine: &["-M", "mps2-an385"],
         folder: "qemu-mps2",
         target: "thumbv7m-none-eabi",
         feature: Some("m3"),
         partition: 0x0020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m7",
-        line: "Cortex-M7, mps2-an500",
+        name: "m7",
+        description: "Cortex-M7, mps2-an500",
         qemu: ARM,
         machine: &["-M", "mps2-an500"],
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m7"),
         partition: 0x0020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m33",
-        line: "Cortex-M33, mps2-an505",
+        name: "m33",
+        description: "Cortex-M33, mps2-an505",
         qemu: ARM,
         machine: &["-M", "mps2-an505"],
         folder: "qemu-mps2",
         target: "thumbv8m.main-none-eabihf",
         feature: Some("m33"),
         partition: 0x1020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "rv32imc",
-        line: "RISC-V, virt",
+        name: "rv32imc",
+        description: "RISC-V, virt",
         qemu: RISCV,
         machine: &["-M", "virt", "-bios", "none"],
         folder: "qemu-riscv",
         target: "riscv32imc-unknown-none-elf",
         feature: None,
         partition: 0x8020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m0",
-        line: "Cortex-M0, microbit, 16 KiB of RAM",
+        name: "m0",
+        description: "Cortex-M0, microbit, 16 KiB of RAM",
         qemu: ARM,
         machine: &["-M", "microbit"],
         folder: "qemu-microbit",
         target: "thumbv6m-none-eabi",
         feature: None,
         partition: 0x0003_0000,
-        room: 64 << 10,
+        partition_size: 64 << 10,
         firmware: Firmware::Table,
     },
 ];
 
 /// Link between a board and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wire {
+pub enum BoardLink {
     /// Serial line, connected by TCP to this port of the host.
     Uart(u16),
     /// Two named pipes: the board's input and its output.
@@ -146,7 +146,7 @@ pub enum Wire {
 
 /// Arguments of one start of a board.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
+pub struct BoardArgs<'a> {
     /// Path of QEMU's program.
     pub emulator: &'a Path,
     /// Path of the firmware.
@@ -160,7 +160,7 @@ pub struct Start<'a> {
     /// Device number.
     pub device: u64,
     /// Link to the server.
-    pub wire: &'a Wire,
+    pub link: &'a BoardLink,
     /// Number of times that the board resets itself.
     pub resets: u32,
     /// Number of messages after which the board loses its power; `None` for no power cut.
@@ -220,31 +220,32 @@ impl Core {
     ///
     /// # Errors
     /// The system's error if QEMU cannot be started.
-    pub fn start(&self, start: &Start<'_>) -> std::io::Result<Child> {
-        let Start { emulator, firmware, image, flash, provision, device, wire, resets, end_after } = start;
-        let mut words = format!("arg=board,arg=flash={}", flash.display());
-        words.push_str(&match provision {
+    pub fn start(&self, start: &BoardArgs<'_>) -> std::io::Result<Child> {
+        let BoardArgs { emulator, firmware, image, flash, provision, device, link, resets, end_after } =
+            start;
+        let mut arguments = format!("arg=board,arg=flash={}", flash.display());
+        arguments.push_str(&match provision {
             Some(record) => format!(",arg=provision={}", record.display()),
             None => format!(",arg=protection=plaintext,arg=device={device}"),
         });
-        let serial = match wire {
-            Wire::Uart(port) => vec![
+        let serial = match link {
+            BoardLink::Uart(port) => vec![
                 "-chardev".to_owned(),
                 format!("socket,id=server,host=127.0.0.1,port={port},nodelay=on"),
                 "-serial".to_owned(),
                 "chardev:server".to_owned(),
             ],
-            Wire::Pipes(receive, transmit) => {
+            BoardLink::Pipes(receive, transmit) => {
                 let (receive, transmit) = (receive.display(), transmit.display());
-                words.push_str(&format!(",arg=link=pipes,arg=receive={receive},arg=transmit={transmit}"));
+                arguments.push_str(&format!(",arg=link=pipes,arg=receive={receive},arg=transmit={transmit}"));
                 vec!["-serial".to_owned(), "null".to_owned()]
             }
         };
         if *resets > 0 {
-            words.push_str(&format!(",arg=resets={resets}"));
+            arguments.push_str(&format!(",arg=resets={resets}"));
         }
         if let Some(messages) = end_after {
-            words.push_str(&format!(",arg=end-after={messages}"));
+            arguments.push_str(&format!(",arg=end-after={messages}"));
         }
         Command::new(emulator)
             .args(self.machine)
@@ -253,7 +254,7 @@ impl Core {
             .arg(format!("loader,file={},addr={:#x},force-raw=on", image.display(), self.partition))
             .args(serial)
             .arg("-semihosting-config")
-            .arg(format!("enable=on,target=native,{words}"))
+            .arg(format!("enable=on,target=native,{arguments}"))
             .arg("-kernel")
             .arg(firmware)
             .stdin(Stdio::null())

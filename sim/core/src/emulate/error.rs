@@ -73,14 +73,14 @@ pub enum EmulateError {
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// A board ended without a report.
-    #[error("board {device} ended with {code}: {said}")]
+    #[error("board {device} ended with {code}: {last_line}")]
     Board {
         /// Device number of the board.
         device: u64,
         /// Exit status of QEMU.
         code: String,
         /// Last line that the board printed.
-        said: String,
+        last_line: String,
     },
     /// The user pressed Ctrl-C.
     #[error("interrupted")]

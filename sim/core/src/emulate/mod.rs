@@ -1,10 +1,10 @@
 //! Emulated fleet: boards on emulated cores run the real firmware, as clients of a real server.
 
 mod board;
+mod board_run;
 mod error;
 mod expected;
 mod keys;
-mod life;
 mod samples;
 
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
 
-pub use board::{CORES, Core, Firmware, Start, Wire};
+pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware};
+pub use board_run::{BoardFaults, BoardReport};
 pub use error::EmulateError;
 pub use expected::{Expected, expected};
-pub use life::{BoardReport, Fate};
 
 use crate::scenario::Scenario;
-use life::Life;
-use samples::Images;
+use board_run::BoardRun;
+use samples::SampleImages;
 
 /// Kind of link between boards and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct Plan<'a> {
     /// Number of boards. Board `i`, from 1, has the samples of client `i`, modulo the number of clients.
     pub boards: usize,
     /// Faults injected into boards.
-    pub fates: &'a [Fate],
+    pub faults: &'a [BoardFaults],
     /// Core of all boards.
     pub core: Core,
     /// Kind of link of all boards.
@@ -61,7 +61,7 @@ pub struct Plan<'a> {
 
 /// Result of an emulated fleet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Emulated {
+pub struct EmulationResult {
     /// Reports of the boards, in order.
     pub boards: Vec<BoardReport>,
     /// Final status of the server.
@@ -73,15 +73,15 @@ pub struct Emulated {
 }
 
 /// Observer of a campaign's progress.
-pub trait Watch {
+pub trait EmulationWatcher {
     /// Called with a message when a step is done.
-    fn say(&mut self, what: &str);
+    fn message(&mut self, text: &str);
     /// Called with the server's status at intervals.
     fn status(&mut self, status: &serde_json::Value);
 }
 
 /// Interval between two status requests to the server.
-const ASK: Duration = Duration::from_millis(300);
+const STATUS_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Runs the fleet to the end of its campaign. Dropping the future ends the boards.
 ///
@@ -91,20 +91,20 @@ const ASK: Duration = Duration::from_millis(300);
 pub async fn run(
     plan: &Plan<'_>,
     interrupted: impl Future<Output = ()>,
-    watch: &mut dyn Watch,
-) -> Result<Emulated, EmulateError> {
+    watcher: &mut dyn EmulationWatcher,
+) -> Result<EmulationResult, EmulateError> {
     let system = |what: &str| {
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
     plan.scenario.check_runs_on_devices()?;
     let mut interrupted = std::pin::pin!(interrupted);
-    let images = Images::new(plan)?;
+    let images = SampleImages::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;
     let firmware = match &plan.firmware {
         Some(firmware) => firmware.clone(),
         None => {
-            watch.say("building the firmware");
+            watcher.message("building the firmware");
             tokio::select! {
                 biased;
                 () = &mut interrupted => return Err(EmulateError::Interrupted),
@@ -117,20 +117,20 @@ pub async fn run(
     let mut server = Server::bind(fleet(plan, security), 1, SysRng, protection).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
-    let mut boards: Vec<Life> = Vec::new();
+    let mut boards: Vec<BoardRun> = Vec::new();
     for index in 0..plan.boards {
         let (device, client) = (index as u64 + 1, index % images.clients() + 1);
         let image = plan.scratch.join(format!("client{client}.bin"));
         if !image.exists() {
             std::fs::write(&image, images.image(client)?).map_err(system("samples"))?;
         }
-        let fate = plan.fates.iter().find(|fate| fate.board == index + 1).cloned().unwrap_or_default();
+        let faults = plan.faults.iter().find(|faults| faults.board == index + 1).cloned().unwrap_or_default();
         let flash = plan.scratch.join(format!("board{device}.flash"));
-        if let Some(content) = &fate.flash {
+        if let Some(content) = &faults.flash {
             std::fs::write(&flash, content).map_err(system("flash"))?;
         }
-        let wire = match plan.link {
-            Link::Uart => Wire::Uart(port),
+        let link = match plan.link {
+            Link::Uart => BoardLink::Uart(port),
             Link::Pipes => {
                 let pipes = ["in", "out"].map(|end| plan.scratch.join(format!("board{device}.{end}")));
                 for pipe in &pipes {
@@ -148,12 +148,23 @@ pub async fn run(
                     open.open_sender(&receive).map_err(system("named pipe"))?,
                 );
                 server.attach(format!("board {device}"), line);
-                Wire::Pipes(receive, transmit)
+                BoardLink::Pipes(receive, transmit)
             }
         };
         let provision = (!plan.plaintext).then(|| keys::file(plan.scratch, device));
         let (core, emulator, firmware) = (plan.core, emulator.clone(), firmware.clone());
-        boards.push(Life { core, emulator, firmware, image, flash, provision, device, client, wire, fate });
+        boards.push(BoardRun {
+            core,
+            emulator,
+            firmware,
+            image,
+            flash,
+            provision,
+            device,
+            client,
+            link,
+            faults,
+        });
     }
     let began = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -165,13 +176,13 @@ pub async fn run(
     ));
     let rounds = watch_rounds(&state).await;
     let mut running = JoinSet::new();
-    for life in boards {
-        running.spawn(life.live());
+    for board in boards {
+        running.spawn(board.run());
     }
-    watch.say(&format!("{} boards are running", plan.boards));
+    watcher.message(&format!("{} boards are running", plan.boards));
     let mut reports = Vec::new();
     let mut status = None;
-    let mut ask = tokio::time::interval(ASK);
+    let mut ask = tokio::time::interval(STATUS_INTERVAL);
     while reports.len() < plan.boards || status.is_none() {
         tokio::select! {
             () = &mut interrupted => {
@@ -195,7 +206,7 @@ pub async fn run(
             _ = ask.tick() => {
                 let asked = query(&state, "status", |line| {
                     if let Ok(value) = serde_json::from_str(line) {
-                        watch.status(&value);
+                        watcher.status(&value);
                     }
                     Ok(())
                 });
@@ -208,17 +219,17 @@ pub async fn run(
     let seconds = began.elapsed().as_secs_f64();
     reports.sort_by_key(|report| report.device);
     let rounds = rounds.await.unwrap_or_default();
-    Ok(Emulated { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
+    Ok(EmulationResult { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
 }
 
 /// Largest number of attempts to reach the server before its rounds go unobserved.
-const TRIES: u32 = 500;
+const MAX_ATTEMPTS: u32 = 500;
 
 /// Collects the server's reports of its rounds, to the end. Returns once the server has accepted the
 /// subscription; no board runs before that, so no round is missed.
 async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         if up().await {
             break;
         }
@@ -227,12 +238,12 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     let directory = state.to_owned();
     let mut rounds = Box::pin(async move {
         let mut rounds = Vec::new();
-        let told = query(&directory, "watch", |line| {
+        let watched = query(&directory, "watch", |line| {
             rounds.extend(serde_json::from_str::<serde_json::Value>(line).ok());
             Ok(())
         });
         // Without a control socket there are no reports.
-        let _ = told.await;
+        let _ = watched.await;
         rounds
     });
     // The server answers requests in turn: once it answers this one, it has accepted the subscription.

@@ -10,14 +10,14 @@ use crate::scenario::DataSection;
 
 /// Builder of the boards' sample partitions.
 #[derive(Debug)]
-pub struct Images<'a> {
+pub struct SampleImages<'a> {
     plan: &'a Plan<'a>,
     /// Data set computed on the host; `None` if the firmware computes features from recordings.
-    made: Option<Dataset>,
+    dataset: Option<Dataset>,
     clients: usize,
 }
 
-impl<'a> Images<'a> {
+impl<'a> SampleImages<'a> {
     /// Checks that the core's firmware supports the scenario.
     ///
     /// # Errors
@@ -25,8 +25,11 @@ impl<'a> Images<'a> {
     pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
         let scenario = plan.scenario;
         let shape = plan.core.firmware.shape();
-        let unsuitable =
-            |wanted| EmulateError::Scenario { name: scenario.name.clone(), core: plan.core.line, wanted };
+        let unsuitable = |wanted| EmulateError::Scenario {
+            name: scenario.name.clone(),
+            core: plan.core.description,
+            wanted,
+        };
         if scenario.scale != ScaleSource::None {
             return Err(unsuitable("do not scale their samples: leave out data.scale"));
         }
@@ -42,7 +45,7 @@ impl<'a> Images<'a> {
                 if scenario.model.k != shape.width {
                     return Err(unsuitable(WATCH));
                 }
-                Ok(Self { plan, made: None, clients: settings.roles().clients.len().max(1) })
+                Ok(Self { plan, dataset: None, clients: settings.roles().clients.len().max(1) })
             }
             (Firmware::Watch, _) => Err(unsuitable(WATCH)),
             (Firmware::Table, data) => {
@@ -59,7 +62,7 @@ impl<'a> Images<'a> {
                 {
                     return Err(unsuitable(TABLE));
                 }
-                Ok(Self { plan, clients: dataset.clients.len(), made: Some(dataset) })
+                Ok(Self { plan, clients: dataset.clients.len(), dataset: Some(dataset) })
             }
         }
     }
@@ -79,12 +82,12 @@ impl<'a> Images<'a> {
             let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));
             found.map(|client| table(client, dataset.features)).unwrap_or_default()
         };
-        let bytes = match (&self.made, &self.plan.scenario.data) {
+        let bytes = match (&self.dataset, &self.plan.scenario.data) {
             (Some(dataset), _) => of(dataset),
             (None, DataSection::Watch(settings)) => image(settings, self.plan.scenario.seed, client)?,
             (None, _) => Vec::new(),
         };
-        let (needed, room) = (bytes.len(), self.plan.core.room);
+        let (needed, room) = (bytes.len(), self.plan.core.partition_size);
         if needed > room { Err(EmulateError::Room { client, needed, room }) } else { Ok(bytes) }
     }
 }

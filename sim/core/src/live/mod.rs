@@ -2,8 +2,8 @@
 //! its computation time. The server's journal holds its decisions; [`crate::run::Job::replay`] repeats them
 //! in the simulator.
 
-mod again;
-mod pace;
+mod delayed_link;
+mod replay_check;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-pub use again::{Again, AgainError, Timed, again};
+pub use replay_check::{ReplayCheck, ReplayCheckError, TimedRound, check_replay};
 
 use crate::data::Dataset;
 use crate::device::{Identity, client_session, run_session_over};
@@ -26,17 +26,17 @@ use crate::fleet::SimSession;
 use crate::run::Times;
 use crate::scenario::{AttackNotAllowed, Scenario};
 
-/// Delay before a device that found no server tries again.
-const RETRY: Duration = Duration::from_millis(20);
+/// Delay before a device that found no server attempts again.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Largest number of attempts to connect.
-const TRIES: u32 = 500;
+const MAX_ATTEMPTS: u32 = 500;
 
 /// Interval between two status requests to the server.
-const ASK: Duration = Duration::from_millis(200);
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Capacity in bytes of the pipe between a device's link and its session.
-const LINE: usize = 1 << 16;
+const PIPE_CAPACITY: usize = 1 << 16;
 
 /// Settings of a live run.
 #[derive(Clone, Debug)]
@@ -134,19 +134,19 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             norm: scenario.norm,
             samples: scenario.samples,
         },
-        said: said(scenario),
+        said: configured_keys(scenario),
     })
 }
 
 /// Keys of the server's configuration that the scenario sets.
-fn said(scenario: &Scenario) -> Said {
-    let mut said = scenario.said.clone();
+fn configured_keys(scenario: &Scenario) -> Said {
+    let mut keys = scenario.said.clone();
     // The data determine these keys.
-    ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| said.add(key));
-    if said.says("fleet.communication") {
-        said.add("participation.communication");
+    ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| keys.add(key));
+    if keys.says("fleet.communication") {
+        keys.add("participation.communication");
     }
-    said
+    keys
 }
 
 /// Runs a scenario to the end of its campaign and returns the server's final status. `progress` receives a
@@ -165,7 +165,7 @@ pub async fn run(
     let mut serving = JoinSet::new();
     serving.spawn(server.serve(std::future::pending(), true));
     let clients = dataset.clients.len();
-    let times = Times::of(scenario, dataset, scenario.seed);
+    let times = Times::new(scenario, dataset, scenario.seed);
     let times = Arc::new(times.map_err(|error| LiveError::Scenario(error.to_string()))?);
     let communication = scenario.fleet.communication;
     let mut devices = JoinSet::new();
@@ -181,11 +181,13 @@ pub async fn run(
             Duration::try_from_secs_f64(unit.as_secs_f64() * units).unwrap_or(Duration::MAX)
         };
         devices.spawn(async move {
-            take_part(session, &address, sleep).await.map_err(|message| LiveError::Device { client, message })
+            run_device(session, &address, sleep)
+                .await
+                .map_err(|message| LiveError::Device { client, message })
         });
     }
     let mut interrupted = std::pin::pin!(interrupted);
-    let mut ask = tokio::time::interval(ASK);
+    let mut ask = tokio::time::interval(STATUS_INTERVAL);
     loop {
         tokio::select! {
             biased;
@@ -207,22 +209,22 @@ pub async fn run(
 }
 
 /// Runs one device until its head is fitted.
-async fn take_part(
+async fn run_device(
     mut session: SimSession,
     address: &str,
     sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> Result<(), String> {
     let began = Instant::now();
-    let mut tries = 0;
+    let mut attempts = 0;
     loop {
         let failed = match TcpStream::connect(address).await {
             Ok(socket) => {
                 let _ = socket.set_nodelay(true);
-                let (line, end) = tokio::io::duplex(LINE);
+                let (line, end) = tokio::io::duplex(PIPE_CAPACITY);
                 let limit = usize::from(session.config().frame_limit);
                 tokio::select! {
                     _ = run_session_over(&mut session, end, began) => {}
-                    _ = pace::carry(socket, line, limit, &sleep) => {}
+                    _ = delayed_link::relay(socket, line, limit, &sleep) => {}
                 }
                 if session.is_fitted() {
                     return Ok(());
@@ -234,10 +236,10 @@ async fn take_part(
             }
             Err(error) => error.to_string(),
         };
-        tries += 1;
-        if tries == TRIES {
+        attempts += 1;
+        if attempts == MAX_ATTEMPTS {
             return Err(failed);
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }

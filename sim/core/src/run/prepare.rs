@@ -63,7 +63,7 @@ impl<'a> Job<'a> {
         scenario.participation.fits(clients, clients).map_err(|(key, message)| {
             RunError::Mismatch(format!("participation.{key}: {message} clients"))
         })?;
-        Dropouts::fits(&scenario.fleet, clients)
+        Dropouts::check(&scenario.fleet, clients)
             .map_err(|(key, message)| RunError::Mismatch(format!("fleet.{key}: {message}")))?;
         if scenario.algorithm.power.is_some() && dataset.truth.is_none() {
             let truth = pooled_truth(&dataset, scenario.model.target)
@@ -103,7 +103,7 @@ impl<'a> Job<'a> {
             check_scaled_tensors(&scenario.scale, &engine)
                 .map_err(|message| RunError::Mismatch(format!("data.scale: {message}")))?;
         }
-        let times = Times::of(scenario, &dataset, seed)?;
+        let times = Times::new(scenario, &dataset, seed)?;
         let scenario = with_measured_steps(scenario, &dataset, seed, given.clone())?;
         Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, times })
     }

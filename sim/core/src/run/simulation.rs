@@ -193,7 +193,7 @@ impl<'a> Simulation<'a> {
             return Ok(false);
         }
         let began = Instant::now();
-        // Only as many devices compute as the round waits for; the others are told to stop before they
+        // Only as many devices compute as the round waits for; the others are stopped before they
         // finish.
         let deadline = self.deadline();
         let in_time = |at: f64| deadline.is_none_or(|deadline| ticks(at, self.ticks) < deadline);
@@ -245,7 +245,7 @@ impl<'a> Simulation<'a> {
                 Inbound::Unread(round) => Event::Unread(id, round),
                 Inbound::Decline(decline) => {
                     if decline.reason == DeclineReason::UpdateNonFinite {
-                        self.diverges(id, decline.id.round);
+                        self.record_divergence(id, decline.id.round);
                     }
                     self.last_failure = Some((id, NotCounted::Declined(decline.reason)));
                     Event::Declined(id, decline)

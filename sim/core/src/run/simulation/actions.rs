@@ -34,7 +34,7 @@ impl Simulation<'_> {
     fn acknowledge(&mut self, device: DeviceId, ack: Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome {
             if matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {
-                self.diverges(device, ack.id.round);
+                self.record_divergence(device, ack.id.round);
             }
             self.last_failure = Some((device, NotCounted::Rejected(reason)));
         }
@@ -111,7 +111,7 @@ impl Simulation<'_> {
         let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
         if !last {
             self.interrupted = !go_on;
-            if self.interrupted || self.diverged.is_some() || self.reached(scores.as_ref()) {
+            if self.interrupted || self.diverged.is_some() || self.stop_reached(scores.as_ref()) {
                 self.end_training(queue)?;
             }
         }

@@ -14,7 +14,7 @@ impl Simulation<'_> {
         let (fitted, trained) = (self.devices.traffic(), self.devices.last_traffic());
         let newcomers = match self.replay {
             Some(_) => Vec::new(),
-            None => self.welcome_newcomers()?,
+            None => self.fit_newcomers()?,
         };
         let all = self.devices.traffic();
         let network = self.scenario.algorithm.network;
@@ -29,7 +29,8 @@ impl Simulation<'_> {
                 (scores, clients, Vec::new())
             }
             Some(network) => {
-                let tuned = evaluate::score_own_networks(&self.seen().clients, self.devices.as_slice());
+                let tuned =
+                    evaluate::score_own_networks(&self.scored_data().clients, self.devices.as_slice());
                 let (scores, clients) = match self.before_tuning.take() {
                     Some(before_tuning) if !network.tuned => before_tuning,
                     _ => (evaluate::average(&tuned), tuned.clone()),
@@ -42,10 +43,9 @@ impl Simulation<'_> {
             row.scores.get_or_insert(scores);
         }
         let privacy = self.privacy();
-        let newcomers_global = self
-            .engine
-            .shared_head()
-            .map_or_else(Scores::default, |w| evaluate::shared(&self.seen().newcomers, &representation, w));
+        let newcomers_global = self.engine.shared_head().map_or_else(Scores::default, |w| {
+            evaluate::shared(&self.scored_data().newcomers, &representation, w)
+        });
         let outcome = Outcome {
             names: DataNames::default(),
             rounds: self.rows,
@@ -79,7 +79,7 @@ impl Simulation<'_> {
     }
 
     /// Connects the newcomers to the finished campaign; they fit their heads like any device.
-    fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
+    fn fit_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
         let first = self.devices.len();
         // Rounds of training that the clients had, on average.
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));

@@ -52,12 +52,12 @@ impl Simulation<'_> {
     }
 
     /// Data that the model is trained on: scaled, if the campaign has a scale.
-    pub(super) fn seen(&self) -> &Dataset {
+    pub(super) fn scored_data(&self) -> &Dataset {
         self.scaled.as_ref().unwrap_or(self.dataset)
     }
 
     /// Records that the loss of a network's client is no longer finite, which ends training.
-    pub(super) fn diverges(&mut self, client: u64, round: u32) {
+    pub(super) fn record_divergence(&mut self, client: u64, round: u32) {
         if self.scenario.algorithm.network.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
             self.diverged.get_or_insert(Diverged { client, round });
         }
@@ -89,7 +89,7 @@ impl Simulation<'_> {
 
     /// Computes the figures after a round and checks that they are finite.
     pub(super) fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
-        let dataset = self.attackers.as_ref().map_or(self.seen(), |(_, honest)| honest);
+        let dataset = self.attackers.as_ref().map_or(self.scored_data(), |(_, honest)| honest);
         if self.metrics == MetricSet::Distance {
             let scores = evaluate::distance(dataset, self.engine.representation());
             check_finite(&scores, round)?;
@@ -123,7 +123,7 @@ impl Simulation<'_> {
     }
 
     /// True if a condition of `[stop]` is met. Figures are compared only if the round was evaluated.
-    pub(super) fn reached(&self, scores: Option<&Scores>) -> bool {
+    pub(super) fn stop_reached(&self, scores: Option<&Scores>) -> bool {
         let stop = &self.scenario.stop;
         let below =
             |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);

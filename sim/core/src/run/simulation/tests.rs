@@ -16,7 +16,7 @@ fn heads(devices: &mut Devices) -> Vec<Vec<f32>> {
 fn dropped_device_keeps_its_head() -> Result<(), RunError> {
     let scenario = Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
     let dataset = Job::prepare(&scenario, 3)?.dataset;
-    let times = Times::of(&scenario, &dataset, 3)?;
+    let times = Times::new(&scenario, &dataset, 3)?;
     let mut run = Simulation::new(&scenario, &dataset, 3, None, times)?;
     run.devices.connect(&dataset.clients, JoinTime::BeforeTraining)?;
     let mut actions = Vec::new();

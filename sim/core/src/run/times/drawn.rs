@@ -4,17 +4,17 @@ use fedspan_engine::random::{Purpose, stream};
 
 use crate::scenario::{DynamicParameter, Speed};
 
-/// Drawn computation times of a fleet.
+/// DrawnTimes computation times of a fleet.
 #[derive(Clone, Debug)]
-pub struct Drawn {
+pub struct DrawnTimes {
     /// True if times change from round to round.
     dynamic: bool,
     seed: u64,
     /// Time of each client, or the mean around which its times are drawn.
-    own: Vec<f64>,
+    parameters: Vec<f64>,
 }
 
-impl Drawn {
+impl DrawnTimes {
     /// Draws the parameters of the clients.
     pub fn new(speed: Speed, seed: u64, clients: usize) -> Self {
         let least = 1.0 / clients.max(1) as f64;
@@ -41,16 +41,16 @@ impl Drawn {
             Speed::Dynamic(DynamicParameter::Rate) => 1.0 / parameter(client) / reciprocal,
         };
         let dynamic = matches!(speed, Speed::Dynamic(_));
-        Self { dynamic, seed, own: (0..clients as u64).map(own).collect() }
+        Self { dynamic, seed, parameters: (0..clients as u64).map(own).collect() }
     }
 
     /// Reassigns the drawn parameters: the first client of `order` becomes the fastest.
     #[must_use]
-    pub fn dealt(mut self, order: &[usize]) -> Self {
-        let mut sorted = self.own.clone();
+    pub fn assign_in_order(mut self, order: &[usize]) -> Self {
+        let mut sorted = self.parameters.clone();
         sorted.sort_by(f64::total_cmp);
         for (&client, time) in order.iter().zip(sorted) {
-            if let Some(own) = self.own.get_mut(client) {
+            if let Some(own) = self.parameters.get_mut(client) {
                 *own = time;
             }
         }
@@ -59,9 +59,9 @@ impl Drawn {
 
     /// Computation time of a client in a round; 1 for an unknown client.
     pub fn time(&self, client: usize, round: u32) -> f64 {
-        let own = self.own.get(client).copied().unwrap_or(1.0);
+        let own = self.parameters.get(client).copied().unwrap_or(1.0);
         if self.dynamic {
-            own * stream(self.seed, Purpose::RoundSpeed, in_round(client, round)).exponential()
+            own * stream(self.seed, Purpose::RoundSpeed, stream_index(client, round)).exponential()
         } else {
             own
         }
@@ -84,7 +84,7 @@ fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) ->
 }
 
 /// Index of the random stream of a client in a round.
-pub fn in_round(client: usize, round: u32) -> u64 {
+pub fn stream_index(client: usize, round: u32) -> u64 {
     u64::from(round) << 32 | client as u64
 }
 
@@ -109,7 +109,7 @@ mod tests {
         for kind in KINDS {
             let mut sum = 0.0;
             for seed in 0..100 {
-                let drawn = Drawn::new(kind, seed, 1000);
+                let drawn = DrawnTimes::new(kind, seed, 1000);
                 sum += (0..1000).map(|client| drawn.time(client, 7)).sum::<f64>();
             }
             assert!((sum / 1e5 - 1.0).abs() < 0.1, "{kind:?}: {}", sum / 1e5);
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn only_dynamic_times_change_between_rounds() {
         for kind in KINDS {
-            let drawn = Drawn::new(kind, 1, 20);
+            let drawn = DrawnTimes::new(kind, 1, 20);
             let dynamic = matches!(kind, Speed::Dynamic(_));
             for client in 0..20 {
                 assert!(drawn.time(client, 1) > 0.0);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn uniform_times_stay_below_two() {
-        let drawn = Drawn::new(Speed::Uniform, 3, 1000);
+        let drawn = DrawnTimes::new(Speed::Uniform, 3, 1000);
         assert!((0..1000).all(|client| (0.0..2.0).contains(&drawn.time(client, 1))));
         assert!((0..1000).any(|client| drawn.time(client, 1) > 1.9));
     }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn single_client_has_mean_one() {
         for kind in [Speed::Dynamic(DynamicParameter::Mean), Speed::Dynamic(DynamicParameter::Rate)] {
-            assert_eq!(Drawn::new(kind, 1, 1).own, [1.0]);
+            assert_eq!(DrawnTimes::new(kind, 1, 1).parameters, [1.0]);
         }
     }
 
@@ -159,11 +159,11 @@ mod tests {
     fn assigning_in_order_permutes_the_times() {
         let order: Vec<usize> = (0..30).rev().collect();
         for kind in KINDS {
-            let before = Drawn::new(kind, 4, 30);
-            let after = before.clone().dealt(&order);
-            assert!(after.own.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
-            let sorted = |drawn: &Drawn| {
-                let mut own = drawn.own.clone();
+            let before = DrawnTimes::new(kind, 4, 30);
+            let after = before.clone().assign_in_order(&order);
+            assert!(after.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
+            let sorted = |drawn: &DrawnTimes| {
+                let mut own = drawn.parameters.clone();
                 own.sort_by(f64::total_cmp);
                 own
             };

@@ -4,7 +4,7 @@
 
 use fedspan_engine::random::{Purpose, stream};
 
-use super::drawn::in_round;
+use super::drawn::stream_index;
 use crate::scenario::{DropoutPattern, FleetSection};
 
 /// Dropouts of a fleet.
@@ -39,13 +39,13 @@ impl Dropouts {
         let kind = match fleet.pattern {
             DropoutPattern::Independent => Kind::Independent,
             DropoutPattern::Persistent => {
-                let mut gone = vec![false; clients];
-                for client in shuffled(clients, seed).into_iter().take(never_there(probability, clients)) {
-                    if let Some(place) = gone.get_mut(client) {
+                let mut absent = vec![false; clients];
+                for client in shuffled(clients, seed).into_iter().take(absent_count(probability, clients)) {
+                    if let Some(place) = absent.get_mut(client) {
                         *place = true;
                     }
                 }
-                Kind::Persistent(gone)
+                Kind::Persistent(absent)
             }
             DropoutPattern::Outages { sites, rounds } => {
                 let mut site = vec![0; clients];
@@ -64,9 +64,9 @@ impl Dropouts {
     ///
     /// # Errors
     /// Key of the setting that the fleet cannot satisfy, and a message with the numbers.
-    pub fn fits(fleet: &FleetSection, clients: usize) -> Result<(), (&'static str, String)> {
+    pub fn check(fleet: &FleetSection, clients: usize) -> Result<(), (&'static str, String)> {
         match fleet.pattern {
-            DropoutPattern::Persistent if never_there(fleet.dropout, clients) >= clients => {
+            DropoutPattern::Persistent if absent_count(fleet.dropout, clients) >= clients => {
                 let message = format!(
                     "found {}, which is all of {clients} clients in every round, so no client would ever answer; reduce it",
                     fleet.dropout
@@ -89,20 +89,21 @@ impl Dropouts {
             return false;
         }
         match &mut self.kind {
-            Kind::Independent => drawn(seed, client, period) < probability,
-            Kind::Persistent(gone) => gone.get(client).copied().unwrap_or(false),
+            Kind::Independent => uniform(seed, client, period) < probability,
+            Kind::Persistent(absent) => absent.get(client).copied().unwrap_or(false),
             Kind::Outages { site, length, known } => {
                 let Some(site) = site.get(client).copied() else { return false };
                 let Some((at, down)) = known.get_mut(site) else { return false };
                 if *at == 0 || *at > period {
-                    (*at, *down) = (1, drawn(seed, site, 1) < probability);
+                    (*at, *down) = (1, uniform(seed, site, 1) < probability);
                 }
                 // A Markov chain of two states (Gilbert 1960): outages have a geometric length, and the times
                 // between them are such that a site is down for the given fraction of all periods.
-                let (stays, falls) = (1.0 - 1.0 / *length, probability / ((1.0 - probability) * *length));
+                let (stays_down, goes_down) =
+                    (1.0 - 1.0 / *length, probability / ((1.0 - probability) * *length));
                 while *at < period {
                     *at += 1;
-                    *down = drawn(seed, site, *at) < if *down { stays } else { falls };
+                    *down = uniform(seed, site, *at) < if *down { stays_down } else { goes_down };
                 }
                 *down
             }
@@ -111,8 +112,8 @@ impl Dropouts {
 }
 
 /// Uniform number in [0, 1) for a client or a site in a period.
-fn drawn(seed: u64, who: usize, period: u32) -> f64 {
-    stream(seed, Purpose::Dropout, in_round(who, period)).uniform()
+fn uniform(seed: u64, index: usize, period: u32) -> f64 {
+    stream(seed, Purpose::Dropout, stream_index(index, period)).uniform()
 }
 
 /// All clients in random order. A larger dropout probability takes a longer prefix, so it adds clients and
@@ -120,7 +121,7 @@ fn drawn(seed: u64, who: usize, period: u32) -> f64 {
 fn shuffled(clients: usize, seed: u64) -> Vec<usize> {
     let all: Vec<usize> = (0..clients).collect();
     // Periods count from 1, so period 0 is free for this stream.
-    stream(seed, Purpose::Dropout, in_round(0, 0)).choose(&all, clients)
+    stream(seed, Purpose::Dropout, stream_index(0, 0)).choose(&all, clients)
 }
 
 /// Number of clients that are always absent.
@@ -130,7 +131,7 @@ fn shuffled(clients: usize, seed: u64) -> Vec<usize> {
     clippy::cast_precision_loss,
     reason = "fleets are far smaller than 2^52, and the probability is below 1"
 )]
-fn never_there(probability: f64, clients: usize) -> usize {
+fn absent_count(probability: f64, clients: usize) -> usize {
     (probability * clients as f64).round() as usize
 }
 
@@ -144,7 +145,7 @@ mod tests {
     fn dropouts(dropout: f64, pattern: DropoutPattern, clients: usize, seed: u64) -> Dropouts {
         let compute_times = ComputeTimes::Drawn(Speed::Constant, Correlation::None);
         let fleet = FleetSection { compute_times, communication: 0.0, dropout, pattern, link: None };
-        assert_eq!(Dropouts::fits(&fleet, clients), Ok(()));
+        assert_eq!(Dropouts::check(&fleet, clients), Ok(()));
         Dropouts::new(&fleet, clients, seed)
     }
 
@@ -180,11 +181,14 @@ mod tests {
 
     #[test]
     fn larger_probability_keeps_absent_clients_absent() {
-        let gone = |probability| table(dropouts(probability, DropoutPattern::Persistent, 20, 7), 20);
-        let (few, many) = (gone(0.3), gone(0.6));
+        let absent = |probability| table(dropouts(probability, DropoutPattern::Persistent, 20, 7), 20);
+        let (few, many) = (absent(0.3), absent(0.6));
         assert!(few.iter().all(|period| *period == few[0]), "the same in every period");
         assert!(few[0].iter().zip(&many[0]).all(|(few, many)| !few || *many));
-        assert!(table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != few, "the seed selects the absent clients");
+        assert!(
+            table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != few,
+            "the seed selects the absent clients"
+        );
     }
 
     #[test]
@@ -240,11 +244,11 @@ mod tests {
             pattern,
             link: None,
         };
-        let said = |fleet: &FleetSection, clients| Dropouts::fits(fleet, clients).err().unwrap_or_default();
-        let (key, why) = said(&fleet(0.9, DropoutPattern::Persistent), 4);
+        let check = |fleet: &FleetSection, clients| Dropouts::check(fleet, clients).err().unwrap_or_default();
+        let (key, why) = check(&fleet(0.9, DropoutPattern::Persistent), 4);
         assert!(key == "dropout" && why.contains("found 0.9") && why.contains("all of 4 clients"), "{why}");
-        assert_eq!(Dropouts::fits(&fleet(0.9, DropoutPattern::Persistent), 10), Ok(()));
-        let (key, why) = said(&fleet(0.5, DropoutPattern::Outages { sites: 5, rounds: 3.0 }), 4);
+        assert_eq!(Dropouts::check(&fleet(0.9, DropoutPattern::Persistent), 10), Ok(()));
+        let (key, why) = check(&fleet(0.5, DropoutPattern::Outages { sites: 5, rounds: 3.0 }), 4);
         assert!(key == "outage_sites" && why == "found 5, allowed: at most the fleet's 4 clients", "{why}");
     }
 }

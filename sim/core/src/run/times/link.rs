@@ -10,7 +10,7 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::drawn::in_round;
+use super::drawn::stream_index;
 use crate::scenario::LinkSection;
 
 /// Links of a fleet.
@@ -33,10 +33,10 @@ impl Link {
     /// Time that the frames of a round take to and from a client. Each frame is sent until it arrives.
     pub fn time(&mut self, client: usize, opening: &Opening) -> f64 {
         if self.frames.0 != opening.id {
-            self.frames = (opening.id, frames(opening, self.limit));
+            self.frames = (opening.id, frame_lengths(opening, self.limit));
         }
         let LinkSection { bandwidth, spread, loss } = self.settings;
-        let mut random = stream(self.seed, Purpose::Loss, in_round(client, opening.id.round));
+        let mut random = stream(self.seed, Purpose::Loss, stream_index(client, opening.id.round));
         let mut bytes = 0;
         for frame in &self.frames.1 {
             bytes += frame;
@@ -51,19 +51,19 @@ impl Link {
 
 /// Lengths of the encoded frames that open a round and answer it, in bytes. Upper bounds: zeros in the
 /// content would shorten them by less than one byte in 254.
-pub fn frames(opening: &Opening, limit: usize) -> Vec<usize> {
+pub fn frame_lengths(opening: &Opening, limit: usize) -> Vec<usize> {
     let (id, request) = (opening.id, &opening.request);
     let down: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
     let up: Descriptors = request.expects.iter().copied().collect();
     let open = |tensors| ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
     // The length of the sample count varies by a byte or two; 100 has a usual length.
     let update = |tensors| ToServer::Update(Update { id, samples: 100, skipped: 0, tensors });
-    let mut frames = one_way(id, down, limit, open, ToDevice::Chunk);
-    frames.extend(one_way(id, up, limit, update, ToServer::Chunk));
+    let mut frames = direction(id, down, limit, open, ToDevice::Chunk);
+    frames.extend(direction(id, up, limit, update, ToServer::Chunk));
     frames
 }
 
-fn one_way<M: Message>(
+fn direction<M: Message>(
     id: RoundId,
     mut tensors: Descriptors,
     limit: usize,

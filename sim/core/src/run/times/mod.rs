@@ -4,18 +4,18 @@
 mod drawn;
 mod dropout;
 mod link;
-mod order;
-mod recorded;
+mod speed_order;
+mod time_table;
 mod trace;
 
 use std::collections::BTreeMap;
 
-use drawn::Drawn;
+use drawn::DrawnTimes;
 pub use dropout::Dropouts;
 use fedspan_protocol::message::Task;
 pub use link::Link;
-use order::order;
-use recorded::Recorded;
+use speed_order::speed_order;
+use time_table::TimeTable;
 
 use crate::data::{DataError, Dataset};
 use crate::scenario::{ComputeTimes, Scenario};
@@ -26,8 +26,8 @@ pub struct Times(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Drawn(Drawn),
-    Recorded(Recorded),
+    Drawn(DrawnTimes),
+    Given(TimeTable),
 }
 
 impl Times {
@@ -35,25 +35,25 @@ impl Times {
     ///
     /// # Errors
     /// [`DataError`] if a trace file cannot be used.
-    pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Self, DataError> {
+    pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Self, DataError> {
         let clients = dataset.clients.len();
         Ok(Self(match &scenario.fleet.compute_times {
             ComputeTimes::Drawn(speed, correlation) => {
-                let drawn = Drawn::new(*speed, seed, clients);
-                Kind::Drawn(match order(scenario, dataset, *correlation, seed) {
-                    Some(order) => drawn.dealt(&order),
+                let drawn = DrawnTimes::new(*speed, seed, clients);
+                Kind::Drawn(match speed_order(scenario, dataset, *correlation, seed) {
+                    Some(order) => drawn.assign_in_order(&order),
                     None => drawn,
                 })
             }
-            ComputeTimes::Trace(path) => Kind::Recorded(trace::read(&scenario.locate(path), clients)?),
+            ComputeTimes::Trace(path) => Kind::Given(trace::read(&scenario.locate(path), clients)?),
         }))
     }
 
     /// Uses a table of times by client (from 0) and round (as devices count: from 1, including rounds of the
     /// start). A client never answers a round without an entry.
     #[must_use]
-    pub fn recorded(table: BTreeMap<(usize, u32), f64>) -> Self {
-        Self(Kind::Recorded(Recorded::once(table)))
+    pub fn from_table(table: BTreeMap<(usize, u32), f64>) -> Self {
+        Self(Kind::Given(TimeTable::once(table)))
     }
 
     /// Time of a client in a round with this task; infinite if it never answers. Each power iteration takes
@@ -66,7 +66,7 @@ impl Times {
         };
         match &self.0 {
             Kind::Drawn(drawn) => computations * drawn.time(client, round),
-            Kind::Recorded(recorded) => recorded.time(client, round),
+            Kind::Given(table) => table.time(client, round),
         }
     }
 }

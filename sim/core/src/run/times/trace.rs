@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::recorded::Recorded;
+use super::time_table::TimeTable;
 use crate::data::table::text::decode;
 use crate::data::{DataError, file};
 
@@ -17,7 +17,7 @@ const LARGEST_FILE: u64 = 1 << 28;
 ///
 /// # Errors
 /// [`DataError`] naming the file, the line and the values allowed there.
-pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
+pub fn read(path: &str, clients: usize) -> Result<TimeTable, DataError> {
     let wrong = |message: String| DataError::new(path, message);
     let bytes = file::read(path, LARGEST_FILE)?;
     let bytes = file::unpacked(&bytes, path, LARGEST_FILE)?;
@@ -29,7 +29,8 @@ pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
         return Err(wrong(format!("found column {stranger:?}, allowed: client, round, time")));
     }
     let find = |name: &str| header.iter().position(|column| column == name);
-    let needed = |name: &str| find(name).ok_or_else(|| wrong(format!("no column {name:?}; add it to the header")));
+    let needed =
+        |name: &str| find(name).ok_or_else(|| wrong(format!("no column {name:?}; add it to the header")));
     let (client_at, round_at, time_at) = (needed("client")?, find("round"), needed("time")?);
     let mut table = BTreeMap::new();
     let mut rounds = 0;
@@ -42,8 +43,9 @@ pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
         };
         let client = text(client_at).parse::<usize>().ok().filter(|client| *client < clients);
         let last = clients.saturating_sub(1);
-        let client = client
-            .ok_or_else(|| no("client", client_at, format!("an integer from 0 to {last}, a training client")))?;
+        let client = client.ok_or_else(|| {
+            no("client", client_at, format!("an integer from 0 to {last}, a training client"))
+        })?;
         let round = match round_at {
             None => 1,
             Some(at) => {
@@ -54,7 +56,8 @@ pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
         let time = text(time_at).parse::<f64>().ok().filter(|time| time.is_finite() && *time >= 0.0);
         let time = time.ok_or_else(|| no("time", time_at, "a finite number from 0".to_owned()))?;
         if table.insert((client, round), time).is_some() {
-            let message = format!("line {line}: client {client} already has a time for round {round}; remove one");
+            let message =
+                format!("line {line}: client {client} already has a time for round {round}; remove one");
             return Err(wrong(message));
         }
         rounds = round.max(rounds);
@@ -74,5 +77,5 @@ pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
         );
         return Err(wrong(message));
     }
-    Ok(Recorded::repeated(table, rounds))
+    Ok(TimeTable::repeated(table, rounds))
 }

@@ -183,8 +183,8 @@ impl TableSection {
         }
         let (features, most) = (table.features.len(), table::FEATURES - usize::from(constant));
         if features > most {
-            let beside = if constant { " beside the constant 1" } else { "" };
-            let message = format!("{features} features{beside}, allowed: at most {most}");
+            let plus = if constant { " plus the constant 1" } else { "" };
+            let message = format!("{features} features{plus}, allowed: at most {most}");
             return Err(DataError::new(table.name, message));
         }
         let pool = table.pool(constant);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 /// Computation times by client and round.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct TimeTable {
     table: BTreeMap<(usize, u32), f64>,
     /// Number of rounds after which the table repeats; `None` if it does not.
     repeated: Option<u32>,
 }
 
-impl Recorded {
+impl TimeTable {
     /// Makes a table without repetition: a client never answers a round without an entry.
     pub fn once(table: BTreeMap<(usize, u32), f64>) -> Self {
         Self { table, repeated: None }
@@ -34,14 +34,14 @@ mod tests {
 
     #[test]
     fn client_without_entry_never_answers() {
-        let recorded = Recorded::once(BTreeMap::from([((3, 1), 2.5)]));
-        assert_eq!(recorded.time(3, 1), 2.5);
-        assert_eq!([recorded.time(3, 2), recorded.time(2, 1)], [f64::INFINITY; 2]);
+        let table = TimeTable::once(BTreeMap::from([((3, 1), 2.5)]));
+        assert_eq!(table.time(3, 1), 2.5);
+        assert_eq!([table.time(3, 2), table.time(2, 1)], [f64::INFINITY; 2]);
     }
 
     #[test]
     fn table_repeats_from_first_round() {
-        let recorded = Recorded::repeated(BTreeMap::from([((0, 1), 2.0), ((0, 2), 3.0)]), 2);
-        assert_eq!([1, 2, 3, 4].map(|round| recorded.time(0, round)), [2.0, 3.0, 2.0, 3.0]);
+        let table = TimeTable::repeated(BTreeMap::from([((0, 1), 2.0), ((0, 2), 3.0)]), 2);
+        assert_eq!([1, 2, 3, 4].map(|round| table.time(0, round)), [2.0, 3.0, 2.0, 3.0]);
     }
 }

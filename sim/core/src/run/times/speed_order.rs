@@ -6,7 +6,7 @@ use crate::scenario::{Correlation, DataSection, Scenario};
 
 /// Training clients from fastest to slowest; `None` if speeds are assigned at random. Clients with equal keys
 /// keep the order of their numbers.
-pub fn order(
+pub fn speed_order(
     scenario: &Scenario,
     dataset: &Dataset,
     correlation: Correlation,

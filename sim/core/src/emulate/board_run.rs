@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{Core, EmulateError, Start, Wire};
+use super::{BoardArgs, BoardLink, Core, EmulateError};
 
 /// Faults injected into one board.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct BoardFaults {
     /// Number of the board, from 1.
     pub board: usize,
     /// Number of power cuts: the first one message after the start, the second after two messages, and so on.
@@ -28,17 +28,17 @@ pub struct BoardReport {
     /// Final JSON line: the board's report.
     pub line: serde_json::Value,
     /// JSON lines before the report, about the flash record, of all starts in order.
-    pub told: Vec<serde_json::Value>,
+    pub record_lines: Vec<serde_json::Value>,
     /// Standard error of all starts.
-    pub said: String,
+    pub stderr: String,
 }
 
-/// Exit code of a board that performed the power cut it was told to.
-const POWER_GONE: i32 = 3;
+/// Exit code of a board that performed its configured power cut.
+const POWER_CUT_EXIT: i32 = 3;
 
 /// A board, ready to run.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct BoardRun {
     pub core: Core,
     pub emulator: PathBuf,
     pub firmware: PathBuf,
@@ -47,44 +47,56 @@ pub(super) struct Life {
     pub provision: Option<PathBuf>,
     pub device: u64,
     pub client: usize,
-    pub wire: Wire,
-    pub fate: Fate,
+    pub link: BoardLink,
+    pub faults: BoardFaults,
 }
 
-impl Life {
+impl BoardRun {
     /// Starts the board as often as its faults require, and returns its report.
-    pub async fn live(self) -> Result<BoardReport, EmulateError> {
-        let (mut told, mut said) = (Vec::new(), String::new());
+    pub async fn run(self) -> Result<BoardReport, EmulateError> {
+        let (mut record_lines, mut stderr) = (Vec::new(), String::new());
         let mut cut = 0;
         loop {
             cut += 1;
-            let end_after = (cut <= self.fate.power_cuts).then_some(cut);
-            let child = self.core.start(&Start {
+            let end_after = (cut <= self.faults.power_cuts).then_some(cut);
+            let child = self.core.start(&BoardArgs {
                 emulator: &self.emulator,
                 firmware: &self.firmware,
                 image: &self.image,
                 flash: &self.flash,
                 provision: self.provision.as_deref(),
                 device: self.device,
-                wire: &self.wire,
-                resets: if end_after.is_some() { 0 } else { self.fate.resets },
+                link: &self.link,
+                resets: if end_after.is_some() { 0 } else { self.faults.resets },
                 end_after,
             });
             let system = |error| EmulateError::System { what: format!("board {}", self.device), error };
             let output = child.map_err(system)?.wait_with_output().await.map_err(system)?;
             let text = String::from_utf8_lossy(&output.stdout);
-            said.push_str(&String::from_utf8_lossy(&output.stderr));
-            told.extend(text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()));
-            if end_after.is_some() && output.status.code() == Some(POWER_GONE) {
+            stderr.push_str(&String::from_utf8_lossy(&output.stderr));
+            record_lines
+                .extend(text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()));
+            if end_after.is_some() && output.status.code() == Some(POWER_CUT_EXIT) {
                 continue;
             }
             if output.status.success()
-                && let Some(line) = told.pop_if(|line| line.get("core").is_some())
+                && let Some(line) = record_lines.pop_if(|line| line.get("core").is_some())
             {
-                return Ok(BoardReport { device: self.device, client: self.client, line, told, said });
+                return Ok(BoardReport {
+                    device: self.device,
+                    client: self.client,
+                    line,
+                    record_lines,
+                    stderr,
+                });
             }
-            let said = said.lines().next_back().or(text.lines().next_back()).unwrap_or("nothing").to_owned();
-            return Err(EmulateError::Board { device: self.device, code: output.status.to_string(), said });
+            let last_line =
+                stderr.lines().next_back().or(text.lines().next_back()).unwrap_or("nothing").to_owned();
+            return Err(EmulateError::Board {
+                device: self.device,
+                code: output.status.to_string(),
+                last_line,
+            });
         }
     }
 }

@@ -10,13 +10,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 /// Number of bytes per read.
-const READ: usize = 4096;
+const READ_SIZE: usize = 4096;
 
 /// Longest delay: about 34 years, which the clock can still represent.
-const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+const MAX_DELAY: Duration = Duration::from_secs(1 << 30);
 
 /// A delayed round, with all frames that followed its opening.
-struct Held {
+struct HeldRound {
     id: RoundId,
     until: Instant,
     frames: Vec<u8>,
@@ -24,7 +24,7 @@ struct Held {
 
 /// Relays frames of at most `limit` bytes between a server and a session until either end closes. The opening
 /// of a round is delayed by `sleep`.
-pub(super) async fn carry(
+pub(super) async fn relay(
     server: impl AsyncRead + AsyncWrite,
     session: impl AsyncRead + AsyncWrite,
     limit: usize,
@@ -33,12 +33,12 @@ pub(super) async fn carry(
     let (from_server, mut to_server) = tokio::io::split(server);
     let (mut from_session, to_session) = tokio::io::split(session);
     tokio::select! {
-        down = delay(from_server, to_session, limit, sleep) => down,
+        down = relay_down(from_server, to_session, limit, sleep) => down,
         up = tokio::io::copy(&mut from_session, &mut to_server) => up.map(|_| ()),
     }
 }
 
-async fn delay(
+async fn relay_down(
     mut server: impl AsyncRead + Unpin,
     mut session: impl AsyncWrite + Unpin,
     limit: usize,
@@ -47,8 +47,8 @@ async fn delay(
     let mut decoder = Decoder::new(vec![0; limit]);
     // Bytes on the wire of the frame being received.
     let mut frame = Vec::new();
-    let mut held: Option<Held> = None;
-    let mut bytes = [0u8; READ];
+    let mut held: Option<HeldRound> = None;
+    let mut bytes = [0u8; READ_SIZE];
     loop {
         let until = held.as_ref().map(|held| held.until);
         let read = tokio::select! {
@@ -79,8 +79,8 @@ async fn delay(
                     // A repeated opening keeps the time of the first.
                     let same = held.take().filter(|held| held.id == open.id);
                     let until =
-                        same.map_or_else(|| Instant::now() + sleep(&open).min(FOR_EVER), |held| held.until);
-                    held = Some(Held { id: open.id, until, frames: Vec::new() });
+                        same.map_or_else(|| Instant::now() + sleep(&open).min(MAX_DELAY), |held| held.until);
+                    held = Some(HeldRound { id: open.id, until, frames: Vec::new() });
                 }
                 Some(ToDevice::RoundClosed(_)) => held = None,
                 _ => {}
@@ -125,21 +125,21 @@ mod tests {
 
     /// Server's and session's ends of a link on which round n takes n hours.
     fn line() -> (DuplexStream, DuplexStream) {
-        let (server, ours) = tokio::io::duplex(1 << 12);
-        let (theirs, session) = tokio::io::duplex(1 << 12);
-        tokio::spawn(carry(ours, theirs, 256, |open| HOUR * open.id.round));
+        let (server, server_side) = tokio::io::duplex(1 << 12);
+        let (session_side, session) = tokio::io::duplex(1 << 12);
+        tokio::spawn(relay(server_side, session_side, 256, |open| HOUR * open.id.round));
         (server, session)
     }
 
-    async fn hears(session: &mut DuplexStream, expected: &[u8]) -> Duration {
+    async fn receives(session: &mut DuplexStream, expected: &[u8]) -> Duration {
         let began = Instant::now();
-        let mut heard = vec![0; expected.len()];
-        session.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, expected);
+        let mut received = vec![0; expected.len()];
+        session.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, expected);
         began.elapsed()
     }
 
-    fn about(elapsed: Duration, expected: Duration) {
+    fn assert_close(elapsed: Duration, expected: Duration) {
         assert!(elapsed >= expected && elapsed < expected + Duration::from_secs(1), "{elapsed:?}");
     }
 
@@ -152,8 +152,8 @@ mod tests {
         for part in bytes.chunks(3) {
             server.write_all(part).await.unwrap();
         }
-        about(hears(&mut session, &welcome).await, Duration::ZERO);
-        about(hears(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
+        assert_close(receives(&mut session, &welcome).await, Duration::ZERO);
+        assert_close(receives(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
     }
 
     #[tokio::test(start_paused = true)]
@@ -161,8 +161,8 @@ mod tests {
         let (mut server, mut session) = line();
         let closed = frame(&ToDevice::RoundClosed(id(9)));
         server.write_all(&[open(9), closed.clone(), open(1)].concat()).await.unwrap();
-        about(hears(&mut session, &closed).await, Duration::ZERO);
-        about(hears(&mut session, &open(1)).await, HOUR);
+        assert_close(receives(&mut session, &closed).await, Duration::ZERO);
+        assert_close(receives(&mut session, &open(1)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
@@ -171,7 +171,7 @@ mod tests {
         server.write_all(&open(2)).await.unwrap();
         tokio::time::sleep(HOUR).await;
         server.write_all(&open(2)).await.unwrap();
-        about(hears(&mut session, &open(2)).await, HOUR);
+        assert_close(receives(&mut session, &open(2)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
@@ -179,6 +179,6 @@ mod tests {
         let (mut server, mut session) = line();
         server.write_all(&open(2)).await.unwrap();
         session.write_all(b"alive").await.unwrap();
-        about(hears(&mut server, b"alive").await, Duration::ZERO);
+        assert_close(receives(&mut server, b"alive").await, Duration::ZERO);
     }
 }

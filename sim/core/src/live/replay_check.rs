@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 
 /// Error of a replay check: the decisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum AgainError {
+pub enum ReplayCheckError {
     /// The journal is empty or incomplete.
     #[error(transparent)]
     Journal(#[from] ReplayError),
@@ -45,7 +45,7 @@ pub enum AgainError {
 
 /// Result of a replay check.
 #[derive(Clone, Debug)]
-pub struct Again {
+pub struct ReplayCheck {
     /// Journal, number of equal decisions, and the first difference.
     pub replay: Replay,
     /// Result of the simulation as far as it ran; `None` if it could not continue after a difference.
@@ -57,28 +57,28 @@ pub struct Again {
 /// # Errors
 /// [`ReplayCheckError`] if journal and scenario do not belong together. A differing decision is no error: see
 /// [`Replay::difference`].
-pub fn again(scenario: &Scenario, lines: &[Line]) -> Result<Again, AgainError> {
+pub fn check_replay(scenario: &Scenario, lines: &[Line]) -> Result<ReplayCheck, ReplayCheckError> {
     let mut replay = Replay::new(lines)?;
     // The server supports no other stop condition, and newcomers take no part in its decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
     let scenario = Scenario { stop, ..scenario.clone() };
-    let scenario = as_served(scenario, replay.server())?;
+    let scenario = with_served_settings(scenario, replay.server())?;
     let mut job = Job::prepare(&scenario, scenario.seed)?;
     job.dataset.newcomers.clear();
     let clients = job.dataset.clients.len();
     if let Some(device) = replay.devices().into_iter().rfind(|device| *device >= clients as u64) {
-        return Err(AgainError::Device { device, last: clients - 1 });
+        return Err(ReplayCheckError::Device { device, last: clients - 1 });
     }
     match job.replay(&mut replay) {
-        Ok(outcome) => Ok(Again { replay, outcome: Some(outcome) }),
-        Err(_) if replay.is_contradicted() => Ok(Again { replay, outcome: None }),
+        Ok(outcome) => Ok(ReplayCheck { replay, outcome: Some(outcome) }),
+        Err(_) if replay.is_contradicted() => Ok(ReplayCheck { replay, outcome: None }),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Scenario with the settings under which the server's campaign started, for keys that the scenario leaves
 /// open.
-fn as_served(scenario: Scenario, server: &Server) -> Result<Scenario, AgainError> {
+fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario, ReplayCheckError> {
     let dataset = scenario.dataset(scenario.seed).map_err(RunError::from)?;
     let own = campaign(&scenario, &dataset, std::path::Path::new(""))?;
     let (mut different, resumed) = match own.resumed(&server.configuration) {
@@ -97,13 +97,13 @@ fn as_served(scenario: Scenario, server: &Server) -> Result<Scenario, AgainError
             let (norm, samples) = (limits.norm, limits.samples);
             Ok(Scenario { seed, model, algorithm, rule, participation, stop, norm, samples, ..scenario })
         }
-        _ => Err(AgainError::Other { name: scenario.name, difference: different }),
+        _ => Err(ReplayCheckError::Other { name: scenario.name, difference: different }),
     }
 }
 
 /// A training round on the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Timed {
+pub struct TimedRound {
     /// Number of the round; 0 is the model at the start of training.
     pub round: u32,
     /// Time from the opening of the first training round to this round's commit.
@@ -112,10 +112,10 @@ pub struct Timed {
     pub distance: Option<f64>,
 }
 
-impl Again {
+impl ReplayCheck {
     /// Training rounds of a journal without restarts.
     #[must_use]
-    pub fn timed(&self) -> Vec<Timed> {
+    pub fn timed_rounds(&self) -> Vec<TimedRound> {
         let rows = self.outcome.iter().flat_map(|outcome| &outcome.rounds);
         let distances: Vec<(u32, Option<f64>)> =
             rows.map(|row| (row.round, row.scores.and_then(|scores| scores.distance))).collect();
@@ -127,14 +127,14 @@ impl Again {
                 Line::Opened(opened) if opened.phase == Part::Training => {
                     if began.is_none() {
                         began = Some(opened.at);
-                        timed.push(Timed { round: 0, after: Duration::ZERO, distance: distance(0) });
+                        timed.push(TimedRound { round: 0, after: Duration::ZERO, distance: distance(0) });
                     }
                     open = Some(opened.number);
                 }
                 Line::Committed(committed) => {
                     if let (Some(began), Some(round)) = (began, open.take()) {
                         let after = Duration::from_millis(committed.at.saturating_sub(began));
-                        timed.push(Timed { round, after, distance: distance(round) });
+                        timed.push(TimedRound { round, after, distance: distance(round) });
                     }
                 }
                 _ => {}
