@@ -1,10 +1,11 @@
-//! The ridge of least leave-one-out error, exactly and from one decomposition (Golub, Heath and Wahba 1979, section 2).
+//! Ridge with the smallest leave-one-out error, computed exactly from one decomposition (Golub, Heath and
+//! Wahba 1979, section 2).
 //!
-//! Columns are those of [`super::columns`]: the constant is taken out, so that its weight is free, and each of the others has
-//! norm 1, so that a ridge means the same for features in any units. With `Z = U S V^T`, the ridge `a` and the shares
-//! `p_j = s_j^2 / (s_j^2 + a)` the leverage of sample i is `h_i = 1/m + sum of u_ij^2 p_j` (`1/m` for the constant), and the
-//! residual that it would have if the others alone had been fitted is `r_i / (1 - h_i)`. Devices compare the same ridges,
-//! in mean squares of their features.
+//! The columns come from [`super::columns`]: the constant is removed, so its weight is not penalised, and
+//! each other column has norm 1, so a ridge means the same for features in any units. With `Z = U S V^T`, the
+//! ridge `a` and the shares `p_j = s_j^2 / (s_j^2 + a)`, the leverage of sample i is `h_i = 1/m + sum of
+//! u_ij^2 p_j` (`1/m` for the constant), and its residual in a fit to all other samples is `r_i / (1 - h_i)`.
+//! Devices compare the same ridges, in units of the mean square of their features.
 
 use fedspan_client::kernel::leave_one_out::{LEAST_REMAINDER, RIDGES};
 use fedspan_engine::linalg::Matrix;
@@ -12,11 +13,12 @@ use fedspan_engine::linalg::Matrix;
 use super::columns::Columns;
 use super::{Cut, Fit, Problem, solve};
 
-/// Squared singular values of columns of norm 1 that are taken for zero.
+/// Squared singular value, of columns of norm 1, below which a direction counts as zero.
 const NOTHING: f64 = 1e-12;
 
-/// Solves a problem with the ridge of least leave-one-out error; the problem's own ridge does not count. `None` where there is
-/// nothing to compare: fewer than two samples, or no ridge under which every sample is explained by others as well.
+/// Solves a problem with the ridge of smallest leave-one-out error; ignores the problem's own ridge. `None`
+/// if there is nothing to compare: fewer than two samples, or under every ridge some sample is explained by
+/// itself alone.
 #[must_use]
 pub fn solve_left_out(problem: &Problem<'_>) -> Option<Fit> {
     let problem = &Problem { ridge: 0.0, ..*problem };
@@ -42,22 +44,22 @@ pub fn solve_left_out(problem: &Problem<'_>) -> Option<Fit> {
     Some(Fit { weights: columns.weights(&directions.solution(&columns, ridge)), cut })
 }
 
-/// Left singular vectors of the columns, and what the targets are along them.
+/// Left singular vectors of the columns, and the targets' coordinates along them.
 struct Directions {
-    /// `U`, m x r.
+    /// Left singular vectors `U`, m x r.
     left: Matrix,
-    /// Squared singular values, r.
+    /// Squared singular values, r of them.
     squares: Vec<f64>,
-    /// `U^T Y`, r x C.
+    /// Coordinates of the targets `U^T Y`, r x C.
     answers: Matrix,
-    /// The columns, m x p.
+    /// Columns, m x p.
     z: Matrix,
-    /// The targets, m x C.
+    /// Targets, m x C.
     y: Matrix,
 }
 
 impl Directions {
-    /// From the products of rows or of columns, whichever are fewer. `None` for numbers without a decomposition.
+    /// Decomposes the products of rows or of columns, whichever are fewer. `None` if a product is not finite.
     fn of(columns: &Columns) -> Option<Self> {
         let (m, p) = (columns.m, columns.p());
         if columns.z.len() != m * p || columns.y.len() != m * columns.c {
@@ -84,7 +86,8 @@ impl Directions {
         Some(Self { left, squares, answers, z, y })
     }
 
-    /// The sum of squared leave-one-out residuals under a ridge; infinite where a sample is explained by itself alone.
+    /// Sum of squared leave-one-out residuals under a ridge; infinite if a sample is explained by itself
+    /// alone.
     fn error(&self, columns: &Columns, ridge: f64) -> f64 {
         let shares: Vec<f64> = self.squares.iter().map(|square| square / (square + ridge)).collect();
         let free = if columns.taken.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
@@ -93,7 +96,7 @@ impl Directions {
             let row = self.left.row(i);
             let leverage: f64 = row.iter().zip(&shares).map(|(u, share)| u * u * share).sum();
             let remainder = 1.0 - free - leverage;
-            // False for a NaN.
+            // False for NaN.
             let compares = remainder >= f64::from(LEAST_REMAINDER);
             if !compares {
                 return f64::INFINITY;
@@ -131,7 +134,8 @@ mod tests {
     use super::*;
     use crate::least_squares::EXACT;
 
-    /// A problem of random numbers, with a constant 1 as last feature where there is one, and offsets and units of its features.
+    /// Makes a random problem whose features have different units, with an offset, and optionally a constant
+    /// 1 as last feature.
     fn numbers(seed: u64, m: usize, d: usize, c: usize, constant: bool, offset: f64) -> (Vec<f64>, Vec<f64>) {
         let mut random = stream(seed, Purpose::Test, 1);
         let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -147,9 +151,9 @@ mod tests {
         (x, y)
     }
 
-    /// Every sample left out and everything fitted anew: the same errors, for more samples than features and for fewer.
+    /// Compares with refits that leave out each sample in turn, for more samples than features and for fewer.
     #[test]
-    fn errors_are_those_of_fits_without_each_sample() {
+    fn error_equals_explicit_leave_one_out() {
         for (seed, m, d, constant) in [(1, 12, 3, true), (2, 9, 3, false), (3, 5, 8, true), (4, 30, 6, true)]
         {
             let (c, width) = (2, d + usize::from(constant));
@@ -186,9 +190,10 @@ mod tests {
         }
     }
 
-    /// Units and offsets change predictions by no more than roundings, and a constant is no reason for a ridge.
+    /// Units and offsets change predictions by rounding errors only, and a constant does not change the
+    /// chosen ridge.
     #[test]
-    fn units_and_offsets_do_not_matter() {
+    fn units_and_offsets_leave_predictions_unchanged() {
         for seed in 0..20 {
             let (m, d) = (24, 4);
             let fitted = |offset: f64, scale: f64| {

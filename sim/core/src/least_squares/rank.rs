@@ -1,4 +1,5 @@
-//! The solution where directions may have to be left out: by singular values, and of least norm in the units of the features.
+//! Solution by singular values, for problems whose rank may be deficient: drops weak directions and minimises
+//! the norm of the weights in the features' own units.
 
 use fedspan_engine::linalg::Matrix;
 
@@ -6,7 +7,7 @@ use super::cholesky::dot;
 use super::columns::Columns;
 use super::{Cut, Fit};
 
-/// Part of a column in a direction of norm 1 from which the column is named.
+/// Share of a column in a dropped direction of norm 1 from which the column is reported.
 const NAMED: f64 = 0.1;
 
 /// Solves by singular values.
@@ -26,13 +27,13 @@ pub fn solve(columns: &Columns) -> Fit {
     Fit { weights, cut }
 }
 
-/// A direction that is solved for: its right singular vector, and the answer along it for each output.
+/// A direction that is solved for: its right singular vector, and its coefficient for each output.
 struct Direction {
     vector: Vec<f64>,
     answers: Vec<f64>,
 }
 
-/// The directions that the numbers have, and those that are left out.
+/// Splits the space of columns into the directions that are solved for and those that are dropped.
 fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
     let (p, c) = (columns.p(), columns.c);
     let mut cut = Cut::default();
@@ -49,7 +50,7 @@ fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
     let z = Matrix::from_fn(given + extra, p, entry);
     let mut y =
         Matrix::from_fn(given + extra, c, |i, output| columns.y.get(i * c + output).copied().unwrap_or(0.0));
-    // Of many rows the triangular factor says as much.
+    // With more rows than columns, the triangular factor holds the same information.
     let z = if z.nrows() > p {
         let qr = z.qr();
         qr.q_tr_mul(&mut y);
@@ -83,7 +84,7 @@ fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
     (kept, cut)
 }
 
-/// A row of a matrix, with the targets that belong to it.
+/// A row of a matrix with its targets.
 struct Row {
     values: Vec<f64>,
     targets: Vec<f64>,
@@ -95,14 +96,15 @@ impl Row {
     }
 }
 
-/// Times that every pair of rows is rotated, at most. It ends by itself, after a pass without a rotation.
+/// Largest number of sweeps over all pairs of rows. The iteration usually ends by itself, after a sweep
+/// without a rotation.
 const SWEEPS: usize = 60;
 
-/// Rows shorter than this fraction of the longest are zero.
+/// Fraction of the longest row's norm up to which a row counts as zero.
 const NOTHING: f64 = 1e-18;
 
-/// Rotates pairs of rows until all are orthogonal (one-sided Jacobi, Demmel and Veselic 1992): each is a right singular vector
-/// then, as long as its singular value.
+/// Rotates pairs of rows until all are orthogonal (one-sided Jacobi, Demmel and Veselic 1992). Each row is
+/// then a right singular vector times its singular value.
 fn orthogonalise(rows: &mut [Row]) {
     rows.sort_by(|a, b| b.norm().total_cmp(&a.norm()));
     let least = NOTHING * rows.first().map_or(0.0, Row::norm);
@@ -116,7 +118,7 @@ fn orthogonalise(rows: &mut [Row]) {
                 let (aa, bb) = (dot(&a.values, &a.values), dot(&b.values, &b.values));
                 let ab = dot(&a.values, &b.values);
                 let short = aa.min(bb).sqrt() <= least;
-                // A NaN is orthogonal to everything.
+                // A row with NaN counts as orthogonal to all others.
                 let product = tolerance * aa.sqrt() * bb.sqrt();
                 if short || ab.is_nan() || product.is_nan() || ab.abs() <= product {
                     continue;
@@ -136,14 +138,14 @@ fn orthogonalise(rows: &mut [Row]) {
     }
 }
 
-/// `a, b <- cosine a - sine b, sine a + cosine b`.
+/// Rotates `a, b <- cosine a - sine b, sine a + cosine b`.
 fn rotate(cosine: f64, sine: f64, a: &mut [f64], b: &mut [f64]) {
     for (a, b) in a.iter_mut().zip(b) {
         (*a, *b) = (cosine * *a - sine * *b, sine * *a + cosine * *b);
     }
 }
 
-/// The weights of the columns of `z` (p x C), from all directions.
+/// Weights of the columns of `z` (p x C), summed over all directions.
 fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     let (p, c) = (columns.p(), columns.c);
     let mut solution = vec![0.0; p * c];
@@ -157,12 +159,13 @@ fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     solution
 }
 
-/// Columns shorter than the longest by this factor or more are lifted: 2^12.
+/// Ratio of norms from which a column is rescaled relative to the longest: 2^12.
 const COMPARABLE: f64 = 4096.0;
 
-/// Powers of two by which columns are lifted where the norm of weights counts, to less than that factor below the longest: with
-/// as many samples as columns, where some of them depend on others. Weights in units that are farther apart would leave the norm to
-/// roundings of the largest of them.
+/// Power of two by which each column is scaled up, so that none is shorter than the longest by more than
+/// [`COMPARABLE`]. Used if there are at least as many samples as columns and some columns depend on others.
+/// Without it the norm of weights in units that far apart would be determined by rounding errors of the
+/// largest weights.
 fn lifts(columns: &Columns) -> Vec<f64> {
     let (mut sizes, root) = (vec![0.0; columns.d], (columns.m as f64).sqrt());
     let mean = |j: usize| columns.taken.as_ref().and_then(|taken| taken.means.get(j)).copied().unwrap_or(0.0);
@@ -190,8 +193,8 @@ fn lifts(columns: &Columns) -> Vec<f64> {
     sizes.into_iter().map(lift).collect()
 }
 
-/// Makes weights answer along the kept directions exactly: what units far apart have left of roundings of one weight in another's
-/// answers is taken out where each column has norm 1.
+/// Corrects the weights so that they reproduce the coefficients of all directions. Removes the rounding error
+/// that a weight in one unit causes in the prediction of another, at a scale where each column has norm 1.
 fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let (c, p) = (columns.c, columns.p());
     let mut own = vec![0.0; p * c];
@@ -218,8 +221,8 @@ fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     columns.set_constant(weights);
 }
 
-/// The weights of least norm that answer along the kept directions as they do, and in the mean: an equation each. `None` where
-/// these are none.
+/// Weights of least norm that reproduce the coefficients of the directions and the mean, one equation each.
+/// `None` if these equations have no finite solution.
 fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     let (d, c) = (columns.d, columns.c);
     let mut equations: Vec<(Vec<f64>, Vec<f64>)> = Vec::with_capacity(kept.len() + 1);
@@ -245,7 +248,8 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     if equations.is_empty() {
         return Some(vec![0.0; d * c]);
     }
-    // Rows in descending order, columns by pivots: exact row by row, however far the units are apart (Cox and Higham 1998).
+    // Rows sorted in descending order and columns pivoted: accurate row by row for any ratio of units (Cox
+    // and Higham 1998).
     let mut order: Vec<usize> = (0..d).collect();
     let size = |j: usize| {
         equations
@@ -266,7 +270,7 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
         equations.get(i).and_then(|(_, answers)| answers.get(output)).copied().unwrap_or(0.0)
     });
     qr.p().permute_rows(&mut answers);
-    // R^T t = answers, from the first row on.
+    // Solves R^T t = answers from the first row on.
     for i in 0..count {
         for output in 0..c {
             let done: f64 = (0..i).map(|above| r[(above, i)] * answers[(above, output)]).sum();
