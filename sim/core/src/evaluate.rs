@@ -12,12 +12,12 @@ use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_dist
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
-pub use baselines::{local_only, pooled, pooled_with_cut};
+pub use baselines::{local_only, pooled, pooled_with_dropped};
 
 use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
-use crate::least_squares::Cut;
+use crate::least_squares::DroppedDirections;
 use crate::network::{self, SimNetwork};
 
 /// Figures of one model on one data set. Figures that do not apply are `None`.
@@ -57,7 +57,7 @@ pub struct ClientScore {
     /// Mean squared error on the client's test set; `None` without a test set, or for classification.
     pub test_mse: Option<f64>,
     /// Directions that the fit dropped.
-    pub cut: Cut,
+    pub dropped: DroppedDirections,
 }
 
 /// Fits each client's head on `b` (d x k, row-major) and scores it, in the devices' arithmetic. Clients run
@@ -119,7 +119,7 @@ pub fn score<P: Mechanism>(
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
         accuracy: if classification { mean(test.correct as f64, client.test.len()) } else { None },
         test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
-        cut: Cut::default(),
+        dropped: DroppedDirections::default(),
     }
 }
 
@@ -155,7 +155,7 @@ pub fn score_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> C
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
         accuracy: mean(test.correct as f64, test.count),
         test_mse: None,
-        cut: Cut::default(),
+        dropped: DroppedDirections::default(),
     }
 }
 

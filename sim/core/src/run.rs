@@ -230,7 +230,7 @@ impl Outcome {
 
 /// Rejects figures that are not finite.
 fn check_finite(scores: &Scores, round: u32) -> Result<(), RunError> {
-    for (figure, value) in Figures::of(scores).iter() {
+    for (figure, value) in Figures::new(scores).iter() {
         check_one(figure, Some(value), round)?;
     }
     Ok(())

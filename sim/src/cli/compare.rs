@@ -123,7 +123,7 @@ impl<'a> Together<'a> {
 pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
     let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
     let values: Option<Vec<f64>> = runs.iter().map(value).collect();
-    values.and_then(|values| Spread::of(&values))
+    values.and_then(|values| Spread::new(&values))
 }
 
 fn table(entries: &[Entry], executed: &Executed) -> Table {

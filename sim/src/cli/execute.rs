@@ -162,7 +162,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
             }
         }
         if options.seeds.is_some_and(|seeds| seeds > 1) {
-            runs.over_seeds = SeedsSummary::of(&runs.summaries, executed.interrupted.is_some());
+            runs.over_seeds = SeedsSummary::new(&runs.summaries, executed.interrupted.is_some());
             if let (Some(over), Some(directory)) = (&runs.over_seeds, &entry.directory) {
                 write_json(&directory.join("summary.json"), over)?;
             }

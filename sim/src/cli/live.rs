@@ -199,7 +199,7 @@ fn run(
         rounds: timed.last().map_or(0, |last| last.round),
         seconds: timed.last().map_or(0.0, |last| last.after.as_secs_f64()),
         target_seconds: timed.iter().find(reached).map(|at| at.after.as_secs_f64()),
-        figures: check.outcome.as_ref().map(|outcome| Figures::of(&outcome.scores)).unwrap_or_default(),
+        figures: check.outcome.as_ref().map(|outcome| Figures::new(&outcome.scores)).unwrap_or_default(),
         replay: if check.replay.difference().is_none() { EQUAL } else { DIFFERENT },
         server,
         curve: timed

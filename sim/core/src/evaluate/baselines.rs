@@ -8,7 +8,9 @@ use rayon::prelude::*;
 
 use super::{ClientScore, Scores, average};
 use crate::data::{Client, Dataset, Labels, Set};
-use crate::least_squares::{Cut, EXACT, Fit, Problem, ROUNDED, predict, solve, solve_left_out};
+use crate::least_squares::{
+    DroppedDirections, F32_ROUNDOFF, F64_ROUNDOFF, Fit, Problem, predict, solve, solve_leave_one_out,
+};
 
 /// Fits and scores each client alone. Empty without targets.
 #[must_use]
@@ -17,8 +19,8 @@ pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec
         return Vec::new();
     }
     let one = |client: &Client| {
-        let Fit { weights, cut } = fitted(&client.train, dataset, head);
-        ClientScore { cut, ..scored(weights, client, dataset) }
+        let Fit { weights, dropped } = fitted(&client.train, dataset, head);
+        ClientScore { dropped, ..scored(weights, client, dataset) }
     };
     clients.par_iter().map(one).collect()
 }
@@ -33,20 +35,20 @@ pub fn pooled(
     scored: &[Client],
     head: HeadSolve,
 ) -> Scores {
-    pooled_with_cut(dataset, extra, weight, scored, head).0
+    pooled_with_dropped(dataset, extra, weight, scored, head).0
 }
 
 /// Like [`pooled`], and also returns the directions that the fit dropped.
 #[must_use]
-pub fn pooled_with_cut(
+pub fn pooled_with_dropped(
     dataset: &Dataset,
     extra: &[Client],
     weight: usize,
     on: &[Client],
     head: HeadSolve,
-) -> (Scores, Cut) {
+) -> (Scores, DroppedDirections) {
     if !dataset.has_targets() {
-        return (Scores::default(), Cut::default());
+        return (Scores::default(), DroppedDirections::default());
     }
     let mut all = Set::empty(dataset.classification);
     for client in &dataset.clients {
@@ -57,17 +59,17 @@ pub fn pooled_with_cut(
             all.append(&client.train);
         }
     }
-    let Fit { weights, cut } = fitted(&all, dataset, head);
+    let Fit { weights, dropped } = fitted(&all, dataset, head);
     let one = |client: &Client| scored(weights.clone(), client, dataset);
     let each: Vec<ClientScore> = on.par_iter().map(one).collect();
-    (average(&each), cut)
+    (average(&each), dropped)
 }
 
 /// Fits least squares to a set.
 fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
-    let (left_out, ridge) = match head {
+    let (leave_one_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
-        HeadSolve::LeaveOneOut { otherwise } => (can_leave_out(set), otherwise),
+        HeadSolve::LeaveOneOut { otherwise } => (can_leave_one_out(set), otherwise),
         // Heads of networks and heads trained by gradient steps have no such baseline.
         _ => (false, 0.0),
     };
@@ -78,14 +80,14 @@ fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
         features: dataset.features,
         outputs: dataset.outputs,
         ridge: f64::from(ridge),
-        roundoff: if set.wide.is_some() { EXACT } else { ROUNDED },
+        roundoff: if set.wide.is_some() { F64_ROUNDOFF } else { F32_ROUNDOFF },
     };
-    let fit = if left_out { solve_left_out(&problem) } else { None };
+    let fit = if leave_one_out { solve_leave_one_out(&problem) } else { None };
     fit.unwrap_or_else(|| solve(&problem))
 }
 
 /// True if leave-one-out is defined: at least two samples, and at least two of every class that is present.
-fn can_leave_out(set: &Set) -> bool {
+fn can_leave_one_out(set: &Set) -> bool {
     let Labels::Classes(classes) = &set.y else { return set.len() >= 2 };
     let mut counts = [0usize; 256];
     for class in classes {
@@ -130,7 +132,7 @@ fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore 
         accuracy: mean(test.correct as f64, client.test.len()).filter(|_| classes),
         test_mse: mean(test.squares, client.test.len()).filter(|_| !classes),
         head: weights,
-        cut: Cut::default(),
+        dropped: DroppedDirections::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use super::columns::Columns;
 
 /// Largest bound of the squared condition number at which the normal equations are solved. Their error is
 /// this many f64 roundings, 1e-10.
-const TRUSTED: f64 = 1e6;
+const MAX_SQUARED_CONDITION: f64 = 1e6;
 
 /// Weights of the columns of `z`, p x C; `None` if the condition number may be too large, or directions may
 /// have to be dropped.
@@ -35,9 +35,9 @@ pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
     }
     factor(&mut gram, p)?;
     let trace = inverse_trace(&gram, p)?;
-    let least = columns.noise();
+    let least = columns.data_noise();
     // Written so that NaN fails.
-    let trusted = trace * p as f64 <= TRUSTED && trace * least * least <= 0.25;
+    let trusted = trace * p as f64 <= MAX_SQUARED_CONDITION && trace * least * least <= 0.25;
     if !trusted {
         return None;
     }

@@ -1,16 +1,16 @@
 //! Preparation of the columns: the constant's part is removed from each, and each is scaled to norm 1.
 
-use super::{EXACT, Problem};
+use super::{F64_ROUNDOFF, Problem};
 
 /// Ratio of size to deviation, in units of the features' precision, above which a column counts as constant:
 /// four bits of its deviation are left.
-const FEW_BITS: f64 = 16.0;
+const MIN_BITS_RATIO: f64 = 16.0;
 
 /// Upper limit of that ratio in f64: beyond it predictions are off by more than 1e-6 of their variation.
-const END_OF_F64: f64 = 1e9;
+const MAX_AMPLIFICATION: f64 = 1e9;
 
 /// Relative error of a prediction from which directions count as noise.
-const MILLIONTH: f64 = 1e-6;
+const MAX_RELATIVE_ERROR: f64 = 1e-6;
 
 /// Columns of a problem that vary, prepared for the solvers.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub struct Columns {
     /// Number of outputs, `C`.
     pub c: usize,
     /// Indices of the varying columns.
-    pub kept: Vec<usize>,
+    pub varying: Vec<usize>,
     /// Indices of the columns whose variation is below their rounding errors, which are treated as constant.
-    pub faint: Vec<usize>,
+    pub near_constant: Vec<usize>,
     /// Varying columns, row-major, m x p, followed by the constant's row of the ridge. The ridge's other p
     /// rows have one entry each and are stored in `ridge`.
     pub z: Vec<f64>,
@@ -39,7 +39,7 @@ pub struct Columns {
     /// Unit roundoff of the features, as in [`Problem`].
     pub roundoff: f64,
     /// Constant that was removed; `None` if no column is constant.
-    pub taken: Option<Constant>,
+    pub constant: Option<Constant>,
 }
 
 /// All constant columns combined into one, which preserves the norm of their weights and so the ridge.
@@ -53,7 +53,7 @@ pub struct Constant {
     /// Value of the combined constant: the norm of the columns' values.
     pub value: f64,
     /// `(value^2 + ridge) / value`.
-    pub weighed: f64,
+    pub weighted_value: f64,
     /// Means of all columns.
     pub means: Vec<f64>,
     /// Means of the targets.
@@ -62,7 +62,7 @@ pub struct Constant {
 
 impl Columns {
     /// Prepares the columns of a problem of `m` samples.
-    pub fn of(problem: &Problem<'_>, m: usize) -> Self {
+    pub fn new(problem: &Problem<'_>, m: usize) -> Self {
         let Problem { x, y, features: d, outputs: c, ridge, roundoff } = *problem;
         let column = |j: usize| x.iter().skip(j).step_by(d.max(1)).copied();
         let value = |j: usize| {
@@ -72,13 +72,13 @@ impl Columns {
         let values: Vec<Option<f64>> = (0..d).map(value).collect();
         let valued = |j: usize| values.get(j).copied().flatten().filter(|value| *value != 0.0);
         let constants: Vec<(usize, f64)> = (0..d).filter_map(|j| Some((j, valued(j)?))).collect();
-        let taken = constants.last().map(|&(column, _)| {
+        let constant = constants.last().map(|&(column, _)| {
             let value = constants.iter().fold(0.0f64, |norm, (_, value)| norm.hypot(*value));
             Constant {
                 column,
                 parts: constants.iter().map(|(j, own)| (*j, own / value)).collect(),
                 value,
-                weighed: value + ridge / value,
+                weighted_value: value + ridge / value,
                 means: (0..d).map(|j| if valued(j).is_some() { 0.0 } else { mean(x, d, j, m) }).collect(),
                 targets: (0..c).map(|output| mean(y, c, output, m)).collect(),
             }
@@ -87,31 +87,34 @@ impl Columns {
         let root = (samples * ridge).sqrt();
         // Part of a column of this mean that the constant explains, and its entry in the constant's row of
         // the ridge.
-        let share = |mean: f64| match &taken {
-            Some(taken) => (mean * taken.value / taken.weighed, -root * mean / taken.weighed),
+        let share = |mean: f64| match &constant {
+            Some(constant) => {
+                (mean * constant.value / constant.weighted_value, -root * mean / constant.weighted_value)
+            }
             None => (0.0, 0.0),
         };
         let mut all = Self {
             m,
             d,
             c,
-            kept: Vec::new(),
-            faint: Vec::new(),
+            varying: Vec::new(),
+            near_constant: Vec::new(),
             z: Vec::new(),
             y: Vec::new(),
             ridge: Vec::new(),
             unit: Vec::new(),
             amplification: 0.0,
             roundoff,
-            taken: None,
+            constant: None,
         };
         let mut shares = Vec::new();
         for (j, value) in values.iter().enumerate() {
             if value.is_some() {
                 continue;
             }
-            let (part, below) =
-                share(taken.as_ref().map_or(0.0, |taken| taken.means.get(j).copied().unwrap_or(0.0)));
+            let (part, below) = share(
+                constant.as_ref().map_or(0.0, |constant| constant.means.get(j).copied().unwrap_or(0.0)),
+            );
             let largest = column(j).fold(0.0f64, |largest, value| largest.max(value.abs()));
             // Scaled by the largest value, so that squares do not overflow.
             let (mut size, mut left) = (0.0, 0.0);
@@ -120,42 +123,43 @@ impl Columns {
                 left += ((value - part) / largest).powi(2);
             }
             let amplification = (size / left).sqrt();
-            let most = (1.0 / (FEW_BITS * roundoff)).min(END_OF_F64);
+            let most = (1.0 / (MIN_BITS_RATIO * roundoff)).min(MAX_AMPLIFICATION);
             // Written so that NaN counts as constant.
             if amplification.is_nan() || amplification > most {
-                all.faint.push(j);
+                all.near_constant.push(j);
                 continue;
             }
             all.amplification = all.amplification.hypot(amplification);
             let norm = largest * (left + ((below / largest).powi(2) + (root / largest).powi(2))).sqrt();
-            all.kept.push(j);
+            all.varying.push(j);
             all.unit.push(1.0 / norm);
             all.ridge.push(root / norm);
             shares.push((part, below / norm));
         }
         all.fill(problem, &shares);
-        if ridge > 0.0 && taken.is_some() {
+        if ridge > 0.0 && constant.is_some() {
             all.z.extend(shares.iter().map(|(_, below)| below));
         }
         for targets in y.chunks_exact(c.max(1)) {
             for (output, target) in targets.iter().enumerate() {
-                let mean =
-                    taken.as_ref().map_or(0.0, |taken| taken.targets.get(output).copied().unwrap_or(0.0));
+                let mean = constant
+                    .as_ref()
+                    .map_or(0.0, |constant| constant.targets.get(output).copied().unwrap_or(0.0));
                 all.y.push(target - share(mean).0);
             }
         }
-        if let (true, Some(taken)) = (ridge > 0.0, &taken) {
-            all.y.extend(taken.targets.iter().map(|mean| share(*mean).1));
+        if let (true, Some(constant)) = (ridge > 0.0, &constant) {
+            all.y.extend(constant.targets.iter().map(|mean| share(*mean).1));
         }
-        all.taken = taken;
+        all.constant = constant;
         all
     }
 
     /// Fills in the varying columns.
     fn fill(&mut self, problem: &Problem<'_>, shares: &[(f64, f64)]) {
-        self.z.reserve(self.m * self.kept.len());
+        self.z.reserve(self.m * self.varying.len());
         for row in problem.x.chunks_exact(self.d.max(1)) {
-            for ((&j, unit), (part, _)) in self.kept.iter().zip(&self.unit).zip(shares) {
+            for ((&j, unit), (part, _)) in self.varying.iter().zip(&self.unit).zip(shares) {
                 let value = row.get(j).copied().unwrap_or(0.0);
                 self.z.push((value - part) * unit);
             }
@@ -164,7 +168,7 @@ impl Columns {
 
     /// Number of columns that are solved for.
     pub fn p(&self) -> usize {
-        self.kept.len()
+        self.varying.len()
     }
 
     /// True if there are fewer samples than columns and no ridge.
@@ -174,27 +178,27 @@ impl Columns {
 
     /// Number of constant columns beyond the first if samples are too few to tell whether these columns are
     /// constant in truth. With enough samples they are, and count as no lost direction.
-    pub fn further_constants(&self) -> usize {
-        let constants = self.taken.as_ref().map_or(0, |taken| taken.parts.len());
+    pub fn extra_constants(&self) -> usize {
+        let constants = self.constant.as_ref().map_or(0, |constant| constant.parts.len());
         if self.is_short() { constants.saturating_sub(1) } else { 0 }
     }
 
     /// True if every column that is not exactly constant is solved for.
-    pub fn leaves_nothing_out(&self) -> bool {
-        self.faint.is_empty()
+    pub fn is_complete(&self) -> bool {
+        self.near_constant.is_empty()
     }
 
     /// Singular value up to which a direction is rounding error of the arithmetic, so that the columns are
     /// dependent.
-    pub fn arithmetic(&self) -> f64 {
-        32.0 * EXACT * (self.p() as f64 + 1.0)
+    pub fn arithmetic_noise(&self) -> f64 {
+        32.0 * F64_ROUNDOFF * (self.p() as f64 + 1.0)
     }
 
     /// Singular value up to which a direction may be rounding error of the features, or makes weights so
     /// large that rounding them to f64 changes a prediction by a millionth. At most 1/200: up to a condition
     /// number of 100 the features are taken as exact.
-    pub fn noise(&self) -> f64 {
-        let answers = EXACT / MILLIONTH;
+    pub fn data_noise(&self) -> f64 {
+        let answers = F64_ROUNDOFF / MAX_RELATIVE_ERROR;
         (4.0 * self.roundoff.max(answers) * self.amplification).clamp(1e-9, 5e-3)
     }
 
@@ -202,7 +206,7 @@ impl Columns {
     /// columns are zero.
     pub fn weights(&self, solution: &[f64]) -> Vec<f64> {
         let mut weights = vec![0.0; self.d * self.c];
-        for ((&j, unit), row) in self.kept.iter().zip(&self.unit).zip(solution.chunks_exact(self.c)) {
+        for ((&j, unit), row) in self.varying.iter().zip(&self.unit).zip(solution.chunks_exact(self.c)) {
             for (weight, value) in weights.iter_mut().skip(j * self.c).zip(row) {
                 *weight = unit * value;
             }
@@ -213,9 +217,9 @@ impl Columns {
 
     /// Sets the weights of the constant columns to match the other weights.
     pub fn set_constant(&self, weights: &mut [f64]) {
-        let Some(taken) = &self.taken else { return };
-        let mut rest = taken.targets.clone();
-        for (row, mean) in weights.chunks_exact(self.c).zip(&taken.means) {
+        let Some(constant) = &self.constant else { return };
+        let mut rest = constant.targets.clone();
+        for (row, mean) in weights.chunks_exact(self.c).zip(&constant.means) {
             // The mean of a constant column is stored as 0.
             if *mean == 0.0 {
                 continue;
@@ -224,14 +228,14 @@ impl Columns {
                 *rest -= mean * weight;
             }
         }
-        rest.iter_mut().for_each(|rest| *rest /= taken.weighed);
-        taken.share_out(weights, &rest);
+        rest.iter_mut().for_each(|rest| *rest /= constant.weighted_value);
+        constant.distribute(weights, &rest);
     }
 }
 
 impl Constant {
     /// Sets the weights of all constant columns from the weight of the combined one.
-    pub fn share_out(&self, weights: &mut [f64], single: &[f64]) {
+    pub fn distribute(&self, weights: &mut [f64], single: &[f64]) {
         for (column, part) in &self.parts {
             for (weight, single) in weights.iter_mut().skip(column * single.len()).zip(single) {
                 *weight = part * single;

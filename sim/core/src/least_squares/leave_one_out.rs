@@ -11,24 +11,24 @@ use fedspan_client::kernel::leave_one_out::{LEAST_REMAINDER, RIDGES};
 use fedspan_engine::linalg::Matrix;
 
 use super::columns::Columns;
-use super::{Cut, Fit, Problem, solve};
+use super::{DroppedDirections, Fit, Problem, solve};
 
 /// Squared singular value, of columns of norm 1, below which a direction counts as zero.
-const NOTHING: f64 = 1e-12;
+const ZERO_SQUARE: f64 = 1e-12;
 
 /// Solves a problem with the ridge of smallest leave-one-out error; ignores the problem's own ridge. `None`
 /// if there is nothing to compare: fewer than two samples, or under every ridge some sample is explained by
 /// itself alone.
 #[must_use]
-pub fn solve_left_out(problem: &Problem<'_>) -> Option<Fit> {
+pub fn solve_leave_one_out(problem: &Problem<'_>) -> Option<Fit> {
     let problem = &Problem { ridge: 0.0, ..*problem };
     let (d, c) = (problem.features, problem.outputs);
     let m = problem.x.len().checked_div(d).unwrap_or(0);
     if m < 2 || c == 0 || problem.y.len() != m * c {
         return None;
     }
-    let columns = Columns::of(problem, m);
-    let directions = Directions::of(&columns)?;
+    let columns = Columns::new(problem, m);
+    let directions = Directions::new(&columns)?;
     let mut best = (f64::INFINITY, None);
     for ridge in RIDGES.map(f64::from) {
         let error = directions.error(&columns, ridge);
@@ -40,8 +40,12 @@ pub fn solve_left_out(problem: &Problem<'_>) -> Option<Fit> {
     if ridge == 0.0 {
         return Some(solve(problem));
     }
-    let cut = Cut { directions: columns.faint.len(), columns: columns.faint.clone(), few_samples: false };
-    Some(Fit { weights: columns.weights(&directions.solution(&columns, ridge)), cut })
+    let dropped = DroppedDirections {
+        directions: columns.near_constant.len(),
+        columns: columns.near_constant.clone(),
+        few_samples: false,
+    };
+    Some(Fit { weights: columns.weights(&directions.solution(&columns, ridge)), dropped })
 }
 
 /// Left singular vectors of the columns, and the targets' coordinates along them.
@@ -60,7 +64,7 @@ struct Directions {
 
 impl Directions {
     /// Decomposes the products of rows or of columns, whichever are fewer. `None` if a product is not finite.
-    fn of(columns: &Columns) -> Option<Self> {
+    fn new(columns: &Columns) -> Option<Self> {
         let (m, p) = (columns.m, columns.p());
         if columns.z.len() != m * p || columns.y.len() != m * columns.c {
             return None;
@@ -73,7 +77,7 @@ impl Directions {
         }
         let eigen = products.symmetric_eigen();
         let kept: Vec<usize> =
-            (0..eigen.eigenvalues.len()).filter(|j| eigen.eigenvalues[*j] > NOTHING * p as f64).collect();
+            (0..eigen.eigenvalues.len()).filter(|j| eigen.eigenvalues[*j] > ZERO_SQUARE * p as f64).collect();
         let vectors = eigen.eigenvectors.select_columns(&kept);
         let squares: Vec<f64> = kept.iter().map(|j| eigen.eigenvalues[*j]).collect();
         let mut left = if m < p { vectors } else { &z * vectors };
@@ -90,7 +94,7 @@ impl Directions {
     /// alone.
     fn error(&self, columns: &Columns, ridge: f64) -> f64 {
         let shares: Vec<f64> = self.squares.iter().map(|square| square / (square + ridge)).collect();
-        let free = if columns.taken.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
+        let free = if columns.constant.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
         let mut sum = 0.0;
         for i in 0..columns.m {
             let row = self.left.row(i);
@@ -132,7 +136,7 @@ mod tests {
     use fedspan_engine::random::{Purpose, stream};
 
     use super::*;
-    use crate::least_squares::EXACT;
+    use crate::least_squares::F64_ROUNDOFF;
 
     /// Makes a random problem whose features have different units, with an offset, and optionally a constant
     /// 1 as last feature.
@@ -158,9 +162,10 @@ mod tests {
         {
             let (c, width) = (2, d + usize::from(constant));
             let (x, y) = numbers(seed, m, d, c, constant, 2.0);
-            let problem = Problem { x: &x, y: &y, features: width, outputs: c, ridge: 0.0, roundoff: EXACT };
-            let columns = Columns::of(&problem, m);
-            let directions = Directions::of(&columns).unwrap();
+            let problem =
+                Problem { x: &x, y: &y, features: width, outputs: c, ridge: 0.0, roundoff: F64_ROUNDOFF };
+            let columns = Columns::new(&problem, m);
+            let directions = Directions::new(&columns).unwrap();
             for ridge in [0.01, 0.3, 4.0] {
                 let mut expected = 0.0;
                 for out in 0..m {
@@ -205,8 +210,8 @@ mod tests {
                     }
                 });
                 let problem =
-                    Problem { x: &x, y: &y, features: width, outputs: 1, ridge: 9.0, roundoff: EXACT };
-                let weights = solve_left_out(&problem).unwrap().weights;
+                    Problem { x: &x, y: &y, features: width, outputs: 1, ridge: 9.0, roundoff: F64_ROUNDOFF };
+                let weights = solve_leave_one_out(&problem).unwrap().weights;
                 x.chunks(width)
                     .map(|row| row.iter().zip(&weights).map(|(x, w)| x * w).sum())
                     .collect::<Vec<f64>>()

@@ -13,13 +13,13 @@ mod leave_one_out;
 mod rank;
 
 use columns::Columns;
-pub use leave_one_out::solve_left_out;
+pub use leave_one_out::solve_leave_one_out;
 
 /// Unit roundoff of f32, for features that were rounded to it.
-pub const ROUNDED: f64 = f32::EPSILON as f64 / 2.0;
+pub const F32_ROUNDOFF: f64 = f32::EPSILON as f64 / 2.0;
 
 /// Unit roundoff of f64.
-pub const EXACT: f64 = f64::EPSILON / 2.0;
+pub const F64_ROUNDOFF: f64 = f64::EPSILON / 2.0;
 
 /// A least-squares problem.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +34,13 @@ pub struct Problem<'a> {
     pub outputs: usize,
     /// Ridge; 0 for none.
     pub ridge: f64,
-    /// Unit roundoff of the features: [`EXACT`] or [`ROUNDED`].
+    /// Unit roundoff of the features: [`F64_ROUNDOFF`] or [`F32_ROUNDOFF`].
     pub roundoff: f64,
 }
 
 /// Directions of the features that a fit dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
+pub struct DroppedDirections {
     /// Number of directions.
     pub directions: usize,
     /// Columns that lost information to rounding: those of directions that the data have, but too weakly.
@@ -50,7 +50,7 @@ pub struct Cut {
     pub few_samples: bool,
 }
 
-impl Cut {
+impl DroppedDirections {
     /// True if the fit lost information that features with more digits would have kept.
     #[must_use]
     pub fn is_loss(&self) -> bool {
@@ -64,7 +64,7 @@ pub struct Fit {
     /// Weights, row-major, d x C.
     pub weights: Vec<f64>,
     /// Directions that the fit dropped.
-    pub cut: Cut,
+    pub dropped: DroppedDirections,
 }
 
 /// Solves a problem whose numbers are all finite.
@@ -73,18 +73,18 @@ pub fn solve(problem: &Problem<'_>) -> Fit {
     let (d, c) = (problem.features, problem.outputs);
     let m = problem.x.len().checked_div(d).unwrap_or(0);
     if m == 0 || c == 0 || problem.y.len() != m * c {
-        return Fit { weights: vec![0.0; d * c], cut: Cut::default() };
+        return Fit { weights: vec![0.0; d * c], dropped: DroppedDirections::default() };
     }
-    let columns = Columns::of(problem, m);
-    let plain = columns.leaves_nothing_out().then(|| cholesky::solve(&columns)).flatten();
+    let columns = Columns::new(problem, m);
+    let plain = columns.is_complete().then(|| cholesky::solve(&columns)).flatten();
     match plain {
         Some(solution) => {
-            let cut = Cut {
-                directions: columns.further_constants(),
+            let dropped = DroppedDirections {
+                directions: columns.extra_constants(),
                 few_samples: columns.is_short(),
-                ..Cut::default()
+                ..DroppedDirections::default()
             };
-            Fit { weights: columns.weights(&solution), cut }
+            Fit { weights: columns.weights(&solution), dropped }
         }
         None => rank::solve(&columns),
     }

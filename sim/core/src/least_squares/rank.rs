@@ -5,26 +5,26 @@ use fedspan_engine::linalg::Matrix;
 
 use super::cholesky::dot;
 use super::columns::Columns;
-use super::{Cut, Fit};
+use super::{DroppedDirections, Fit};
 
 /// Share of a column in a dropped direction of norm 1 from which the column is reported.
-const NAMED: f64 = 0.1;
+const NAMED_SHARE: f64 = 0.1;
 
 /// Solves by singular values.
 pub fn solve(columns: &Columns) -> Fit {
     let p = columns.p();
-    let (kept, mut cut) = directions(columns);
-    cut.directions += columns.faint.len() + columns.further_constants();
-    cut.columns.extend(&columns.faint);
-    cut.few_samples = columns.is_short();
-    let weights = if kept.len() == p && columns.leaves_nothing_out() {
-        columns.weights(&whole(columns, &kept))
+    let (kept, mut dropped) = directions(columns);
+    dropped.directions += columns.near_constant.len() + columns.extra_constants();
+    dropped.columns.extend(&columns.near_constant);
+    dropped.few_samples = columns.is_short();
+    let weights = if kept.len() == p && columns.is_complete() {
+        columns.weights(&combine(columns, &kept))
     } else {
-        least_norm(columns, &kept).unwrap_or_else(|| columns.weights(&whole(columns, &kept)))
+        least_norm(columns, &kept).unwrap_or_else(|| columns.weights(&combine(columns, &kept)))
     };
-    cut.columns.sort_unstable();
-    cut.columns.dedup();
-    Fit { weights, cut }
+    dropped.columns.sort_unstable();
+    dropped.columns.dedup();
+    Fit { weights, dropped }
 }
 
 /// A direction that is solved for: its right singular vector, and its coefficient for each output.
@@ -34,11 +34,11 @@ struct Direction {
 }
 
 /// Splits the space of columns into the directions that are solved for and those that are dropped.
-fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
+fn directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
     let (p, c) = (columns.p(), columns.c);
-    let mut cut = Cut::default();
+    let mut dropped = DroppedDirections::default();
     if p == 0 {
-        return (Vec::new(), cut);
+        return (Vec::new(), dropped);
     }
     let given = columns.z.len() / p;
     let extra = if columns.ridge.iter().any(|entry| *entry > 0.0) { p } else { 0 };
@@ -65,9 +65,10 @@ fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
     let mut rows: Vec<Row> = (0..z.nrows()).map(row).collect();
     orthogonalise(&mut rows);
     let largest = rows.iter().fold(0.0f64, |largest, row| largest.max(row.norm()));
-    let (noise, arithmetic) = (columns.noise() * largest.max(1.0), columns.arithmetic() * largest.max(1.0));
+    let (noise, arithmetic) =
+        (columns.data_noise() * largest.max(1.0), columns.arithmetic_noise() * largest.max(1.0));
     let mut kept = Vec::new();
-    cut.directions = p.saturating_sub(rows.len());
+    dropped.directions = p.saturating_sub(rows.len());
     for mut row in rows {
         let value = row.norm();
         if value > noise {
@@ -75,13 +76,14 @@ fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
             kept.push(Direction { vector: row.values, answers: row.targets });
             continue;
         }
-        cut.directions += 1;
+        dropped.directions += 1;
         if value > arithmetic {
-            let named = columns.kept.iter().zip(&row.values).filter(|(_, part)| part.abs() >= NAMED * value);
-            cut.columns.extend(named.map(|(column, _)| *column));
+            let named =
+                columns.varying.iter().zip(&row.values).filter(|(_, part)| part.abs() >= NAMED_SHARE * value);
+            dropped.columns.extend(named.map(|(column, _)| *column));
         }
     }
-    (kept, cut)
+    (kept, dropped)
 }
 
 /// A row of a matrix with its targets.
@@ -101,16 +103,16 @@ impl Row {
 const SWEEPS: usize = 60;
 
 /// Fraction of the longest row's norm up to which a row counts as zero.
-const NOTHING: f64 = 1e-18;
+const ZERO_NORM: f64 = 1e-18;
 
 /// Rotates pairs of rows until all are orthogonal (one-sided Jacobi, Demmel and Veselic 1992). Each row is
 /// then a right singular vector times its singular value.
 fn orthogonalise(rows: &mut [Row]) {
     rows.sort_by(|a, b| b.norm().total_cmp(&a.norm()));
-    let least = NOTHING * rows.first().map_or(0.0, Row::norm);
+    let least = ZERO_NORM * rows.first().map_or(0.0, Row::norm);
     let tolerance = f64::EPSILON * (rows.len() as f64).sqrt().max(2.0);
     for _ in 0..SWEEPS {
-        let mut still = true;
+        let mut converged = true;
         for second in 1..rows.len() {
             let (above, below) = rows.split_at_mut(second);
             let Some(b) = below.first_mut() else { return };
@@ -129,10 +131,10 @@ fn orthogonalise(rows: &mut [Row]) {
                 let cosine = 1.0 / tangent.hypot(1.0);
                 rotate(cosine, cosine * tangent, &mut a.values, &mut b.values);
                 rotate(cosine, cosine * tangent, &mut a.targets, &mut b.targets);
-                still = false;
+                converged = false;
             }
         }
-        if still {
+        if converged {
             return;
         }
     }
@@ -146,7 +148,7 @@ fn rotate(cosine: f64, sine: f64, a: &mut [f64], b: &mut [f64]) {
 }
 
 /// Weights of the columns of `z` (p x C), summed over all directions.
-fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
+fn combine(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     let (p, c) = (columns.p(), columns.c);
     let mut solution = vec![0.0; p * c];
     for Direction { vector, answers } in kept {
@@ -160,45 +162,47 @@ fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
 }
 
 /// Ratio of norms from which a column is rescaled relative to the longest: 2^12.
-const COMPARABLE: f64 = 4096.0;
+const MAX_NORM_RATIO: f64 = 4096.0;
 
 /// Power of two by which each column is scaled up, so that none is shorter than the longest by more than
-/// [`COMPARABLE`]. Used if there are at least as many samples as columns and some columns depend on others.
+/// [`MAX_NORM_RATIO`]. Used if there are at least as many samples as columns and some columns depend on others.
 /// Without it the norm of weights in units that far apart would be determined by rounding errors of the
 /// largest weights.
-fn lifts(columns: &Columns) -> Vec<f64> {
+fn column_scales(columns: &Columns) -> Vec<f64> {
     let (mut sizes, root) = (vec![0.0; columns.d], (columns.m as f64).sqrt());
-    let mean = |j: usize| columns.taken.as_ref().and_then(|taken| taken.means.get(j)).copied().unwrap_or(0.0);
+    let mean = |j: usize| {
+        columns.constant.as_ref().and_then(|constant| constant.means.get(j)).copied().unwrap_or(0.0)
+    };
     let mut set = |j: usize, size: f64| {
         if let Some(place) = sizes.get_mut(j) {
             *place = size;
         }
     };
-    for (&j, unit) in columns.kept.iter().zip(&columns.unit) {
+    for (&j, unit) in columns.varying.iter().zip(&columns.unit) {
         set(j, (mean(j) * root).hypot(1.0 / unit));
     }
-    for &j in &columns.faint {
+    for &j in &columns.near_constant {
         set(j, mean(j).abs() * root);
     }
-    if let Some(taken) = &columns.taken {
-        set(taken.column, taken.value * root);
+    if let Some(constant) = &columns.constant {
+        set(constant.column, constant.value * root);
     }
     let longest = sizes.iter().fold(0.0f64, |longest, size| longest.max(*size));
-    let lift = |size: f64| match longest / size {
-        quotient if !columns.is_short() && quotient.is_finite() && quotient >= COMPARABLE => {
+    let scale = |size: f64| match longest / size {
+        quotient if !columns.is_short() && quotient.is_finite() && quotient >= MAX_NORM_RATIO => {
             2f64.powi(quotient.log2().floor() as i32 - 11)
         }
         _ => 1.0,
     };
-    sizes.into_iter().map(lift).collect()
+    sizes.into_iter().map(scale).collect()
 }
 
 /// Corrects the weights so that they reproduce the coefficients of all directions. Removes the rounding error
 /// that a weight in one unit causes in the prediction of another, at a scale where each column has norm 1.
-fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
+fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let (c, p) = (columns.c, columns.p());
     let mut own = vec![0.0; p * c];
-    for ((&j, unit), row) in columns.kept.iter().zip(&columns.unit).zip(own.chunks_exact_mut(c.max(1))) {
+    for ((&j, unit), row) in columns.varying.iter().zip(&columns.unit).zip(own.chunks_exact_mut(c.max(1))) {
         for (value, weight) in row.iter_mut().zip(weights.iter().skip(j * c)) {
             *value = weight / unit;
         }
@@ -213,7 +217,7 @@ fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
             }
         }
     }
-    for ((&j, unit), row) in columns.kept.iter().zip(&columns.unit).zip(change.chunks_exact(c.max(1))) {
+    for ((&j, unit), row) in columns.varying.iter().zip(&columns.unit).zip(change.chunks_exact(c.max(1))) {
         for (weight, change) in weights.iter_mut().skip(j * c).zip(row) {
             *weight += unit * change;
         }
@@ -228,19 +232,19 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     let mut equations: Vec<(Vec<f64>, Vec<f64>)> = Vec::with_capacity(kept.len() + 1);
     for Direction { vector, answers } in kept {
         let mut equation = vec![0.0; d];
-        for ((&j, unit), part) in columns.kept.iter().zip(&columns.unit).zip(vector) {
+        for ((&j, unit), part) in columns.varying.iter().zip(&columns.unit).zip(vector) {
             *equation.get_mut(j)? = part / unit;
         }
         equations.push((equation, answers.clone()));
     }
-    if let Some(taken) = &columns.taken {
-        let mut equation = taken.means.clone();
-        *equation.get_mut(taken.column)? = taken.weighed;
-        equations.push((equation, taken.targets.clone()));
+    if let Some(constant) = &columns.constant {
+        let mut equation = constant.means.clone();
+        *equation.get_mut(constant.column)? = constant.weighted_value;
+        equations.push((equation, constant.targets.clone()));
     }
-    let lifts = lifts(columns);
+    let scales = column_scales(columns);
     for (equation, answers) in &mut equations {
-        equation.iter_mut().zip(&lifts).for_each(|(value, lift)| *value *= lift);
+        equation.iter_mut().zip(&scales).for_each(|(value, scale)| *value *= scale);
         let largest = equation.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
         let norm = largest * equation.iter().map(|value| (value / largest).powi(2)).sum::<f64>().sqrt();
         equation.iter_mut().chain(answers).for_each(|value| *value /= norm);
@@ -286,9 +290,9 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
         let basis: Vec<f64> = q.row(row).iter().copied().collect();
         for output in 0..c {
             let column: Vec<f64> = answers.column(output).iter().copied().collect();
-            *weights.get_mut(j * c + output)? = lifts.get(j)? * dot(&basis, &column);
+            *weights.get_mut(j * c + output)? = scales.get(j)? * dot(&basis, &column);
         }
     }
-    polish(columns, kept, &mut weights);
+    refine(columns, kept, &mut weights);
     Some(weights)
 }

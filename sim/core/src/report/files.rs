@@ -28,7 +28,7 @@ impl WriteError {
 
 /// One line of `rounds.jsonl`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct RoundLine<'a> {
     round: u32,
     stage: u16,
     cohort: &'a [u64],
@@ -43,7 +43,7 @@ struct Line<'a> {
     interference: Option<f64>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> RoundLine<'a> {
     fn new(row: &'a RoundRow) -> Self {
         Self {
             round: row.round,
@@ -51,7 +51,7 @@ impl<'a> Line<'a> {
             cohort: &row.cohort,
             participants: &row.participants,
             time: row.time,
-            figures: row.scores.as_ref().map(Figures::of).unwrap_or_default(),
+            figures: row.scores.as_ref().map(Figures::new).unwrap_or_default(),
             bytes_up: row.bytes_up,
             bytes_down: row.bytes_down,
             rejected: row.rejected,
@@ -70,7 +70,7 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 
 /// Files of a run, relative to its directory. Runs over several seeds write the same files into `seed-S`
 /// directories.
-const WRITTEN: [&str; 13] = [
+const RUN_FILES: [&str; 13] = [
     "summary.json",
     "rounds.jsonl",
     "clients.csv",
@@ -110,7 +110,7 @@ pub fn remove_run(directory: &Path) -> Result<(), WriteError> {
 }
 
 fn remove_files(directory: &Path) -> Result<(), WriteError> {
-    for name in WRITTEN {
+    for name in RUN_FILES {
         for path in [directory.join(name), directory.join(format!("{name}.partial"))] {
             match fs::remove_file(&path) {
                 Err(error) if path.symlink_metadata().is_ok() => return Err(WriteError::new(&path, error)),
@@ -172,7 +172,8 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
     let rounds = directory.join("rounds.jsonl");
     let mut lines = String::new();
     for row in &outcome.rounds {
-        let line = serde_json::to_string(&Line::new(row)).map_err(|error| WriteError::new(&rounds, error))?;
+        let line =
+            serde_json::to_string(&RoundLine::new(row)).map_err(|error| WriteError::new(&rounds, error))?;
         lines.push_str(&line);
         lines.push('\n');
     }

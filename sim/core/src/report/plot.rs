@@ -99,7 +99,7 @@ impl Metric {
         }
     }
 
-    fn of(self, scores: &Scores) -> Option<f64> {
+    fn value(self, scores: &Scores) -> Option<f64> {
         let value = match self {
             Self::Distance => scores.distance,
             Self::Loss => scores.loss,
@@ -139,7 +139,7 @@ impl Axis {
         }
     }
 
-    fn of(self, point: &Point) -> f64 {
+    fn position(self, point: &Point) -> f64 {
         match self {
             Self::Round => point.round,
             Self::Time => point.time,
@@ -164,14 +164,14 @@ fn trim(value: f64) -> String {
 }
 
 /// A line of a chart.
-struct Line {
+struct ChartLine {
     points: Vec<(f64, f64)>,
     colour: RGBColor,
-    weight: Weight,
+    style: LineStyle,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Weight {
+enum LineStyle {
     /// One of several seeds: thin.
     Faint,
     /// A single run, or the median over seeds: bold.
@@ -187,7 +187,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     for (index, one) in series.iter().enumerate() {
         let colour = RGBColor(1, 2, u8::try_from(index % SERIES_COLOURS).unwrap_or(0));
         let places = |run: &Vec<Point>| -> Vec<(f64, f64)> {
-            run.iter().filter_map(|p| metric.of(&p.scores).map(|y| (axis.of(p), y))).collect()
+            run.iter().filter_map(|p| metric.value(&p.scores).map(|y| (axis.position(p), y))).collect()
         };
         let runs: Vec<Vec<(f64, f64)>> =
             one.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
@@ -195,20 +195,24 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         if middle.is_empty() {
             continue;
         }
-        let weight = if middle.len() == 1 { Weight::Level } else { Weight::Full };
-        if runs.len() > 1 && weight == Weight::Full {
-            lines.extend(runs.into_iter().map(|points| Line { points, colour, weight: Weight::Faint }));
+        let style = if middle.len() == 1 { LineStyle::Level } else { LineStyle::Full };
+        if runs.len() > 1 && style == LineStyle::Full {
+            lines.extend(runs.into_iter().map(|points| ChartLine {
+                points,
+                colour,
+                style: LineStyle::Faint,
+            }));
         }
-        lines.push(Line { points: middle, colour, weight });
+        lines.push(ChartLine { points: middle, colour, style });
     }
-    lines.iter().any(|line| line.weight == Weight::Full).then_some(())?;
+    lines.iter().any(|line| line.style == LineStyle::Full).then_some(())?;
     // Faint lines are drawn first, so the medians are on top.
-    lines.sort_by_key(|line| line.weight != Weight::Faint);
+    lines.sort_by_key(|line| line.style != LineStyle::Faint);
     if metric.is_logarithmic() {
         // A horizontal line far outside the curves' range would flatten the curves, so it is omitted.
-        let (low, high) = range(&lines, |line| line.weight != Weight::Level);
+        let (low, high) = range(&lines, |line| line.style != LineStyle::Level);
         let near = |y: f64| y > low / 30.0 && y < high * 30.0;
-        lines.retain(|line| line.weight != Weight::Level || line.points.iter().all(|point| near(point.1)));
+        lines.retain(|line| line.style != LineStyle::Level || line.points.iter().all(|point| near(point.1)));
     }
     let (low, high) = range(&lines, |_| true);
     let right = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
@@ -285,14 +289,14 @@ impl ValueFormatter<f64> for Scale {
 }
 
 /// Range of the lines' vertical values.
-fn range(lines: &[Line], of: impl Fn(&Line) -> bool) -> (f64, f64) {
+fn range(lines: &[ChartLine], of: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
     let places = lines.iter().filter(|line| of(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
     places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
 }
 
 fn draw(
     svg: &mut String,
-    lines: &[Line],
+    lines: &[ChartLine],
     axis: Axis,
     right: f64,
     scale: Scale,
@@ -319,14 +323,14 @@ fn draw(
         .draw()?;
     for line in lines {
         let points = line.points.iter().copied();
-        match line.weight {
-            Weight::Faint => {
+        match line.style {
+            LineStyle::Faint => {
                 chart.draw_series(LineSeries::new(points, line.colour.mix(0.3).stroke_width(1)))?;
             }
-            Weight::Full => {
+            LineStyle::Full => {
                 chart.draw_series(LineSeries::new(points, line.colour.stroke_width(3)))?;
             }
-            Weight::Level => {
+            LineStyle::Level => {
                 let Some((_, level)) = line.points.first().copied() else { continue };
                 let ends = [(0.0, level), (right, level)];
                 chart.draw_series(DashedLineSeries::new(ends, 8, 6, line.colour.stroke_width(2)))?;

@@ -14,7 +14,7 @@ pub struct Figures(Vec<(&'static str, f64)>);
 impl Figures {
     /// Figures of a model on the training clients.
     #[must_use]
-    pub fn of(scores: &Scores) -> Self {
+    pub fn new(scores: &Scores) -> Self {
         let mut figures = Self::default();
         figures.push("distance", scores.distance);
         figures.push("loss", scores.loss);
@@ -175,7 +175,7 @@ impl Summary {
     /// Summarises a run that took `wall_s` seconds.
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64, clients: usize, outcome: &Outcome, wall_s: f64) -> Self {
-        let mut figures = Figures::of(&outcome.scores);
+        let mut figures = Figures::new(&outcome.scores);
         if let Some(network) = scenario.algorithm.network {
             figures.push("accuracy_worst_decile", worst_decile(&outcome.clients));
             if !network.tuned {
@@ -290,7 +290,7 @@ pub struct Spread {
 impl Spread {
     /// Quartiles of the values; `None` without values.
     #[must_use]
-    pub fn of(values: &[f64]) -> Option<Self> {
+    pub fn new(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
@@ -346,13 +346,13 @@ impl SeedsSummary {
     /// Summarises the runs of one scenario, except interrupted and diverged ones; `None` without a finished
     /// run.
     #[must_use]
-    pub fn of(runs: &[Summary], interrupted: bool) -> Option<Self> {
+    pub fn new(runs: &[Summary], interrupted: bool) -> Option<Self> {
         let done: Vec<&Summary> =
             runs.iter().filter(|run| !run.interrupted && run.diverged.is_none()).collect();
         let first = done.first()?;
         let spread = |(name, _)| {
             let values: Option<Vec<f64>> = done.iter().map(|run| run.figures.get(name)).collect();
-            values.and_then(|values| Spread::of(&values)).map(|spread| (name, spread))
+            values.and_then(|values| Spread::new(&values)).map(|spread| (name, spread))
         };
         Some(Self {
             version: first.version,

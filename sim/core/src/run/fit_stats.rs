@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::data::Dataset;
-use crate::least_squares::Cut;
+use crate::least_squares::DroppedDirections;
 
 /// Counts of the least-squares fits of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -25,15 +25,19 @@ pub struct FitStats {
 impl FitStats {
     /// Counts the fits of a run.
     #[must_use]
-    pub fn new(fits: &[Cut], dataset: &Dataset) -> Self {
-        let count = |is: &dyn Fn(&Cut) -> bool| fits.iter().filter(|cut| is(cut)).count();
-        let columns: BTreeSet<usize> =
-            fits.iter().filter(|cut| cut.is_loss()).flat_map(|cut| cut.columns.iter().copied()).collect();
+    pub fn new(fits: &[DroppedDirections], dataset: &Dataset) -> Self {
+        let count =
+            |is: &dyn Fn(&DroppedDirections) -> bool| fits.iter().filter(|dropped| is(dropped)).count();
+        let columns: BTreeSet<usize> = fits
+            .iter()
+            .filter(|dropped| dropped.is_loss())
+            .flat_map(|dropped| dropped.columns.iter().copied())
+            .collect();
         Self {
             fits: fits.len(),
-            cut: count(&|cut| cut.directions > 0),
-            few_samples: count(&|cut| cut.directions > 0 && cut.few_samples),
-            lost: count(&Cut::is_loss),
+            cut: count(&|dropped| dropped.directions > 0),
+            few_samples: count(&|dropped| dropped.directions > 0 && dropped.few_samples),
+            lost: count(&DroppedDirections::is_loss),
             columns: columns.into_iter().map(|column| column_name(column, dataset)).collect(),
         }
     }

@@ -27,7 +27,7 @@ use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::fleet::DeviceFactory;
-use crate::least_squares::Cut;
+use crate::least_squares::DroppedDirections;
 use crate::network::NetworkConfig;
 use crate::noise::SeedSource;
 use crate::scenario::Scenario;
@@ -372,30 +372,30 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
     let (head, ridge) = evaluate::ridge::choose(dataset, algorithm.final_head, algorithm.ridge_labels);
     let (scores, clients, newcomers, fits) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
-            let (scores, cut) = evaluate::pooled_with_cut(dataset, &[], 0, &dataset.clients, head);
+            let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
             let each = |client: &Client| {
                 let one = std::slice::from_ref(client);
-                let (scores, cut) = evaluate::pooled_with_cut(dataset, one, 1, one, head);
+                let (scores, dropped) = evaluate::pooled_with_dropped(dataset, one, 1, one, head);
                 ClientScore {
                     head: Vec::new(),
                     loss: scores.loss.unwrap_or(0.0),
                     accuracy: scores.accuracy,
                     test_mse: scores.test_mse,
-                    cut,
+                    dropped,
                 }
             };
             let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
-            let fits = [cut].into_iter().chain(newcomers.iter().map(|one| one.cut.clone())).collect();
+            let fits = [dropped].into_iter().chain(newcomers.iter().map(|one| one.dropped.clone())).collect();
             (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
         }
         _ => {
             let clients = evaluate::local_only(dataset, &dataset.clients, head);
             let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
-            let fits = clients.iter().chain(&newcomers).map(|one| one.cut.clone()).collect();
+            let fits = clients.iter().chain(&newcomers).map(|one| one.dropped.clone()).collect();
             (evaluate::average(&clients), clients, newcomers, fits)
         }
     };
-    let fits: Vec<Cut> = fits;
+    let fits: Vec<DroppedDirections> = fits;
     let outcome = Outcome {
         names: DataNames::default(),
         rounds: vec![RoundRow {

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::evaluate::{self, ClientScore};
-use crate::least_squares::{EXACT, Problem, predict, solve};
+use crate::least_squares::{F64_ROUNDOFF, Problem, predict, solve};
 
 /// Number of power iterations: enough for 1 % accuracy if the largest eigenvalue is well separated; otherwise
 /// the next eigenvalue serves as well.
@@ -161,7 +161,7 @@ fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) 
     }
     if let Some((fitted, ridge)) = fitted {
         let z = project(set, fitted);
-        let problem = Problem { x: &z, y: &moved, features: k, outputs: c, ridge, roundoff: EXACT };
+        let problem = Problem { x: &z, y: &moved, features: k, outputs: c, ridge, roundoff: F64_ROUNDOFF };
         let weights = solve(&problem).weights;
         let mut answer = vec![0.0; c];
         for (moved, z) in moved.chunks_exact_mut(c.max(1)).zip(z.chunks_exact(k.max(1))) {
