@@ -1,4 +1,4 @@
-//! Labelled samples, of tables and others, that are not anybody's yet, or their users', and how they become clients.
+//! Pool of labelled samples, and its division into clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,91 +12,92 @@ use super::table::CLIENTS;
 use super::table::names::{is_number, is_same_number};
 use super::{Client, DataError, Dataset, LARGEST_VALUES, Labels, Layout, Set};
 
-/// Labelled samples.
+/// Labelled samples before their division into clients.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    /// What to call them in a message: a file, mostly.
+    /// Name for messages: mostly the path of a file.
     pub name: String,
-    /// Values of a sample, with the constant.
+    /// Number of values of a sample, including the constant.
     pub features: usize,
-    /// Classes: every label is below.
+    /// Number of classes; every label is below it.
     pub classes: usize,
     /// All samples.
     pub set: Set,
-    /// Samples from this one on are the test part of the files; as many as there are samples where they have none.
+    /// Index of the first sample of the files' test part; the number of samples if there is none.
     pub tests_from: usize,
-    /// Who has which samples, in the order of their names, where the data say so.
+    /// Users and their samples, in the order of their names; empty if the data name no users.
     pub users: Vec<User>,
-    /// What the values are.
+    /// Arrangement of a row's values.
     pub layout: Layout,
-    /// Names of the features without the constant, where the data have some; empty otherwise.
+    /// Names of the features without the constant; empty if the data name none.
     pub feature_names: Vec<String>,
-    /// Names of the classes, where the data have some; empty otherwise.
+    /// Names of the classes; empty if the data name none.
     pub class_names: Vec<String>,
-    /// Remarks for whoever runs it, one line each.
+    /// Warnings for the user of the program, one line each.
     pub warnings: Vec<String>,
 }
 
-/// Somebody whose samples are in the data.
+/// A user named by the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// As the data call them.
+    /// Name of the user in the data.
     pub name: String,
-    /// Their samples' numbers.
+    /// Indices of the user's samples.
     pub samples: Vec<usize>,
 }
 
-/// What becomes the test part.
+/// Method that selects the test samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitBy {
-    /// A part of each client's samples.
+    /// A fraction of each client's samples.
     Clients,
-    /// A part of each class, before clients are made; so many samples of each class train, or 0 for a fraction.
+    /// A fraction of each class, before the partition; a number above 0 is the number of training samples of
+    /// each class instead.
     Classes(usize),
-    /// What is the test part in the files; of a table without one nothing is.
+    /// The test part of the files; a table without one has no tests.
     Files,
 }
 
-/// Which of the test part a client is scored on, where it was cut off before clients were made. SRPFL's tests are
-/// consistent with what a client trains on; the released code deals test shards of the same classes.
+/// Assignment of the test samples to clients, if they are selected before the partition. In SRPFL clients are
+/// tested on the classes that they train on; the released code deals test shards of these classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestAssignment {
-    /// Of every class the part that it has of this class' training samples.
+    /// A share of the test samples of each class: the client's share of the class's training samples.
     Share,
-    /// All samples of the classes that it trains on.
+    /// All test samples of the classes that the client trains on.
     All,
 }
 
-/// How samples become clients.
+/// Division of a pool into clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SplitPlan {
-    /// Who has what.
+    /// Method of partitioning samples among clients.
     pub partition: Partition,
-    /// What trains and what tests.
+    /// Method that selects the test samples.
     pub by: SplitBy,
-    /// In which order a client's own samples are cut.
+    /// Order in which a client's samples are split.
     pub order: Order,
-    /// In which parts.
+    /// Fractions of the parts.
     pub split: OrderSplit,
-    /// What a client is scored on.
+    /// Assignment of the test samples to clients.
     pub tests: TestAssignment,
-    /// Who comes later.
+    /// Selection of the newcomers.
     pub holdout: Holdout,
-    /// Classes that only those have who come later (FedRep, Figure 6), by name or number; nobody else has any of them.
+    /// Classes that only newcomers have (FedRep, Figure 6), by name or number.
     pub holdout_classes: Vec<String>,
 }
 
-/// Clients and their names, and users that became none.
+/// Clients with their names, and the number of users that became none.
 type Named = (Vec<(String, Client)>, usize);
 
 impl SplitPlan {
-    /// Makes clients of samples.
+    /// Divides a pool into clients.
     ///
     /// # Errors
-    /// [`DataError`] with the numbers, where there are too few samples, classes or users.
+    /// [`DataError`] with the numbers if there are too few samples, classes or users.
     pub fn dataset(&self, pool: &Pool, seed: u64) -> Result<Dataset, DataError> {
         let wrong = |message: String| DataError::new(&pool.name, message);
-        // Samples with values are cut as samples of one class.
+        // Samples with real values are partitioned as samples of one class.
         let alike = match &pool.set.y {
             Labels::Classes(_) => Vec::new(),
             Labels::Values { .. } => vec![0; pool.set.len()],
@@ -124,7 +125,7 @@ impl SplitPlan {
             dataset.clients = clients;
             let mut dataset = self.holdout.apply(dataset, &names, &pool.name, seed)?;
             if !self.natural() {
-                // Numbers are nobody's names.
+                // Clients of a partition have numbers, no names.
                 dataset.client_names.clear();
                 dataset.newcomer_names.clear();
             }
@@ -145,7 +146,7 @@ impl SplitPlan {
         let stay = all.saturating_sub(later);
         if stay == 0 && all > 0 {
             return Err(wrong(format!(
-                "split.{} = {later} of {all} clients: someone has to stay",
+                "split.{} = {later} of {all} clients: at least one client must stay to train",
                 self.holdout.key
             )));
         }
@@ -169,7 +170,8 @@ impl SplitPlan {
         Ok(dataset)
     }
 
-    /// What trains and what is scored, of all samples; what is scored is empty where each client's own are cut.
+    /// Splits all samples into training and test samples. The test part is empty if each client's samples are
+    /// split later.
     fn parts(&self, pool: &Pool, labels: &[u8], seed: u64) -> Result<Parts, String> {
         let all: Vec<usize> = (0..labels.len()).collect();
         let (train, test) = all.split_at(pool.tests_from.min(all.len()));
@@ -181,7 +183,7 @@ impl SplitPlan {
                 Err("split.by = \"files\": the data have no test part; allowed here: \"time\", \"classes\""
                     .to_owned())
             }
-            // Of each client's own part, in its order.
+            // The order in time within each client's part is kept.
             SplitBy::Files if self.natural() && self.order == Order::Time => {
                 Ok(Parts { train: train.to_vec(), test: test.to_vec() })
             }
@@ -193,7 +195,7 @@ impl SplitPlan {
         matches!(self.partition, Partition::Natural { .. })
     }
 
-    /// The clients that a partition makes of samples, and how many have nothing to train on, or too little to be one.
+    /// Clients of a partition, and the number of users with too few samples or none to train on.
     fn clients(
         &self,
         pool: &Pool,
@@ -238,7 +240,7 @@ impl SplitPlan {
                 _ => Parts { test: tests.next().unwrap_or_default(), ..own },
             };
             let train = Arc::new(pool.set.select(d, &own.train));
-            // Clients with the same classes are scored on the same samples, which need not be there twice.
+            // Clients with the same test samples share one copy.
             let test = shared.entry(own.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
             let whole = Client::new(Set::empty(true), Set::empty(true));
             (name, Client { train, test: Arc::clone(test), ..whole })
@@ -251,8 +253,8 @@ impl SplitPlan {
     }
 }
 
-/// The numbers of classes that are named, in order. A number is the class of that name; where no class is called by a number, or
-/// classes have no names, it is the class of that number from 0.
+/// Numbers of the given classes, sorted. A text matches the class of that name; if no class has a number as
+/// its name, or classes have no names, it is also the number of a class, from 0.
 fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     let numbered = names.is_empty() || !names.iter().any(|name| is_number(name));
     let class = |text: &String| {
@@ -261,7 +263,7 @@ fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
             || text.parse::<usize>().ok().filter(|at| numbered && (names.is_empty() || *at < names.len()));
         let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
         class.ok_or_else(|| {
-            format!("split.holdout_classes: there is no class {text:?}, there are: {}", names.join(", "))
+            format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", "))
         })
     };
     let mut classes: Vec<u8> = said.iter().map(class).collect::<Result<_, _>>()?;
@@ -270,11 +272,11 @@ fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     Ok(classes)
 }
 
-/// The data's own users, those with enough samples.
+/// Users named by the data that have at least `least` samples, and samples to train on.
 fn natural(pool: &Pool, parts: &Parts, least: usize) -> Result<Vec<(String, Parts)>, String> {
     if pool.users.is_empty() {
         return Err(
-            "data.partition.kind = \"natural\": the data do not say whose samples are whose".to_owned()
+            "data.partition.kind = \"natural\", but the data name no users; set data.partition.kind".to_owned()
         );
     }
     let mut fates = vec![None; pool.set.len()];
@@ -294,12 +296,12 @@ fn natural(pool: &Pool, parts: &Parts, least: usize) -> Result<Vec<(String, Part
         .iter()
         .filter(|user| user.samples.len() >= least)
         .map(|user| (user.name.clone(), Parts { train: own(user, true), test: own(user, false) }))
-        // Someone whose samples are all held out, or none, has nothing to train on.
+        // Users whose samples are all held out have nothing to train on.
         .filter(|(_, parts)| !parts.train.is_empty())
         .collect())
 }
 
-/// So many of those who have `least` samples.
+/// Draws `users` of the users; 0 takes all.
 fn drawn(
     pool: &Pool,
     all: Vec<(String, Parts)>,
@@ -308,7 +310,7 @@ fn drawn(
 ) -> Result<Vec<(String, Parts)>, String> {
     if all.is_empty() || users > all.len() {
         return Err(format!(
-            "data.partition.users = {users}: of {} users {} have min_samples = {least} samples and something to train on",
+            "data.partition.users = {users}, but of {} users only {} have min_samples = {least} samples and some to train on",
             pool.users.len(),
             all.len()
         ));
@@ -317,7 +319,7 @@ fn drawn(
         if all.len() > CLIENTS {
             let found = all.len();
             return Err(format!(
-                "{found} users, allowed: at most {CLIENTS} clients; data.partition.users draws so many of them"
+                "found {found} users, allowed: at most {CLIENTS} clients; set data.partition.users to draw some of them"
             ));
         }
         return Ok(all);
@@ -328,7 +330,7 @@ fn drawn(
     Ok(chosen.into_iter().filter_map(|number| all.get(number).cloned()).collect())
 }
 
-/// Test samples of each class, dealt in proportion to what clients have of this class' training samples.
+/// Deals the test samples of each class in proportion to the clients' training samples of the class.
 fn dealt(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<usize>> {
     let mut tests = vec![Vec::new(); owners.len()];
     for class in 0..=u8::MAX {
@@ -351,7 +353,7 @@ fn dealt(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<u
     tests
 }
 
-/// All test samples of the classes that a client trains on.
+/// Gives each client all test samples of the classes that it trains on.
 fn whole(
     pool: &Pool,
     labels: &[u8],
@@ -367,11 +369,11 @@ fn whole(
         let has = |i: &usize| labels.get(*i).is_some_and(|label| classes.binary_search(label).is_ok());
         let own: Vec<usize> = test.iter().copied().filter(has).collect();
         sizes.insert(classes, own.len() as u64 * pool.features as u64);
-        // Everybody's list is kept as well, in numbers of two values' size.
+        // Each client's list of indices is kept as well; an index takes as much memory as two values.
         let values = sizes.values().sum::<u64>() + 2 * (tests.len() as u64 + 1) * own.len() as u64;
         if values > LARGEST_VALUES {
             return Err(format!(
-                "split.tests = \"all\": test sets of more than {LARGEST_VALUES} values; \"share\" takes no more than the \
+                "split.tests = \"all\" needs test sets of more than {LARGEST_VALUES} values; \"share\" takes no more than the \
                  data"
             ));
         }
@@ -380,7 +382,7 @@ fn whole(
     Ok(tests)
 }
 
-/// The client with its classes numbered by their places in `numbers`.
+/// Renumbers a client's classes by their positions in `numbers`.
 fn renumbered(client: &Client, numbers: &[u8]) -> Client {
     let set = |set: &Set| {
         let mut set = set.clone();

@@ -1,14 +1,14 @@
-//! Scales of a table's features, computed in f64 from what trains, before values are rounded to what devices hold.
+//! Scaling of a table's features, computed in f64 from the training rows, before values are rounded to f32.
 
 use std::sync::Arc;
 
 use super::table::narrow;
 use super::{DataError, Dataset, Set};
 
-/// How features are scaled.
+/// Method of scaling features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// As they are in the file.
+    /// No scaling.
     #[default]
     None,
     /// To mean 0 and standard deviation 1.
@@ -18,7 +18,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// The word for it in a scenario.
+    /// Name of the method in a scenario.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -29,35 +29,35 @@ impl Scale {
     }
 }
 
-/// A scale that was used: of each feature `(x - shift) * factor`.
+/// Scale that was applied: each feature becomes `(x - shift) * factor`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Scaling {
-    /// Its word in a scenario.
+    /// Name of the method in a scenario.
     pub scale: &'static str,
     /// Names of the features, without the constant 1.
     pub features: Vec<String>,
-    /// The mean or the median of each.
+    /// Mean or median of each feature.
     pub shift: Vec<f64>,
-    /// One over the deviation or the range of each; 1 where all that trains has one value.
+    /// Inverse of each feature's deviation or range; 1 if all training rows have the same value.
     pub factor: Vec<f64>,
 }
 
-/// The shift and the factor of one feature.
+/// Shift and factor of one feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct One {
     shift: f64,
     factor: f64,
-    /// All values are the same.
+    /// True if all training rows have the same value.
     constant: bool,
 }
 
 impl Scale {
-    /// Scales the features of a table, and rounds all its values to what devices hold. `names` are those of its features,
-    /// behind which there may be a constant 1. Only rows on which clients train have a say: no test row, and none of
-    /// clients that come later.
+    /// Scales the features of a table, and rounds all values to f32. `names` are the features' names; a
+    /// constant 1 may follow the features. Only rows on which clients train determine the scale: no test row,
+    /// and no row of a newcomer.
     ///
     /// # Errors
-    /// [`DataError`] naming a feature that no f32 can hold once it is scaled.
+    /// [`DataError`] naming a feature whose scaled value does not fit an f32.
     pub fn finish(self, mut dataset: Dataset, names: &[String], path: &str) -> Result<Dataset, DataError> {
         let d = dataset.features;
         let columns: Vec<One> = match self {
@@ -84,8 +84,8 @@ impl Scale {
         for ((name, rows), one) in names.iter().zip(differ).zip(&columns) {
             if rows > 0 {
                 dataset.warnings.push(format!(
-                    "{path}: {name:?} is {} in every row that trains, and something else in {rows} others: data.scale = {:?} \
-                     shifts it, and leaves its unit",
+                    "{path}: {name:?} is {} in every training row, but differs in {rows} other rows: data.scale = {:?} \
+                     shifts it and keeps its unit",
                     one.shift,
                     self.word()
                 ));
@@ -102,7 +102,7 @@ impl Scale {
         Ok(dataset)
     }
 
-    /// The scale of a feature that has these values where it trains.
+    /// Scale of a feature with these values in the training rows.
     fn column(self, values: &mut [f64]) -> One {
         let first = values.first().copied().unwrap_or(0.0);
         let constant = One { shift: first, factor: 1.0, constant: true };
@@ -118,16 +118,17 @@ impl Scale {
     }
 }
 
-/// Values of a feature in all rows that train.
+/// Values of a feature in all training rows.
 fn training(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
     let rows = dataset.clients.iter().filter_map(|client| client.train.wide.as_ref());
     rows.flat_map(|wide| wide.iter().skip(feature).step_by(d.max(1))).copied().collect()
 }
 
-/// Mean and standard deviation (over n), from the largest deviation, which no square is too small for.
+/// Mean and standard deviation (over n). Deviations are divided by the largest one, so that no square
+/// underflows.
 fn standard(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
-    // From the first value, so that what all have in common costs no digits.
+    // Relative to the first value, so that a common offset costs no digits.
     let first = values.first().copied().unwrap_or(0.0);
     let mean = first + values.iter().map(|value| value - first).sum::<f64>() / count;
     let largest = values.iter().map(|value| (value - mean).abs()).fold(0.0, f64::max);
@@ -135,7 +136,8 @@ fn standard(values: &[f64]) -> (f64, f64) {
     (mean, largest * (squares / count).sqrt())
 }
 
-/// Median and interquartile range; where half of all values are one, the standard deviation in place of the range.
+/// Median and interquartile range. If half of all values are equal, the standard deviation replaces the
+/// range.
 fn robust(values: &mut [f64]) -> (f64, f64) {
     let (_, deviation) = standard(values);
     values.sort_unstable_by(f64::total_cmp);
@@ -143,7 +145,7 @@ fn robust(values: &mut [f64]) -> (f64, f64) {
     (median, if high > low { high - low } else { deviation })
 }
 
-/// A quantile of sorted values, between two of them in proportion.
+/// Quantile of sorted values, linearly interpolated.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len().saturating_sub(1)) as f64;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place among values")]
@@ -153,7 +155,7 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     low + (high - low) * (place - place.floor())
 }
 
-/// Scales rows of `d` values in place, counts values of constant features that are others, and rounds.
+/// Scales rows of `d` values in place, counts differing values of constant features, and rounds.
 fn scaled(
     set: &mut Set,
     d: usize,
@@ -173,7 +175,7 @@ fn scaled(
     if let Some(at) = set.x.iter().position(|value| !value.is_finite()) {
         let name = names.get(at % d.max(1)).map_or("", String::as_str);
         let message = format!(
-            "{name:?} is {:e} in a row once it is scaled, which no f32 holds",
+            "found {:e} in {name:?} once it is scaled, which does not fit an f32; remove the row or the feature",
             wide.get(at).unwrap_or(&0.0)
         );
         return Err(DataError::new(path, message));
@@ -193,7 +195,7 @@ mod tests {
         Set { x: Vec::new(), y, wide: Some(wide), wide_y: None }
     }
 
-    /// Two clients, one newcomer; features a, b and a constant.
+    /// Makes two clients and one newcomer with features a and b and a constant.
     fn dataset() -> Dataset {
         let test = Arc::new(set(&[[100.0, 7.0, 1.0]]));
         let client =
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rows_that_train_have_a_say() {
+    fn only_training_rows_determine_the_scale() {
         let names = ["a".to_owned(), "b".to_owned()];
         let scaled = Scale::Standard.finish(dataset(), &names, "f.csv").unwrap();
         let deviation = (8.0f64 / 3.0).sqrt();
@@ -218,24 +220,24 @@ mod tests {
         assert!(Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test), "shared as before");
         assert!((scaled.clients[1].test.wide.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
         assert_eq!(scaled.newcomers[0].train.x[1..], [1.0, 1.0]);
-        // The newcomer's 8; the test set has the constant's 7.
+        // The newcomer's 8 differs; the test set's 7 equals the constant.
         assert_eq!(scaled.warnings.len(), 1);
         assert!(
             scaled.warnings[0]
-                .contains("\"b\" is 7 in every row that trains, and something else in 1 others")
+                .contains("\"b\" is 7 in every training row, but differs in 1 other rows")
         );
     }
 
     #[test]
-    fn without_a_scale_values_are_rounded_and_nothing_else() {
+    fn scale_none_only_rounds_values() {
         let plain = Scale::None.finish(dataset(), &["a".to_owned(), "b".to_owned()], "f.csv").unwrap();
         assert_eq!(plain.clients[0].train.x, [1013.0, 7.0, 1.0, 1015.0, 7.0, 1.0]);
         assert!(plain.scale.is_none() && plain.warnings.is_empty());
     }
 
-    /// Against NumPy: `numpy.quantile`, `numpy.std`.
+    /// Values from NumPy: `numpy.quantile`, `numpy.std`.
     #[test]
-    fn spreads_are_those_of_the_definitions() {
+    fn spreads_equal_numpy() {
         let values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6];
         let one = Scale::Robust.column(&mut values.to_vec());
         assert!((one.shift - 2.8).abs() < 1e-15 && (1.0 / one.factor - (3.75 - 1.775)).abs() < 1e-14);
@@ -247,9 +249,9 @@ mod tests {
         assert!(one.shift == 0.0 && (1.0 / one.factor - 5.0f64.sqrt()).abs() < 1e-14);
     }
 
-    /// An offset costs no digits, tiny units no spread, and the same value is no spread at all.
+    /// An offset costs no digits, tiny units do not underflow, and equal values have no spread.
     #[test]
-    fn units_and_offsets_do_not_matter() {
+    fn units_and_offsets_leave_scaled_values_unchanged() {
         let values: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17)).collect();
         let plain = Scale::Standard.column(&mut values.clone());
         for (unit, offset) in [(1e-200, 0.0), (1e30, 0.0), (1.0, 1e9), (1e-6, -3e3)] {
