@@ -65,7 +65,7 @@ fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
     let of = |client: &Client| {
         [&client.train, &client.test].map(|set| {
             let narrow = set.x.iter().map(|value| value.to_bits()).collect();
-            let wide = set.wide.iter().chain(&set.wide_y).flatten().map(|value| value.to_bits()).collect();
+            let wide = set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
             (narrow, wide, set.y.clone())
         })
     };

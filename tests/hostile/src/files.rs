@@ -123,7 +123,7 @@ fn is_whole(table: &Table, length: usize) {
     }
     table.clients.iter().for_each(coded);
     let pool = table.clone().pool(true);
-    let wide = pool.set.wide.as_ref().map_or(0, Vec::len);
+    let wide = pool.set.x_f64.as_ref().map_or(0, Vec::len);
     assert_eq!(wide, rows * (table.features.len() + 1));
 }
 

@@ -100,7 +100,8 @@ pub fn append(bytes: &[u8], name: &str, kind: Kind, set: &mut Set) -> Result<(),
     let record = labels + PIXELS;
     let (count, rest) = (bytes.len() / record, bytes.len() % record);
     if rest != 0 || count == 0 {
-        let message = format!("truncated record at byte {}: found {rest} bytes, expected {record}", count * record);
+        let message =
+            format!("truncated record at byte {}: found {rest} bytes, expected {record}", count * record);
         return Err(DataError::new(name, message));
     }
     set.x.reserve_exact(count * (PIXELS + 1));

@@ -13,10 +13,10 @@ pub const LARGEST_FEATURES: usize = 4096;
 /// Number of rows that are added at once.
 const BLOCK: usize = 32;
 /// Number of sums that all clients processed at once may hold: half a GiB, or one client's if that is more.
-const AT_A_TIME: usize = 1 << 26;
+const MAX_SUMS: usize = 1 << 26;
 /// Smallest gap between the last eigenvalue of an eigenspace and the next one, relative to the largest:
 /// rounding errors then rotate the eigenspace by at most a millionth.
-const LEAST_GAP: f64 = 1e-9;
+const MIN_GAP: f64 = 1e-9;
 
 /// Accumulator of `M^T M` over rows. Rows of norm above 1 are scaled to norm 1, as on devices.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Gram {
 
     /// Accumulates a client's training rows.
     #[must_use]
-    pub fn of(client: &Client, d: usize) -> Self {
+    pub fn from_client(client: &Client, d: usize) -> Self {
         let mut gram = Self::new(d);
         gram.add(&client.train.x);
         gram
@@ -121,7 +121,7 @@ impl Gram {
 /// parallel and are summed in order.
 pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> Matrix {
     let numbers: Vec<usize> = (0..clients).collect();
-    let several = together(d);
+    let several = clients_per_batch(d);
     let mut all = Gram::new(d);
     for numbers in numbers.chunks(several) {
         let grams: Vec<Gram> = numbers.par_iter().map(|&client| gram(client)).collect();
@@ -133,8 +133,8 @@ pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> 
 }
 
 /// Number of clients that are processed at once. It affects memory only, not the result.
-fn together(d: usize) -> usize {
-    AT_A_TIME.checked_div(d * d).unwrap_or(1).clamp(1, 16)
+fn clients_per_batch(d: usize) -> usize {
+    MAX_SUMS.checked_div(d * d).unwrap_or(1).clamp(1, 16)
 }
 
 /// Memory that finding an eigenspace takes besides the rows, in units of an f32: sums, and copies for the
@@ -142,7 +142,7 @@ fn together(d: usize) -> usize {
 #[must_use]
 pub fn values(d: usize) -> u64 {
     let each = 2 * (d as u64).saturating_mul(d as u64);
-    each.saturating_mul(together(d) as u64 + 4)
+    each.saturating_mul(clients_per_batch(d) as u64 + 4)
 }
 
 /// Reason for which an eigenspace cannot be computed.
@@ -150,7 +150,7 @@ pub fn values(d: usize) -> u64 {
 pub enum NoEigenspace {
     /// The eigenspace has more dimensions than there are features.
     #[error("found an eigenspace of {k} dimensions, allowed: at most {d}, the number of features")]
-    Wide {
+    TooManyDimensions {
         /// Dimensions asked for.
         k: usize,
         /// Number of features.
@@ -158,7 +158,7 @@ pub enum NoEigenspace {
     },
     /// Sums and factorisation would take too long.
     #[error("found {d} features, allowed for an eigenspace: at most {LARGEST_FEATURES}")]
-    Large {
+    TooManyFeatures {
         /// Number of features.
         d: usize,
     },
@@ -208,7 +208,7 @@ impl Eigenspace {
     pub fn top(symmetric: &Matrix, k: usize) -> Result<Self, NoEigenspace> {
         let d = symmetric.nrows();
         if k > d {
-            return Err(NoEigenspace::Wide { k, d });
+            return Err(NoEigenspace::TooManyDimensions { k, d });
         }
         let wrong = symmetric.iter().position(|value| !value.is_finite());
         if let Some((row, column)) = wrong.map(|place| (place % d, place / d)) {
@@ -220,7 +220,7 @@ impl Eigenspace {
         let at = |place: usize| eigenvalues.get(place).copied().unwrap_or(0.0);
         let (largest, inside, outside) = (at(0), at(k.saturating_sub(1)), at(k));
         // The eigenspace of all dimensions, or of none, is always unique.
-        if (1..d).contains(&k) && inside - outside <= LEAST_GAP * largest {
+        if (1..d).contains(&k) && inside - outside <= MIN_GAP * largest {
             return Err(NoEigenspace::Undetermined { k, inside, outside, largest });
         }
         Ok(Self { basis: vectors.columns(0, k).into_owned(), eigenvalues })
@@ -245,9 +245,11 @@ fn quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
 pub fn pooled_truth(dataset: &Dataset, k: usize) -> Result<Matrix, NoEigenspace> {
     let d = dataset.features;
     if d > LARGEST_FEATURES {
-        return Err(NoEigenspace::Large { d });
+        return Err(NoEigenspace::TooManyFeatures { d });
     }
-    let gram = |client: usize| dataset.clients.get(client).map_or(Gram::new(d), |client| Gram::of(client, d));
+    let gram = |client: usize| {
+        dataset.clients.get(client).map_or(Gram::new(d), |client| Gram::from_client(client, d))
+    };
     Ok(Eigenspace::top(&pooled(d, dataset.clients.len(), gram), k)?.basis)
 }
 
@@ -336,7 +338,7 @@ mod tests {
         let dataset = clients(&sizes, 6);
         let run = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| pooled(6, 40, |client| Gram::of(&dataset.clients[client], 6)))
+            pool.install(|| pooled(6, 40, |client| Gram::from_client(&dataset.clients[client], 6)))
         };
         let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
         assert!((run(1) - plain(&all, 6)).amax() < 1e-15);
@@ -365,7 +367,7 @@ mod tests {
     fn ambiguous_eigenspace_is_an_error_with_numbers() {
         let fails = |symmetric: &Matrix, k: usize| Eigenspace::top(symmetric, k).unwrap_err();
         let two = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
-        assert_eq!(fails(&two, 4), NoEigenspace::Wide { k: 4, d: 3 });
+        assert_eq!(fails(&two, 4), NoEigenspace::TooManyDimensions { k: 4, d: 3 });
         let said = fails(&two, 2).to_string();
         assert!(said.contains("eigenvalues 2 and 3") && said.contains("1e0, of 2e0"), "{said}");
         assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
@@ -375,7 +377,7 @@ mod tests {
         broken[(2, 1)] = f64::INFINITY;
         assert_eq!(fails(&broken, 1), NoEigenspace::NotFinite { row: 2, column: 1, value: f64::INFINITY });
         let wide = clients(&[1], LARGEST_FEATURES + 1);
-        assert_eq!(pooled_truth(&wide, 1), Err(NoEigenspace::Large { d: LARGEST_FEATURES + 1 }));
+        assert_eq!(pooled_truth(&wide, 1), Err(NoEigenspace::TooManyFeatures { d: LARGEST_FEATURES + 1 }));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use super::DataError;
 /// to the current directory.
 #[must_use]
 pub fn locate(name: &str, path: &str) -> String {
-    let beside = Path::new(name).with_file_name(path);
-    if beside.exists() { beside.display().to_string() } else { path.to_owned() }
+    let relative = Path::new(name).with_file_name(path);
+    if relative.exists() { relative.display().to_string() } else { path.to_owned() }
 }
 
 /// Reader of a scenario's files, in order.
@@ -24,15 +24,15 @@ pub fn locate(name: &str, path: &str) -> String {
 pub struct Files<'a> {
     scenario: &'a str,
     /// SHA-256 of each file in hexadecimal; empty for no check.
-    sums: &'a [String],
+    checksums: &'a [String],
     read: usize,
 }
 
 impl<'a> Files<'a> {
     /// Makes a reader of files next to the scenario called `scenario`, with their checksums.
     #[must_use]
-    pub fn new(scenario: &'a str, sums: &'a [String]) -> Self {
-        Self { scenario, sums, read: 0 }
+    pub fn new(scenario: &'a str, checksums: &'a [String]) -> Self {
+        Self { scenario, checksums, read: 0 }
     }
 
     /// Path of a file.
@@ -48,14 +48,16 @@ impl<'a> Files<'a> {
     pub fn read(&mut self, path: &str, largest: u64) -> Result<(Vec<u8>, String), DataError> {
         let path = self.locate(path);
         let bytes = read(&path, largest)?;
-        let expected = self.sums.get(self.read);
+        let expected = self.checksums.get(self.read);
         self.read += 1;
         if let Some(expected) = expected {
-            let found = sum(&bytes);
+            let found = sha256(&bytes);
             if !found.eq_ignore_ascii_case(expected) {
                 return Err(DataError::new(
                     path,
-                    format!("found SHA-256 {found}, but data.sha256 lists {expected}; use the right file or fix the list"),
+                    format!(
+                        "found SHA-256 {found}, but data.sha256 lists {expected}; use the right file or fix the list"
+                    ),
                 ));
             }
         }
@@ -67,16 +69,19 @@ impl<'a> Files<'a> {
     /// # Errors
     /// [`DataError`] with both numbers if they differ.
     pub fn finish(&self) -> Result<(), DataError> {
-        let (sums, read) = (self.sums.len(), self.read);
-        if sums == 0 || sums == read {
+        let (checksums, read) = (self.checksums.len(), self.read);
+        if checksums == 0 || checksums == read {
             return Ok(());
         }
-        Err(DataError::new(self.scenario, format!("data.sha256 lists {sums} checksums for {read} files; list one for each")))
+        Err(DataError::new(
+            self.scenario,
+            format!("data.sha256 lists {checksums} checksums for {read} files; list one for each"),
+        ))
     }
 }
 
 /// SHA-256 in hexadecimal.
-fn sum(bytes: &[u8]) -> String {
+fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
@@ -111,41 +116,41 @@ pub fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
 }
 
 /// Size in bytes to which any compressed file may unpack.
-const UNPACKED: u64 = 64 << 20;
+const MIN_UNPACK_LIMIT: u64 = 64 << 20;
 /// Ratio up to which a larger file may unpack. Deflate's maximum is 1032; tables and images that are nearly
 /// empty compress by less than 100.
-const RATIO: u64 = 200;
+const MAX_UNPACK_RATIO: u64 = 200;
 
 /// Largest size in bytes to which a compressed part of `packed` bytes may unpack.
 #[must_use]
-pub fn most_unpacked(packed: u64) -> u64 {
-    packed.saturating_mul(RATIO).max(UNPACKED)
+pub fn unpack_limit(packed: u64) -> u64 {
+    packed.saturating_mul(MAX_UNPACK_RATIO).max(MIN_UNPACK_LIMIT)
 }
 
 /// Number of bytes that are unpacked at once.
-const AT_ONCE: usize = 1 << 20;
+const UNPACK_CHUNK: usize = 1 << 20;
 
 /// Unpacks a gzipped file to at most `largest` bytes; returns any other file as it is.
 ///
 /// # Errors
 /// [`DataError`] if the file is damaged, or unpacks to more than `largest` or, for the part read so far, to
-/// more than [`most_unpacked`] allows. Memory is not taken beyond that limit.
-pub fn unpacked<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [u8]>, DataError> {
+/// more than [`unpack_limit`] allows. Memory is not taken beyond that limit.
+pub fn unpack<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [u8]>, DataError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(Cow::Borrowed(bytes));
     }
     let mut decoder = MultiGzDecoder::new(bytes);
     let mut plain = Vec::new();
     loop {
-        let read = decoder.by_ref().take(AT_ONCE as u64).read_to_end(&mut plain);
+        let read = decoder.by_ref().take(UNPACK_CHUNK as u64).read_to_end(&mut plain);
         let read = read.map_err(|error| DataError::new(path, format!("gzip: {error}")))?;
         let packed = bytes.len() - decoder.get_ref().len();
-        let most = largest.min(most_unpacked(packed as u64));
+        let most = largest.min(unpack_limit(packed as u64));
         if plain.len() as u64 > most {
             let message = format!("more than {most} bytes after decompression of its first {packed} bytes");
             return Err(DataError::new(path, message));
         }
-        if read < AT_ONCE {
+        if read < UNPACK_CHUNK {
             return Ok(Cow::Owned(plain));
         }
     }
@@ -157,6 +162,6 @@ mod tests {
     #[test]
     fn checksum_matches_standard_example() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(super::sum(b"abc"), abc);
+        assert_eq!(super::sha256(b"abc"), abc);
     }
 }

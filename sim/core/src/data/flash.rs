@@ -77,7 +77,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     };
     let mut image = Vec::new();
     write(&header, &series, |part| image.extend_from_slice(part));
-    Ok(sealed(image))
+    Ok(with_crc(image))
 }
 
 /// Image of a client's table of samples with `d` features, for regression. Class numbers are written as
@@ -93,11 +93,11 @@ pub fn table(client: &Client, d: usize) -> Vec<u8> {
     let (training, test) = ((client.train.x.as_slice(), &y[..]), (client.test.x.as_slice(), &y_test[..]));
     let features = u16::try_from(d).unwrap_or(u16::MAX);
     table::write(features, training, test, |part| image.extend_from_slice(part));
-    sealed(image)
+    with_crc(image)
 }
 
 /// Appends the CRC-32C to an image.
-fn sealed(mut image: Vec<u8>) -> Vec<u8> {
+fn with_crc(mut image: Vec<u8>) -> Vec<u8> {
     let check = crc32c(&image);
     image.extend_from_slice(&check.to_le_bytes());
     image

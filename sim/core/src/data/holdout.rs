@@ -39,7 +39,7 @@ impl Holdout {
         if held >= clients || fold >= clients / held {
             let folds = clients.checked_div(held).unwrap_or(0);
             let message = format!(
-            "split.{key} = {held}, split.fold = {fold}, but there are {clients} clients in {folds} such folds, and at least \
+                "split.{key} = {held}, split.fold = {fold}, but there are {clients} clients in {folds} such folds, and at least \
                  one client must stay to train"
             );
             return Err(DataError::new(path, message));
@@ -47,7 +47,7 @@ impl Holdout {
         let group = fold * held..(fold + 1) * held;
         for (index, (client, name)) in dataset.clients.drain(..).zip(names).enumerate().collect::<Vec<_>>() {
             if group.contains(&index) {
-                let newcomer = self.labelled(client, name, index as u64, path, seed)?;
+                let newcomer = self.make_newcomer(client, name, index as u64, path, seed)?;
                 dataset.newcomers.push(newcomer);
                 dataset.newcomer_names.push(name.clone());
             } else {
@@ -63,7 +63,7 @@ impl Holdout {
     ///
     /// # Errors
     /// [`DataError`] if it has too few samples to label.
-    pub fn labelled(
+    pub fn make_newcomer(
         &self,
         client: Client,
         name: &str,

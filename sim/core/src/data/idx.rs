@@ -1,7 +1,7 @@
 //! Reader of IDX files (MNIST, EMNIST, Fashion-MNIST, the bundled digits), plain or gzipped. A header cannot
 //! make the reader allocate more than the file holds.
 
-use super::file::{Files, unpacked};
+use super::file::{Files, unpack};
 use super::pool::Pool;
 use super::{DataError, Labels, Layout, Set, Shape};
 
@@ -83,10 +83,10 @@ impl Idx {
         [images, labels]: [(&[u8], &str); 2],
         test: Option<[(&[u8], &str); 2]>,
     ) -> Result<Pool, DataError> {
-        let plain = (unpacked(images.0, images.1, LARGEST)?, unpacked(labels.0, labels.1, LARGEST)?);
+        let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
         let train = Part::parse(&plain.0, images.1, &plain.1, labels.1)?;
         let Some([images, labels]) = test else { return pool(self, &train, None) };
-        let plain = (unpacked(images.0, images.1, LARGEST)?, unpacked(labels.0, labels.1, LARGEST)?);
+        let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
         pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
     }
 }
@@ -136,7 +136,9 @@ impl<'a> Part<'a> {
         for (at, label) in (LABELS_AT..).zip(self.labels) {
             let class = label.checked_sub(files.first_label).ok_or_else(|| {
                 let first = files.first_label;
-                let message = format!("found label {label} at byte {at}, allowed: from {first}, the value of data.first_label");
+                let message = format!(
+                    "found label {label} at byte {at}, allowed: from {first}, the value of data.first_label"
+                );
                 DataError::new(self.labels_name, message)
             })?;
             y.push(class);
@@ -193,14 +195,21 @@ fn header<'a>(bytes: &'a [u8], name: &str, dimensions: usize) -> Result<(Vec<usi
         let size = word(4 + 4 * dimension)? as usize;
         let product = elements.checked_mul(size).filter(|_| size > 0);
         elements = product.ok_or_else(|| {
-            DataError::new(name, format!("found a dimension of {size} at byte {}, allowed: 1 or more, within memory", 4 + 4 * dimension))
+            DataError::new(
+                name,
+                format!(
+                    "found a dimension of {size} at byte {}, allowed: 1 or more, within memory",
+                    4 + 4 * dimension
+                ),
+            )
         })?;
         shape.push(size);
     }
     let start = 4 + 4 * dimensions;
     let body = bytes.get(start..).unwrap_or_default();
     if body.len() != elements {
-        let message = format!("found {} bytes after byte {start}, expected {elements} as in the header", body.len());
+        let message =
+            format!("found {} bytes after byte {start}, expected {elements} as in the header", body.len());
         return Err(DataError::new(name, message));
     }
     Ok((shape, body))

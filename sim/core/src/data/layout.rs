@@ -110,8 +110,8 @@ fn shortened(set: &Set, d: usize) -> Set {
     Set {
         x: without_last(&set.x, d),
         y: set.y.clone(),
-        wide: set.wide.as_ref().map(|wide| without_last(wide, d)),
-        wide_y: set.wide_y.clone(),
+        x_f64: set.x_f64.as_ref().map(|wide| without_last(wide, d)),
+        y_f64: set.y_f64.clone(),
     }
 }
 

@@ -18,7 +18,7 @@ use words::Vectors;
 const LARGEST: u64 = 1 << 30;
 
 /// Largest number of values of a text: with the constant, the most features that the protocol can state.
-const WIDEST: usize = 65_534;
+const MAX_TEXT_VALUES: usize = 65_534;
 
 /// Paths and settings of a LEAF data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,15 +98,19 @@ impl Leaf {
     ///
     /// # Errors
     /// [`DataError`] if that is true of all users, so that no client would be scored.
-    pub fn strangers(&self, pool: &Pool, files: &Files<'_>) -> Result<Option<String>, DataError> {
+    pub fn untrained_users_warning(
+        &self,
+        pool: &Pool,
+        files: &Files<'_>,
+    ) -> Result<Option<String>, DataError> {
         let Some(test_path) = self.test_path.as_ref().map(|path| files.locate(path)) else { return Ok(None) };
         let path = &pool.name;
-        let is_strange = |user: &&User| user.samples.iter().all(|sample| *sample >= pool.tests_from);
+        let is_untrained = |user: &&User| user.samples.iter().all(|sample| *sample >= pool.tests_from);
         let tested =
             || pool.users.iter().filter(|user| user.samples.iter().any(|sample| *sample >= pool.tests_from));
-        let (all, strange) = (tested().count(), tested().filter(is_strange).count());
-        let Some(first) = tested().find(is_strange).map(|user| &user.name) else { return Ok(None) };
-        if strange == all {
+        let (all, untrained) = (tested().count(), tested().filter(is_untrained).count());
+        let Some(first) = tested().find(is_untrained).map(|user| &user.name) else { return Ok(None) };
+        if untrained == all {
             return Err(DataError::new(
                 test_path,
                 format!(
@@ -117,7 +121,7 @@ impl Leaf {
             ));
         }
         Ok(Some(format!(
-            "{test_path}: {strange} of {all} users (the first is {first:?}) have no samples in {path} and are dropped"
+            "{test_path}: {untrained} of {all} users (the first is {first:?}) have no samples in {path} and are dropped"
         )))
     }
 }
@@ -173,12 +177,16 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         Some(text) => text.width(),
         None => all().find_map(|(_, samples)| samples.rows.first()).map_or(0, Vec::len),
     };
-    if text.is_some() && width > WIDEST {
-        return wrong(format!("found texts of {width} numbers, allowed: at most {WIDEST}; reduce data.words"));
+    if text.is_some() && width > MAX_TEXT_VALUES {
+        return wrong(format!(
+            "found texts of {width} numbers, allowed: at most {MAX_TEXT_VALUES}; reduce data.words"
+        ));
     }
     let count: usize = all().map(|(_, samples)| samples.labels.len()).sum();
     if (count as u64).saturating_mul(width as u64 + 1) > LARGEST_VALUES {
-        return wrong(format!("found {count} samples of {width} values, allowed: at most {LARGEST_VALUES} values in all"));
+        return wrong(format!(
+            "found {count} samples of {width} values, allowed: at most {LARGEST_VALUES} values in all"
+        ));
     }
     let (mut x, mut y) = (Vec::with_capacity(count * (width + 1)), Vec::with_capacity(count));
     let mut users: BTreeMap<&str, Vec<usize>> = BTreeMap::new();

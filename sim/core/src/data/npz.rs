@@ -61,7 +61,7 @@ fn index(shape: &[usize], place: usize) -> Vec<usize> {
 pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     let key = "the array";
     let bytes = file::read(path, LARGEST_FILE)?;
-    let room = file::most_unpacked(bytes.len() as u64);
+    let room = file::unpack_limit(bytes.len() as u64);
     let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, room);
     let array =
         values.and_then(|values| values.numbers()).map_err(|message| DataError::new(path, message))?;

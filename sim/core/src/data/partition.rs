@@ -17,14 +17,14 @@ pub enum Partition {
         /// Number of shards per client.
         classes: usize,
         /// Sizes of the clients.
-        shares: Shares,
+        shares: ClientSizes,
     },
     /// Independent and identically distributed: at random.
     Iid {
         /// Number of clients.
         clients: usize,
         /// Sizes of the clients.
-        shares: Shares,
+        shares: ClientSizes,
     },
     /// Samples of each class are divided in proportions from a symmetric Dirichlet distribution (Yurochkin et
     /// al. 2019; Hsu et al. 2019 draw each client's classes in the same way). Clients' sizes follow from the
@@ -35,20 +35,20 @@ pub enum Partition {
         /// Concentration: small values give few classes per client, large values give similar clients.
         alpha: f64,
         /// Smallest number of samples of a client; other draws are rejected.
-        least: usize,
+        min_samples: usize,
     },
     /// The users named by the data.
     Natural {
         /// Number of users, drawn at random; 0 for all.
         users: usize,
         /// Smallest number of samples; users with fewer are dropped.
-        least: usize,
+        min_samples: usize,
     },
 }
 
 /// Distribution of the clients' numbers of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Shares {
+pub struct ClientSizes {
     /// Kind of distribution.
     pub sizes: Sizes,
     /// Number of samples of each client, of the smallest or the median, as the distribution defines; 0 to
@@ -56,7 +56,7 @@ pub struct Shares {
     pub samples: usize,
 }
 
-impl Shares {
+impl ClientSizes {
     /// Number of samples of each client; `None` if all samples are divided in proportion.
     fn counts(self, clients: usize, seed: u64) -> Option<Vec<usize>> {
         let count = |client| self.sizes.samples(self.samples, seed, client);
@@ -75,15 +75,15 @@ impl Partition {
             Self::Shards { classes: own, .. } if own > classes => Err(format!(
                 "data.partition.classes = {own}, allowed: at most {classes}, the number of classes"
             )),
-            Self::Shards { clients, classes: own, .. } if clients * own > samples => {
-                Err(format!("found {samples} samples, needed: {clients} clients x {own} shards; reduce data.partition.clients"))
-            }
-            Self::Iid { clients, .. } if clients > samples => {
-                Err(format!("found {samples} samples, needed: at least one for each of {clients} clients; reduce data.partition.clients"))
-            }
-            Self::Dirichlet { clients, least, .. } if clients * least > samples => {
-                Err(format!("found {samples} samples, needed: {clients} clients with {least} samples each; reduce data.partition.clients"))
-            }
+            Self::Shards { clients, classes: own, .. } if clients * own > samples => Err(format!(
+                "found {samples} samples, needed: {clients} clients x {own} shards; reduce data.partition.clients"
+            )),
+            Self::Iid { clients, .. } if clients > samples => Err(format!(
+                "found {samples} samples, needed: at least one for each of {clients} clients; reduce data.partition.clients"
+            )),
+            Self::Dirichlet { clients, min_samples, .. } if clients * min_samples > samples => Err(format!(
+                "found {samples} samples, needed: {clients} clients with {min_samples} samples each; reduce data.partition.clients"
+            )),
             _ => Ok(()),
         }
     }
@@ -96,8 +96,8 @@ impl Partition {
                 Self::Shards { clients, classes: own.min(classes), shares }
             }
             Self::Iid { shares, .. } => Self::Iid { clients, shares },
-            Self::Dirichlet { alpha, least, .. } => Self::Dirichlet { clients, alpha, least },
-            Self::Natural { least, .. } => Self::Natural { users: clients, least },
+            Self::Dirichlet { alpha, min_samples, .. } => Self::Dirichlet { clients, alpha, min_samples },
+            Self::Natural { min_samples, .. } => Self::Natural { users: clients, min_samples },
         }
     }
 
@@ -127,17 +127,17 @@ pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usi
     let label = |i: &usize| labels.get(*i).copied();
     match how {
         Partition::Natural { .. } => Ok(Vec::new()),
-        Partition::Dirichlet { clients, alpha, least } => {
+        Partition::Dirichlet { clients, alpha, min_samples } => {
             let mut sorted = shuffled;
             sorted.sort_by_key(label);
             let classes: Vec<&[usize]> = sorted.chunk_by(|a, b| label(a) == label(b)).collect();
-            dirichlet::deal(&classes, clients, alpha, least, seed)
+            dirichlet::deal(&classes, clients, alpha, min_samples, seed)
         }
         Partition::Iid { clients, shares } => match shares.counts(clients, seed) {
-            None => Ok(split(&shuffled, &shares.weights(clients, seed))),
+            None => Ok(split_by_weight(&shuffled, &shares.weights(clients, seed))),
             Some(counts) => {
-                enough(&counts, shuffled.len())?;
-                Ok(runs(&shuffled, &counts))
+                check_counts(&counts, shuffled.len())?;
+                Ok(cut_runs(&shuffled, &counts))
             }
         },
         Partition::Shards { clients, classes, shares } => {
@@ -148,19 +148,24 @@ pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usi
             let shards = match shares.counts(clients, seed) {
                 None => {
                     let weights = shares.weights(clients, seed);
-                    split(&sorted, &of_shards(&order, classes, |client, _| weights.get(client).copied()))
+                    split_by_weight(
+                        &sorted,
+                        &per_shard(&order, classes, |client, _| weights.get(client).copied()),
+                    )
                 }
                 Some(counts) => {
-                    enough(&counts, sorted.len())?;
+                    check_counts(&counts, sorted.len())?;
                     if let Some(few) = counts.iter().find(|count| **count < classes) {
-                        return Err(format!("found a client of {few} samples, allowed: at least {classes}, one for each shard"));
+                        return Err(format!(
+                            "found a client of {few} samples, allowed: at least {classes}, one for each shard"
+                        ));
                     }
                     // Shards of a client are of equal length up to one sample.
                     let length = |client: usize, shard: usize| {
                         counts.get(client).map(|count| (count + classes - 1 - shard) / classes)
                     };
-                    let kept = thinned(&sorted, counts.iter().sum(), label);
-                    runs(&kept, &of_shards(&order, classes, length))
+                    let kept = subsample(&sorted, counts.iter().sum(), label);
+                    cut_runs(&kept, &per_shard(&order, classes, length))
                 }
             };
             let own = |own: &[usize]| own.iter().filter_map(|&s| shards.get(s)).flatten().copied().collect();
@@ -182,7 +187,7 @@ fn classes(labels: &[u8]) -> usize {
 
 /// Value of every shard by its position in `order`, which assigns `classes` shards to each client. `value`
 /// receives the client and the index among the client's shards.
-fn of_shards<T: Copy + Default>(
+fn per_shard<T: Copy + Default>(
     order: &[usize],
     classes: usize,
     value: impl Fn(usize, usize) -> Option<T>,
@@ -198,7 +203,7 @@ fn of_shards<T: Copy + Default>(
     values
 }
 
-fn enough(counts: &[usize], samples: usize) -> Result<(), String> {
+fn check_counts(counts: &[usize], samples: usize) -> Result<(), String> {
     let wanted: usize = counts.iter().sum();
     if wanted <= samples {
         return Ok(());
@@ -210,7 +215,7 @@ fn enough(counts: &[usize], samples: usize) -> Result<(), String> {
 }
 
 /// Selects `count` items with the proportions of the classes, so that whole classes give whole shards.
-fn thinned(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>) -> Vec<usize> {
+fn subsample(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>) -> Vec<usize> {
     let mut kept = Vec::with_capacity(count);
     let mut passed = 0;
     for class in items.chunk_by(|a, b| label(a) == label(b)) {
@@ -222,7 +227,7 @@ fn thinned(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>) 
 }
 
 /// Cuts the items into runs of the given lengths.
-fn runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
+fn cut_runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
     let mut rest = items.iter().copied();
     lengths.iter().map(|length| rest.by_ref().take(*length).collect()).collect()
 }
@@ -230,7 +235,7 @@ fn runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
 /// Cuts the items into one run for each weight, in proportion. No run is empty if there are enough items.
 /// Equal weights give runs of equal length up to one.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
-fn split(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
+fn split_by_weight(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
     let parts = weights.len();
     let (total, equal) =
         (weights.iter().sum::<f64>(), weights.windows(2).all(|pair| pair.first() == pair.last()));

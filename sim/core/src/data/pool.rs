@@ -88,7 +88,7 @@ pub struct SplitPlan {
 }
 
 /// Clients with their names, and the number of users that became none.
-type Named = (Vec<(String, Client)>, usize);
+type NamedClients = (Vec<(String, Client)>, usize);
 
 impl SplitPlan {
     /// Divides a pool into clients.
@@ -98,13 +98,13 @@ impl SplitPlan {
     pub fn dataset(&self, pool: &Pool, seed: u64) -> Result<Dataset, DataError> {
         let wrong = |message: String| DataError::new(&pool.name, message);
         // Samples with real values are partitioned as samples of one class.
-        let alike = match &pool.set.y {
+        let single_class = match &pool.set.y {
             Labels::Classes(_) => Vec::new(),
             Labels::Values { .. } => vec![0; pool.set.len()],
             Labels::Absent(_) => return Err(wrong("no targets".to_owned())),
         };
         let classification = pool.set.is_classes();
-        let labels = if let Labels::Classes(labels) = &pool.set.y { labels } else { &alike };
+        let labels = if let Labels::Classes(labels) = &pool.set.y { labels } else { &single_class };
         let parts = self.parts(pool, labels, seed).map_err(wrong)?;
         let mut dataset = Dataset {
             features: pool.features,
@@ -124,7 +124,7 @@ impl SplitPlan {
             let (names, clients): (Vec<String>, Vec<Client>) = clients.into_iter().unzip();
             dataset.clients = clients;
             let mut dataset = self.holdout.apply(dataset, &names, &pool.name, seed)?;
-            if !self.natural() {
+            if !self.is_natural() {
                 // Clients of a partition have numbers, no names.
                 dataset.client_names.clear();
                 dataset.newcomer_names.clear();
@@ -151,21 +151,23 @@ impl SplitPlan {
             )));
         }
         let classes = held_classes.len();
-        let (stays, comes) = (self.partition.resized(stay, 256), self.partition.resized(later, classes));
+        let (stay_partition, newcomer_partition) =
+            (self.partition.resized(stay, 256), self.partition.resized(later, classes));
         let numbers = |later| {
             let all = (0..=u8::MAX).take(pool.classes);
             all.filter(|class| held_classes.contains(class) == later).collect::<Vec<u8>>()
         };
-        let (first, then) = (numbers(false), numbers(true));
-        dataset.outputs = first.len().max(then.len());
+        let (stay_classes, newcomer_classes) = (numbers(false), numbers(true));
+        dataset.outputs = stay_classes.len().max(newcomer_classes.len());
         let (clients, dropped_users) =
-            self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?;
-        dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &first)));
-        let (newcomers, more) = self.clients(pool, labels, &part(true), comes, seed).map_err(wrong)?;
+            self.clients(pool, labels, &part(false), stay_partition, seed).map_err(wrong)?;
+        dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &stay_classes)));
+        let (newcomers, more) =
+            self.clients(pool, labels, &part(true), newcomer_partition, seed).map_err(wrong)?;
         dataset.dropped_users = dropped_users + more;
         for (index, (name, client)) in (all as u64..).zip(newcomers) {
-            let client = self.holdout.labelled(client, &name, index, &pool.name, seed)?;
-            dataset.newcomers.push(renumbered(&client, &then));
+            let client = self.holdout.make_newcomer(client, &name, index, &pool.name, seed)?;
+            dataset.newcomers.push(renumbered(&client, &newcomer_classes));
         }
         Ok(dataset)
     }
@@ -184,14 +186,14 @@ impl SplitPlan {
                     .to_owned())
             }
             // The order in time within each client's part is kept.
-            SplitBy::Files if self.natural() && self.order == Order::Time => {
+            SplitBy::Files if self.is_natural() && self.order == Order::Time => {
                 Ok(Parts { train: train.to_vec(), test: test.to_vec() })
             }
             SplitBy::Files => Ok(self.split.given(labels, train.to_vec(), test.to_vec(), seed)),
         }
     }
 
-    fn natural(&self) -> bool {
+    fn is_natural(&self) -> bool {
         matches!(self.partition, Partition::Natural { .. })
     }
 
@@ -203,13 +205,13 @@ impl SplitPlan {
         parts: &Parts,
         how: Partition,
         seed: u64,
-    ) -> Result<Named, String> {
+    ) -> Result<NamedClients, String> {
         let mut dropped_users = 0;
         let (owners, natural): (Vec<(String, Parts)>, bool) = match how {
-            Partition::Natural { users, least } => {
-                let all = natural(pool, parts, least)?;
+            Partition::Natural { users, min_samples } => {
+                let all = natural_users(pool, parts, min_samples)?;
                 dropped_users = pool.users.len() - all.len();
-                (drawn(pool, all, (users, least), seed)?, true)
+                (draw_users(pool, all, (users, min_samples), seed)?, true)
             }
             _ => {
                 let own: Vec<u8> = parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
@@ -226,8 +228,8 @@ impl SplitPlan {
         let mut tests = match (self.by, natural) {
             (SplitBy::Clients, _) | (_, true) => Vec::new(),
             _ => match self.tests {
-                TestAssignment::Share => dealt(labels, &owners, &parts.test),
-                TestAssignment::All => whole(pool, labels, &owners, &parts.test)?,
+                TestAssignment::Share => deal_tests(labels, &owners, &parts.test),
+                TestAssignment::All => all_tests_of_classes(pool, labels, &owners, &parts.test)?,
             },
         }
         .into_iter();
@@ -262,9 +264,7 @@ fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
         let number =
             || text.parse::<usize>().ok().filter(|at| numbered && (names.is_empty() || *at < names.len()));
         let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
-        class.ok_or_else(|| {
-            format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", "))
-        })
+        class.ok_or_else(|| format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", ")))
     };
     let mut classes: Vec<u8> = said.iter().map(class).collect::<Result<_, _>>()?;
     classes.sort_unstable();
@@ -273,28 +273,27 @@ fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
 }
 
 /// Users named by the data that have at least `least` samples, and samples to train on.
-fn natural(pool: &Pool, parts: &Parts, least: usize) -> Result<Vec<(String, Parts)>, String> {
+fn natural_users(pool: &Pool, parts: &Parts, min_samples: usize) -> Result<Vec<(String, Parts)>, String> {
     if pool.users.is_empty() {
-        return Err(
-            "data.partition.kind = \"natural\", but the data name no users; set data.partition.kind".to_owned()
-        );
+        return Err("data.partition.kind = \"natural\", but the data name no users; set data.partition.kind"
+            .to_owned());
     }
-    let mut fates = vec![None; pool.set.len()];
+    let mut roles = vec![None; pool.set.len()];
     for (trains, part) in [(true, &parts.train), (false, &parts.test)] {
         for &i in part {
-            if let Some(fate) = fates.get_mut(i) {
-                *fate = Some(trains);
+            if let Some(role) = roles.get_mut(i) {
+                *role = Some(trains);
             }
         }
     }
     let own = |user: &User, trains: bool| {
-        let fated = |i: &usize| fates.get(*i).copied().flatten() == Some(trains);
-        user.samples.iter().copied().filter(fated).collect::<Vec<usize>>()
+        let has_role = |i: &usize| roles.get(*i).copied().flatten() == Some(trains);
+        user.samples.iter().copied().filter(has_role).collect::<Vec<usize>>()
     };
     Ok(pool
         .users
         .iter()
-        .filter(|user| user.samples.len() >= least)
+        .filter(|user| user.samples.len() >= min_samples)
         .map(|user| (user.name.clone(), Parts { train: own(user, true), test: own(user, false) }))
         // Users whose samples are all held out have nothing to train on.
         .filter(|(_, parts)| !parts.train.is_empty())
@@ -302,15 +301,15 @@ fn natural(pool: &Pool, parts: &Parts, least: usize) -> Result<Vec<(String, Part
 }
 
 /// Draws `users` of the users; 0 takes all.
-fn drawn(
+fn draw_users(
     pool: &Pool,
     all: Vec<(String, Parts)>,
-    (users, least): (usize, usize),
+    (users, min_samples): (usize, usize),
     seed: u64,
 ) -> Result<Vec<(String, Parts)>, String> {
     if all.is_empty() || users > all.len() {
         return Err(format!(
-            "data.partition.users = {users}, but of {} users only {} have min_samples = {least} samples and some to train on",
+            "data.partition.users = {users}, but of {} users only {} have min_samples = {min_samples} samples and some to train on",
             pool.users.len(),
             all.len()
         ));
@@ -331,7 +330,7 @@ fn drawn(
 }
 
 /// Deals the test samples of each class in proportion to the clients' training samples of the class.
-fn dealt(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<usize>> {
+fn deal_tests(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<usize>> {
     let mut tests = vec![Vec::new(); owners.len()];
     for class in 0..=u8::MAX {
         let of_class = |i: &usize| labels.get(*i) == Some(&class);
@@ -354,7 +353,7 @@ fn dealt(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<u
 }
 
 /// Gives each client all test samples of the classes that it trains on.
-fn whole(
+fn all_tests_of_classes(
     pool: &Pool,
     labels: &[u8],
     owners: &[(String, Parts)],

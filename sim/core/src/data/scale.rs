@@ -44,7 +44,7 @@ pub struct Scaling {
 
 /// Shift and factor of one feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct One {
+struct FeatureScale {
     shift: f64,
     factor: f64,
     /// True if all training rows have the same value.
@@ -58,23 +58,23 @@ impl Scale {
     ///
     /// # Errors
     /// [`DataError`] naming a feature whose scaled value does not fit an f32.
-    pub fn finish(self, mut dataset: Dataset, names: &[String], path: &str) -> Result<Dataset, DataError> {
+    pub fn apply(self, mut dataset: Dataset, names: &[String], path: &str) -> Result<Dataset, DataError> {
         let d = dataset.features;
-        let columns: Vec<One> = match self {
+        let columns: Vec<FeatureScale> = match self {
             Self::None => Vec::new(),
-            _ => (0..names.len()).map(|feature| self.column(&mut training(&dataset, d, feature))).collect(),
+            _ => (0..names.len()).map(|feature| self.fit(&mut training(&dataset, d, feature))).collect(),
         };
         let mut differ = vec![0u64; columns.len()];
         let mut shared: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
         for client in dataset.clients.iter_mut().chain(&mut dataset.newcomers) {
             for set in [&mut client.train, &mut client.test] {
                 if let Some(own) = Arc::get_mut(set) {
-                    scaled(own, d, &columns, &mut differ, names, path)?;
+                    scale_rows(own, d, &columns, &mut differ, names, path)?;
                 } else if let Some((_, done)) = shared.iter().find(|(from, _)| Arc::ptr_eq(from, set)) {
                     *set = Arc::clone(done);
                 } else {
                     let mut own = Set::clone(set);
-                    scaled(&mut own, d, &columns, &mut differ, names, path)?;
+                    scale_rows(&mut own, d, &columns, &mut differ, names, path)?;
                     let done = Arc::new(own);
                     shared.push((Arc::clone(set), Arc::clone(&done)));
                     *set = done;
@@ -103,9 +103,9 @@ impl Scale {
     }
 
     /// Scale of a feature with these values in the training rows.
-    fn column(self, values: &mut [f64]) -> One {
+    fn fit(self, values: &mut [f64]) -> FeatureScale {
         let first = values.first().copied().unwrap_or(0.0);
-        let constant = One { shift: first, factor: 1.0, constant: true };
+        let constant = FeatureScale { shift: first, factor: 1.0, constant: true };
         if values.iter().all(|value| *value == first) {
             return constant;
         }
@@ -114,13 +114,13 @@ impl Scale {
             Self::Standard | Self::None => standard(values),
         };
         let factor = 1.0 / spread;
-        if factor.is_finite() { One { shift, factor, constant: false } } else { constant }
+        if factor.is_finite() { FeatureScale { shift, factor, constant: false } } else { constant }
     }
 }
 
 /// Values of a feature in all training rows.
 fn training(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
-    let rows = dataset.clients.iter().filter_map(|client| client.train.wide.as_ref());
+    let rows = dataset.clients.iter().filter_map(|client| client.train.x_f64.as_ref());
     rows.flat_map(|wide| wide.iter().skip(feature).step_by(d.max(1))).copied().collect()
 }
 
@@ -156,15 +156,15 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
 }
 
 /// Scales rows of `d` values in place, counts differing values of constant features, and rounds.
-fn scaled(
+fn scale_rows(
     set: &mut Set,
     d: usize,
-    columns: &[One],
+    columns: &[FeatureScale],
     differ: &mut [u64],
     names: &[String],
     path: &str,
 ) -> Result<(), DataError> {
-    let Some(wide) = &mut set.wide else { return Ok(()) };
+    let Some(wide) = &mut set.x_f64 else { return Ok(()) };
     for row in wide.chunks_exact_mut(d.max(1)) {
         for ((value, one), differ) in row.iter_mut().zip(columns).zip(differ.iter_mut()) {
             *differ += u64::from(one.constant && *value != one.shift);
@@ -192,7 +192,7 @@ mod tests {
     fn set(rows: &[[f64; 3]]) -> Set {
         let wide: Vec<f64> = rows.iter().flatten().copied().collect();
         let y = Labels::values(vec![0.0; rows.len()]);
-        Set { x: Vec::new(), y, wide: Some(wide), wide_y: None }
+        Set { x: Vec::new(), y, x_f64: Some(wide), y_f64: None }
     }
 
     /// Makes two clients and one newcomer with features a and b and a constant.
@@ -212,25 +212,22 @@ mod tests {
     #[test]
     fn only_training_rows_determine_the_scale() {
         let names = ["a".to_owned(), "b".to_owned()];
-        let scaled = Scale::Standard.finish(dataset(), &names, "f.csv").unwrap();
+        let scaled = Scale::Standard.apply(dataset(), &names, "f.csv").unwrap();
         let deviation = (8.0f64 / 3.0).sqrt();
         let Scaling { shift, factor, scale, .. } = scaled.scale.clone().unwrap();
         assert_eq!((shift, factor, scale), (vec![1013.0, 7.0], vec![1.0 / deviation, 1.0], "standard"));
         assert_eq!(scaled.clients[0].train.x, [0.0, 0.0, 1.0, (2.0 / deviation) as f32, 0.0, 1.0]);
         assert!(Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test), "shared as before");
-        assert!((scaled.clients[1].test.wide.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
+        assert!((scaled.clients[1].test.x_f64.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
         assert_eq!(scaled.newcomers[0].train.x[1..], [1.0, 1.0]);
         // The newcomer's 8 differs; the test set's 7 equals the constant.
         assert_eq!(scaled.warnings.len(), 1);
-        assert!(
-            scaled.warnings[0]
-                .contains("\"b\" is 7 in every training row, but differs in 1 other rows")
-        );
+        assert!(scaled.warnings[0].contains("\"b\" is 7 in every training row, but differs in 1 other rows"));
     }
 
     #[test]
     fn scale_none_only_rounds_values() {
-        let plain = Scale::None.finish(dataset(), &["a".to_owned(), "b".to_owned()], "f.csv").unwrap();
+        let plain = Scale::None.apply(dataset(), &["a".to_owned(), "b".to_owned()], "f.csv").unwrap();
         assert_eq!(plain.clients[0].train.x, [1013.0, 7.0, 1.0, 1015.0, 7.0, 1.0]);
         assert!(plain.scale.is_none() && plain.warnings.is_empty());
     }
@@ -239,13 +236,13 @@ mod tests {
     #[test]
     fn spreads_equal_numpy() {
         let values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6];
-        let one = Scale::Robust.column(&mut values.to_vec());
+        let one = Scale::Robust.fit(&mut values.to_vec());
         assert!((one.shift - 2.8).abs() < 1e-15 && (1.0 / one.factor - (3.75 - 1.775)).abs() < 1e-14);
-        let one = Scale::Standard.column(&mut values.to_vec());
+        let one = Scale::Standard.fit(&mut values.to_vec());
         assert!((one.shift - 3.516_666_666_666_667).abs() < 1e-14);
         assert!((1.0 / one.factor - 2.639_707_475_375_928).abs() < 1e-13, "{}", 1.0 / one.factor);
         let mostly = [0.0, 0.0, 0.0, 0.0, 0.0, 6.0];
-        let one = Scale::Robust.column(&mut mostly.to_vec());
+        let one = Scale::Robust.fit(&mut mostly.to_vec());
         assert!(one.shift == 0.0 && (1.0 / one.factor - 5.0f64.sqrt()).abs() < 1e-14);
     }
 
@@ -253,16 +250,16 @@ mod tests {
     #[test]
     fn units_and_offsets_leave_scaled_values_unchanged() {
         let values: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17)).collect();
-        let plain = Scale::Standard.column(&mut values.clone());
+        let plain = Scale::Standard.fit(&mut values.clone());
         for (unit, offset) in [(1e-200, 0.0), (1e30, 0.0), (1.0, 1e9), (1e-6, -3e3)] {
             let mut moved: Vec<f64> = values.iter().map(|value| value * unit + offset).collect();
-            let one = Scale::Standard.column(&mut moved);
+            let one = Scale::Standard.fit(&mut moved);
             for (value, moved) in values.iter().zip(&moved) {
                 let (a, b) = ((value - plain.shift) * plain.factor, (moved - one.shift) * one.factor);
                 assert!((a - b).abs() < 1e-5, "{unit} {offset}: {a} {b}");
             }
         }
-        let one = Scale::Standard.column(&mut [0.1; 7]);
+        let one = Scale::Standard.fit(&mut [0.1; 7]);
         assert_eq!((one.shift.to_bits(), one.factor, one.constant), (0.1f64.to_bits(), 1.0, true));
     }
 }

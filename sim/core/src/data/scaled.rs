@@ -41,7 +41,7 @@ pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
     let one = |set: &Arc<Set>| {
         let mut set = Set::clone(set);
         scale.apply(&mut set.x);
-        if let Some(wide) = &mut set.wide {
+        if let Some(wide) = &mut set.x_f64 {
             let rows = scale.shift().iter().zip(scale.factor()).cycle();
             for (value, (shift, factor)) in wide.iter_mut().zip(rows) {
                 *value = (*value - f64::from(*shift)) * f64::from(*factor);

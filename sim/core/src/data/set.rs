@@ -11,9 +11,9 @@ pub struct Set {
     /// Targets of the m samples.
     pub y: Labels,
     /// Features before rounding to f32, in the layout of `x`, for tables; the host's baselines use them.
-    pub wide: Option<Vec<f64>>,
+    pub x_f64: Option<Vec<f64>>,
     /// Real-valued targets before rounding to f32, in the layout of `y`, for tables.
-    pub wide_y: Option<Vec<f64>>,
+    pub y_f64: Option<Vec<f64>>,
 }
 
 /// Targets of samples.
@@ -50,7 +50,7 @@ impl Set {
     /// Makes a set in f32 alone.
     #[must_use]
     pub fn new(x: Vec<f32>, y: Labels) -> Self {
-        Self { x, y, wide: None, wide_y: None }
+        Self { x, y, x_f64: None, y_f64: None }
     }
 
     /// Makes a set without targets from rows of `d` values.
@@ -92,7 +92,7 @@ impl Set {
     /// Number of values of a sample; 0 without samples.
     #[must_use]
     pub fn width(&self) -> usize {
-        let values = self.wide.as_ref().map_or(self.x.len(), Vec::len);
+        let values = self.x_f64.as_ref().map_or(self.x.len(), Vec::len);
         values.checked_div(self.len()).unwrap_or(0)
     }
 
@@ -115,15 +115,15 @@ impl Set {
     /// Copies the samples at `indices`, in that order.
     #[must_use]
     pub fn select(&self, d: usize, indices: &[usize]) -> Self {
-        let x = picked(&self.x, d, indices);
-        let wide = self.wide.as_ref().map(|wide| picked(wide, d, indices));
-        let wide_y = self.wide_y.as_ref().map(|wide| {
+        let x = pick_rows(&self.x, d, indices);
+        let x_f64 = self.x_f64.as_ref().map(|wide| pick_rows(wide, d, indices));
+        let y_f64 = self.y_f64.as_ref().map(|wide| {
             let outputs = wide.len().checked_div(self.len()).unwrap_or(0);
-            picked(wide, outputs, indices)
+            pick_rows(wide, outputs, indices)
         });
         let y = match &self.y {
             Labels::Values { values, outputs } => {
-                Labels::Values { values: picked(values, *outputs, indices), outputs: *outputs }
+                Labels::Values { values: pick_rows(values, *outputs, indices), outputs: *outputs }
             }
             Labels::Classes(classes) => {
                 Labels::Classes(indices.iter().filter_map(|&i| classes.get(i).copied()).collect())
@@ -132,7 +132,7 @@ impl Set {
                 Labels::Absent(indices.iter().filter_map(|&i| zeros.get(i).copied()).collect())
             }
         };
-        Self { x, y, wide, wide_y }
+        Self { x, y, x_f64, y_f64 }
     }
 
     /// Appends another set of the same kind; ignores a set of another kind. Values in f64 are kept only if
@@ -151,18 +151,18 @@ impl Set {
             _ => return,
         }
         self.x.extend_from_slice(&other.x);
-        append_wide(&mut self.wide, &other.wide, ours, theirs);
-        append_wide(&mut self.wide_y, &other.wide_y, ours, theirs);
+        append_f64(&mut self.x_f64, &other.x_f64, ours, theirs);
+        append_f64(&mut self.y_f64, &other.y_f64, ours, theirs);
     }
 }
 
 /// Copies the rows of `d` values at `indices`.
-fn picked<T: Copy>(values: &[T], d: usize, indices: &[usize]) -> Vec<T> {
+fn pick_rows<T: Copy>(values: &[T], d: usize, indices: &[usize]) -> Vec<T> {
     indices.iter().flat_map(|&i| values.get(i * d..(i + 1) * d).unwrap_or_default()).copied().collect()
 }
 
 /// Joins the f64 values of `ours` and `theirs` samples; drops them if one side has samples without them.
-fn append_wide(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize, theirs: usize) {
+fn append_f64(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize, theirs: usize) {
     match (own.as_mut(), other) {
         (Some(own), Some(other)) => own.extend_from_slice(other),
         (None, Some(other)) if ours == 0 => *own = Some(other.clone()),
@@ -182,8 +182,8 @@ mod tests {
         let y: Vec<f64> = rows.map(|row| f64::from(row) / 7.0).collect();
         let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
         Set {
-            wide: Some(x.clone()),
-            wide_y: Some(y.clone()),
+            x_f64: Some(x.clone()),
+            y_f64: Some(y.clone()),
             ..Set::new(narrow(&x), Labels::values(narrow(&y)))
         }
     }
@@ -200,8 +200,8 @@ mod tests {
         joined.append(&Set::empty(false));
         assert_eq!(joined, all, "an empty set changes nothing");
         let swapped = all.select(2, &[3, 1]);
-        assert_eq!(swapped.wide.unwrap(), [0.3, 1.0, 0.1, 1.0]);
-        assert_eq!(swapped.wide_y.unwrap(), [3.0 / 7.0, 1.0 / 7.0]);
+        assert_eq!(swapped.x_f64.unwrap(), [0.3, 1.0, 0.1, 1.0]);
+        assert_eq!(swapped.y_f64.unwrap(), [3.0 / 7.0, 1.0 / 7.0]);
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let narrow = Set::new(vec![0.5, 1.0], Labels::values(vec![2.0]));
         for (mut first, second) in [(wide(0..2), narrow.clone()), (narrow, wide(0..2))] {
             first.append(&second);
-            assert_eq!((first.len(), &first.wide, &first.wide_y), (3, &None, &None));
+            assert_eq!((first.len(), &first.x_f64, &first.y_f64), (3, &None, &None));
         }
     }
 }

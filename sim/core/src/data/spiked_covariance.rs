@@ -232,7 +232,7 @@ mod tests {
         let model = Model::new(SMALL, 4);
         let dataset = model.dataset().unwrap();
         for (client, stored) in dataset.clients.iter().enumerate() {
-            assert_eq!(model.gram(client).mean(), Gram::of(stored, 8).mean(), "{client}");
+            assert_eq!(model.gram(client).mean(), Gram::from_client(stored, 8).mean(), "{client}");
         }
         assert_eq!(Some(model.eigenspace().unwrap().basis), dataset.truth);
     }

@@ -77,7 +77,7 @@ impl Table {
         } else {
             self.x
         };
-        let (y, wide_y, class_names) = match self.target {
+        let (y, y_f64, class_names) = match self.target {
             Target::Values(values) => (
                 Labels::values(values.iter().map(|value| narrow(*value)).collect()),
                 Some(values),
@@ -102,7 +102,7 @@ impl Table {
             name: self.name,
             features: d + usize::from(constant),
             classes: class_names.len().max(1),
-            set: Set { x: Vec::new(), y, wide: Some(wide), wide_y },
+            set: Set { x: Vec::new(), y, x_f64: Some(wide), y_f64 },
             tests_from: self.tests_from.min(rows),
             users,
             layout: Layout { shape: None, constant },

@@ -80,7 +80,7 @@ fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
         features: dataset.features,
         outputs: dataset.outputs,
         ridge: f64::from(ridge),
-        roundoff: if set.wide.is_some() { F64_ROUNDOFF } else { F32_ROUNDOFF },
+        roundoff: if set.x_f64.is_some() { F64_ROUNDOFF } else { F32_ROUNDOFF },
     };
     let fit = if leave_one_out { solve_leave_one_out(&problem) } else { None };
     fit.unwrap_or_else(|| solve(&problem))
@@ -100,7 +100,7 @@ fn can_leave_one_out(set: &Set) -> bool {
 
 /// Features in f64.
 fn features(set: &Set) -> Cow<'_, [f64]> {
-    match &set.wide {
+    match &set.x_f64 {
         Some(wide) => Cow::Borrowed(wide),
         None => Cow::Owned(set.x.iter().map(|value| f64::from(*value)).collect()),
     }
@@ -108,7 +108,7 @@ fn features(set: &Set) -> Cow<'_, [f64]> {
 
 /// Targets in f64, row-major; classes are one-hot.
 fn targets(set: &Set, outputs: usize) -> Vec<f64> {
-    match (&set.y, &set.wide_y) {
+    match (&set.y, &set.y_f64) {
         (Labels::Classes(classes), _) => {
             let one = |&class: &u8| {
                 (0..outputs).map(move |output| f64::from(u8::from(output == usize::from(class))))

@@ -120,7 +120,7 @@ fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
 fn column(clients: &[Client], d: usize, number: usize) -> Option<Column> {
     let of = |client: &Client| -> Vec<f64> {
         let set = &client.train;
-        match &set.wide {
+        match &set.x_f64 {
             Some(wide) => wide.iter().skip(number).step_by(d).copied().collect(),
             None => set.x.iter().skip(number).step_by(d).map(|value| f64::from(*value)).collect(),
         }

@@ -8,7 +8,7 @@ use zip::result::ZipError;
 use super::values::{self, Values};
 use super::{Array, LARGEST};
 use crate::data::DataError;
-use crate::data::file::most_unpacked;
+use crate::data::file::unpack_limit;
 
 /// An archive in memory.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl<'a> Archive<'a> {
         };
         let length = file.size();
         self.unpacked = self.unpacked.saturating_add(length);
-        let most_bytes = most_unpacked(self.packed);
+        let most_bytes = unpack_limit(self.packed);
         if self.unpacked > most_bytes {
             return Err(wrong(format!(
                 "unpacks to {length} bytes from a file of {} bytes, allowed: at most {most_bytes} for all arrays that are \

@@ -11,7 +11,7 @@ pub fn deal(
     classes: &[&[usize]],
     clients: usize,
     alpha: f64,
-    least: usize,
+    min_samples: usize,
     seed: u64,
 ) -> Result<Vec<Vec<usize>>, String> {
     let mut random = stream(seed, Purpose::Partition, 4000);
@@ -31,7 +31,7 @@ pub fn deal(
             }
         }
         let fewest = parts.iter().map(Vec::len).min().unwrap_or(0);
-        if fewest >= least {
+        if fewest >= min_samples {
             return Ok(parts);
         }
         best = best.max(fewest);
@@ -39,7 +39,7 @@ pub fn deal(
     let samples: usize = classes.iter().map(|class| class.len()).sum();
     Err(format!(
         "data.partition.alpha = {alpha}: in {TRIES} draws of {clients} clients from {samples} samples someone had fewer \
-         than min_samples = {least}; in the best draw {best}"
+         than min_samples = {min_samples}; in the best draw {best}"
     ))
 }
 

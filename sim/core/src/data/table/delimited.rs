@@ -6,7 +6,7 @@ use super::number::{Cell, Mark, Numbers};
 use super::text::{Counter, DELIMITERS, decode, lines};
 use super::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target};
 use crate::data::DataError;
-use crate::data::file::unpacked;
+use crate::data::file::unpack;
 
 /// Largest file that is read, and largest that a gzipped one unpacks to.
 pub const LARGEST_FILE: u64 = 1 << 30;
@@ -70,7 +70,7 @@ impl Places {
 /// # Errors
 /// [`DataError`] naming the file, the line and the column.
 pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, DataError> {
-    let bytes = unpacked(bytes, path, LARGEST_FILE)?;
+    let bytes = unpack(bytes, path, LARGEST_FILE)?;
     read(&bytes, path, columns).map_err(|message| DataError::new(path, message))
 }
 

@@ -20,7 +20,7 @@ const LARGEST_FILE: u64 = 1 << 28;
 pub fn read(path: &str, clients: usize) -> Result<TimeTable, DataError> {
     let wrong = |message: String| DataError::new(path, message);
     let bytes = file::read(path, LARGEST_FILE)?;
-    let bytes = file::unpacked(&bytes, path, LARGEST_FILE)?;
+    let bytes = file::unpack(&bytes, path, LARGEST_FILE)?;
     let content = decode(&bytes).map_err(wrong)?;
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(content.as_bytes());
     let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();

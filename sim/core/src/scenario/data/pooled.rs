@@ -120,13 +120,15 @@ impl PooledSection {
     pub(super) fn dataset(&self, name: &str, seed: u64) -> Result<Dataset, DataError> {
         let mut files = Files::new(name, &self.checksums);
         let pool = self.source.load(&mut files)?;
-        let strangers = match &self.source {
-            PoolSource::Leaf(leaf) if self.plan.by == SplitBy::Files => leaf.strangers(&pool, &files)?,
+        let warning = match &self.source {
+            PoolSource::Leaf(leaf) if self.plan.by == SplitBy::Files => {
+                leaf.untrained_users_warning(&pool, &files)?
+            }
             _ => None,
         };
         files.finish()?;
         let mut dataset = self.plan.dataset(&pool, seed)?;
-        dataset.warnings.extend(strangers);
+        dataset.warnings.extend(warning);
         if let Some(shape) = pool.layout.shape.filter(|_| self.augment) {
             for (client, one) in (0..).zip(&mut dataset.clients) {
                 one.augment = Some(Augment { seed, client, shape });

@@ -3,7 +3,7 @@
 use fedspan_engine::config::{Problem, Section};
 
 use crate::data::holdout::Holdout;
-use crate::data::partition::{Partition, Shares};
+use crate::data::partition::{ClientSizes, Partition};
 use crate::data::pool::{SplitBy, SplitPlan, TestAssignment};
 use crate::data::sizes::Sizes;
 use crate::data::split::{Order, OrderSplit};
@@ -153,9 +153,9 @@ pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<
     let word = if users { "natural" } else { "shards" };
     let kind = part.choice("kind", Some(word), &known)?;
     let clients = || part.size("clients", Some(20), 1..=CLIENTS);
-    let least = |least| part.size("min_samples", Some(1), least..=SAMPLES);
+    let min_samples = |lowest| part.size("min_samples", Some(1), lowest..=SAMPLES);
     let samples = || part.size("samples", Some(0), 0..=SAMPLES);
-    let shares = || Ok(Shares { sizes: Sizes::read(part)?, samples: samples()? });
+    let shares = || Ok(ClientSizes { sizes: Sizes::read(part)?, samples: samples()? });
     let partition = match kind {
         Kind::Shards => Partition::Shards {
             clients: clients()?,
@@ -165,17 +165,18 @@ pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<
         Kind::Iid => Partition::Iid { clients: clients()?, shares: shares()? },
         Kind::LogNormal => {
             let sigma = part.number("size_sigma", Some(1.0), 0.0..=LARGEST_SIGMA)?;
-            let shares = Shares { sizes: Sizes::LogNormal { sigma }, samples: samples()? };
+            let shares = ClientSizes { sizes: Sizes::LogNormal { sigma }, samples: samples()? };
             Partition::Iid { clients: clients()?, shares }
         }
         Kind::Dirichlet => Partition::Dirichlet {
             clients: clients()?,
             alpha: part.number("alpha", Some(0.5), 1e-3..=1e6)?,
-            least: least(0)?,
+            min_samples: min_samples(0)?,
         },
-        Kind::Natural => {
-            Partition::Natural { users: part.size("users", Some(0), 0..=SAMPLES)?, least: least(1)? }
-        }
+        Kind::Natural => Partition::Natural {
+            users: part.size("users", Some(0), 0..=SAMPLES)?,
+            min_samples: min_samples(1)?,
+        },
     };
     part.finish()?;
     Ok(partition)

@@ -197,7 +197,7 @@ impl TableSection {
         let mut dataset = plan.dataset(&pool, seed)?;
         let (features, path) = (pool.feature_names, pool.name);
         drop(pool.set);
-        dataset = scale.finish(dataset, &features, &path)?;
+        dataset = scale.apply(dataset, &features, &path)?;
         dataset.feature_names = features.clone();
         // The constant feature has no part in the true representation.
         dataset.truth = truth.map(|b| if constant { b.insert_row(features.len(), 0.0) } else { b });
