@@ -1,5 +1,6 @@
-//! Labelled tables: rows of numbers with a target, and whose each row is. Readers make them of CSV files ([`delimited`])
-//! and NumPy archives ([`super::npz`]); what becomes of them from there on is the same for both ([`super::pool`]).
+//! Labelled tables: rows of numbers with a target, and optionally the client of each row. Readers make them
+//! from CSV files ([`delimited`]) and NumPy archives ([`super::npz`]); [`super::pool`] divides both in the
+//! same way.
 
 pub mod columns;
 pub mod delimited;
@@ -12,52 +13,52 @@ pub use delimited::{Columns, LARGEST_FILE, parse};
 use super::pool::{Pool, User};
 use super::{Labels, Layout, Set};
 
-/// Most clients that a table may name: as many as other data are cut into.
+/// Largest number of clients that a table may name: as for other data.
 pub const CLIENTS: usize = 100_000;
-/// Most features: devices are told of them in 16 bits.
+/// Largest number of features: the protocol states it in 16 bits.
 pub const FEATURES: usize = 65_535;
-/// Most classes: labels of devices are bytes.
+/// Largest number of classes: devices hold labels as bytes.
 pub const CLASSES: usize = 256;
 
-/// A labelled table, its rows in the order of the file.
+/// A labelled table, with its rows in the order of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// The file, for messages.
+    /// Path of the file, for messages.
     pub name: String,
     /// Names of the columns of `x`.
     pub features: Vec<String>,
-    /// Row-major, rows x features: finite, and within the range of an f32.
+    /// Values, row-major, rows x features: finite, and within the range of an f32.
     pub x: Vec<f64>,
-    /// The target of each row.
+    /// Target of each row.
     pub target: Target,
-    /// Whose each row is, where the file says so.
+    /// Client of each row; `None` if the file names no clients.
     pub clients: Option<Coded>,
-    /// Rows from this one on are the test part of the file; the number of rows where it has none.
+    /// Index of the first row of the file's test part; the number of rows if it has none.
     pub tests_from: usize,
-    /// Remarks for whoever runs it, one line each.
+    /// Warnings for the user of the program, one line each.
     pub warnings: Vec<String>,
 }
 
-/// The targets of all rows.
+/// Targets of all rows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
-    /// Numbers, within the range of an f32.
+    /// Real values, within the range of an f32.
     Values(Vec<f64>),
     /// Classes, at most [`CLASSES`].
     Classes(Coded),
 }
 
-/// A name for each row.
+/// Column of names, stored as a code for each row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coded {
-    /// The place of each row's name in `names`.
+    /// Code of each row: an index into `names`.
     pub of: Vec<u32>,
-    /// The names that occur, in order.
+    /// Names that occur, sorted.
     pub names: Vec<String>,
 }
 
 impl Table {
-    /// How many rows there are.
+    /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         match &self.target {
@@ -66,8 +67,8 @@ impl Table {
         }
     }
 
-    /// The rows as samples that are to become clients', with a constant 1 as last feature where that is asked for. Their
-    /// values are in f64 alone: [`super::scale::Scale::finish`] rounds them.
+    /// Converts the rows to a pool of samples, with a constant 1 as last feature if `constant`. Values are
+    /// kept in f64 alone until [`super::scale::Scale::apply`] rounds them.
     #[must_use]
     pub fn pool(self, constant: bool) -> Pool {
         let rows = self.rows();
@@ -113,7 +114,7 @@ impl Table {
     }
 }
 
-/// The value that devices hold.
+/// Rounds a value to f32, as devices hold it.
 #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
 pub(super) fn narrow(value: f64) -> f32 {
     value as f32

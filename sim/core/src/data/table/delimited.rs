@@ -1,4 +1,5 @@
-//! CSV files and their kin: a header, and a row a sample, cut into columns by commas, semicolons, tabs or bars.
+//! Reader of CSV and similar files: a header and one row per sample, with columns separated by commas,
+//! semicolons, tabs or bars.
 
 use super::columns::{Header, is_plain};
 use super::names::{Merged, Names, is_missing};
@@ -8,39 +9,39 @@ use super::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target};
 use crate::data::DataError;
 use crate::data::file::unpack;
 
-/// Largest file that is read, and largest that a gzipped one unpacks to.
+/// Largest file in bytes, plain or unpacked.
 pub const LARGEST_FILE: u64 = 1 << 30;
-/// Values that a table may have.
+/// Largest number of values of a table.
 const LARGEST_VALUES: usize = 1 << 28;
 
-/// Which columns mean what, and how they are written.
+/// Meaning and notation of the columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
-    /// Names the client a row belongs to; none where rows are cut into clients in another way.
+    /// Column with the client of each row; `None` if rows are partitioned instead.
     pub client: Option<String>,
-    /// The target. Where `classification`, its distinct names (in the order of their texts) are the classes.
+    /// Column of targets. If `classification`, its distinct names, sorted, are the classes.
     pub target: String,
-    /// The features: names, ranges ("a..c") and patterns ("mean_*").
+    /// Feature columns: names, ranges ("a..c") and patterns ("mean_*").
     pub features: Vec<String>,
-    /// Targets are classes.
+    /// True if targets are classes.
     pub classification: bool,
-    /// The mark between columns; none where it is to be found out.
+    /// Delimiter between columns; `None` to detect it.
     pub delimiter: Option<u8>,
-    /// The decimal mark; none where it is to be found out.
+    /// Decimal mark; `None` to detect it.
     pub decimal: Option<Mark>,
-    /// Names of clients or classes that look like the mark of a missing value.
+    /// Names of clients or classes that look like the mark of a missing value but are not.
     pub not_missing: Vec<String>,
 }
 
 impl Columns {
-    /// The number of features, where it is known before a file is read.
+    /// Number of features, if it is known before a file is read.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
         self.features.iter().all(|entry| is_plain(entry)).then_some(self.features.len())
     }
 }
 
-/// Where columns stand in a file, and its numbers.
+/// Positions of the columns in a file.
 struct Places {
     client: Option<usize>,
     target: usize,
@@ -58,7 +59,7 @@ impl Places {
         if features.len() > FEATURES {
             let found = features.len();
             return Err(format!(
-                "data.features: {found} columns, allowed: at most {FEATURES}, the constant among them"
+                "data.features: found {found} columns, allowed: at most {FEATURES}, including the constant"
             ));
         }
         Ok(Self { client, target, features })
@@ -68,7 +69,7 @@ impl Places {
 /// Parses a file, plain or gzipped. Rows keep their order.
 ///
 /// # Errors
-/// [`DataError`] naming the file, the line and the column.
+/// [`DataError`] naming the file, the line and the column of the first error.
 pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, DataError> {
     let bytes = unpack(bytes, path, LARGEST_FILE)?;
     read(&bytes, path, columns).map_err(|message| DataError::new(path, message))
@@ -90,7 +91,7 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let mut next =
         |record: &mut csv::StringRecord| reader.read_record(record).map_err(|error| error.to_string());
     if !next(&mut record)? {
-        return Err("empty: a table begins with a line of column names".to_owned());
+        return Err("found an empty file, expected a line of column names".to_owned());
     }
     let header = record.clone();
     let header: Vec<&str> = header.iter().collect();
@@ -103,7 +104,7 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
             .into_iter()
             .map(char::from)
             .collect();
-        format!("{message}; the header is one column, without any of {marks:?} (data.delimiter)")
+        format!("{message}; the header is a single column and contains none of {marks:?} (data.delimiter)")
     })?;
     let mut rows = Rows::new(columns, &header, &places, lines.delimiter);
     let mut counter = Counter::default();
@@ -117,7 +118,7 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     rows.finish(path)
 }
 
-/// The place at which a record begins. Its position may be that of empty lines before it.
+/// Byte offset at which a record starts. The reader's position may be that of preceding empty lines.
 fn start(record: &csv::StringRecord, text: &str) -> usize {
     let Some(position) = record.position() else { return 0 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
@@ -125,7 +126,7 @@ fn start(record: &csv::StringRecord, text: &str) -> usize {
     start + before.iter().take_while(|byte| **byte == b'\n' || **byte == b'\r').count()
 }
 
-/// Rows as they are read.
+/// Accumulator of the rows.
 struct Rows<'a> {
     columns: &'a Columns,
     header: &'a [&'a str],
@@ -133,14 +134,14 @@ struct Rows<'a> {
     numbers: Numbers,
     delimiter: u8,
     x: Vec<f64>,
-    /// Of each feature and the target: in which line it is read first, and whether it is true or false there.
+    /// First line of each feature and of the target, and whether the value there is a boolean.
     truths: Vec<Option<(u64, bool)>>,
     values: Vec<f64>,
     classes: Named,
     clients: Named,
 }
 
-/// Names, and which of them each row has.
+/// Names of a column, and the code of each row.
 #[derive(Default)]
 struct Named {
     names: Names,
@@ -168,15 +169,15 @@ impl<'a> Rows<'a> {
         if found != expected {
             let hint = match self.delimiter {
                 _ if found > expected && record.iter().skip(expected).all(str::is_empty) => {
-                    "; the line has marks between columns at its end, and the header has fewer"
+                    "; the line ends in empty columns that the header lacks"
                 }
-                b',' if found > expected => "; a decimal comma needs quotes, or another mark between columns",
+                b',' if found > expected => "; a decimal comma needs quotes or another delimiter",
                 _ => "",
             };
-            return Err(format!("line {line}: {found} columns, the header has {expected}{hint}"));
+            return Err(format!("line {line}: found {found} columns, expected {expected} as in the header{hint}"));
         }
         if self.x.len() + self.places.features.len() > LARGEST_VALUES {
-            return Err(format!("line {line}: more than {LARGEST_VALUES} values (2^28)"));
+            return Err(format!("line {line}: found more than {LARGEST_VALUES} values (2^28), allowed: at most that"));
         }
         let places = self.places;
         for (which, &at) in places.features.iter().enumerate() {
@@ -186,7 +187,7 @@ impl<'a> Rows<'a> {
         if self.columns.classification {
             named(&mut self.classes, self.columns, record, (places.target, self.header), line, "class")?;
         } else {
-            let hint = " (class names, words or numbers, are for task = \"classes\")";
+            let hint = " (class names are for task = \"classes\")";
             let value = self.number(record, places.target, places.features.len(), line, hint)?;
             self.values.push(value);
         }
@@ -215,7 +216,7 @@ impl<'a> Rows<'a> {
             Some(Some((first, before))) if *before != truth => {
                 let kind = |truth: bool| if truth { "true or false" } else { "a number" };
                 return Err(format!(
-                    "line {line}, column {column}: found {text:?}, {}, and in line {first} {}: a column has one of both",
+                    "line {line}, column {column}: found {text:?}, {}, but line {first} has {}: allowed: one kind in a column",
                     kind(truth),
                     kind(*before)
                 ));
@@ -228,7 +229,7 @@ impl<'a> Rows<'a> {
     fn finish(self, path: &str) -> Result<Table, String> {
         let rows = if self.columns.classification { self.classes.of.len() } else { self.values.len() };
         if rows == 0 {
-            return Err("no rows after the header".to_owned());
+            return Err("found no rows after the header".to_owned());
         }
         let semicolons = (self.delimiter == b';').then_some(Mark::Comma);
         let mark = self.numbers.finish()?.or(semicolons);
@@ -239,7 +240,7 @@ impl<'a> Rows<'a> {
             warnings.extend(remark(path, kind, &merged));
             let found = coded.names.len();
             if found > most {
-                return Err(format!("column {column} has {found} {kind}s, at most {most}"));
+                return Err(format!("column {column}: found {found} {kind}s, allowed: at most {most}"));
             }
             Ok(coded)
         };
@@ -258,7 +259,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Reads a name of a client or a class.
+/// Reads the name of a client or a class.
 fn named(
     named: &mut Named,
     columns: &Columns,
@@ -271,11 +272,11 @@ fn named(
     let column = header.get(at).copied().unwrap_or_default();
     let place = format_args!("line {line}, column {column}");
     if text.is_empty() {
-        return Err(format!("{place}: empty, expected the name of a {kind}"));
+        return Err(format!("{place}: found an empty cell, expected the name of a {kind}"));
     }
     if is_missing(text) && !columns.not_missing.iter().any(|name| name == text) {
         return Err(format!(
-            "{place}: found {text:?}, which stands for a missing value; where it is the name of a {kind}, say \
+            "{place}: found {text:?}, which stands for a missing value; if it is the name of a {kind}, set \
              data.not_missing = [{text:?}]"
         ));
     }
@@ -283,12 +284,12 @@ fn named(
     let (before, place_of) = (named.names.len(), named.names.place(text));
     named.of.push(place_of);
     if named.names.len() > before && named.names.exceed(most) {
-        return Err(format!("{place}: more than {most} {kind} names, allowed: at most {most}"));
+        return Err(format!("{place}: found more than {most} {kind} names, allowed: at most {most}"));
     }
     Ok(())
 }
 
-/// The remark on names that are one value, written in several ways.
+/// Warning about names that are the same value in different notations.
 pub fn remark(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
     let first = merged.first()?;
     let more = match merged.len() - 1 {
@@ -296,7 +297,7 @@ pub fn remark(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
         more => format!(", and {more} more"),
     };
     Some(format!(
-        "{path}: {kind} {:?} is also written {:?}{more}: the same value is the same {kind}",
+        "{path}: {kind} {:?} is also written {:?}{more}: both are read as the same {kind}",
         first.name, first.also
     ))
 }

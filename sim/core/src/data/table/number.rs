@@ -1,18 +1,18 @@
-//! Numbers of a table, with a decimal point or a decimal comma.
+//! Parser of a table's numbers, with a decimal point or a decimal comma.
 
 use super::narrow;
 
-/// The mark between a number's whole and its part.
+/// Decimal mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// 1.5
+    /// Point, as in 1.5.
     Point,
-    /// 1,5
+    /// Comma, as in 1,5.
     Comma,
 }
 
 impl Mark {
-    /// The character.
+    /// Character of the mark.
     #[must_use]
     pub fn character(self) -> char {
         match self {
@@ -22,17 +22,17 @@ impl Mark {
     }
 }
 
-/// A cell that was read as a number.
+/// Value of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cell {
     /// A finite number, within the range of an f32.
     Number(f64),
-    /// True or false, in any case of letters: 1 or 0.
+    /// Boolean, in any case of letters, as 1 or 0.
     Truth(f64),
 }
 
 impl Cell {
-    /// The number.
+    /// Value as a number.
     #[must_use]
     pub fn value(self) -> f64 {
         match self {
@@ -41,37 +41,37 @@ impl Cell {
     }
 }
 
-/// A cell of a file, for messages.
+/// Cell of a file, for messages.
 #[derive(Clone, Debug)]
 struct Place {
     line: u64,
     text: String,
 }
 
-/// Reads cells, and finds out on the way which decimal mark the file has.
+/// Parser of cells that detects the decimal mark of the file on the way.
 #[derive(Debug)]
 pub struct Numbers {
-    /// As it was asked for.
+    /// Decimal mark that was asked for; `None` to detect it.
     mark: Option<Mark>,
-    /// Columns are cut at semicolons, as programs do where the decimal mark is a comma.
+    /// True if columns are separated by semicolons, as programs do when the decimal mark is a comma.
     semicolons: bool,
-    /// The first number with a point, and the first with a comma.
+    /// First number with a point, and first with a comma.
     seen: [Option<Place>; 2],
-    /// A comma that cannot stand for thousands was met.
+    /// True if a comma occurred that cannot separate thousands.
     sure: bool,
 }
 
 impl Numbers {
-    /// A reader for a file that is cut at `delimiter`.
+    /// Makes a parser for a file with this delimiter between columns.
     #[must_use]
     pub fn new(mark: Option<Mark>, delimiter: u8) -> Self {
         Self { mark, semicolons: delimiter == b';', seen: [None, None], sure: false }
     }
 
-    /// Reads one cell.
+    /// Parses one cell.
     ///
     /// # Errors
-    /// The end of a sentence on what is expected instead.
+    /// The end of a message: the value expected instead.
     pub fn read(&mut self, text: &str, line: u64) -> Result<Cell, String> {
         if text.eq_ignore_ascii_case("true") {
             return Ok(Cell::Truth(1.0));
@@ -94,7 +94,7 @@ impl Numbers {
         if let Some(mark) = mark {
             if self.mark.is_some_and(|asked| asked != mark) {
                 let asked = self.mark.unwrap_or(mark).character();
-                return Err(format!("expected a finite number, its decimal mark {asked:?} (data.decimal)"));
+                return Err(format!("expected a finite number with the decimal mark {asked:?} (data.decimal)"));
             }
             let seen = &mut self.seen[usize::from(mark == Mark::Comma)];
             if seen.is_none() {
@@ -105,10 +105,10 @@ impl Numbers {
         Ok(Cell::Number(value))
     }
 
-    /// The decimal mark of the file; none where no number has one.
+    /// Decimal mark of the file; `None` if no number has one.
     ///
     /// # Errors
-    /// A sentence on what can be read in two ways.
+    /// A one-line message if the numbers can be read in two ways.
     pub fn finish(&self) -> Result<Option<Mark>, String> {
         match &self.seen {
             [None, None] => Ok(self.mark),
@@ -118,26 +118,26 @@ impl Numbers {
                     return Ok(Some(Mark::Comma));
                 }
                 Err(format!(
-                    "line {}: {:?} may have a decimal comma or one for thousands, and so may all numbers with a comma: \
-                     data.decimal = \",\" reads it as the former; commas for thousands are not read",
+                    "line {}: found {:?}, which may have a decimal comma or one that separates thousands, like every number in \
+                     this file; set data.decimal = \",\" for the former (separators for thousands are not allowed)",
                     comma.line, comma.text
                 ))
             }
             [Some(point), Some(comma)] => Err(format!(
-                "line {} has {:?} and line {} has {:?}: points and commas are decimal marks, not both in one file, and \
-                 not for thousands; data.decimal says which one it is",
+                "line {} has {:?} and line {} has {:?}: allowed: points or commas as decimal marks, not both, and no \
+                 separators for thousands; set data.decimal",
                 point.line, point.text, comma.line, comma.text
             )),
         }
     }
 }
 
-/// A finite number that an f32 can hold.
+/// Parses a finite number that fits an f32.
 fn number(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|value| narrow(*value).is_finite())
 }
 
-/// The message on a text that is no number, or has more marks than one.
+/// Message about a text that is no number or has several marks.
 fn separated(text: &str) -> String {
     let expected = format!("expected a finite number, at most {:?} in size", f32::MAX);
     let digits = |c: char| c.is_ascii_digit() || ".,' _\u{a0}\u{202f}\u{2019}".contains(c);
@@ -148,7 +148,7 @@ fn separated(text: &str) -> String {
     expected
 }
 
-/// Whether commas stand where they do between thousands: "1,234", but not "0,234" or "12,5".
+/// True if a comma may separate thousands: in "1,234", but not in "0,234" or "12,5".
 pub(super) fn thousands(text: &str) -> bool {
     let unsigned = text.trim_start_matches(['+', '-']);
     let digits = |part: &str| part.bytes().all(|digit| digit.is_ascii_digit());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_found_out() {
+    fn decimal_mark_is_detected() {
         let point = all(&["1.5", "-2e3", "7"], b',').unwrap();
         assert_eq!(point, (vec![1.5, -2000.0, 7.0], Some(Mark::Point)));
         assert_eq!(all(&["1,5", "-2e3", "7"], b';').unwrap(), (vec![1.5, -2000.0, 7.0], Some(Mark::Comma)));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_that_differ_by_a_thousand_are_refused() {
+    fn ambiguous_thousands_are_an_error() {
         for (texts, delimiter) in [
             (&["1,234", "12,345"][..], b','),
             (&["1.5", "1,5"], b';'),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_finite_and_fit_an_f32() {
+    fn numbers_outside_f32_are_errors() {
         for text in
             ["inf", "nan", "1e400", "1e39", "-1e39", "", "1,5e", "0x10", "1_0", "--1", "1e", "e5", ","]
         {
