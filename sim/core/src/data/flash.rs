@@ -61,8 +61,8 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     let series: Vec<Series<'_>> = own
         .iter()
         .map(|(class, series, bytes)| {
-            let cut = settings.cut(series.windows());
-            let (train, test) = (small(cut.trained), small(cut.test.start)..small(cut.test.end));
+            let split = settings.split(series.windows());
+            let (train, test) = (small(split.trained), small(split.test.start)..small(split.test.end));
             Series { class: *class, train, test, samples: bytes }
         })
         .collect();

@@ -77,7 +77,7 @@ impl Holdout {
             if samples == 0 {
                 return Ok(client);
             }
-            if let Some((class, there)) = watch::scarce(set, samples) {
+            if let Some((class, there)) = watch::first_scarce_class(set, samples) {
                 return wrong(format!(
                     "client {name:?} has {there} samples of class {class} to label, but split.labels_per_class is {samples}"
                 ));

@@ -42,13 +42,14 @@ impl LowRankRegression {
     /// A one-line message with the numbers if they do not.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, outputs, samples, fresh, test_samples, .. } = *self;
-        let wide = |n: usize| n as u64;
+        let to_u64 = |n: usize| n as u64;
         // A fresh batch is held next to the first one; a client's map is f64.
-        let own = wide(samples).saturating_mul(if fresh { 2 } else { 1 }).saturating_add(wide(test_samples));
+        let own =
+            to_u64(samples).saturating_mul(if fresh { 2 } else { 1 }).saturating_add(to_u64(test_samples));
         let each = own
-            .saturating_mul(wide(d).saturating_add(wide(outputs)))
-            .saturating_add((2 * wide(d)).saturating_mul(wide(outputs)));
-        let values = wide(clients).saturating_mul(each);
+            .saturating_mul(to_u64(d).saturating_add(to_u64(outputs)))
+            .saturating_add((2 * to_u64(d)).saturating_mul(to_u64(outputs)));
+        let values = to_u64(clients).saturating_mul(each);
         if values <= LARGEST_VALUES {
             return Ok(());
         }

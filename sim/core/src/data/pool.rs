@@ -179,8 +179,8 @@ impl SplitPlan {
         let (train, test) = all.split_at(pool.tests_from.min(all.len()));
         match self.by {
             SplitBy::Clients => Ok(Parts { train: all, test: Vec::new() }),
-            SplitBy::Classes(0) => Ok(self.split.shuffled(labels, &all, seed)),
-            SplitBy::Classes(count) => Ok(self.split.counted(count, labels, &all, seed)),
+            SplitBy::Classes(0) => Ok(self.split.split_by_class(labels, &all, seed)),
+            SplitBy::Classes(count) => Ok(self.split.split_by_count(count, labels, &all, seed)),
             SplitBy::Files if test.is_empty() => {
                 Err("split.by = \"files\": the data have no test part; allowed here: \"time\", \"classes\""
                     .to_owned())
@@ -189,7 +189,7 @@ impl SplitPlan {
             SplitBy::Files if self.is_natural() && self.order == Order::Time => {
                 Ok(Parts { train: train.to_vec(), test: test.to_vec() })
             }
-            SplitBy::Files => Ok(self.split.given(labels, train.to_vec(), test.to_vec(), seed)),
+            SplitBy::Files => Ok(self.split.with_test_part(labels, train.to_vec(), test.to_vec(), seed)),
         }
     }
 
@@ -236,8 +236,10 @@ impl SplitPlan {
         let mut shared: BTreeMap<Vec<usize>, Arc<Set>> = BTreeMap::new();
         let client = |(number, (name, own)): (u64, (String, Parts))| {
             let own = match self.by {
-                SplitBy::Clients => self.split.own(self.order, labels, &own.train, number, seed),
-                SplitBy::Files if natural && self.order == Order::Time => self.split.validate(own),
+                SplitBy::Clients => self.split.split_client(self.order, labels, &own.train, number, seed),
+                SplitBy::Files if natural && self.order == Order::Time => {
+                    self.split.split_off_validation(own)
+                }
                 _ if natural => own,
                 _ => Parts { test: tests.next().unwrap_or_default(), ..own },
             };

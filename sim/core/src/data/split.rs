@@ -4,7 +4,7 @@ use fedspan_engine::random::{Purpose, stream};
 
 /// First index of the streams that shuffle samples regardless of class; the streams of the classes have lower
 /// indices.
-const RANDOM: u64 = 10_000;
+const RANDOM_STREAMS: u64 = 10_000;
 
 /// Order in which each client's samples are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,47 +41,49 @@ pub struct Parts {
 impl OrderSplit {
     /// Splits the samples of client number `client`.
     #[must_use]
-    pub fn own(&self, order: Order, labels: &[u8], own: &[usize], client: u64, seed: u64) -> Parts {
+    pub fn split_client(&self, order: Order, labels: &[u8], own: &[usize], client: u64, seed: u64) -> Parts {
         let parts = |all: &[usize]| {
             let (train, test) = self.cut(all);
             Parts { train: train.to_vec(), test: test.to_vec() }
         };
         match order {
             Order::Time => parts(own),
-            Order::Random => parts(&stream(seed, Purpose::Partition, RANDOM + client).choose(own, own.len())),
-            Order::Stratified => self.shuffled(labels, own, seed),
+            Order::Random => {
+                parts(&stream(seed, Purpose::Partition, RANDOM_STREAMS + client).choose(own, own.len()))
+            }
+            Order::Stratified => self.split_by_class(labels, own, seed),
         }
     }
 
     /// Splits the validation part off the training part, in its order. Without validation the test part is
     /// scored.
     #[must_use]
-    pub fn validate(&self, parts: Parts) -> Parts {
-        let (train, test) = self.validated(&parts.train, &parts.test);
+    pub fn split_off_validation(&self, parts: Parts) -> Parts {
+        let (train, test) = self.scored_parts(&parts.train, &parts.test);
         Parts { train: train.to_vec(), test: test.to_vec() }
     }
 
     /// Splits samples without an order in time, such as images: each class of `own` is shuffled first, so
     /// that both parts have the same classes.
     #[must_use]
-    pub fn shuffled(&self, labels: &[u8], own: &[usize], seed: u64) -> Parts {
+    pub fn split_by_class(&self, labels: &[u8], own: &[usize], seed: u64) -> Parts {
         by_class(labels, own, seed, |order| self.cut(order))
     }
 
-    /// Like [`Self::shuffled`], with `count` training samples of each class in place of a fraction.
+    /// Like [`Self::split_by_class`], with `count` training samples of each class in place of a fraction.
     #[must_use]
-    pub fn counted(&self, count: usize, labels: &[u8], own: &[usize], seed: u64) -> Parts {
+    pub fn split_by_count(&self, count: usize, labels: &[u8], own: &[usize], seed: u64) -> Parts {
         by_class(labels, own, seed, |order| {
             let (train, test) = order.split_at(count.min(order.len()));
-            self.validated(train, test)
+            self.scored_parts(train, test)
         })
     }
 
     /// Parts for a given test part: the validation part replaces it if there is one.
     #[must_use]
-    pub fn given(&self, labels: &[u8], train: Vec<usize>, test: Vec<usize>, seed: u64) -> Parts {
+    pub fn with_test_part(&self, labels: &[u8], train: Vec<usize>, test: Vec<usize>, seed: u64) -> Parts {
         if self.validation > 0.0 {
-            by_class(labels, &train, seed, |order| self.validated(order, &[]))
+            by_class(labels, &train, seed, |order| self.scored_parts(order, &[]))
         } else {
             Parts { train, test }
         }
@@ -89,10 +91,10 @@ impl OrderSplit {
 
     fn cut<'a>(&self, all: &'a [usize]) -> (&'a [usize], &'a [usize]) {
         let (train, test) = cut(all, self.test, self.gap);
-        self.validated(train, test)
+        self.scored_parts(train, test)
     }
 
-    fn validated<'a>(&self, train: &'a [usize], test: &'a [usize]) -> (&'a [usize], &'a [usize]) {
+    fn scored_parts<'a>(&self, train: &'a [usize], test: &'a [usize]) -> (&'a [usize], &'a [usize]) {
         if self.validation > 0.0 { cut(train, self.validation, self.gap) } else { (train, test) }
     }
 }

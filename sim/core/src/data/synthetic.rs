@@ -55,20 +55,21 @@ impl LinearRegression {
     /// head.
     #[must_use]
     pub fn values(&self, seed: u64) -> u64 {
-        let wide = |n: usize| n as u64;
-        let (d, k, clients, new) = (wide(self.d), wide(self.k), wide(self.clients), wide(self.new_clients));
-        let tests = wide(self.test_samples);
+        let to_u64 = |n: usize| n as u64;
+        let (d, k, clients, new) =
+            (to_u64(self.d), to_u64(self.k), to_u64(self.clients), to_u64(self.new_clients));
+        let tests = to_u64(self.test_samples);
         let samples = match self.sizes {
-            Sizes::Equal => clients * wide(self.samples),
+            Sizes::Equal => clients * to_u64(self.samples),
             sizes => (0..clients)
-                .map(|client| wide(sizes.samples(self.samples, seed, client)))
+                .map(|client| to_u64(sizes.samples(self.samples, seed, client)))
                 .fold(0, u64::saturating_add),
         };
         // A fresh batch is held next to the first one.
         let own = samples.saturating_mul(if self.fresh { 2 } else { 1 });
         // An f64 counts as two values.
         own.saturating_add(clients * tests).saturating_mul(d).saturating_add(
-            new * (wide(self.new_samples) + tests) * d + 2 * (clients + new) * (d + k) + 2 * d * k,
+            new * (to_u64(self.new_samples) + tests) * d + 2 * (clients + new) * (d + k) + 2 * d * k,
         )
     }
 
@@ -149,8 +150,8 @@ pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
 fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     let mut random = stream(seed, Purpose::Truth, 0);
     let truth = random_basis(settings.d, settings.k, &mut random);
-    let everybody = settings.clients + settings.new_clients;
-    let heads = heads(everybody, settings.k, settings.head_norm, &mut random);
+    let total = settings.clients + settings.new_clients;
+    let heads = heads(total, settings.k, settings.head_norm, &mut random);
     (truth, heads)
 }
 

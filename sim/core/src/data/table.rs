@@ -32,7 +32,7 @@ pub struct Table {
     /// Target of each row.
     pub target: Target,
     /// Client of each row; `None` if the file names no clients.
-    pub clients: Option<Coded>,
+    pub clients: Option<CodedNames>,
     /// Index of the first row of the file's test part; the number of rows if it has none.
     pub tests_from: usize,
     /// Warnings for the user of the program, one line each.
@@ -45,14 +45,14 @@ pub enum Target {
     /// Real values, within the range of an f32.
     Values(Vec<f64>),
     /// Classes, at most [`CLASSES`].
-    Classes(Coded),
+    Classes(CodedNames),
 }
 
 /// Column of names, stored as a code for each row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coded {
+pub struct CodedNames {
     /// Code of each row: an index into `names`.
-    pub of: Vec<u32>,
+    pub codes: Vec<u32>,
     /// Names that occur, sorted.
     pub names: Vec<String>,
 }
@@ -63,7 +63,7 @@ impl Table {
     pub fn rows(&self) -> usize {
         match &self.target {
             Target::Values(values) => values.len(),
-            Target::Classes(classes) => classes.of.len(),
+            Target::Classes(classes) => classes.codes.len(),
         }
     }
 
@@ -84,15 +84,15 @@ impl Table {
                 Some(values),
                 Vec::new(),
             ),
-            Target::Classes(Coded { of, names }) => {
+            Target::Classes(CodedNames { codes, names }) => {
                 let class = |code: &u32| u8::try_from(*code).unwrap_or(u8::MAX);
-                (Labels::Classes(of.iter().map(class).collect()), None, names)
+                (Labels::Classes(codes.iter().map(class).collect()), None, names)
             }
         };
-        let users = self.clients.map_or_else(Vec::new, |Coded { of, names }| {
+        let users = self.clients.map_or_else(Vec::new, |CodedNames { codes, names }| {
             let user = |name| User { name, samples: Vec::new() };
             let mut users: Vec<User> = names.into_iter().map(user).collect();
-            for (row, code) in of.into_iter().enumerate() {
+            for (row, code) in codes.into_iter().enumerate() {
                 if let Some(user) = users.get_mut(code as usize) {
                     user.samples.push(row);
                 }

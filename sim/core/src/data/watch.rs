@@ -58,7 +58,7 @@ pub struct Validation {
 
 /// Split of a series' windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct WindowSplit {
     /// Number of training windows, at the start of the series.
     pub trained: usize,
     /// Scored windows.
@@ -77,9 +77,9 @@ pub struct Roles {
 impl WatchSettings {
     /// Splits a series of `n` windows.
     #[must_use]
-    pub fn cut(&self, n: usize) -> Cut {
+    pub fn split(&self, n: usize) -> WindowSplit {
         #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
-        let before = |n: usize, fraction: f64| n - whole((n as f64 * fraction).ceil()).min(n);
+        let before = |n: usize, fraction: f64| n - to_index((n as f64 * fraction).ceil()).min(n);
         let (trained, end) = match self.validation {
             None => (before(n, self.test), n),
             Some(validation) => {
@@ -87,7 +87,7 @@ impl WatchSettings {
                 (before(whole, validation.fraction), whole)
             }
         };
-        Cut { trained, test: (trained + self.gap).min(end)..end }
+        WindowSplit { trained, test: (trained + self.gap).min(end)..end }
     }
 
     /// Assigns roles to the people.
@@ -158,7 +158,7 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
     let mut series = Vec::new();
     for (index, window) in starts.windows(2).enumerate() {
         let [start, end] = *window else { continue };
-        let rows = samples.get(whole(start) * CHANNELS..whole(end) * CHANNELS).unwrap_or_default();
+        let rows = samples.get(to_index(start) * CHANNELS..to_index(end) * CHANNELS).unwrap_or_default();
         let convert = |row: &[f64]| {
             let mut values = [0; CHANNELS];
             for (value, raw) in values.iter_mut().zip(row) {
@@ -168,9 +168,9 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
         };
         let label = |values: &[f64]| values.get(index).copied().unwrap_or(0.0);
         series.push(Series {
-            person: whole(label(&people)).saturating_sub(1),
-            side: u8::try_from(whole(label(&sides))).unwrap_or(0),
-            exercise: u8::try_from(whole(label(&exercises))).unwrap_or(0),
+            person: to_index(label(&people)).saturating_sub(1),
+            side: u8::try_from(to_index(label(&sides))).unwrap_or(0),
+            exercise: u8::try_from(to_index(label(&exercises))).unwrap_or(0),
             raw: rows.chunks_exact(CHANNELS).map(convert).collect(),
             scale,
         });
@@ -182,7 +182,7 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
 pub type Extract = fn(&[[f32; CHANNELS]]) -> [f32; FEATURES];
 
 /// Features as a device computes them.
-fn on_device(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
+fn device_features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
     for sample in window {
         extractor.push(sample, &mut out);
@@ -193,7 +193,7 @@ fn on_device(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
 /// Features of every window of a series, as a device computes them.
 #[must_use]
 pub fn windows(series: &Series) -> Vec<[f32; FEATURES]> {
-    windows_with(series, on_device)
+    windows_with(series, device_features)
 }
 
 fn windows_with(series: &Series, extract: Extract) -> Vec<[f32; FEATURES]> {
@@ -207,9 +207,9 @@ fn windows_with(series: &Series, extract: Extract) -> Vec<[f32; FEATURES]> {
 /// # Errors
 /// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
 pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
-    static ON_DEVICE: OnceLock<Result<Windows, DataError>> = OnceLock::new();
-    match ON_DEVICE.get_or_init(|| Windows::all(on_device)) {
-        Ok(windows) => dataset_of(windows, settings, seed),
+    static DEVICE_FEATURES: OnceLock<Result<Windows, DataError>> = OnceLock::new();
+    match DEVICE_FEATURES.get_or_init(|| Windows::all(device_features)) {
+        Ok(windows) => dataset_from_windows(windows, settings, seed),
         Err(error) => Err(error.clone()),
     }
 }
@@ -218,8 +218,8 @@ pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError
 ///
 /// # Errors
 /// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
-pub fn series(settings: &WatchSettings, decimation: usize, seed: u64) -> Result<Dataset, DataError> {
-    dataset_of(&windows::measured(decimation)?, settings, seed).map(windows::standardised)
+pub fn raw_dataset(settings: &WatchSettings, decimation: usize, seed: u64) -> Result<Dataset, DataError> {
+    dataset_from_windows(&windows::raw_windows(decimation)?, settings, seed).map(windows::standardised)
 }
 
 /// All windows of the recordings, as raw values or features, for any split and draw.
@@ -230,7 +230,7 @@ pub struct Windows {
     /// Arrangement of the values.
     layout: Layout,
     /// Series, each with its windows concatenated.
-    of: Vec<(Series, Vec<f32>)>,
+    series: Vec<(Series, Vec<f32>)>,
 }
 
 impl Windows {
@@ -243,8 +243,8 @@ impl Windows {
             let windows = windows_with(&series, extract).concat();
             (series, windows)
         };
-        let of = recordings()?.into_iter().map(extracted).collect();
-        Ok(Self { width: FEATURES, layout: Layout { shape: None, constant: true }, of })
+        let series = recordings()?.into_iter().map(extracted).collect();
+        Ok(Self { width: FEATURES, layout: Layout { shape: None, constant: true }, series })
     }
 }
 
@@ -252,14 +252,18 @@ impl Windows {
 ///
 /// # Errors
 /// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
-pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
+pub fn dataset_from_windows(
+    windows: &Windows,
+    settings: &WatchSettings,
+    seed: u64,
+) -> Result<Dataset, DataError> {
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
-    for (one, rows) in &windows.of {
+    for (one, rows) in &windows.series {
         let Some((train_set, test_set)) = people.get_mut(one.person) else { continue };
         let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
             continue;
         };
-        let Cut { trained, test } = settings.cut(one.windows());
+        let WindowSplit { trained, test } = settings.split(one.windows());
         for (index, features) in rows.chunks_exact(windows.width.max(1)).enumerate() {
             let part = if index < trained {
                 &mut *train_set
@@ -321,7 +325,7 @@ fn check(
         true => ("split.labels_per_class", settings.labels_per_class),
         false => ("data.head_samples_per_class", settings.head_samples_per_class),
     };
-    if let Some((class, there)) = scarce(train, count) {
+    if let Some((class, there)) = first_scarce_class(train, count) {
         let message =
             format!("person {person} has {there} training windows of class {class}, but {key} is {count}");
         return Err(DataError::new(NAME, message));
@@ -342,7 +346,7 @@ fn check(
 
 /// First class that occurs fewer than `count` times but at least once, with its number of samples.
 #[must_use]
-pub fn scarce(set: &Set, count: usize) -> Option<(u8, usize)> {
+pub fn first_scarce_class(set: &Set, count: usize) -> Option<(u8, usize)> {
     let Labels::Classes(labels) = &set.y else { return None };
     let mut counts = [0usize; 256];
     for label in labels {
@@ -381,7 +385,7 @@ pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usi
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices stored as numbers")]
-fn whole(value: f64) -> usize {
+fn to_index(value: f64) -> usize {
     value as usize
 }
 

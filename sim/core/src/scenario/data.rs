@@ -122,7 +122,7 @@ impl DataSection {
             Self::Blocks(settings) => settings.dataset(seed).map_err(failed),
             Self::Table(table) => table.dataset(name, seed, has_given_start),
             Self::Watch(settings) => watch::dataset(settings, seed),
-            Self::WatchWindows(settings, decimation) => watch::series(settings, *decimation, seed),
+            Self::WatchWindows(settings, decimation) => watch::raw_dataset(settings, *decimation, seed),
             Self::Pooled(settings) => settings.dataset(name, seed),
         }
     }

@@ -41,7 +41,9 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     for (user, raw) in file.user_data.0 {
         let (xs, ys) = (raw.x.len(), raw.y.len());
         if xs != ys {
-            return Err(wrong(format!("user {user:?}: found {xs} samples in x and {ys} in y, expected equal numbers")));
+            return Err(wrong(format!(
+                "user {user:?}: found {xs} samples in x and {ys} in y, expected equal numbers"
+            )));
         }
         let mut samples = Samples::default();
         for (number, (x, Label(y))) in raw.x.into_iter().zip(raw.y).enumerate() {
@@ -50,7 +52,9 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
                 Sample::Text(text) => samples.texts.push(text),
             }
             if !samples.rows.is_empty() && !samples.texts.is_empty() {
-                return Err(wrong(format!("user {user:?}, sample {number}: found numbers and text, allowed: one kind")));
+                return Err(wrong(format!(
+                    "user {user:?}, sample {number}: found numbers and text, allowed: one kind"
+                )));
             }
             samples.labels.push(y);
         }
@@ -58,7 +62,9 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     }
     if !file.num_samples.is_empty() && file.num_samples.len() != file.users.len() {
         let (users, counts) = (file.users.len(), file.num_samples.len());
-        return Err(wrong(format!("found {users} names in users and {counts} numbers in num_samples, expected equal numbers")));
+        return Err(wrong(format!(
+            "found {users} names in users and {counts} numbers in num_samples, expected equal numbers"
+        )));
     }
     let mut listed = BTreeSet::new();
     for (number, user) in file.users.iter().enumerate() {
@@ -76,7 +82,7 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
         }
     }
     if let Some(user) = users.keys().find(|user| !listed.is_empty() && !listed.contains(user)) {
-            return Err(wrong(format!("found user {user:?} in user_data but not in users")));
+        return Err(wrong(format!("found user {user:?} in user_data but not in users")));
     }
     Ok(users)
 }
@@ -114,7 +120,9 @@ impl<'de> Deserialize<'de> for UserData {
                 let mut users = BTreeMap::new();
                 while let Some((user, raw)) = map.next_entry::<String, Raw>()? {
                     if users.contains_key(&user) {
-                        return Err(A::Error::custom(format!("found user {user:?} twice in user_data, allowed: once")));
+                        return Err(A::Error::custom(format!(
+                            "found user {user:?} twice in user_data, allowed: once"
+                        )));
                     }
                     users.insert(user, raw);
                 }
@@ -151,7 +159,11 @@ impl<'de> Deserialize<'de> for Sample {
                             }
                             fields += 1;
                         }
-                        _ => return Err(A::Error::custom("found numbers and text in one sample, allowed: one kind")),
+                        _ => {
+                            return Err(A::Error::custom(
+                                "found numbers and text in one sample, allowed: one kind",
+                            ));
+                        }
                     }
                 }
                 match text {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::DataError;
 
 /// Largest number of values of a word vector; vectors in use have 25 to 300.
-const WIDTH: usize = 4096;
+const MAX_WIDTH: usize = 4096;
 
 /// Words of a text in lower case: runs of letters, digits, `_` and `'`, and each of the marks `.,!?;`.
 pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
@@ -30,7 +30,7 @@ pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
 pub struct Vectors {
     /// Number of values of a word vector.
     pub width: usize,
-    of: BTreeMap<String, Vec<f32>>,
+    by_word: BTreeMap<String, Vec<f32>>,
 }
 
 impl Vectors {
@@ -47,7 +47,7 @@ impl Vectors {
         texts: impl Iterator<Item = &'t str>,
     ) -> Result<Self, DataError> {
         let wanted: BTreeSet<String> = texts.flat_map(words).collect();
-        let mut vectors = Self { width: 0, of: BTreeMap::new() };
+        let mut vectors = Self { width: 0, by_word: BTreeMap::new() };
         for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')).take(vocabulary) {
             if line.is_empty() {
                 continue;
@@ -59,14 +59,14 @@ impl Vectors {
             let Some(word) = fields.next() else { continue };
             if vectors.width == 0 {
                 vectors.width = fields.clone().count();
-                if !(1..=WIDTH).contains(&vectors.width) {
+                if !(1..=MAX_WIDTH).contains(&vectors.width) {
                     return Err(wrong(format!(
-                        "found {} numbers after the word, expected 1 to {WIDTH}",
+                        "found {} numbers after the word, expected 1 to {MAX_WIDTH}",
                         vectors.width
                     )));
                 }
             }
-            if !wanted.contains(word) || vectors.of.contains_key(word) {
+            if !wanted.contains(word) || vectors.by_word.contains_key(word) {
                 continue;
             }
             let number = |text: &str| {
@@ -75,13 +75,22 @@ impl Vectors {
             };
             let values: Vec<f32> = fields.map(number).collect::<Result<_, _>>()?;
             if values.len() != vectors.width {
-                return Err(wrong(format!("found {} numbers, expected {} as in the first line", values.len(), vectors.width)));
+                return Err(wrong(format!(
+                    "found {} numbers, expected {} as in the first line",
+                    values.len(),
+                    vectors.width
+                )));
             }
-            vectors.of.insert(word.to_owned(), values);
+            vectors.by_word.insert(word.to_owned(), values);
         }
-        if vectors.of.is_empty() {
+        if vectors.by_word.is_empty() {
             let lines = bytes.iter().filter(|byte| **byte == b'\n').count().min(vocabulary);
-            return Err(DataError::new(name, format!("found no word of the texts in {lines} lines; increase data.vocabulary or use another file")));
+            return Err(DataError::new(
+                name,
+                format!(
+                    "found no word of the texts in {lines} lines; increase data.vocabulary or use another file"
+                ),
+            ));
         }
         Ok(vectors)
     }
@@ -90,7 +99,7 @@ impl Vectors {
     /// fewer.
     #[must_use]
     pub fn sequence(&self, text: &str, words: usize) -> Vec<f32> {
-        let known: Vec<&Vec<f32>> = self::words(text).filter_map(|word| self.of.get(&word)).collect();
+        let known: Vec<&Vec<f32>> = self::words(text).filter_map(|word| self.by_word.get(&word)).collect();
         let last = known.get(known.len().saturating_sub(words)..).unwrap_or_default();
         let mut values = vec![0.0; (words - last.len()) * self.width];
         last.iter().for_each(|vector| values.extend_from_slice(vector));
@@ -103,7 +112,7 @@ impl Vectors {
     pub fn mean(&self, text: &str) -> Vec<f32> {
         let mut sum = vec![0f64; self.width];
         let mut count = 0f64;
-        for vector in words(text).filter_map(|word| self.of.get(&word)) {
+        for vector in words(text).filter_map(|word| self.by_word.get(&word)) {
             count += 1.0;
             for (sum, value) in sum.iter_mut().zip(vector) {
                 *sum += f64::from(*value);

@@ -7,9 +7,9 @@ use fedspan_engine::linalg::Matrix;
 use super::values::Values;
 use super::{Archive, Array, LARGEST, basis, index, matrix};
 use crate::data::DataError;
-use crate::data::table::delimited::remark;
+use crate::data::table::delimited::merge_warning;
 use crate::data::table::names::{Names, is_missing};
-use crate::data::table::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target, narrow};
+use crate::data::table::{CLASSES, CLIENTS, CodedNames, FEATURES, Table, Target, narrow};
 
 /// Bound of the numbers of clients and classes: 2^53, below which f64 represents every whole number.
 const LARGEST_NUMBER: f64 = (1u64 << 53) as f64;
@@ -30,7 +30,7 @@ pub struct Arrays {
     /// True if targets are classes.
     pub classification: bool,
     /// Requires that every row has a client.
-    pub owned: bool,
+    pub requires_client: bool,
     /// Names of clients or classes that look like the mark of a missing value but are not.
     pub not_missing: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Default for Arrays {
             client: both("client"),
             truth: "b_star".to_owned(),
             classification: false,
-            owned: true,
+            requires_client: true,
             not_missing: Vec::new(),
         }
     }
@@ -87,7 +87,7 @@ pub fn table(bytes: &[u8], path: &str, arrays: &Arrays) -> Result<(Table, Option
     };
     let mut parts = vec![train];
     parts.extend(test);
-    joined(parts, path, arrays).map(|table| (table, truth)).map_err(wrong)
+    join_parts(parts, path, arrays).map(|table| (table, truth)).map_err(wrong)
 }
 
 /// Arrays of the training part or of the test part.
@@ -126,12 +126,12 @@ impl Part {
                 ));
             }
         };
-        let rows = match (x.shape(), &client, arrays.owned) {
+        let rows = match (x.shape(), &client, arrays.requires_client) {
             (&[clients, m, _], None, _) => vec![clients, m],
             (&[n, _], Some(_), _) | (&[n, _], None, false) => vec![n],
-            (shape, client, owned) => {
+            (shape, client, requires_client) => {
                 let other = if client.is_none() { "(clients, m, d), or " } else { "" };
-                let whose = if owned { format!(" with {client_name} (n)") } else { String::new() };
+                let whose = if requires_client { format!(" with {client_name} (n)") } else { String::new() };
                 return Err(format!("{x_name} has shape {shape:?}, expected {other}(n, d){whose}"));
             }
         };
@@ -151,7 +151,7 @@ impl Part {
                 return Err(format!("{name} has shape {:?}, expected ({})", values.shape(), rows.join(", ")));
             }
         }
-        finite(&x, x_name)?;
+        check_finite(&x, x_name)?;
         Ok(Some(Self { x, y, client }))
     }
 
@@ -176,14 +176,14 @@ impl Part {
 }
 
 /// Joins both parts into one table.
-fn joined(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, String> {
+fn join_parts(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, String> {
     let mut warnings = Vec::new();
     let tests_from = parts.first().map_or(0, Part::rows);
     let d = parts.first().map_or(0, Part::d);
     let y: Vec<&Values> = parts.iter().map(|part| &part.y).collect();
     let target = if arrays.classification {
-        let (classes, remarks) = coded(&y, &arrays.y, "class", CLASSES, -LARGEST_NUMBER, arrays)?;
-        warnings.extend(remarks.map(|remark| format!("{path}: {remark}")));
+        let (classes, merged) = code_names(&y, &arrays.y, "class", CLASSES, -LARGEST_NUMBER, arrays)?;
+        warnings.extend(merged.map(|warning| format!("{path}: {warning}")));
         Target::Classes(classes)
     } else {
         let mut values = Vec::new();
@@ -193,19 +193,19 @@ fn joined(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, String
                     "{name}: found an array of texts, expected numbers; texts are for task = \"classes\""
                 ));
             };
-            finite(numbers, name)?;
+            check_finite(numbers, name)?;
             values.extend_from_slice(&numbers.values);
         }
         Target::Values(values)
     };
     let clients = if parts.iter().all(|part| part.client.is_some()) {
         let whose: Vec<&Values> = parts.iter().filter_map(|part| part.client.as_ref()).collect();
-        let (clients, remarks) = coded(&whose, &arrays.client, "client", CLIENTS, 0.0, arrays)?;
-        warnings.extend(remarks.map(|remark| format!("{path}: {remark}")));
-        known(&clients, tests_from, &arrays.client[1])?;
+        let (clients, merged) = code_names(&whose, &arrays.client, "client", CLIENTS, 0.0, arrays)?;
+        warnings.extend(merged.map(|warning| format!("{path}: {warning}")));
+        check_test_clients(&clients, tests_from, &arrays.client[1])?;
         Some(clients)
     } else {
-        by_place(&parts, &arrays.x[0])?
+        clients_by_position(&parts, &arrays.x[0])?
     };
     let mut x = Vec::new();
     for part in parts {
@@ -217,27 +217,29 @@ fn joined(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, String
 }
 
 /// Checks that every client with test rows has training rows.
-fn known(clients: &Coded, tests_from: usize, name: &str) -> Result<(), String> {
-    let (train, test) = clients.of.split_at(tests_from.min(clients.of.len()));
+fn check_test_clients(clients: &CodedNames, tests_from: usize, name: &str) -> Result<(), String> {
+    let (train, test) = clients.codes.split_at(tests_from.min(clients.codes.len()));
     let mut trains = vec![false; clients.names.len()];
     for code in train {
         if let Some(trains) = trains.get_mut(*code as usize) {
             *trains = true;
         }
     }
-    let stranger = |code: &&u32| trains.get(**code as usize) == Some(&false);
-    match (0usize..).zip(test).find(|(_, code)| stranger(code)) {
+    let untrained = |code: &&u32| trains.get(**code as usize) == Some(&false);
+    match (0usize..).zip(test).find(|(_, code)| untrained(code)) {
         None => Ok(()),
         Some((place, code)) => {
             let client = clients.names.get(*code as usize).map_or("", String::as_str);
-            Err(format!("{name} at [{place}]: client {client} has no row in x; remove its test rows or add training rows"))
+            Err(format!(
+                "{name} at [{place}]: client {client} has no row in x; remove its test rows or add training rows"
+            ))
         }
     }
 }
 
 /// Clients by their position in the first axis, if the arrays have three axes.
-fn by_place(parts: &[Part], name: &str) -> Result<Option<Coded>, String> {
-    let mut of = Vec::new();
+fn clients_by_position(parts: &[Part], name: &str) -> Result<Option<CodedNames>, String> {
+    let mut codes = Vec::new();
     let mut names = Vec::new();
     for part in parts {
         let &[clients, m, _] = part.x.shape.as_slice() else { return Ok(None) };
@@ -245,26 +247,26 @@ fn by_place(parts: &[Part], name: &str) -> Result<Option<Coded>, String> {
             return Err(format!("{name} has {clients} clients, allowed: at most {CLIENTS}"));
         }
         for client in 0..u32::try_from(clients).unwrap_or(0) {
-            of.extend(std::iter::repeat_n(client, m));
+            codes.extend(std::iter::repeat_n(client, m));
         }
         names = (0..clients).map(|client| client.to_string()).collect();
     }
-    Ok(Some(Coded { of, names }))
+    Ok(Some(CodedNames { codes, names }))
 }
 
 /// Codes the names of classes or clients, at most `most`: whole numbers from `least`, or texts.
-fn coded(
+fn code_names(
     parts: &[&Values],
     keys: &[String; 2],
     kind: &str,
     most: usize,
     least: f64,
     arrays: &Arrays,
-) -> Result<(Coded, Option<String>), String> {
+) -> Result<(CodedNames, Option<String>), String> {
     let many = |key: &String| format!("{key} has more than {most} {kind} names, allowed: at most {most}");
     let mut numbers: BTreeMap<i64, u32> = BTreeMap::new();
     let mut texts = Names::default();
-    let mut of = Vec::new();
+    let mut codes = Vec::new();
     for (values, key) in parts.iter().zip(keys) {
         match values {
             Values::Numbers(array) => {
@@ -296,7 +298,7 @@ fn coded(
                             index(shape, place)
                         ));
                     }
-                    of.push(texts.place(text));
+                    codes.push(texts.intern(text));
                     if texts.len() > 4 * most {
                         return Err(many(key));
                     }
@@ -306,13 +308,16 @@ fn coded(
     }
     if !texts.is_empty() {
         if !numbers.is_empty() {
-            return Err(format!("found texts in one of {} and {} and numbers in the other, allowed: one kind", keys[0], keys[1]));
+            return Err(format!(
+                "found texts in one of {} and {} and numbers in the other, allowed: one kind",
+                keys[0], keys[1]
+            ));
         }
-        let (coded, merged) = texts.finish(&of, None).map_err(|said| format!("{}: {said}", keys[0]))?;
+        let (coded, merged) = texts.encode(&codes, None).map_err(|said| format!("{}: {said}", keys[0]))?;
         if coded.names.len() > most {
             return Err(many(&keys[0]));
         }
-        return Ok((coded, remark(&keys[0], kind, &merged)));
+        return Ok((coded, merge_warning(&keys[0], kind, &merged)));
     }
     for (code, place) in (0..).zip(numbers.values_mut()) {
         *place = code;
@@ -320,14 +325,14 @@ fn coded(
     for values in parts {
         if let Values::Numbers(array) = values {
             #[allow(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
-            of.extend(array.values.iter().filter_map(|value| numbers.get(&(*value as i64)).copied()));
+            codes.extend(array.values.iter().filter_map(|value| numbers.get(&(*value as i64)).copied()));
         }
     }
-    Ok((Coded { of, names: numbers.keys().map(i64::to_string).collect() }, None))
+    Ok((CodedNames { codes, names: numbers.keys().map(i64::to_string).collect() }, None))
 }
 
 /// Checks that all values are finite and fit an f32.
-fn finite(array: &Array, key: &str) -> Result<(), String> {
+fn check_finite(array: &Array, key: &str) -> Result<(), String> {
     match array.first(|value| !narrow(value).is_finite()) {
         None => Ok(()),
         Some((at, value)) => {

@@ -7,17 +7,17 @@ use npyz::{DType, Endianness, NpyHeader, Order, TypeChar, TypeStr};
 use super::Array;
 
 /// Largest header of an array in bytes: 64 KiB, the limit of format version 1.
-const HEADER: usize = 1 << 16;
+const MAX_HEADER: usize = 1 << 16;
 /// Largest nesting of brackets in a header: a shape within a dictionary takes two.
-const DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// Largest text in bytes.
-const TEXT: usize = 1 << 12;
+const MAX_TEXT: usize = 1 << 12;
 /// Largest number of texts in an array: a name for each row.
-const TEXTS: usize = 1 << 24;
+const MAX_TEXTS: usize = 1 << 24;
 /// Size of a number in memory, in bytes.
-const NUMBER: u64 = 8;
+const NUMBER_SIZE: u64 = 8;
 /// Number of elements that are read at once.
-const AT_ONCE: usize = 1 << 14;
+const CHUNK_ELEMENTS: usize = 1 << 14;
 
 /// Values of an array.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ impl Values {
     #[must_use]
     pub fn memory(&self) -> u64 {
         match self {
-            Self::Numbers(array) => array.values.len() as u64 * NUMBER,
+            Self::Numbers(array) => array.values.len() as u64 * NUMBER_SIZE,
             Self::Texts { texts, .. } => texts.iter().map(|text| text_memory(text.len())).sum(),
         }
     }
@@ -88,14 +88,17 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
     let Some(count) = count else {
         return Err(format!("found shape {:?}, which is larger than {most} elements", header.shape()));
     };
-    let kind = kind(&header)?;
+    let kind = element_type(&header)?;
     let width = kind.num_bytes().unwrap_or(usize::MAX);
     let bytes = count.saturating_mul(width as u64);
     if bytes > length {
-        return Err(format!("found shape {:?}, which takes {bytes} bytes, in a file of {length}", header.shape()));
+        return Err(format!(
+            "found shape {:?}, which takes {bytes} bytes, in a file of {length}",
+            header.shape()
+        ));
     }
     let is_text = matches!(kind.type_char(), TypeChar::UnicodeStr | TypeChar::ByteStr);
-    let each = if is_text { text_memory(width) } else { NUMBER };
+    let each = if is_text { text_memory(width) } else { NUMBER_SIZE };
     let memory = count.saturating_mul(each);
     if memory > room {
         return Err(format!(
@@ -109,14 +112,14 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
     let order = header.order();
     match kind.type_char() {
         TypeChar::UnicodeStr | TypeChar::ByteStr => {
-            if count > TEXTS {
-                return Err(format!("found {count} texts, allowed: at most {TEXTS}"));
+            if count > MAX_TEXTS {
+                return Err(format!("found {count} texts, allowed: at most {MAX_TEXTS}"));
             }
             let unicode = kind.type_char() == TypeChar::UnicodeStr;
             let mut texts = Vec::with_capacity(count);
             chunks(&mut file, count, width, |chunk| {
                 for text in chunk.chunks_exact(width.max(1)) {
-                    texts.push(if unicode { characters(text, big)? } else { bytes_of(text)? });
+                    texts.push(if unicode { decode_unicode(text, big)? } else { decode_bytes(text)? });
                 }
                 Ok(())
             })?;
@@ -150,8 +153,8 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
         }
         _ => return Err("found no array in NumPy's format, version 1 to 3".to_owned()),
     };
-    if length > HEADER {
-        return Err(format!("found a header of {length} bytes, allowed: at most {HEADER}"));
+    if length > MAX_HEADER {
+        return Err(format!("found a header of {length} bytes, allowed: at most {MAX_HEADER}"));
     }
     let text = head.len();
     head.resize(text + length, 0);
@@ -165,13 +168,14 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > DEPTH {
-            return Err(format!("found a header with more than {DEPTH} nested brackets"));
+        if depth > MAX_DEPTH {
+            return Err(format!("found a header with more than {MAX_DEPTH} nested brackets"));
         }
     }
     // The header's parser multiplies the sizes without an overflow check.
-    let said = String::from_utf8_lossy(rest).into_owned();
-    let shape = said.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
+    let text_of_header = String::from_utf8_lossy(rest).into_owned();
+    let shape =
+        text_of_header.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
     let sizes = shape.split(|c: char| !c.is_ascii_digit()).filter(|size| !size.is_empty());
     let product =
         sizes.map(|size| size.parse::<u64>().ok()).try_fold(1u64, |product, size| product.checked_mul(size?));
@@ -185,16 +189,18 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
 }
 
 /// Element type of an array, if it is supported.
-fn kind(header: &NpyHeader) -> Result<TypeStr, String> {
+fn element_type(header: &NpyHeader) -> Result<TypeStr, String> {
     let expected = "expected numbers, booleans or texts";
-    let DType::Plain(kind) = header.dtype() else { return Err(format!("found an array of records, {expected}")) };
+    let DType::Plain(kind) = header.dtype() else {
+        return Err(format!("found an array of records, {expected}"));
+    };
     let known = match kind.type_char() {
         TypeChar::Bool => kind.size_field() == 1,
         TypeChar::Int | TypeChar::Uint => [1, 2, 4, 8].contains(&kind.size_field()),
         TypeChar::Float => [2, 4, 8].contains(&kind.size_field()),
         TypeChar::UnicodeStr | TypeChar::ByteStr => {
-            if kind.num_bytes().is_none_or(|bytes| !(1..=TEXT).contains(&bytes)) {
-                return Err(format!("found type {kind}, expected texts of 1 to {TEXT} bytes"));
+            if kind.num_bytes().is_none_or(|bytes| !(1..=MAX_TEXT).contains(&bytes)) {
+                return Err(format!("found type {kind}, expected texts of 1 to {MAX_TEXT} bytes"));
             }
             true
         }
@@ -220,10 +226,10 @@ fn chunks(
     width: usize,
     mut each: impl FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut buffer = vec![0; width * AT_ONCE.min(count)];
+    let mut buffer = vec![0; width * CHUNK_ELEMENTS.min(count)];
     let mut done = 0;
     while done < count {
-        let now = AT_ONCE.min(count - done);
+        let now = CHUNK_ELEMENTS.min(count - done);
         let part = buffer.get_mut(..now * width).unwrap_or_default();
         file.read_exact(part).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => format!("ends before element {} of {count}", done + now),
@@ -277,7 +283,7 @@ fn half(bits: u16) -> f64 {
 }
 
 /// Decodes a text of four-byte characters, NumPy's type `U`.
-fn characters(bytes: &[u8], big: bool) -> Result<String, String> {
+fn decode_unicode(bytes: &[u8], big: bool) -> Result<String, String> {
     let code = |bytes: &[u8]| {
         let bytes = <[u8; 4]>::try_from(bytes).unwrap_or_default();
         if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
@@ -288,7 +294,7 @@ fn characters(bytes: &[u8], big: bool) -> Result<String, String> {
 }
 
 /// Decodes a text of bytes, NumPy's type `S`.
-fn bytes_of(bytes: &[u8]) -> Result<String, String> {
+fn decode_bytes(bytes: &[u8]) -> Result<String, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "found a text that is not UTF-8".to_owned())?;
     Ok(text.trim_end_matches('\0').to_owned())
 }

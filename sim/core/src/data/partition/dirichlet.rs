@@ -3,7 +3,7 @@
 use fedspan_engine::random::{Purpose, Stream, stream};
 
 /// Number of draws before an error is reported. A draw costs about as much as one pass over the labels.
-const TRIES: usize = 1000;
+const MAX_DRAWS: usize = 1000;
 
 /// Divides each class among `clients` clients in proportions from Dirichlet(alpha, ..., alpha). Draws are
 /// repeated until every client has `min_samples` samples.
@@ -16,7 +16,7 @@ pub fn deal(
 ) -> Result<Vec<Vec<usize>>, String> {
     let mut random = stream(seed, Purpose::Partition, 4000);
     let mut best = 0;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_DRAWS {
         let mut parts: Vec<Vec<usize>> = vec![Vec::new(); clients];
         for class in classes {
             let shares = shares(&mut random, clients, alpha);
@@ -38,7 +38,7 @@ pub fn deal(
     }
     let samples: usize = classes.iter().map(|class| class.len()).sum();
     Err(format!(
-        "data.partition.alpha = {alpha}: in each of {TRIES} draws of {clients} clients from {samples} samples some client had \
+        "data.partition.alpha = {alpha}: in each of {MAX_DRAWS} draws of {clients} clients from {samples} samples some client had \
          fewer than min_samples = {min_samples} (at best {best}); increase alpha or reduce min_samples"
     ))
 }

@@ -49,34 +49,34 @@ impl<'a> Header<'a> {
     /// Positions of the columns that `entries` name, in the order of the entries, and for one entry in the
     /// order of the file. An entry is a column's name, two names joined by `..` for all columns between them,
     /// or a pattern in which `*` is any text and `?` any character. An entry that starts with `!` excludes
-    /// the columns it names. Ranges and patterns skip the columns `others`, columns without a name, and
+    /// the columns it names. Ranges and patterns skip the columns `others`, columns is_excluded a name, and
     /// columns already chosen.
     ///
     /// # Errors
     /// A one-line message if an entry names no column, or a chosen column occurs twice.
-    pub fn choose(&self, entries: &[String], others: &[&str]) -> Result<Vec<usize>, String> {
-        let mut without = vec![false; self.names.len()];
+    pub fn select(&self, entries: &[String], others: &[&str]) -> Result<Vec<usize>, String> {
+        let mut is_excluded = vec![false; self.names.len()];
         let mut chosen = Vec::new();
-        let mut taken = vec![false; self.names.len()];
-        for left_out in entries.iter().filter_map(|entry| self.left_out(entry)) {
-            for place in self.named(left_out)?.0 {
-                if let Some(without) = without.get_mut(place) {
-                    *without = true;
+        let mut is_chosen = vec![false; self.names.len()];
+        for excluded in entries.iter().filter_map(|entry| self.excluded(entry)) {
+            for place in self.columns_of(excluded)?.0 {
+                if let Some(is_excluded) = is_excluded.get_mut(place) {
+                    *is_excluded = true;
                 }
             }
         }
-        for entry in entries.iter().filter(|entry| self.left_out(entry).is_none()) {
-            let (places, several) = self.named(entry)?;
+        for entry in entries.iter().filter(|entry| self.excluded(entry).is_none()) {
+            let (places, several) = self.columns_of(entry)?;
             for place in places {
                 let name = self.names.get(place).copied().unwrap_or_default();
                 let not = several && (name.is_empty() || others.contains(&name));
-                let before = taken.get(place).copied().unwrap_or(true);
-                if not || before || without.get(place).copied().unwrap_or(true) {
+                let before = is_chosen.get(place).copied().unwrap_or(true);
+                if not || before || is_excluded.get(place).copied().unwrap_or(true) {
                     continue;
                 }
                 self.find(name)?;
-                if let Some(taken) = taken.get_mut(place) {
-                    *taken = true;
+                if let Some(is_chosen) = is_chosen.get_mut(place) {
+                    *is_chosen = true;
                 }
                 chosen.push(place);
             }
@@ -84,18 +84,21 @@ impl<'a> Header<'a> {
         if chosen.is_empty() {
             let (entries, more) = entries.split_at(entries.len().min(SHOWN));
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-            return Err(format!("data.features = {entries:?}{more} selects no column; allowed: {}", self.list()));
+            return Err(format!(
+                "data.features = {entries:?}{more} selects no column; allowed: {}",
+                self.list()
+            ));
         }
         Ok(chosen)
     }
 
     /// Entry after the `!` if it excludes columns.
-    fn left_out<'e>(&self, entry: &'e str) -> Option<&'e str> {
+    fn excluded<'e>(&self, entry: &'e str) -> Option<&'e str> {
         entry.strip_prefix('!').filter(|_| !self.places.contains_key(entry))
     }
 
     /// Columns that an entry names, and whether the entry may name several.
-    fn named(&self, entry: &str) -> Result<(Vec<usize>, bool), String> {
+    fn columns_of(&self, entry: &str) -> Result<(Vec<usize>, bool), String> {
         if self.places.contains_key(entry) {
             return Ok((vec![self.find(entry)?], false));
         }
@@ -158,10 +161,10 @@ fn matches(pattern: &[char], text: &[char]) -> bool {
                 place += 1;
             }
             _ => match star {
-                Some((of, taken)) => {
-                    star = Some((of, taken + 1));
-                    at = of + 1;
-                    place = taken + 1;
+                Some((star_at, matched)) => {
+                    star = Some((star_at, matched + 1));
+                    at = star_at + 1;
+                    place = matched + 1;
                 }
                 None => return false,
             },
@@ -179,7 +182,7 @@ mod tests {
 
     fn names(entries: &[&str]) -> Result<Vec<&'static str>, String> {
         let entries: Vec<String> = entries.iter().map(|entry| (*entry).to_owned()).collect();
-        let places = Header::new(&HEADER).choose(&entries, &["who", "y"])?;
+        let places = Header::new(&HEADER).select(&entries, &["who", "y"])?;
         Ok(places.into_iter().map(|place| HEADER[place]).collect())
     }
 

@@ -3,9 +3,9 @@
 
 use super::columns::{Header, is_plain};
 use super::names::{Merged, Names, is_missing};
-use super::number::{Cell, Mark, Numbers};
-use super::text::{Counter, DELIMITERS, decode, lines};
-use super::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target};
+use super::number::{Cell, DecimalMark, Numbers};
+use super::text::{DELIMITERS, LineCounter, decode, lines};
+use super::{CLASSES, CLIENTS, CodedNames, FEATURES, Table, Target};
 use crate::data::DataError;
 use crate::data::file::unpack;
 
@@ -28,7 +28,7 @@ pub struct Columns {
     /// Delimiter between columns; `None` to detect it.
     pub delimiter: Option<u8>,
     /// Decimal mark; `None` to detect it.
-    pub decimal: Option<Mark>,
+    pub decimal: Option<DecimalMark>,
     /// Names of clients or classes that look like the mark of a missing value but are not.
     pub not_missing: Vec<String>,
 }
@@ -42,20 +42,20 @@ impl Columns {
 }
 
 /// Positions of the columns in a file.
-struct Places {
+struct ColumnPositions {
     client: Option<usize>,
     target: usize,
     features: Vec<usize>,
 }
 
-impl Places {
+impl ColumnPositions {
     fn find(header: &[&str], columns: &Columns) -> Result<Self, String> {
         let header = Header::new(header);
         let client = columns.client.as_deref();
         let others: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
         let client = client.map(|name| header.find(name)).transpose()?;
         let target = header.find(&columns.target)?;
-        let features = header.choose(&columns.features, &others)?;
+        let features = header.select(&columns.features, &others)?;
         if features.len() > FEATURES {
             let found = features.len();
             return Err(format!(
@@ -95,7 +95,7 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     }
     let header = record.clone();
     let header: Vec<&str> = header.iter().collect();
-    let places = Places::find(&header, columns).map_err(|message| {
+    let positions = ColumnPositions::find(&header, columns).map_err(|message| {
         if header.len() > 1 {
             return message;
         }
@@ -106,8 +106,8 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
             .collect();
         format!("{message}; the header is a single column and contains none of {marks:?} (data.delimiter)")
     })?;
-    let mut rows = Rows::new(columns, &header, &places, lines.delimiter);
-    let mut counter = Counter::default();
+    let mut rows = Rows::new(columns, &header, &positions, lines.delimiter);
+    let mut counter = LineCounter::default();
     while next(&mut record)? {
         let blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
         if !blank {
@@ -130,37 +130,42 @@ fn start(record: &csv::StringRecord, text: &str) -> usize {
 struct Rows<'a> {
     columns: &'a Columns,
     header: &'a [&'a str],
-    places: &'a Places,
+    positions: &'a ColumnPositions,
     numbers: Numbers,
     delimiter: u8,
     x: Vec<f64>,
     /// First line of each feature and of the target, and whether the value there is a boolean.
-    truths: Vec<Option<(u64, bool)>>,
+    bools: Vec<Option<(u64, bool)>>,
     values: Vec<f64>,
-    classes: Named,
-    clients: Named,
+    classes: NameColumn,
+    clients: NameColumn,
 }
 
 /// Names of a column, and the code of each row.
 #[derive(Default)]
-struct Named {
+struct NameColumn {
     names: Names,
-    of: Vec<u32>,
+    codes: Vec<u32>,
 }
 
 impl<'a> Rows<'a> {
-    fn new(columns: &'a Columns, header: &'a [&'a str], places: &'a Places, delimiter: u8) -> Self {
+    fn new(
+        columns: &'a Columns,
+        header: &'a [&'a str],
+        positions: &'a ColumnPositions,
+        delimiter: u8,
+    ) -> Self {
         Self {
             columns,
             header,
-            places,
+            positions,
             numbers: Numbers::new(columns.decimal, delimiter),
             delimiter,
             x: Vec::new(),
-            truths: vec![None; places.features.len() + 1],
+            bools: vec![None; positions.features.len() + 1],
             values: Vec::new(),
-            classes: Named::default(),
-            clients: Named::default(),
+            classes: NameColumn::default(),
+            clients: NameColumn::default(),
         }
     }
 
@@ -174,25 +179,36 @@ impl<'a> Rows<'a> {
                 b',' if found > expected => "; a decimal comma needs quotes or another delimiter",
                 _ => "",
             };
-            return Err(format!("line {line}: found {found} columns, expected {expected} as in the header{hint}"));
+            return Err(format!(
+                "line {line}: found {found} columns, expected {expected} as in the header{hint}"
+            ));
         }
-        if self.x.len() + self.places.features.len() > LARGEST_VALUES {
-            return Err(format!("line {line}: found more than {LARGEST_VALUES} values (2^28), allowed: at most that"));
+        if self.x.len() + self.positions.features.len() > LARGEST_VALUES {
+            return Err(format!(
+                "line {line}: found more than {LARGEST_VALUES} values (2^28), allowed: at most that"
+            ));
         }
-        let places = self.places;
-        for (which, &at) in places.features.iter().enumerate() {
+        let positions = self.positions;
+        for (which, &at) in positions.features.iter().enumerate() {
             let value = self.number(record, at, which, line, "")?;
             self.x.push(value);
         }
         if self.columns.classification {
-            named(&mut self.classes, self.columns, record, (places.target, self.header), line, "class")?;
+            read_name(
+                &mut self.classes,
+                self.columns,
+                record,
+                (positions.target, self.header),
+                line,
+                "class",
+            )?;
         } else {
             let hint = " (class names are for task = \"classes\")";
-            let value = self.number(record, places.target, places.features.len(), line, hint)?;
+            let value = self.number(record, positions.target, positions.features.len(), line, hint)?;
             self.values.push(value);
         }
-        if let Some(at) = places.client {
-            named(&mut self.clients, self.columns, record, (at, self.header), line, "client")?;
+        if let Some(at) = positions.client {
+            read_name(&mut self.clients, self.columns, record, (at, self.header), line, "client")?;
         }
         Ok(())
     }
@@ -210,8 +226,8 @@ impl<'a> Rows<'a> {
         let cell = self.numbers.read(text, line);
         let cell = cell
             .map_err(|expected| format!("line {line}, column {column}: found {text:?}, {expected}{hint}"))?;
-        let truth = matches!(cell, Cell::Truth(_));
-        match self.truths.get_mut(which) {
+        let truth = matches!(cell, Cell::Bool(_));
+        match self.bools.get_mut(which) {
             Some(first @ None) => *first = Some((line, truth)),
             Some(Some((first, before))) if *before != truth => {
                 let kind = |truth: bool| if truth { "true or false" } else { "a number" };
@@ -227,17 +243,17 @@ impl<'a> Rows<'a> {
     }
 
     fn finish(self, path: &str) -> Result<Table, String> {
-        let rows = if self.columns.classification { self.classes.of.len() } else { self.values.len() };
+        let rows = if self.columns.classification { self.classes.codes.len() } else { self.values.len() };
         if rows == 0 {
             return Err("found no rows after the header".to_owned());
         }
-        let semicolons = (self.delimiter == b';').then_some(Mark::Comma);
-        let mark = self.numbers.finish()?.or(semicolons);
+        let semicolons = (self.delimiter == b';').then_some(DecimalMark::Comma);
+        let mark = self.numbers.decimal_mark()?.or(semicolons);
         let mut warnings = Vec::new();
-        let mut finish = |named: Named, kind: &str, column: &str, most: usize| {
+        let mut finish = |named: NameColumn, kind: &str, column: &str, most: usize| {
             let (coded, merged) =
-                named.names.finish(&named.of, mark).map_err(|said| format!("column {column}: {said}"))?;
-            warnings.extend(remark(path, kind, &merged));
+                named.names.encode(&named.codes, mark).map_err(|said| format!("column {column}: {said}"))?;
+            warnings.extend(merge_warning(path, kind, &merged));
             let found = coded.names.len();
             if found > most {
                 return Err(format!("column {column}: found {found} {kind}s, allowed: at most {most}"));
@@ -249,19 +265,19 @@ impl<'a> Rows<'a> {
         } else {
             Target::Values(self.values)
         };
-        let clients: Option<Coded> = match &self.columns.client {
+        let clients: Option<CodedNames> = match &self.columns.client {
             Some(column) => Some(finish(self.clients, "client", column, CLIENTS)?),
             None => None,
         };
         let name = |at: &usize| self.header.get(*at).copied().unwrap_or_default().to_owned();
-        let features = self.places.features.iter().map(name).collect();
+        let features = self.positions.features.iter().map(name).collect();
         Ok(Table { name: path.to_owned(), features, x: self.x, target, clients, tests_from: rows, warnings })
     }
 }
 
 /// Reads the name of a client or a class.
-fn named(
-    named: &mut Named,
+fn read_name(
+    column_names: &mut NameColumn,
     columns: &Columns,
     record: &csv::StringRecord,
     (at, header): (usize, &[&str]),
@@ -281,16 +297,16 @@ fn named(
         ));
     }
     let most = if kind == "class" { CLASSES } else { CLIENTS };
-    let (before, place_of) = (named.names.len(), named.names.place(text));
-    named.of.push(place_of);
-    if named.names.len() > before && named.names.exceed(most) {
+    let (before, code) = (column_names.names.len(), column_names.names.intern(text));
+    column_names.codes.push(code);
+    if column_names.names.len() > before && column_names.names.exceeds(most) {
         return Err(format!("{place}: found more than {most} {kind} names, allowed: at most {most}"));
     }
     Ok(())
 }
 
 /// Warning about names that are the same value in different notations.
-pub fn remark(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
+pub fn merge_warning(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
     let first = merged.first()?;
     let more = match merged.len() - 1 {
         0 => String::new(),

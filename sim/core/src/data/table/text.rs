@@ -12,7 +12,7 @@ const COLUMNS: usize = 1 << 17;
 const HEADER: usize = 1 << 24;
 
 /// Formats of other programs, recognised by their first bytes.
-const OTHERS: [(&[u8], &str); 11] = [
+const OTHER_FORMATS: [(&[u8], &str); 11] = [
     (b"PK\x03\x04", "a zip archive or a workbook: save its sheet as CSV"),
     (b"\xd0\xcf\x11\xe0", "a workbook: save its sheet as CSV"),
     (b"PAR1", "a Parquet file: save it as CSV or npz"),
@@ -31,7 +31,7 @@ const OTHERS: [(&[u8], &str); 11] = [
 /// # Errors
 /// A one-line message if the file has another format, or naming the first byte that is no text.
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
-    if let Some((_, what)) = OTHERS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+    if let Some((_, what)) = OTHER_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
         return Err(format!("not a CSV file, but {what}"));
     }
     let text = match bytes {
@@ -83,30 +83,30 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, String> {
 
 /// Line number of a byte offset, from 1.
 fn line_of(bytes: &[u8], at: usize) -> u64 {
-    let mut counter = Counter::default();
+    let mut counter = LineCounter::default();
     counter.count(bytes, at);
     1 + counter.ends
 }
 
-/// Counter of line ends: `\n`, `\r\n`, and `\r` alone.
+/// LineCounter of line ends: `\n`, `\r\n`, and `\r` alone.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counter {
+pub struct LineCounter {
     /// Number of bytes counted so far.
-    upto: usize,
+    counted: usize,
     /// Number of line ends in these bytes.
     pub ends: u64,
 }
 
-impl Counter {
+impl LineCounter {
     /// Counts up to a byte offset, which must not be before the previous one.
     pub fn count(&mut self, text: &[u8], place: usize) {
-        let mut before = self.upto.checked_sub(1).and_then(|at| text.get(at)).copied();
-        for byte in text.get(self.upto..place).unwrap_or_default() {
+        let mut before = self.counted.checked_sub(1).and_then(|at| text.get(at)).copied();
+        for byte in text.get(self.counted..place).unwrap_or_default() {
             // The second byte of `\r\n` ends no further line.
             self.ends += u64::from(*byte == b'\r' || *byte == b'\n' && before != Some(b'\r'));
             before = Some(*byte);
         }
-        self.upto = place.max(self.upto);
+        self.counted = place.max(self.counted);
     }
 }
 
@@ -127,7 +127,7 @@ pub struct Lines<'a> {
 /// # Errors
 /// A one-line message if the header is too large, or a quote does not end.
 pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lines<'a>, String> {
-    let (said, text, skipped) = match text.strip_prefix("sep=").map(str::as_bytes) {
+    let (named, text, skipped) = match text.strip_prefix("sep=").map(str::as_bytes) {
         Some([mark, b'\r', b'\n', ..]) => (Some(*mark), text.get(7..).unwrap_or_default(), 1),
         Some([mark, b'\n' | b'\r', ..]) => (Some(*mark), text.get(6..).unwrap_or_default(), 1),
         _ => (None, text, 0),
@@ -140,7 +140,7 @@ pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lin
     if let Some(most) = DELIMITERS.into_iter().map(count).max().filter(|most| *most >= COLUMNS) {
         return Err(format!("found a header of {} columns, allowed: at most {COLUMNS}", most + 1));
     }
-    let delimiter = asked.or(said).unwrap_or_else(|| {
+    let delimiter = asked.or(named).unwrap_or_else(|| {
         let has = |mark: &u8| {
             let header: HashSet<String> = cells(first, *mark).into_iter().collect();
             names.iter().all(|name| header.contains(*name))
@@ -148,7 +148,7 @@ pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lin
         let most = || DELIMITERS.into_iter().rev().max_by_key(|mark| cells(first, *mark).len());
         DELIMITERS.into_iter().find(has).or_else(most).unwrap_or(b',')
     });
-    Ok(Lines { text: tightened(text, delimiter, skipped)?, delimiter, skipped })
+    Ok(Lines { text: strip_blanks_before_quotes(text, delimiter, skipped)?, delimiter, skipped })
 }
 
 /// Header line, which may span lines within quotes; the first line if a quote does not end.
@@ -164,7 +164,7 @@ fn header(text: &str) -> &str {
 
 /// Cells of one line.
 fn cells(line: &str, delimiter: u8) -> Vec<String> {
-    let text = tightened(line, delimiter, 0).unwrap_or(Cow::Borrowed(line));
+    let text = strip_blanks_before_quotes(line, delimiter, 0).unwrap_or(Cow::Borrowed(line));
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .delimiter(delimiter)
@@ -179,7 +179,7 @@ fn cells(line: &str, delimiter: u8) -> Vec<String> {
 ///
 /// # Errors
 /// A one-line message with the line of a quote that does not end.
-fn tightened(text: &str, delimiter: u8, skipped: u64) -> Result<Cow<'_, str>, String> {
+fn strip_blanks_before_quotes(text: &str, delimiter: u8, skipped: u64) -> Result<Cow<'_, str>, String> {
     if !text.contains('"') {
         return Ok(Cow::Borrowed(text));
     }
@@ -245,9 +245,9 @@ mod tests {
             ("\"a, \"\"b\"\", c\"", "\"a, \"\"b\"\", c\""),
             ("a b\", c", "a b\", c"),
         ] {
-            assert_eq!(tightened(text, b',', 0).unwrap(), expected);
+            assert_eq!(strip_blanks_before_quotes(text, b',', 0).unwrap(), expected);
         }
-        let said = tightened("a,b\n1,\"2\n3,4\n", b',', 1).unwrap_err();
+        let said = strip_blanks_before_quotes("a,b\n1,\"2\n3,4\n", b',', 1).unwrap_err();
         assert!(said.contains("line 3"), "{said}");
     }
 

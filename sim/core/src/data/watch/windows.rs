@@ -20,8 +20,8 @@ pub fn values(decimation: usize) -> usize {
 ///
 /// # Errors
 /// [`DataError`] only if the build included a damaged file.
-pub fn measured(decimation: usize) -> Result<Windows, DataError> {
-    let mut of = Vec::new();
+pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
+    let mut all = Vec::new();
     for series in recordings()? {
         let samples = series.samples();
         let mut rows = Vec::with_capacity(series.windows() * (values(decimation) + 1));
@@ -35,11 +35,11 @@ pub fn measured(decimation: usize) -> Result<Windows, DataError> {
             }
             rows.push(1.0);
         }
-        of.push((series, rows));
+        all.push((series, rows));
     }
     let shape = Shape::Series { steps: WINDOW / decimation.max(1), channels: CHANNELS };
     let layout = Layout { shape: Some(shape), constant: true };
-    Ok(Windows { width: values(decimation) + 1, layout, of })
+    Ok(Windows { width: values(decimation) + 1, layout, series: all })
 }
 
 /// Standardises every channel to mean 0 and deviation 1 over the clients' training windows. Test windows and

@@ -13,7 +13,7 @@ use crate::data::partition::Partition;
 use crate::data::pool::{SplitBy, SplitPlan};
 use crate::data::scale::Scale;
 use crate::data::split::{Order, OrderSplit};
-use crate::data::table::number::Mark;
+use crate::data::table::number::DecimalMark;
 use crate::data::table::text::DELIMITERS;
 use crate::data::table::{self, Columns};
 use crate::data::{DataError, Dataset};
@@ -92,7 +92,7 @@ impl TableSection {
             decimal: section.choice(
                 "decimal",
                 Some("auto"),
-                &[("auto", None), (".", Some(Mark::Point)), (",", Some(Mark::Comma))],
+                &[("auto", None), (".", Some(DecimalMark::Point)), (",", Some(DecimalMark::Comma))],
             )?,
             not_missing: read_not_missing(section)?,
         };
@@ -132,7 +132,7 @@ impl TableSection {
             client: both("client", "client_test")?,
             truth: name("b_star")?,
             classification,
-            owned: matches!(partition, Partition::Natural { .. }),
+            requires_client: matches!(partition, Partition::Natural { .. }),
             not_missing: read_not_missing(section)?,
         };
         let scale = match section.has("scale") {
