@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::fleet_of;
-use crate::told::{Kept, Tap, Told, examine};
+use crate::observed_acks::{AckRecorder, Audit, ObservedAcks, audit};
 
 /// Devices.
 const DEVICES: usize = 50;
@@ -56,7 +56,7 @@ pub struct Report {
     /// How often the server was killed.
     pub kills: u32,
     /// How often in the middle of a round that had updates.
-    pub amid: usize,
+    pub mid_round: usize,
     /// Rounds that were committed.
     pub rounds: usize,
     /// Updates that were counted.
@@ -84,7 +84,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         + "[rounds]\ndeadline = 0\n[limits]\nupdates = 1000000\n";
     std::fs::write(&config, fleet).map_err(|error| text(&error))?;
     let random = &mut ChaCha8Rng::seed_from_u64(seed);
-    let told = Told::default();
+    let acks = ObservedAcks::default();
     let (address, _) = watch::channel(None);
     let mut devices = JoinSet::new();
     let mut recovery = Vec::new();
@@ -96,7 +96,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         if number == 0 {
             for index in 0..DEVICES {
                 let (scenario, dataset) = (scenario.clone(), Arc::clone(&dataset));
-                let (told, mut address) = (told.clone(), address.subscribe());
+                let (acks, mut address) = (acks.clone(), address.subscribe());
                 devices.spawn(async move {
                     let identity = Identity::plaintext(index as u64);
                     let Some(mut session) = client_session(&scenario, &dataset, index, identity, true) else {
@@ -109,8 +109,8 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
                             && let Ok(stream) = TcpStream::connect(at).await
                         {
                             let _ = stream.set_nodelay(true);
-                            let tap = Tap::new(stream, index as u64, told.clone());
-                            let _ = converse_over(&mut session, tap, began).await;
+                            let recorder = AckRecorder::new(stream, index as u64, acks.clone());
+                            let _ = converse_over(&mut session, recorder, began).await;
                         }
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
@@ -139,9 +139,9 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
     let (mut child, _) = start(server, &config)?;
     let stopped = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     stopped.and_then(|_| child.wait()).map_err(|error| text(&error))?;
-    let Kept { amid, rounds, counted } = examine(&scenario, &state, DEVICES, &told)?;
+    let Audit { mid_round, rounds, counted } = audit(&scenario, &state, DEVICES, &acks)?;
     std::fs::remove_dir_all(&directory).map_err(|error| text(&error))?;
-    Ok(Report { kills, amid, rounds, counted, acknowledged: told.count(), recovery })
+    Ok(Report { kills, mid_round, rounds, counted, acknowledged: acks.count(), recovery })
 }
 
 /// Starts a server, and waits until it listens.

@@ -10,10 +10,10 @@ pub mod keys;
 pub mod kills;
 pub mod lists;
 pub mod load;
+pub mod observed_acks;
 pub mod recovery;
 pub mod replay;
 pub mod tables;
-pub mod told;
 
 use std::net::SocketAddr;
 use std::path::Path;

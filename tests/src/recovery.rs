@@ -106,7 +106,7 @@ fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Expor
     let mut client = 0;
     let status = loop {
         // It is nobody's any more a moment before it has ended.
-        client = memory_of(child.id()).map_or(client, |memory| client.max(memory.most));
+        client = memory_of(child.id()).map_or(client, |memory| client.max(memory.peak));
         if let Some(status) = child.try_wait().map_err(said)? {
             break status;
         }
@@ -119,7 +119,7 @@ fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Expor
     let files = std::fs::read_dir(to).map_err(said)?;
     let bytes = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
     let after = memory_of(server).map_err(said)?;
-    Ok(Export { took, client, server: after.most.saturating_sub(before.most), bytes })
+    Ok(Export { took, client, server: after.peak.saturating_sub(before.peak), bytes })
 }
 
 /// Says hello as a device, and waits until it is asked to take part in a round.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use fedspan_tests::disasters::{Faults, Kind, Unwatched, Watcher, run};
+use fedspan_tests::disasters::{Faults, Kind, NoWatcher, Watcher, run};
 
 /// Everything that happens, in one number.
 #[derive(Default)]
@@ -15,7 +15,7 @@ impl Watcher for Digest {
         self.0 = event.bytes().map(u64::from).chain([now]).fold(self.0, mix);
     }
 
-    fn listens(&self) -> bool {
+    fn wants_events(&self) -> bool {
         true
     }
 }
@@ -41,20 +41,34 @@ fn nothing_goes_wrong() {
     let mut faults = Faults::default();
     for seed in 1_000_000..1_000_040 {
         let report =
-            run(seed, Kind::Hectic, &mut Unwatched).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+            run(seed, Kind::Hectic, &mut NoWatcher).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         assert!(report.rounds > 0 && report.counted > 0, "seed {seed}");
         faults.add(&report.faults);
     }
     println!("{faults}");
     // What is to befall them does, and where it matters.
-    let Faults { crashes, inside, torn, amid, stalls, devices, flash, links, revoked, accounts } = faults;
-    assert!(crashes > 40 && inside > 15 && torn > 10 && amid > 15 && stalls > 2, "{faults}");
-    assert!(devices > 40 && flash > 10 && links > 10 && revoked > 2 && accounts > 100, "{faults}");
+    let Faults {
+        crashes,
+        mid_write,
+        torn,
+        mid_round,
+        stalls,
+        device_power_cuts,
+        flash_cuts,
+        link_resets,
+        revoked,
+        account_checks,
+    } = faults;
+    assert!(crashes > 40 && mid_write > 15 && torn > 10 && mid_round > 15 && stalls > 2, "{faults}");
+    assert!(
+        device_power_cuts > 40 && flash_cuts > 10 && link_resets > 10 && revoked > 2 && account_checks > 100,
+        "{faults}"
+    );
 }
 
 #[test]
 fn a_day_of_a_small_fleet() {
-    let report = run(1, Kind::Day { devices: 12 }, &mut Unwatched).unwrap();
+    let report = run(1, Kind::Day { devices: 12 }, &mut NoWatcher).unwrap();
     assert!(report.rounds > 50 && report.counted > 500, "{report:?}");
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::Server;
 use fedspan_protocol::message::ToDevice;
-use fedspan_tests::load::{Choir, Device, Ground, Hostile, Kind, Pace, Plan};
+use fedspan_tests::load::{Device, Hostile, Kind, Pace, Plan, SynchronisedClients, Target};
 use getrandom::SysRng;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
@@ -33,9 +33,9 @@ async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
         socket.bind((from, 0).into()).unwrap();
         let mut stream = socket.connect(address).await.unwrap();
         waiting.spawn(async move {
-            let mut heard = Vec::new();
-            let _ = stream.read_to_end(&mut heard).await;
-            heard.len()
+            let mut received = Vec::new();
+            let _ = stream.read_to_end(&mut received).await;
+            received.len()
         });
     }
     waiting
@@ -46,7 +46,7 @@ async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
 async fn a_device_too_many_is_told_to_come_back() {
     let directory = tempfile::tempdir().unwrap();
     let limits = "connections = 2\n".to_owned();
-    let plan = Plan { devices: 2, traitors: 1, frame_limit: 256, seed: 1, limits };
+    let plan = Plan { devices: 2, insiders: 1, frame_limit: 256, seed: 1, limits };
     let (fleet, identities) = plan.prepare(directory.path()).unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
     let server = Server::bind(fleet, 1, SysRng, plan.protection(directory.path()).unwrap()).await.unwrap();
@@ -58,11 +58,11 @@ async fn a_device_too_many_is_told_to_come_back() {
         devices.push(Device::join(address, None, identity, 0).await.expect("welcome"));
     }
     for device in devices.iter_mut().take(2) {
-        assert!(matches!(device.hear().await, Ok(ToDevice::RoundOpen(_))));
+        assert!(matches!(device.receive().await, Ok(ToDevice::RoundOpen(_))));
     }
-    let told = devices[2].hear().await;
-    assert!(matches!(told, Ok(ToDevice::RetryAfter { .. })), "{told:?}");
-    assert!(devices[2].hear().await.is_err(), "it is closed");
+    let received = devices[2].receive().await;
+    assert!(matches!(received, Ok(ToDevice::RetryAfter { .. })), "{received:?}");
+    assert!(devices[2].receive().await.is_err(), "it is closed");
     drop(devices);
     stop.send(()).unwrap();
     let counters = serving.await.unwrap().unwrap().connections;
@@ -74,7 +74,7 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let plan = Plan {
         devices: DEVICES,
-        traitors: 2 * EACH + 1,
+        insiders: 2 * EACH + 1,
         frame_limit: 256,
         seed: 1,
         limits: format!(
@@ -83,32 +83,32 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
         ),
     };
     let (fleet, mut identities) = plan.prepare(directory.path()).unwrap();
-    let mut traitors = identities.split_off(DEVICES);
-    let newcomer = traitors.pop().unwrap();
+    let mut insiders = identities.split_off(DEVICES);
+    let newcomer = insiders.pop().unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
     let server = Server::bind(fleet, 1, SysRng, plan.protection(directory.path()).unwrap()).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
 
-    let mut choir = Choir::new(DEVICES);
+    let mut clients = SynchronisedClients::new(DEVICES);
     for (index, identity) in identities.into_iter().enumerate() {
         let from = IpAddr::V4(Ipv4Addr::new(127, 0, 1, u8::try_from(index / 60 + 1).unwrap()));
-        choir.join(index, Device::join(address, Some(from), identity, 0).await.expect("welcome"));
+        clients.join(index, Device::join(address, Some(from), identity, 0).await.expect("welcome"));
     }
-    let pace = Pace { step: Duration::from_millis(1), hold: Duration::ZERO };
-    assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
+    let pace = Pace { step: Duration::from_millis(1), last_delay: Duration::ZERO };
+    assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
 
     let mut hostile = JoinSet::new();
-    let mut identities = traitors.into_iter();
+    let mut identities = insiders.into_iter();
     for (kind, net) in ALL.into_iter().zip(1..) {
         for index in 0..EACH {
             let identity = if kind.has_key() { identities.next() } else { None };
             let index = u64::from(net) * 1000 + index as u64;
             let one = Hostile { kind, index, from: Some(Ipv4Addr::new(127, 0, 2, net)), identity };
             // One after the other: those with a key have proved it before anybody takes the places of strangers.
-            let entered = one.enter(Ground { address, seed: 1 }, 0).await.expect("a connection");
-            hostile.spawn(entered.until_closed());
+            let connected = one.connect(Target { address, seed: 1 }, 0).await.expect("a connection");
+            hostile.spawn(connected.until_closed());
         }
     }
     let crowded = crowd(address, Ipv4Addr::new(127, 0, 3, 1)).await;
@@ -116,7 +116,7 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let _newcomer = Device::join(address, from, newcomer, 0).await.expect("welcome");
     let (mut rounds, mut ended) = (1, 0);
     while ended < EACH * ALL.len() {
-        assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
+        assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
         rounds += 1;
         while let Some(one) = hostile.try_join_next() {
             one.expect("no panic");
@@ -124,11 +124,11 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
         }
     }
     assert!(
-        crowded.join_all().await.iter().all(|heard| *heard == 0),
+        crowded.join_all().await.iter().all(|received| *received == 0),
         "who has proved nothing is told nothing"
     );
     // What ended last may still be on its way to the host.
-    assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
+    assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
     rounds += 1;
 
     stop.send(()).unwrap();

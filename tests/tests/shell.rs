@@ -17,7 +17,7 @@ use fedspan_sim::device::{Identity, client_session, converse_over};
 use fedspan_sim::run::{Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 use fedspan_tests::fleet_of;
-use fedspan_tests::told::{Kept, Tap, Told, examine};
+use fedspan_tests::observed_acks::{AckRecorder, Audit, ObservedAcks, audit};
 use getrandom::SysRng;
 use tokio::time::Instant;
 use turmoil::Sim;
@@ -70,7 +70,7 @@ fn scenario() -> Scenario {
 }
 
 /// A device: comes back when its session says so, until its head is fitted.
-async fn device(scenario: Scenario, index: usize, told: Told) -> turmoil::Result {
+async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil::Result {
     let dataset = scenario.dataset(scenario.seed)?;
     let mut session = client_session(&scenario, &dataset, index, Identity::plaintext(index as u64), true)
         .ok_or("no client")?;
@@ -78,8 +78,8 @@ async fn device(scenario: Scenario, index: usize, told: Told) -> turmoil::Result
     while !session.is_fitted() {
         let again = match TcpStream::connect(("server", PORT)).await {
             Ok(stream) => {
-                let tap = Tap::new(stream, index as u64, told.clone());
-                began + Duration::from_millis(converse_over(&mut session, tap, began).await.retry_at)
+                let recorder = AckRecorder::new(stream, index as u64, acks.clone());
+                began + Duration::from_millis(converse_over(&mut session, recorder, began).await.retry_at)
             }
             Err(_) => Instant::now() + Duration::from_millis(500),
         };
@@ -117,7 +117,7 @@ fn befall(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turm
 }
 
 /// Runs a campaign while things happen; the journal as it is written, what was kept, and what befell.
-fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn std::error::Error>> {
+fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dyn std::error::Error>> {
     let scenario = scenario();
     let dataset = Arc::new(scenario.dataset(scenario.seed)?);
     let text = fleet_of(&scenario, &dataset, state, CAMPAIGN).replace("tcp = ", "plaintext = true\ntcp = ")
@@ -141,9 +141,9 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn
             Ok(())
         }
     });
-    let told = Told::default();
+    let acks = ObservedAcks::default();
     for index in 0..DEVICES {
-        sim.client(format!("device-{index}"), device(scenario.clone(), index, told.clone()));
+        sim.client(format!("device-{index}"), device(scenario.clone(), index, acks.clone()));
     }
     let mut random = stream(seed, Purpose::Network, 0);
     let mut counts = [0; 3];
@@ -162,7 +162,7 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn
         finished = sim.step()?;
     }
     drop(sim);
-    let kept = examine(&scenario, state, DEVICES, &told)?;
+    let kept = audit(&scenario, state, DEVICES, &acks)?;
     Ok((std::fs::read_to_string(state.join(journal::FILE))?, kept, counts))
 }
 
@@ -182,7 +182,7 @@ fn one() {
     let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&served), bits(simulated.representation.as_ref().unwrap()), "seed {seed}");
-    println!("\nseen {crashes} {partitions} {holds} {} {}", kept.amid, crc32c(journal.as_bytes()));
+    println!("\nseen {crashes} {partitions} {holds} {} {}", kept.mid_round, crc32c(journal.as_bytes()));
 }
 
 /// Crashes, partitions, holds, crashes in the middle of a round, and what the journal said.
@@ -206,11 +206,11 @@ fn a_campaign_on_a_bad_network_is_that_of_a_calm_one() {
     for seed in 1..=SEEDS {
         all.iter_mut().zip(seen(seed)).for_each(|(all, count)| *all += count);
     }
-    let [crashes, partitions, holds, amid] = all;
+    let [crashes, partitions, holds, mid_round] = all;
     println!(
-        "{SEEDS} seeds: {crashes} crashes, {amid} of them in the middle of a round, {partitions} partitions, {holds} holds"
+        "{SEEDS} seeds: {crashes} crashes, {mid_round} of them in the middle of a round, {partitions} partitions, {holds} holds"
     );
-    assert!(amid > SEEDS && partitions > SEEDS && holds > SEEDS, "too little has happened: {all:?}");
+    assert!(mid_round > SEEDS && partitions > SEEDS && holds > SEEDS, "too little has happened: {all:?}");
 }
 
 #[test]

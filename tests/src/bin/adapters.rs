@@ -125,7 +125,7 @@ fn timed(command: &mut Command) -> Result<(f64, u64)> {
                 Err(Error::other("a command failed"))
             };
         }
-        peak = memory_of(child.id()).map_or(peak, |memory| memory.most.max(peak));
+        peak = memory_of(child.id()).map_or(peak, |memory| memory.peak.max(peak));
         std::thread::sleep(LOOK);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use fedspan_tests::disasters::{Kind, Report, Unwatched, Watcher, run};
+use fedspan_tests::disasters::{Kind, NoWatcher, Report, Watcher, run};
 use peak_alloc::PeakAlloc;
 
 const USAGE: &str = "usage: disasters N [FIRST]
@@ -27,7 +27,7 @@ impl Watcher for Trace {
         eprintln!("{now:>9} {event}");
     }
 
-    fn listens(&self) -> bool {
+    fn wants_events(&self) -> bool {
         true
     }
 }
@@ -146,7 +146,7 @@ fn many(first: u64, seeds: u64) -> ExitCode {
                     if seed >= first.saturating_add(seeds) {
                         return;
                     }
-                    let done = std::panic::catch_unwind(|| run(seed, Kind::Hectic, &mut Unwatched));
+                    let done = std::panic::catch_unwind(|| run(seed, Kind::Hectic, &mut NoWatcher));
                     let done = done
                         .map_or_else(|_| Err("a panic".to_owned()), |done| done.map_err(|v| v.to_string()));
                     let mut total = total.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -40,9 +40,9 @@ fn main() -> ExitCode {
         Err(error) => Err(error.to_string()),
     };
     match done {
-        Ok(Report { kills, amid, rounds, counted, acknowledged, recovery: [middle, longest] }) => {
+        Ok(Report { kills, mid_round, rounds, counted, acknowledged, recovery: [middle, longest] }) => {
             println!(
-                "{kills} kills, {amid} of them in the middle of a round: {rounds} rounds, {counted} updates counted, \
+                "{kills} kills, {mid_round} of them in the middle of a round: {rounds} rounds, {counted} updates counted, \
                  {acknowledged} acknowledgements received; 0 lost, 0 counted twice, every round decided the same again; \
                  listening after {middle} ms (longest {longest} ms)"
             );

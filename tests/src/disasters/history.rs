@@ -10,7 +10,7 @@ use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 
 use super::plan::Plan;
-use super::reference::{Calm, Round, compare};
+use super::reference::{FaultFreeDevices, Round, compare};
 
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,23 +42,23 @@ pub struct History {
     /// What a round's number means: its stage, and what was sent with it.
     opened: BTreeMap<u32, (RoundId, u32)>,
     /// That an update counts: told for the first time, and as a repetition.
-    told: BTreeSet<(DeviceId, u32)>,
-    again: BTreeSet<(DeviceId, u32)>,
+    acked: BTreeSet<(DeviceId, u32)>,
+    acked_again: BTreeSet<(DeviceId, u32)>,
     /// The same as devices have heard it.
-    heard: BTreeSet<(DeviceId, u32)>,
+    observed: BTreeSet<(DeviceId, u32)>,
     committed: BTreeSet<u32>,
     /// What was heard of each device for each round first: its digest, and all of it where nobody could make it again.
     digests: BTreeMap<(DeviceId, u32), u32>,
     updates: BTreeMap<(DeviceId, u32), Update>,
-    /// Who counted in rounds of which the server has said that they are over: what was promised there has been kept.
-    kept: BTreeMap<u32, BTreeSet<DeviceId>>,
+    /// Who counted in rounds of which the server has said that they are over: what was promised there has been stored.
+    participants: BTreeMap<u32, BTreeSet<DeviceId>>,
     /// Devices whose keys count no more, and how many lines the journal had then.
     revoked: BTreeMap<DeviceId, u64>,
 }
 
 impl History {
     /// A device is asked.
-    pub fn opened(&mut self, opening: &Opening) -> Result<(), Violation> {
+    pub fn record_opening(&mut self, opening: &Opening) -> Result<(), Violation> {
         let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let this = (opening.id, crc32c(&bytes));
@@ -70,7 +70,12 @@ impl History {
     }
 
     /// An update has come.
-    pub fn sent(&mut self, device: DeviceId, update: Update, is_private: bool) -> Result<(), Violation> {
+    pub fn record_update(
+        &mut self,
+        device: DeviceId,
+        update: Update,
+        is_private: bool,
+    ) -> Result<(), Violation> {
         let values = update.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let (this, digest) = ((device, update.id.round), crc32c(&bytes));
@@ -84,15 +89,15 @@ impl History {
     }
 
     /// A device is told what became of its update.
-    pub fn told(&mut self, device: DeviceId, ack: Ack) -> Result<(), Violation> {
+    pub fn record_ack(&mut self, device: DeviceId, ack: Ack) -> Result<(), Violation> {
         let this = (device, ack.id.round);
         match ack.outcome {
-            AckOutcome::Counted if !self.told.insert(this) => Err(Violation::new(format!(
+            AckOutcome::Counted if !self.acked.insert(this) => Err(Violation::new(format!(
                 "device {device} was told twice that it counts in round {}",
                 this.1
             ))),
             AckOutcome::Duplicate => {
-                self.again.insert(this);
+                self.acked_again.insert(this);
                 Ok(())
             }
             _ => Ok(()),
@@ -100,12 +105,12 @@ impl History {
     }
 
     /// A device has heard that it counts.
-    pub fn heard(&mut self, device: DeviceId, round: u32) {
-        self.heard.insert((device, round));
+    pub fn record_observed_ack(&mut self, device: DeviceId, round: u32) {
+        self.observed.insert((device, round));
     }
 
     /// A round is over.
-    pub fn committed(&mut self, record: &Committed) -> Result<(), Violation> {
+    pub fn record_commit(&mut self, record: &Committed) -> Result<(), Violation> {
         let round = record.round;
         if self.committed.last().is_some_and(|last| *last >= round) {
             return Err(Violation::new(format!(
@@ -114,22 +119,25 @@ impl History {
             )));
         }
         self.committed.insert(round);
-        self.kept.insert(round, record.participants.iter().copied().collect());
+        self.participants.insert(round, record.participants.iter().copied().collect());
         self.forget(round)
     }
 
     /// Compares what was promised in rounds that are long over, and forgets it.
     fn forget(&mut self, round: u32) -> Result<(), Violation> {
-        while let Some(entry) = self.kept.first_entry().filter(|entry| *entry.key() + RECENT < round) {
+        while let Some(entry) = self.participants.first_entry().filter(|entry| *entry.key() + RECENT < round)
+        {
             let (old, counted) = entry.remove_entry();
-            let others = |told: &BTreeSet<(DeviceId, u32)>| {
-                told.iter().find(|(device, round)| *round == old && !counted.contains(device)).copied()
+            let find_lost = |acks: &BTreeSet<(DeviceId, u32)>| {
+                acks.iter().find(|(device, round)| *round == old && !counted.contains(device)).copied()
             };
-            if let Some((device, _)) = [&self.told, &self.again, &self.heard].into_iter().find_map(others) {
+            if let Some((device, _)) =
+                [&self.acked, &self.acked_again, &self.observed].into_iter().find_map(find_lost)
+            {
                 return Err(lost(device, old));
             }
-            for told in [&mut self.told, &mut self.again, &mut self.heard] {
-                told.retain(|(_, round)| *round != old);
+            for acks in [&mut self.acked, &mut self.acked_again, &mut self.observed] {
+                acks.retain(|(_, round)| *round != old);
             }
             self.digests.retain(|(_, round), _| *round != old);
             self.opened.remove(&old);
@@ -143,7 +151,7 @@ impl History {
     }
 
     /// A device's key counts no more; the journal has so many lines.
-    pub fn revoked(&mut self, device: DeviceId, lines: u64) {
+    pub fn record_revocation(&mut self, device: DeviceId, lines: u64) {
         self.revoked.entry(device).or_insert(lines);
     }
 
@@ -216,7 +224,7 @@ impl History {
                         number: committed.round,
                         counted: std::mem::take(&mut open),
                         representation: committed.representation.clone(),
-                        told: String::new(),
+                        sha256: String::new(),
                     });
                 }
                 _ => {}
@@ -228,31 +236,31 @@ impl History {
                 self.committed
             ));
         }
-        let mut kept: Vec<journal::Round> = Vec::new();
-        let past = coordinator.store().past().and_then(|past| {
+        let mut stored: Vec<journal::Round> = Vec::new();
+        let read = coordinator.store().past().and_then(|past| {
             past.rounds(|line| {
-                kept.extend(serde_json::from_str::<journal::Round>(line).ok());
+                stored.extend(serde_json::from_str::<journal::Round>(line).ok());
                 true
             })
         });
-        past.map_err(|error| Violation::new(error.to_string()))?;
-        let same = |(kept, round): (&journal::Round, &Round)| {
-            let participants: BTreeSet<DeviceId> = kept.participants.iter().copied().collect();
-            kept.exchange == round.number && participants.iter().eq(round.counted.keys())
+        read.map_err(|error| Violation::new(error.to_string()))?;
+        let same = |(stored, round): (&journal::Round, &Round)| {
+            let participants: BTreeSet<DeviceId> = stored.participants.iter().copied().collect();
+            stored.exchange == round.number && participants.iter().eq(round.counted.keys())
         };
-        if kept.len() != rounds.len() || !kept.iter().zip(&rounds).all(same) {
-            return wrong("what is kept of the rounds is not what the journal says".to_owned());
+        if stored.len() != rounds.len() || !stored.iter().zip(&rounds).all(same) {
+            return wrong("what is stored of the rounds is not what the journal says".to_owned());
         }
-        for (round, kept) in rounds.iter_mut().zip(kept) {
-            round.told = kept.representation;
+        for (round, stored) in rounds.iter_mut().zip(stored) {
+            round.sha256 = stored.representation;
         }
-        for (device, round) in self.told.iter().chain(&self.again).chain(&self.heard) {
+        for (device, round) in self.acked.iter().chain(&self.acked_again).chain(&self.observed) {
             if !counted.contains(&(*device, *round)) {
                 return Err(lost(*device, *round));
             }
         }
-        for (device, round) in &self.heard {
-            if !self.told.contains(&(*device, *round)) && !self.again.contains(&(*device, *round)) {
+        for (device, round) in &self.observed {
+            if !self.acked.contains(&(*device, *round)) && !self.acked_again.contains(&(*device, *round)) {
                 return wrong(format!(
                     "device {device} believes that it counts in round {round}; nobody said so"
                 ));
@@ -261,7 +269,7 @@ impl History {
         // Updates of noise cannot be made again by devices that know nothing of the noise.
         let same = match plan.is_private {
             true => compare(plan, &rounds, &mut self.updates.clone()),
-            false => compare(plan, &rounds, &mut Calm::new(plan)?),
+            false => compare(plan, &rounds, &mut FaultFreeDevices::new(plan)?),
         };
         same?;
         Ok((rounds.len(), counted.len()))

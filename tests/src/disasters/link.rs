@@ -26,7 +26,7 @@ pub struct Quality {
 
 /// One direction of it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct Direction {
     /// When what was sent last has come.
     busy_until: Millis,
 }
@@ -39,10 +39,10 @@ pub struct Link {
     /// It stands, as far as the network knows.
     pub is_up: bool,
     /// Nothing passes until then.
-    pub parted_until: Millis,
+    pub partitioned_until: Millis,
     pub quality: Quality,
-    is_line: bool,
-    ways: [Way; 2],
+    is_serial: bool,
+    directions: [Direction; 2],
 }
 
 /// What comes of bytes that are sent.
@@ -50,29 +50,36 @@ pub type Arrivals = Vec<(Millis, Vec<u8>)>;
 
 impl Link {
     /// One that does not stand.
-    pub fn new(is_line: bool, random: &mut ChaCha8Rng) -> Self {
+    pub fn new(is_serial: bool, random: &mut ChaCha8Rng) -> Self {
         let slow = percent(random, 15);
         let quality = Quality {
             latency: within(random, 1, 80),
             jitter: within(random, 1, 200),
             speed: if slow { 600 } else { 100_000 },
-            lost: if is_line { 8 } else { 0 },
-            repeated: if is_line { 5 } else { 0 },
-            damaged: if is_line { 4 } else { 0 },
+            lost: if is_serial { 8 } else { 0 },
+            repeated: if is_serial { 5 } else { 0 },
+            damaged: if is_serial { 4 } else { 0 },
         };
-        Self { number: 0, is_up: false, parted_until: 0, quality, is_line, ways: [Way::default(); 2] }
+        Self {
+            number: 0,
+            is_up: false,
+            partitioned_until: 0,
+            quality,
+            is_serial,
+            directions: [Direction::default(); 2],
+        }
     }
 
     /// A new link: nothing of the old one comes any more.
     pub fn renew(&mut self, now: Millis) {
         self.number += 1;
         self.is_up = true;
-        self.ways = [Way { busy_until: now }; 2];
+        self.directions = [Direction { busy_until: now }; 2];
     }
 
     /// It is good from now on.
     pub fn heal(&mut self) {
-        self.parted_until = 0;
+        self.partitioned_until = 0;
         self.quality = Quality { lost: 0, repeated: 0, damaged: 0, ..self.quality };
     }
 
@@ -85,12 +92,12 @@ impl Link {
         random: &mut ChaCha8Rng,
     ) -> Arrivals {
         let Quality { latency, jitter, speed, lost, repeated, damaged } = self.quality;
-        let Some(way) = self.ways.get_mut(usize::from(is_up)) else { return Vec::new() };
+        let Some(direction) = self.directions.get_mut(usize::from(is_up)) else { return Vec::new() };
         let sending = frame.len() as u64 * 1000 / speed;
-        if self.is_line {
-            let left = way.busy_until.max(now) + sending;
-            way.busy_until = left;
-            if now < self.parted_until || percent(random, lost) {
+        if self.is_serial {
+            let left = direction.busy_until.max(now) + sending;
+            direction.busy_until = left;
+            if now < self.partitioned_until || percent(random, lost) {
                 return Vec::new();
             }
             if percent(random, damaged)
@@ -107,9 +114,9 @@ impl Link {
                 .collect();
         }
         // A stream delivers later what it cannot deliver now, in pieces of any size.
-        let start = way.busy_until.max(now).max(self.parted_until) + sending;
+        let start = direction.busy_until.max(now).max(self.partitioned_until) + sending;
         let at = start.max(now + latency + within(random, 0, jitter));
-        way.busy_until = at;
+        direction.busy_until = at;
         let middle = usize::try_from(random.next_u64()).unwrap_or_default() % frame.len().max(1);
         let rest = frame.split_off(middle);
         [(at, frame), (at, rest)].into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect()

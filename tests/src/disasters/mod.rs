@@ -8,20 +8,20 @@
 //!                                               History: what was promised, and what must be true of it
 //! ```
 //!
-//! What is not the real thing: sockets, their places, and the tasks that carry bytes, messages and commands (`running`).
+//! What is not the real thing: sockets, their nodes, and the tasks that carry bytes, messages and commands (`running`).
 
-mod befall;
-mod chaos;
 mod device;
+mod fault_injection;
+mod fault_schedule;
 mod history;
 mod link;
 mod plan;
 mod queue;
 mod reference;
 mod report;
-mod running;
 mod server;
-mod tally;
+mod server_tasks;
+mod shadow_counters;
 mod world;
 
 #[path = "../../../edge-client/tests/common/nor.rs"]
@@ -33,7 +33,7 @@ mod storage;
 
 pub use history::Violation;
 pub use plan::Kind;
-pub use report::{Faults, Report, Unwatched, Watcher};
+pub use report::{Faults, NoWatcher, Report, Watcher};
 pub use world::run;
 
 /// Milliseconds of virtual time.

@@ -45,13 +45,13 @@ pub struct Plan {
     /// Updates carry noise.
     pub is_private: bool,
     /// Links are lines: what is lost on them is lost, and they never close.
-    pub is_line: bool,
+    pub is_serial: bool,
 }
 
 /// One of these.
 pub fn choose<T: Copy>(random: &mut ChaCha8Rng, from: &[T]) -> T {
-    let place = usize::try_from(random.next_u32()).unwrap_or_default() % from.len();
-    from.get(place).copied().unwrap_or_else(|| unreachable!("there is one at least"))
+    let index = usize::try_from(random.next_u32()).unwrap_or_default() % from.len();
+    from.get(index).copied().unwrap_or_else(|| unreachable!("there is one at least"))
 }
 
 /// True so often out of a hundred.
@@ -116,7 +116,7 @@ impl Plan {
         fleet.rounds = RoundsSection { deadline, min_count, over_select: choose(random, &[1.0, 1.3]) };
         fleet.limits.idle = Duration::from_secs(30);
         plan.is_encrypted = percent(random, 60);
-        plan.is_line = percent(random, 40);
+        plan.is_serial = percent(random, 40);
         plan.is_private = is_private;
         if let Some(hiding) = &mut plan.build.privacy {
             *hiding = generous(&plan.scenario, *hiding)?;
@@ -169,7 +169,7 @@ impl Plan {
             build,
             is_encrypted: false,
             is_private: false,
-            is_line: false,
+            is_serial: false,
         })
     }
 }

@@ -26,16 +26,16 @@ pub struct Round {
     pub counted: BTreeMap<DeviceId, u32>,
     pub representation: String,
     /// What others are told of the representation: its SHA-256.
-    pub told: String,
+    pub sha256: String,
 }
 
 /// Where the updates come from.
 pub trait Updates {
     /// That of a device for a round, of which the server's name is `number`.
-    fn of(&mut self, device: DeviceId, number: u32, opening: &Arc<Opening>) -> Result<Update, Violation>;
+    fn update(&mut self, device: DeviceId, number: u32, opening: &Arc<Opening>) -> Result<Update, Violation>;
 
     /// The engine has taken it.
-    fn acknowledged(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack);
+    fn acknowledge(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack);
 }
 
 /// Makes every round again.
@@ -59,7 +59,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
                 events.push(match round.counted.get(&device) {
                     None => (1, device, declined(device, &opening)),
                     Some(number) => {
-                        let update = updates.of(device, *number, &opening)?;
+                        let update = updates.update(device, *number, &opening)?;
                         (0, device, Event::Update(device, Update { id: opening.id, ..update }))
                     }
                 });
@@ -73,7 +73,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
         }
         for action in &actions {
             match action {
-                Action::Acknowledge(device, ack) => updates.acknowledged(*device, *ack),
+                Action::Acknowledge(device, ack) => updates.acknowledge(*device, *ack),
                 Action::Commit(record) => {
                     let counted: BTreeSet<DeviceId> = record.participants.iter().copied().collect();
                     committed = counted.iter().eq(round.counted.keys());
@@ -81,11 +81,11 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
                 _ => {}
             }
         }
-        let (found, told) = (digest(&engine), sha256(&engine));
-        if told != round.told {
+        let (found, sha256) = (digest(&engine), sha256(&engine));
+        if sha256 != round.sha256 {
             return Err(Violation::new(format!(
-                "of round {} it is said that the representation is {}, and it is {told}",
-                round.number, round.told
+                "of round {} it is said that the representation is {}, and it is {sha256}",
+                round.number, round.sha256
             )));
         }
         if !committed || found != round.representation {
@@ -117,9 +117,9 @@ fn sha256(engine: &Engine) -> String {
 }
 
 /// Devices to which nothing has ever happened.
-pub struct Calm(Vec<SimDevice>);
+pub struct FaultFreeDevices(Vec<SimDevice>);
 
-impl Calm {
+impl FaultFreeDevices {
     /// Those of a plan.
     ///
     /// # Errors
@@ -142,13 +142,13 @@ impl Calm {
     }
 
     fn device(&mut self, device: DeviceId) -> Result<&mut SimDevice, Violation> {
-        let place = usize::try_from(device).ok().and_then(|place| self.0.get_mut(place));
-        place.ok_or_else(|| Violation::new(format!("there is no device {device}")))
+        let slot = usize::try_from(device).ok().and_then(|slot| self.0.get_mut(slot));
+        slot.ok_or_else(|| Violation::new(format!("there is no device {device}")))
     }
 }
 
-impl Updates for Calm {
-    fn of(&mut self, device: DeviceId, _: u32, opening: &Arc<Opening>) -> Result<Update, Violation> {
+impl Updates for FaultFreeDevices {
+    fn update(&mut self, device: DeviceId, _: u32, opening: &Arc<Opening>) -> Result<Update, Violation> {
         let own = self.device(device)?;
         own.connection.open(opening);
         own.pump();
@@ -160,7 +160,7 @@ impl Updates for Calm {
             .ok_or_else(|| Violation::new(format!("device {device} does not answer where nothing is wrong")))
     }
 
-    fn acknowledged(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack) {
+    fn acknowledge(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack) {
         if let Ok(own) = self.device(device) {
             own.connection.send(ToDevice::Ack(ack));
             own.pump();
@@ -169,10 +169,10 @@ impl Updates for Calm {
 }
 
 impl Updates for BTreeMap<(DeviceId, u32), Update> {
-    fn of(&mut self, device: DeviceId, number: u32, _: &Arc<Opening>) -> Result<Update, Violation> {
+    fn update(&mut self, device: DeviceId, number: u32, _: &Arc<Opening>) -> Result<Update, Violation> {
         let update = self.get(&(device, number)).cloned();
         update.ok_or_else(|| Violation::new(format!("device {device} has sent nothing for round {number}")))
     }
 
-    fn acknowledged(&mut self, _: DeviceId, _: fedspan_protocol::message::Ack) {}
+    fn acknowledge(&mut self, _: DeviceId, _: fedspan_protocol::message::Ack) {}
 }

@@ -10,51 +10,72 @@ pub struct Faults {
     /// The server's power went.
     pub crashes: usize,
     /// Of those: at a write, a sync, or a change of the round's key.
-    pub inside: usize,
+    pub mid_write: usize,
     /// Of those: what had been written was not synced.
     pub torn: usize,
     /// The server came back to a round that had counted some of its updates.
-    pub amid: usize,
+    pub mid_round: usize,
     /// The server had to wait for its disk.
     pub stalls: usize,
     /// A device's power went before all was well.
-    pub devices: usize,
+    pub device_power_cuts: usize,
     /// Of those: in the middle of a write to its flash.
-    pub flash: usize,
+    pub flash_cuts: usize,
     /// Links that ended.
-    pub links: usize,
+    pub link_resets: usize,
     /// Keys that were revoked.
     pub revoked: usize,
     /// Times that an account was held against what its device had paid.
-    pub accounts: usize,
+    pub account_checks: usize,
 }
 
 impl Faults {
     /// The sum of many.
     pub fn add(&mut self, other: &Self) {
-        let Self { crashes, inside, torn, amid, stalls, devices, flash, links, revoked, accounts } = other;
+        let Self {
+            crashes,
+            mid_write,
+            torn,
+            mid_round,
+            stalls,
+            device_power_cuts,
+            flash_cuts,
+            link_resets,
+            revoked,
+            account_checks,
+        } = other;
         self.crashes += crashes;
-        self.inside += inside;
+        self.mid_write += mid_write;
         self.torn += torn;
-        self.amid += amid;
+        self.mid_round += mid_round;
         self.stalls += stalls;
-        self.devices += devices;
-        self.flash += flash;
-        self.links += links;
+        self.device_power_cuts += device_power_cuts;
+        self.flash_cuts += flash_cuts;
+        self.link_resets += link_resets;
         self.revoked += revoked;
-        self.accounts += accounts;
+        self.account_checks += account_checks;
     }
 }
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { crashes, inside, torn, amid, stalls, devices, flash, links, revoked, accounts } = self;
+        let Self {
+            crashes,
+            mid_write,
+            torn,
+            mid_round,
+            stalls,
+            device_power_cuts,
+            flash_cuts,
+            link_resets,
+            revoked,
+            account_checks,
+        } = self;
         write!(
             f,
-            "the server's power went {crashes} times, {inside} of them in the middle of what it wrote, {torn} with something that was \
-             not synced; it came back {amid} times to a round that had counted some; its disk kept it waiting {stalls} times; \
-             {devices} devices lost their power, {flash} while they wrote; {links} links ended; {revoked} keys were revoked; \
-             {accounts} looks at accounts"
+            "{crashes} server power cuts ({mid_write} during a write, {torn} that tore unsynced data), {mid_round} restarts into a \
+             round with counted updates, {stalls} write stalls, {device_power_cuts} device power cuts ({flash_cuts} during a flash \
+             write), {link_resets} link resets, {revoked} keys revoked, {account_checks} account checks"
         )
     }
 }
@@ -90,17 +111,17 @@ pub trait Watcher {
     /// An hour has passed: rounds so far, and bytes of memory that the simulated disk takes.
     fn hour(&mut self, _hour: Millis, _rounds: usize, _disk: u64) {}
 
-    /// Something happens; asked only where [`Self::listens`].
+    /// Something happens; asked only where [`Self::wants_events`].
     fn event(&mut self, _now: Millis, _event: &str) {}
 
     /// Whether it wants to hear of every event.
-    fn listens(&self) -> bool {
+    fn wants_events(&self) -> bool {
         false
     }
 }
 
 /// Nobody does.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unwatched;
+pub struct NoWatcher;
 
-impl Watcher for Unwatched {}
+impl Watcher for NoWatcher {}

@@ -114,7 +114,7 @@ impl Device {
         let decoder = Decoder::new(vec![0; usize::from(identity.frame_limit)]);
         let input = (Vec::with_capacity(READ), 0);
         let mut device = Self { identity, transcript, stream, channel: None, decoder, input };
-        match device.hear().await? {
+        match device.receive().await? {
             ToDevice::Welcome(_) => {}
             other => return Err(Error::other(format!("{other:?} for a welcome"))),
         }
@@ -127,7 +127,7 @@ impl Device {
     ///
     /// # Errors
     /// [`std::io::ErrorKind::UnexpectedEof`] when the server closes, and others for what no honest server sends.
-    pub async fn hear(&mut self) -> Result<ToDevice> {
+    pub async fn receive(&mut self) -> Result<ToDevice> {
         loop {
             let (bytes, used) = &mut self.input;
             let mut rest = bytes.get(*used..).unwrap_or_default();

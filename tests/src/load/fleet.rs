@@ -21,7 +21,7 @@ pub struct Plan {
     /// Devices that answer.
     pub devices: usize,
     /// Devices that have keys and mean no good.
-    pub traitors: usize,
+    pub insiders: usize,
     /// The longest frame that a device takes, in bytes.
     pub frame_limit: u16,
     /// Of keys, and of garbage.
@@ -47,7 +47,7 @@ impl Entropy for Seeded {
 
 impl Plan {
     /// Makes a key store and a key file in a directory. Returns the text of the `fleet.toml` that serves them, and who
-    /// has keys: the devices first, then the traitors.
+    /// has keys: the devices first, then the insiders.
     ///
     /// # Errors
     /// What the system or the key store says.
@@ -60,7 +60,7 @@ impl Plan {
         create_private(&key_file, &secret).map_err(Error::other)?;
         let unlock = Unlock::from_key_file(&key_file).map_err(Error::other)?;
         let mut keys = KeyStore::create(&store, &unlock, Cost::RECOMMENDED, entropy).map_err(Error::other)?;
-        let all: Vec<u64> = (1..).take(self.devices + self.traitors).collect();
+        let all: Vec<u64> = (1..).take(self.devices + self.insiders).collect();
         keys.add(&all, false, 0).map_err(Error::other)?;
         let identity = |device: u64| {
             let known =
@@ -82,7 +82,7 @@ impl Plan {
         Ok(Protection::Keys(keys, Box::new(entropy(2))))
     }
 
-    /// The first so many answers are waited for, as traitors join whose never come.
+    /// The first so many answers are waited for, as insiders join whose never come.
     fn fleet(&self, state: &Path, store: &Path, key_file: &Path) -> String {
         let name = |path: &Path| -> String { format!("{:?}", PathBuf::from(path).display().to_string()) };
         format!(

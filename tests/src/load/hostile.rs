@@ -43,9 +43,9 @@ pub enum Kind {
     Noise,
     /// A frame without an end, four KiB a second.
     Endless,
-    /// Frames that are well made and hold nothing known, or are sealed by nobody.
+    /// Frames that are well made and last_delay nothing known, or are sealed by stranger.
     Junk,
-    /// A hello of a device that nobody knows.
+    /// A hello of a device that stranger knows.
     Stranger,
 }
 
@@ -65,7 +65,7 @@ impl Kind {
 
 /// Where they stand.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
+pub struct Target {
     /// Whom they trouble.
     pub address: SocketAddr,
     /// Of their garbage.
@@ -90,11 +90,11 @@ impl Hostile {
     ///
     /// # Errors
     /// If it could not connect, or a device with a key was not welcomed.
-    pub async fn enter(&self, ground: Ground, time: u64) -> Result<Entered> {
+    pub async fn connect(&self, target: Target, time: u64) -> Result<ConnectedPeer> {
         let from = self.from.map(IpAddr::V4);
-        let random = stream(ground.seed, Purpose::Loss, self.index << 32 | time);
+        let random = stream(target.seed, Purpose::Loss, self.index << 32 | time);
         if let (true, Some(identity)) = (self.kind.has_key(), &self.identity) {
-            let mut device = Device::join(ground.address, from, identity.clone(), time).await?;
+            let mut device = Device::join(target.address, from, identity.clone(), time).await?;
             let mut update = device.update(RoundId { round: 1, stage: 0 })?;
             let pattern = if self.kind == Kind::Drip {
                 Pattern::Bytes(update)
@@ -102,42 +102,42 @@ impl Hostile {
                 update.truncate(update.len() / 2);
                 Pattern::Once(update)
             };
-            return Ok(Entered { stream: device.into_stream(), pattern });
+            return Ok(ConnectedPeer { stream: device.into_stream(), pattern });
         }
-        let stream = connect(ground.address, from).await?;
+        let stream = connect(target.address, from).await?;
         let pattern = match self.kind {
             Kind::Noise => Pattern::Heaps(Box::new(random), noise),
             Kind::Endless => Pattern::Heaps(Box::new(random), endless),
             Kind::Junk => Pattern::Heaps(Box::new(random), junk),
             _ => {
                 let mut random = random;
-                let nobody = Identity {
+                let stranger = Identity {
                     device: u64::MAX - self.index,
                     key: Key::new(0, [(random.bits() & 0xff) as u8; 32]),
                     frame_limit: 1280,
                 };
-                let (hello, _) = nobody.hello(time)?;
+                let (hello, _) = stranger.hello(time)?;
                 if self.kind == Kind::Loris { Pattern::Bytes(hello) } else { Pattern::Once(hello) }
             }
         };
-        Ok(Entered { stream, pattern })
+        Ok(ConnectedPeer { stream, pattern })
     }
 
     /// One connection, until the server ends it.
-    async fn once(&self, ground: Ground, time: u64) -> Result<()> {
-        self.enter(ground, time).await?.until_closed().await;
+    async fn once(&self, target: Target, time: u64) -> Result<()> {
+        self.connect(target, time).await?.until_closed().await;
         Ok(())
     }
 
     /// One connection after the other while the switch is on. Counts them.
-    pub async fn again_and_again(self, ground: Ground, mut on: watch::Receiver<bool>, made: Arc<AtomicU64>) {
+    pub async fn reconnect_while(self, target: Target, mut on: watch::Receiver<bool>, made: Arc<AtomicU64>) {
         for time in 0.. {
             if on.wait_for(|on| *on).await.is_err() {
                 return;
             }
             made.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
-                _ = self.once(ground, time) => {}
+                _ = self.once(target, time) => {}
                 _ = on.wait_for(|on| !*on) => {}
             }
             sleep(PAUSE).await;
@@ -145,8 +145,8 @@ impl Hostile {
     }
 }
 
-/// One that has entered, and has done nothing bad yet.
-pub struct Entered {
+/// One that has connected, and has done nothing bad yet.
+pub struct ConnectedPeer {
     stream: TcpStream,
     pattern: Pattern,
 }
@@ -160,7 +160,7 @@ enum Pattern {
     Heaps(Box<Stream>, fn(&mut Stream) -> Vec<u8>),
 }
 
-impl Entered {
+impl ConnectedPeer {
     /// What it came for, until the server ends the connection.
     pub async fn until_closed(self) {
         let Self { stream, pattern } = self;

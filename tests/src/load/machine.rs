@@ -5,7 +5,7 @@ use std::io::{Error, Result, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use super::numbers::Spread;
+use super::quantiles::Quantiles;
 
 /// A process's memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,7 +13,7 @@ pub struct Memory {
     /// Bytes that are resident.
     pub resident: u64,
     /// The most that were.
-    pub most: u64,
+    pub peak: u64,
 }
 
 /// Memory of a process.
@@ -27,7 +27,7 @@ pub fn memory_of(process: u32) -> Result<Memory> {
         line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
     };
     match (bytes("VmRSS:"), bytes("VmHWM:")) {
-        (Some(resident), Some(most)) => Ok(Memory { resident, most }),
+        (Some(resident), Some(peak)) => Ok(Memory { resident, peak }),
         _ => Err(Error::other("no VmRSS in /proc")),
     }
 }
@@ -39,7 +39,7 @@ const PAGES: usize = 300;
 ///
 /// # Errors
 /// What the system says.
-pub fn fsync(directory: &Path) -> Result<Spread> {
+pub fn fsync(directory: &Path) -> Result<Quantiles> {
     let path = directory.join("fsync");
     let mut file = File::create(&path)?;
     let mut times = Vec::new();
@@ -51,18 +51,18 @@ pub fn fsync(directory: &Path) -> Result<Spread> {
         times.push(began.elapsed());
     }
     std::fs::remove_file(&path)?;
-    Ok(Spread::new(times))
+    Ok(Quantiles::new(times))
 }
 
 /// Processor time in seconds: a process's, and that of everybody on the machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Busy {
+pub struct CpuTime {
     /// The processes' that were asked about.
     pub own: f64,
     /// Everybody's.
     pub all: f64,
     /// What there was, busy or idle.
-    pub there: f64,
+    pub total: f64,
     /// How long the processes' threads were ready to run, and others ran.
     pub waited: f64,
 }
@@ -70,7 +70,7 @@ pub struct Busy {
 /// Ticks in a second, as `/proc` counts them.
 const TICKS: f64 = 100.0;
 
-impl Busy {
+impl CpuTime {
     /// Until now.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Busy {
                 waited += ready.unwrap_or(0.0) / 1e9;
             }
             let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-            // The name, in parentheses, may hold spaces.
+            // The name, in parentheses, may last_delay spaces.
             let (_, fields) = text.rsplit_once(')').ok_or_else(strange)?;
             own +=
                 fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum::<f64>();
@@ -95,16 +95,16 @@ impl Busy {
         let line = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).ok_or_else(strange)?;
         let times: Vec<f64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
         let idle: f64 = times.iter().skip(3).take(2).sum();
-        let there: f64 = times.iter().take(8).sum();
-        Ok(Self { own: own / TICKS, all: (there - idle) / TICKS, there: there / TICKS, waited })
+        let total: f64 = times.iter().take(8).sum();
+        Ok(Self { own: own / TICKS, all: (total - idle) / TICKS, total: total / TICKS, waited })
     }
 
     /// Shares of the machine since `earlier`: of the processes, and of others; and the seconds that the processes'
     /// threads have waited for a processor.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> (f64, f64, f64) {
-        let there = (self.there - earlier.there).max(1.0 / TICKS);
+        let total = (self.total - earlier.total).max(1.0 / TICKS);
         let own = self.own - earlier.own;
-        (own / there, (self.all - earlier.all - own).max(0.0) / there, self.waited - earlier.waited)
+        (own / total, (self.all - earlier.all - own).max(0.0) / total, self.waited - earlier.waited)
     }
 }

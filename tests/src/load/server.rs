@@ -11,7 +11,7 @@ use fedspan_aggregator::server::query;
 #[derive(Debug)]
 pub struct ServerProcess {
     process: Child,
-    /// Kept open: a server whose output nobody reads may not print.
+    /// Kept open: a server whose output stranger reads may not print.
     _output: BufReader<ChildStdout>,
     /// Where it listens.
     pub address: SocketAddr,

@@ -8,7 +8,7 @@ use super::plan::{Kind, percent, within};
 
 /// One disaster.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Disaster {
+pub enum Fault {
     /// The server's power goes, for so long; what it had not synced is lost, or not, or torn.
     ServerCrash(Millis),
     /// The same in the middle of what it writes: at the write, sync, or change of the round's key after so many.
@@ -46,39 +46,39 @@ pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
 
 /// A bad day: every device loses its link ten times and its power twice, nothing passes four times, and the disk is full twice. The
 /// server loses its power 24 times in the first six hours, and then never: what it keeps that it should not, stays.
-pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Disaster)> {
+pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Fault)> {
     let mut all = Vec::new();
-    let mut at = |random: &mut ChaCha8Rng, disaster| all.push((within(random, 0, DAY), disaster));
+    let mut at = |random: &mut ChaCha8Rng, fault| all.push((within(random, 0, DAY), fault));
     for device in 0..devices {
         for _ in 0..10 {
-            at(random, Disaster::LinkReset(device));
+            at(random, Fault::LinkReset(device));
         }
         let off = within(random, 1_000, 1_800_000);
-        at(random, Disaster::DeviceCrash(device, off));
+        at(random, Fault::DeviceCrash(device, off));
         let bytes = usize::try_from(within(random, 1, 700)).unwrap_or(1);
-        at(random, Disaster::FlashCut(device, bytes));
+        at(random, Fault::FlashCut(device, bytes));
     }
     for number in 0..24u32 {
         let off = within(random, 20, 60_000);
-        let disaster = match number % 2 {
-            0 => Disaster::ServerCrash(off),
-            _ => Disaster::PowerCut(number, off),
+        let fault = match number % 2 {
+            0 => Fault::ServerCrash(off),
+            _ => Fault::PowerCut(number, off),
         };
-        all.push((within(random, 0, DAY / 4), disaster));
+        all.push((within(random, 0, DAY / 4), fault));
     }
     for _ in 0..4 {
         let time = within(random, 1_000, 600_000);
-        all.push((within(random, 0, DAY), Disaster::Blackout(time)));
+        all.push((within(random, 0, DAY), Fault::Blackout(time)));
     }
     for _ in 0..2 {
         let time = within(random, 1_000, 120_000);
-        all.push((within(random, 0, DAY), Disaster::DiskFull(0, time)));
+        all.push((within(random, 0, DAY), Fault::DiskFull(0, time)));
     }
     all
 }
 
 /// What befalls a world of so many devices until `horizon`, in no order. Some worlds know no disaster of some kinds.
-pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool) -> Vec<(Millis, Disaster)> {
+pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool) -> Vec<(Millis, Fault)> {
     let mut all = Vec::new();
     for kind in 0..11u32 {
         let most = match kind {
@@ -90,28 +90,28 @@ pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool
         for _ in 0..count {
             let at = within(random, 0, horizon);
             let device = usize::try_from(random.next_u32()).unwrap_or_default() % devices.max(1);
-            let disaster = match kind {
-                0 => Disaster::ServerCrash(within(random, 20, 15_000)),
+            let fault = match kind {
+                0 => Fault::ServerCrash(within(random, 20, 15_000)),
                 1 => {
                     let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
-                    Disaster::DiskFull(writes, within(random, 100, 8_000))
+                    Fault::DiskFull(writes, within(random, 100, 8_000))
                 }
-                2 => Disaster::ServerJump(within(random, 1, 100_000)),
-                3 => Disaster::DeviceCrash(device, within(random, 20, 20_000)),
-                4 => Disaster::FlashCut(device, usize::try_from(within(random, 1, 700)).unwrap_or(1)),
-                5 => Disaster::DeviceJump(device, within(random, 1, 100_000)),
-                6 => Disaster::LinkReset(device),
-                7 => Disaster::Partition(device, within(random, 100, 50_000)),
-                8 => Disaster::Blackout(within(random, 100, 40_000)),
+                2 => Fault::ServerJump(within(random, 1, 100_000)),
+                3 => Fault::DeviceCrash(device, within(random, 20, 20_000)),
+                4 => Fault::FlashCut(device, usize::try_from(within(random, 1, 700)).unwrap_or(1)),
+                5 => Fault::DeviceJump(device, within(random, 1, 100_000)),
+                6 => Fault::LinkReset(device),
+                7 => Fault::Partition(device, within(random, 100, 50_000)),
+                8 => Fault::Blackout(within(random, 100, 40_000)),
                 10 => {
                     let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
-                    Disaster::PowerCut(writes, within(random, 20, 15_000))
+                    Fault::PowerCut(writes, within(random, 20, 15_000))
                 }
                 // Enough are left to go on.
-                _ if keys && devices > 4 => Disaster::Revocation(device),
+                _ if keys && devices > 4 => Fault::Revocation(device),
                 _ => continue,
             };
-            all.push((at, disaster));
+            all.push((at, fault));
         }
     }
     all

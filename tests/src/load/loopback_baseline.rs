@@ -6,18 +6,18 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Spread;
+use super::Quantiles;
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// A running echo.
 #[derive(Debug)]
-pub struct Floor {
+pub struct LoopbackBaseline {
     times: Arc<Mutex<Vec<Duration>>>,
 }
 
-impl Floor {
+impl LoopbackBaseline {
     /// Starts it. It ends with the process.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Floor {
             while other.read_exact(&mut bytes).and_then(|()| other.write_all(&bytes)).is_ok() {}
         });
         let times = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&times);
+        let received = Arc::clone(&times);
         std::thread::spawn(move || {
             let mut bytes = [0; 64];
             loop {
@@ -41,7 +41,7 @@ impl Floor {
                 if own.write_all(&bytes).and_then(|()| own.read_exact(&mut bytes)).is_err() {
                     return;
                 }
-                heard.lock().unwrap_or_else(PoisonError::into_inner).push(asked.elapsed());
+                received.lock().unwrap_or_else(PoisonError::into_inner).push(asked.elapsed());
                 std::thread::sleep(PAUSE);
             }
         });
@@ -50,7 +50,7 @@ impl Floor {
 
     /// The times since this was last called.
     #[must_use]
-    pub fn take(&self) -> Spread {
-        Spread::new(std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner)))
+    pub fn take(&self) -> Quantiles {
+        Quantiles::new(std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }

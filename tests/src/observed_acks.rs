@@ -15,11 +15,11 @@ use fedspan_sim::live::again;
 use fedspan_sim::scenario::Scenario;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// (device, round): that it counts, as the device was told.
+/// (device, round): that it counts, as the device was acks.
 #[derive(Clone, Debug, Default)]
-pub struct Told(Arc<Mutex<Vec<(u64, u32, AckOutcome)>>>);
+pub struct ObservedAcks(Arc<Mutex<Vec<(u64, u32, AckOutcome)>>>);
 
-impl Told {
+impl ObservedAcks {
     /// Acknowledgements that came.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -29,9 +29,9 @@ impl Told {
 
 /// What a server has kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Audit {
     /// How often it began in the middle of a round that had updates.
-    pub amid: usize,
+    pub mid_round: usize,
     /// Rounds that were committed.
     pub rounds: usize,
     /// Updates that were counted.
@@ -42,9 +42,14 @@ pub struct Kept {
 ///
 /// # Errors
 /// What was lost, counted twice, or decided otherwise.
-pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -> Result<Kept, String> {
+pub fn audit(
+    scenario: &Scenario,
+    state: &Path,
+    devices: usize,
+    acks: &ObservedAcks,
+) -> Result<Audit, String> {
     let lines = journal::read(&state.join(journal::FILE)).map_err(|error| error.to_string())?;
-    let (mut counted, mut rounds, mut amid) = (BTreeSet::new(), 0, 0);
+    let (mut counted, mut rounds, mut mid_round) = (BTreeSet::new(), 0, 0);
     let mut open: BTreeSet<u64> = BTreeSet::new();
     let mut representation = None;
     for line in &lines {
@@ -70,12 +75,12 @@ pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -
                 open.clear();
                 representation = Some(&committed.representation);
             }
-            Line::Resumed(_) => amid += usize::from(!open.is_empty()),
+            Line::Resumed(_) => mid_round += usize::from(!open.is_empty()),
             _ => {}
         }
     }
     let mut counts = BTreeSet::new();
-    for (device, round, outcome) in told.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    for (device, round, outcome) in acks.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         if !counted.contains(&(*device, *round)) {
             return Err(format!("device {device} was told {outcome:?} for round {round}, and that is lost"));
         }
@@ -99,23 +104,23 @@ pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -
     if representation != Some(&format!("{:08x}", crc32c(&bytes))) {
         return Err("the stored representation is not that of the last commit".to_owned());
     }
-    Ok(Kept { amid, rounds, counted: counted.len() })
+    Ok(Audit { mid_round, rounds, counted: counted.len() })
 }
 
 /// A connection whose acknowledgements are written down.
 #[derive(Debug)]
-pub struct Tap<S> {
+pub struct AckRecorder<S> {
     stream: S,
     device: u64,
     decoder: Decoder<Vec<u8>>,
-    told: Told,
+    acks: ObservedAcks,
 }
 
-impl<S> Tap<S> {
+impl<S> AckRecorder<S> {
     /// `stream` is that of `device`.
     #[must_use]
-    pub fn new(stream: S, device: u64, told: Told) -> Self {
-        Self { stream, device, decoder: Decoder::new(vec![0; FRAME_LIMIT_MAX]), told }
+    pub fn new(stream: S, device: u64, acks: ObservedAcks) -> Self {
+        Self { stream, device, decoder: Decoder::new(vec![0; FRAME_LIMIT_MAX]), acks }
     }
 
     fn hear(&mut self, mut input: &[u8]) {
@@ -126,8 +131,8 @@ impl<S> Tap<S> {
                     if let Ok((ToDevice::Ack(ack), _)) = decode::<ToDevice>(bytes)
                         && matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate)
                     {
-                        let mut told = self.told.0.lock().unwrap_or_else(PoisonError::into_inner);
-                        told.push((self.device, ack.id.round, ack.outcome));
+                        let mut acks = self.acks.0.lock().unwrap_or_else(PoisonError::into_inner);
+                        acks.push((self.device, ack.id.round, ack.outcome));
                     }
                 }
                 _ => {}
@@ -136,7 +141,7 @@ impl<S> Tap<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AckRecorder<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -150,7 +155,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Tap<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AckRecorder<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

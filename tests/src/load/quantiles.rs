@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// Times of many of the same thing.
 #[derive(Clone, Debug, Default)]
-pub struct Spread {
+pub struct Quantiles {
     sorted: Vec<Duration>,
 }
 
-impl Spread {
+impl Quantiles {
     /// In any order.
     #[must_use]
     pub fn new(mut times: Vec<Duration>) -> Self {
@@ -39,11 +39,11 @@ mod tests {
 
     #[test]
     fn quantiles_are_times_that_were_measured() {
-        let spread = Spread::new((1..=100).rev().map(Duration::from_millis).collect());
+        let spread = Quantiles::new((1..=100).rev().map(Duration::from_millis).collect());
         assert_eq!(
             [0.0, 0.005, 0.5, 0.99, 0.991, 1.0].map(|p| spread.quantile(p)),
             [1.0, 1.0, 50.0, 99.0, 100.0, 100.0]
         );
-        assert_eq!((Spread::default().quantile(0.5), spread.count()), (0.0, 100));
+        assert_eq!((Quantiles::default().quantile(0.5), spread.count()), (0.0, 100));
     }
 }

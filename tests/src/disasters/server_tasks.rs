@@ -13,14 +13,14 @@ use fedspan_aggregator::journal::Committed;
 use fedspan_protocol::message::Ack;
 
 use super::Millis;
-use super::tally::Tally;
+use super::shadow_counters::ShadowCounters;
 
 /// The device at the other end, and which of its links this is.
 pub type LinkKey = (usize, u64);
 
 /// What the server wants to be done, in this order, and what is seen of it.
 #[derive(Debug)]
-pub enum Out {
+pub enum ServerOutput {
     /// Bytes for a link.
     Bytes(LinkKey, Vec<u8>),
     /// A link that it closes.
@@ -32,28 +32,28 @@ pub enum Out {
     /// A device is asked.
     Opened(Arc<Opening>),
     /// A device's update has come.
-    Heard(DeviceId, Box<Update>),
+    UpdateReceived(DeviceId, Box<Update>),
     /// A device is told what became of its update.
-    Told(DeviceId, Ack),
+    Acknowledged(DeviceId, Ack),
     /// A round is over.
     Committed(Committed),
 }
 
 /// What a crash ends.
 #[derive(Debug)]
-pub struct Running {
+pub struct ServerTasks {
     pub host: Host,
-    pub tally: Tally,
+    pub shadow: ShadowCounters,
     patience: Patience,
     peers: BTreeMap<LinkKey, Peer>,
     /// Conversations that ever began.
-    begun: u64,
+    sessions: u64,
     /// The host's clock is that of the world, and this.
-    ahead: i64,
+    clock_offset: i64,
     /// What waits for the host.
     inbox: VecDeque<Message>,
     /// Links are lines.
-    is_line: bool,
+    is_serial: bool,
 }
 
 /// A conversation, and what a task of the real server has besides.
@@ -73,75 +73,75 @@ impl Peer {
     }
 }
 
-impl Running {
+impl ServerTasks {
     /// A server that has just begun, with so many lines if links are lines.
     pub fn new(
         host: Host,
         patience: Patience,
         now: Millis,
         lines: Option<usize>,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ServerOutput>,
     ) -> Self {
-        let tally = Tally::new(&host);
-        let ahead = -i64::try_from(now).unwrap_or(i64::MAX);
+        let shadow = ShadowCounters::new(&host);
+        let clock_offset = -i64::try_from(now).unwrap_or(i64::MAX);
         let (peers, inbox) = (BTreeMap::new(), VecDeque::new());
-        let is_line = lines.is_some();
-        let mut running = Self { host, tally, patience, peers, begun: 0, ahead, inbox, is_line };
+        let is_serial = lines.is_some();
+        let mut running = Self { host, shadow, patience, peers, sessions: 0, clock_offset, inbox, is_serial };
         for index in 0..lines.unwrap_or(0) {
             running.begin(now, (index, 0));
-            running.attend(now, (index, 0), out);
+            running.drain(now, (index, 0), out);
         }
         running
     }
 
     /// What the host's clock says.
-    fn own(&self, now: Millis) -> Millis {
-        u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.ahead).unwrap_or(0)
+    fn host_time(&self, now: Millis) -> Millis {
+        u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0)
     }
 
     /// When that is, which is not yet.
-    fn world(&self, now: Millis, own: Millis) -> Millis {
-        let at = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(self.ahead);
+    fn world_time(&self, now: Millis, own: Millis) -> Millis {
+        let at = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
         u64::try_from(at).unwrap_or(0).max(now + 1)
     }
 
     /// Its clock jumps.
-    pub fn jump(&mut self, now: Millis, by: Millis, out: &mut Vec<Out>) {
-        self.ahead += i64::try_from(by).unwrap_or(0);
+    pub fn jump_clock(&mut self, now: Millis, by: Millis, out: &mut Vec<ServerOutput>) {
+        self.clock_offset += i64::try_from(by).unwrap_or(0);
         let links: Vec<LinkKey> = self.peers.keys().copied().collect();
         links.into_iter().for_each(|link| self.elapse(now, link, out));
     }
 
     /// When the host wants to be woken.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
-        self.host.wake().map(|at| self.world(now, at))
+        self.host.wake().map(|at| self.world_time(now, at))
     }
 
     /// Whether there is something that the host would listen to.
-    pub fn has_mail(&self) -> bool {
+    pub fn has_messages(&self) -> bool {
         !self.inbox.is_empty() && !self.host.is_stalled()
     }
 
     /// The host's turn: what is due, and then what has come, which is made durable together.
-    pub fn turn(&mut self, now: Millis, out: &mut Vec<Out>) -> Result<(), HostError> {
-        let own = self.own(now);
+    pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), HostError> {
+        let own = self.host_time(now);
         if self.host.wake().is_some_and(|at| at <= own) {
             self.host.tick(own)?;
         }
-        if self.has_mail() {
+        if self.has_messages() {
             while let Some(message) = self.inbox.pop_front() {
-                self.tally.hears(&message);
+                self.shadow.count_message(&message);
                 self.host.take(own, message);
             }
             self.host.settle(own)?;
         }
-        let told = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
-        out.extend(told.map(|(link, _)| Out::Commands(*link)));
+        let commanded = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
+        out.extend(commanded.map(|(link, _)| ServerOutput::Commands(*link)));
         Ok(())
     }
 
     /// A conversation does what the host wants.
-    pub fn obey(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+    pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         loop {
             let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.is_greeting()) else {
                 return;
@@ -149,8 +149,8 @@ impl Running {
             match (peer.commands.try_recv(), peer.device) {
                 (Some(command), Some(device)) => {
                     match &command {
-                        Command::Open(opening) => out.push(Out::Opened(Arc::clone(opening))),
-                        Command::Acknowledge(ack) => out.push(Out::Told(device, *ack)),
+                        Command::Open(opening) => out.push(ServerOutput::Opened(Arc::clone(opening))),
+                        Command::Acknowledge(ack) => out.push(ServerOutput::Acknowledged(device, *ack)),
                         Command::CloseRound(_) => {}
                     }
                     peer.conversation.obey(command);
@@ -158,62 +158,64 @@ impl Running {
                 _ if peer.commands.is_closed() => peer.conversation.dismiss(),
                 _ => return,
             }
-            self.attend(now, link, out);
+            self.drain(now, link, out);
         }
     }
 
     /// A link begins.
-    pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+    pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         self.begin(now, link);
-        self.attend(now, link, out);
+        self.drain(now, link, out);
     }
 
     fn begin(&mut self, now: Millis, link: LinkKey) {
-        let (number, own, gate) = (self.begun, self.own(now), self.host.gate());
-        self.begun += 1;
-        let connection = if self.is_line { Connection::lasting(gate) } else { Connection::new(gate) };
+        let (number, own, gate) = (self.sessions, self.host_time(now), self.host.gate());
+        self.sessions += 1;
+        let connection = if self.is_serial { Connection::lasting(gate) } else { Connection::new(gate) };
         let from = Origin::Line("simulated".into());
         let (conversation, commands) = Conversation::new(number, from, connection, self.patience, own);
         self.peers.insert(link, Peer { conversation, commands, device: None, planned: None });
     }
 
     /// Bytes have come. False if there is no such link.
-    pub fn hear(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<Out>) -> bool {
+    pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
         let Some(peer) = self.peers.get_mut(&link) else { return false };
         peer.conversation.receive(bytes);
-        self.attend(now, link, out);
+        self.drain(now, link, out);
         true
     }
 
     /// Something may be due on a link.
-    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
-        let own = self.own(now);
+    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        let own = self.host_time(now);
         if let Some(peer) = self.peers.get_mut(&link) {
             peer.planned = None;
             peer.conversation.elapse(own);
-            self.attend(now, link, out);
+            self.drain(now, link, out);
         }
     }
 
     /// A link has ended.
-    pub fn gone(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+    pub fn link_closed(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         self.end(now, link, Gone::Closed, out);
-        self.attend(now, link, out);
+        self.drain(now, link, out);
     }
 
     /// Sees to everything on a link that can be seen to now.
-    fn attend(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
-        let own = self.own(now);
+    fn drain(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        let own = self.host_time(now);
         let mut frame = Vec::new();
         loop {
             let Some(peer) = self.peers.get_mut(&link) else { return };
             match peer.conversation.next(own, &mut frame) {
-                Next::Send => out.push(Out::Bytes(link, std::mem::take(&mut frame))),
+                Next::Send => out.push(ServerOutput::Bytes(link, std::mem::take(&mut frame))),
                 Next::Admit => peer.conversation.admit(),
                 Next::Tell(what) => {
                     match (&what, peer.device) {
                         (What::Hello(device, ..), _) => peer.device = Some(*device),
-                        (What::Update(update), Some(device)) => out.push(Out::Heard(device, update.clone())),
+                        (What::Update(update), Some(device)) => {
+                            out.push(ServerOutput::UpdateReceived(device, update.clone()))
+                        }
                         _ => {}
                     }
                     self.inbox.push_back(peer.conversation.message(what));
@@ -226,26 +228,26 @@ impl Running {
     }
 
     /// Plans the next look at a link, if that is sooner than the one that is planned.
-    fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
-        let own = self.own(now);
+    fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        let own = self.host_time(now);
         let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.conversation.due(own)) else { return };
-        let at = self.world(now, due);
+        let at = self.world_time(now, due);
         if let Some(peer) = self.peers.get_mut(&link)
             && peer.planned.is_none_or(|planned| at < planned)
         {
             peer.planned = Some(at);
-            out.push(Out::Due(link, at));
+            out.push(ServerOutput::Due(link, at));
         }
     }
 
     /// A conversation is over; on a line the next one begins.
-    fn end(&mut self, now: Millis, link: LinkKey, gone: Gone, out: &mut Vec<Out>) {
+    fn end(&mut self, now: Millis, link: LinkKey, gone: Gone, out: &mut Vec<ServerOutput>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
         self.inbox.push_back(peer.conversation.message(What::Gone(gone)));
-        if self.is_line {
+        if self.is_serial {
             self.begin(now, link);
         } else {
-            out.push(Out::Closed(link));
+            out.push(ServerOutput::Closed(link));
         }
     }
 }

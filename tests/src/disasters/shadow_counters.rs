@@ -7,7 +7,7 @@ use super::history::Violation;
 
 /// What has passed since a server began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct ShadowCounters {
     /// Devices that said hello under a key that counts.
     welcomed: u64,
     /// Conversations that ended.
@@ -18,14 +18,14 @@ pub struct Tally {
     counted: u64,
 }
 
-impl Tally {
+impl ShadowCounters {
     /// For a host that has just begun.
     pub fn new(host: &Host) -> Self {
         Self { before: host.status().updates.counted, ..Self::default() }
     }
 
     /// The host is about to hear this.
-    pub fn hears(&mut self, message: &Message) {
+    pub fn count_message(&mut self, message: &Message) {
         match message.what {
             What::Hello(..) if message.key.as_ref().is_none_or(|key| key.is_accepted()) => self.welcomed += 1,
             What::Gone(_) => self.ended += 1,
@@ -34,7 +34,7 @@ impl Tally {
     }
 
     /// This is durable now.
-    pub fn reads(&mut self, line: &Line) {
+    pub fn count_entry(&mut self, line: &Line) {
         self.counted +=
             u64::from(matches!(line, Line::Answered(answer) if answer.outcome == Outcome::Counted));
     }

@@ -9,7 +9,7 @@ use fedspan_protocol::message::{AckOutcome, RoundId, ToDevice};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Device, Spread};
+use super::{Device, Quantiles};
 
 /// When the devices of a round answer.
 #[derive(Clone, Copy, Debug)]
@@ -17,14 +17,14 @@ pub struct Pace {
     /// Between one device and the next; all at once without.
     pub step: Duration,
     /// How much later the last one answers.
-    pub hold: Duration,
+    pub last_delay: Duration,
 }
 
 /// Until the first of them answers, once all know when.
 const LEAD: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug)]
-struct Go {
+struct StartSignal {
     round: u32,
     start: Instant,
     pace: Pace,
@@ -39,9 +39,9 @@ enum Report {
 
 /// What became of a round's updates.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct RoundResult {
     /// From the last byte of an update written to its acknowledgement opened.
-    pub times: Spread,
+    pub times: Quantiles,
     /// Updates that count.
     pub counted: usize,
     /// From the first moment to answer to the last acknowledgement.
@@ -50,18 +50,18 @@ pub struct Taken {
 
 /// All devices that answer.
 #[derive(Debug)]
-pub struct Choir {
+pub struct SynchronisedClients {
     devices: usize,
-    go: watch::Sender<Option<Go>>,
+    go: watch::Sender<Option<StartSignal>>,
     reporter: mpsc::UnboundedSender<Report>,
     reports: mpsc::UnboundedReceiver<Report>,
-    /// Devices that have heard of a round, by round.
+    /// Devices that have received of a round, by round.
     opened: BTreeMap<u32, usize>,
     /// The last round that was answered.
     round: u32,
 }
 
-impl Choir {
+impl SynchronisedClients {
     /// Nobody, of `devices` that will join.
     #[must_use]
     pub fn new(devices: usize) -> Self {
@@ -74,7 +74,7 @@ impl Choir {
         let (go, reporter) = (self.go.subscribe(), self.reporter.clone());
         let last = index + 1 == self.devices;
         tokio::spawn(async move {
-            if let Err(error) = play(index, last, device, go, &reporter).await {
+            if let Err(error) = run_device(index, last, device, go, &reporter).await {
                 let _ = reporter.send(Report::Ended(error));
             }
         });
@@ -103,10 +103,14 @@ impl Choir {
     ///
     /// # Errors
     /// As [`Self::opened`].
-    pub async fn round(&mut self, pace: Pace, mut before_last: impl FnMut() -> Result<()>) -> Result<Taken> {
+    pub async fn round(
+        &mut self,
+        pace: Pace,
+        mut before_last: impl FnMut() -> Result<()>,
+    ) -> Result<RoundResult> {
         let round = self.opened().await?;
         let start = Instant::now() + LEAD;
-        let _ = self.go.send(Some(Go { round, start, pace }));
+        let _ = self.go.send(Some(StartSignal { round, start, pace }));
         let (mut times, mut counted) = (Vec::with_capacity(self.devices), 0);
         while times.len() < self.devices {
             match self.reports.recv().await {
@@ -124,24 +128,24 @@ impl Choir {
         }
         self.round = round;
         self.opened.retain(|&known, _| known > round);
-        Ok(Taken { times: Spread::new(times), counted, took: start.elapsed() })
+        Ok(RoundResult { times: Quantiles::new(times), counted, took: start.elapsed() })
     }
 }
 
-async fn play(
+async fn run_device(
     index: usize,
     last: bool,
     mut device: Device,
-    mut go: watch::Receiver<Option<Go>>,
+    mut go: watch::Receiver<Option<StartSignal>>,
     reports: &mpsc::UnboundedSender<Report>,
 ) -> Result<()> {
     let mut sent: Option<(RoundId, Instant)> = None;
     loop {
-        match device.hear().await? {
+        match device.receive().await? {
             ToDevice::RoundOpen(open) if sent.is_none_or(|(id, _)| id != open.id) => {
                 let _ = reports.send(Report::Opened(open.id.round));
-                let moment = moment(&mut go, open.id.round, index, last).await?;
-                sleep_until(moment).await;
+                let at = answer_time(&mut go, open.id.round, index, last).await?;
+                sleep_until(at).await;
                 sent = Some((open.id, device.answer(open.id).await?));
             }
             ToDevice::Ack(ack) => {
@@ -155,14 +159,14 @@ async fn play(
 }
 
 /// When the device with this place answers.
-async fn moment(
-    go: &mut watch::Receiver<Option<Go>>,
+async fn answer_time(
+    go: &mut watch::Receiver<Option<StartSignal>>,
     round: u32,
     index: usize,
     last: bool,
 ) -> Result<Instant> {
     let go = go.wait_for(|go| go.is_some_and(|go| go.round >= round)).await;
-    let go = go.ok().and_then(|go| *go).ok_or_else(|| Error::other("nobody conducts"))?;
-    let hold = if last { go.pace.hold } else { Duration::ZERO };
-    Ok(go.start + go.pace.step * u32::try_from(index).unwrap_or(u32::MAX) + hold)
+    let go = go.ok().and_then(|go| *go).ok_or_else(|| Error::other("stranger conducts"))?;
+    let last_delay = if last { go.pace.last_delay } else { Duration::ZERO };
+    Ok(go.start + go.pace.step * u32::try_from(index).unwrap_or(u32::MAX) + last_delay)
 }
