@@ -1,4 +1,4 @@
-//! What devices are told of their updates, on the wire, and whether it is what the server has kept.
+//! Acknowledgements as devices received them on the wire, compared with what the server has stored.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,33 +15,35 @@ use fedspan_sim::live::again;
 use fedspan_sim::scenario::Scenario;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// (device, round): that it counts, as the device was acks.
+/// Acknowledgements of counted updates: (device, round, outcome).
 #[derive(Clone, Debug, Default)]
 pub struct ObservedAcks(Arc<Mutex<Vec<(u64, u32, AckOutcome)>>>);
 
 impl ObservedAcks {
-    /// Acknowledgements that came.
+    /// Number of acknowledgements received.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
-/// What a server has kept.
+/// Totals of a server's state directory after it has passed [`audit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// How often it began in the middle of a round that had updates.
+    /// Number of restarts in the middle of a round that had updates.
     pub mid_round: usize,
-    /// Rounds that were committed.
+    /// Number of committed rounds.
     pub rounds: usize,
-    /// Updates that were counted.
+    /// Number of counted updates.
     pub counted: usize,
 }
 
-/// Holds what was told against what is kept.
+/// Compares the acknowledgements with the journal, replays the journal, and compares the stored model with
+/// the last commit.
 ///
 /// # Errors
-/// What was lost, counted twice, or decided otherwise.
+/// A sentence that names the first update that is lost or counted twice, or the first decision that the
+/// replay makes differently.
 pub fn audit(
     scenario: &Scenario,
     state: &Path,
@@ -68,7 +70,7 @@ pub fn audit(
                 let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
                 if participants != open || participants.len() != devices {
                     return Err(format!(
-                        "round {} was committed with others than it counted",
+                        "round {} was committed with other devices than the journal counted",
                         committed.round
                     ));
                 }
@@ -82,24 +84,27 @@ pub fn audit(
     let mut counts = BTreeSet::new();
     for (device, round, outcome) in acks.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         if !counted.contains(&(*device, *round)) {
-            return Err(format!("device {device} was told {outcome:?} for round {round}, and that is lost"));
+            return Err(format!(
+                "device {device} received {outcome:?} for round {round}, but the journal has no such update"
+            ));
         }
         if *outcome == AckOutcome::Counted && !counts.insert((*device, *round)) {
-            return Err(format!("device {device} was told twice that it counts in round {round}"));
+            return Err(format!("device {device} received Counted twice for round {round}"));
         }
     }
     let replayed = again(scenario, &lines).map_err(|error| error.to_string())?.replay;
     if let Some(difference) = replayed.difference() {
         return Err(format!(
-            "the journal is decided otherwise after {} rounds:\n{difference}",
+            "the replay of the journal differs after {} rounds:\n{difference}",
             replayed.rounds()
         ));
     }
     if replayed.rounds() != rounds {
-        return Err(format!("{} of {rounds} rounds were decided again", replayed.rounds()));
+        return Err(format!("the replay has {} of {rounds} rounds", replayed.rounds()));
     }
     let stored = store::read(state).map_err(|error| error.to_string())?;
-    let checkpoint = stored.and_then(|stored| stored.checkpoint).ok_or("nothing is stored")?;
+    let checkpoint =
+        stored.and_then(|stored| stored.checkpoint).ok_or("the state directory holds no checkpoint")?;
     let bytes: Vec<u8> = checkpoint.state.iter().flat_map(|value| value.to_le_bytes()).collect();
     if representation != Some(&format!("{:08x}", crc32c(&bytes))) {
         return Err("the stored representation is not that of the last commit".to_owned());
@@ -107,7 +112,7 @@ pub fn audit(
     Ok(Audit { mid_round, rounds, counted: counted.len() })
 }
 
-/// A connection whose acknowledgements are written down.
+/// A connection that records the acknowledgements it carries.
 #[derive(Debug)]
 pub struct AckRecorder<S> {
     stream: S,
@@ -117,13 +122,13 @@ pub struct AckRecorder<S> {
 }
 
 impl<S> AckRecorder<S> {
-    /// `stream` is that of `device`.
+    /// Wraps `stream`, the connection of `device`.
     #[must_use]
     pub fn new(stream: S, device: u64, acks: ObservedAcks) -> Self {
         Self { stream, device, decoder: Decoder::new(vec![0; FRAME_LIMIT_MAX]), acks }
     }
 
-    fn hear(&mut self, mut input: &[u8]) {
+    fn record(&mut self, mut input: &[u8]) {
         loop {
             match self.decoder.feed(&mut input) {
                 Fed::NeedMore => return,
@@ -149,8 +154,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for AckRecorder<S> {
     ) -> Poll<std::io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let heard = buffer.filled().get(before..).unwrap_or_default().to_vec();
-        self.hear(&heard);
+        let bytes = buffer.filled().get(before..).unwrap_or_default().to_vec();
+        self.record(&bytes);
         read
     }
 }

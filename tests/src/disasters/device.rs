@@ -1,4 +1,4 @@
-//! A device: the client's own session over flash that loses its power in the middle of anything.
+//! Simulated device: the client's own session, over flash that can lose its power in the middle of a write.
 
 use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
@@ -17,34 +17,34 @@ use super::plan::{Plan, RECORD};
 
 type DeviceSession = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;
 
-/// Pages of a device's flash.
+/// Pages of flash of each device.
 const PAGES: usize = 4;
 
-/// What a device does besides changing: bytes for its link, and when it wants to be woken.
+/// Effects of an event on a device, for the world to carry out.
 #[derive(Debug, Default)]
 pub struct DeviceOutput {
-    /// Frames.
+    /// Frames to send.
     pub frames: Vec<Vec<u8>>,
-    /// It closes its link.
+    /// The device closes its link.
     pub closes: bool,
-    /// When it is to be woken.
+    /// World time of the next tick, if the device asked for one.
     pub wake: Option<Millis>,
-    /// The power has gone in the middle of a write: nothing else of this happened.
+    /// The power failed in the middle of a flash write; all other fields are empty.
     pub lost_power: bool,
-    /// Rounds that it was told to count in.
+    /// Number of new acknowledgements that an update counted.
     pub counted: u32,
 }
 
-/// One device.
+/// A device that can be switched on and off.
 #[derive(Debug)]
 pub struct Device {
     id: u64,
     protection: Protection,
     flash: Nor,
-    /// None while it has no power.
+    /// Running session; `None` while the device has no power.
     powered: Option<Powered>,
     boots: u64,
-    /// What it had spent when something last left it.
+    /// Privacy budget spent when the device last sent a frame. The ledger may never fall below it.
     spent: u64,
 }
 
@@ -52,7 +52,7 @@ struct Powered {
     session: DeviceSession,
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
-    /// Its clock is clock_offset of the world's by this.
+    /// Offset of the device's clock from the world's clock, in ms.
     clock_offset: Millis,
     is_linked: bool,
 }
@@ -64,17 +64,17 @@ impl std::fmt::Debug for Powered {
 }
 
 impl Device {
-    /// One that has never been switched on.
+    /// A device that has never been switched on.
     pub fn new(id: u64, protection: Protection) -> Self {
         Self { id, protection, flash: Nor::new(PAGES), powered: None, boots: 0, spent: 0 }
     }
 
-    /// Whether it has power.
+    /// True while the device has power.
     pub fn is_on(&self) -> bool {
         self.powered.is_some()
     }
 
-    /// What it has spent of its privacy budget.
+    /// Privacy budget spent, in the units of the ledger; `None` without power or without privacy.
     pub fn spent(&self) -> Option<u64> {
         use fedspan_protocol::message::Privacy;
         match self.powered.as_ref()?.session.privacy() {
@@ -83,12 +83,15 @@ impl Device {
         }
     }
 
-    /// What it says of itself.
+    /// Counters of the running session.
     pub fn counters(&self) -> Option<Counters> {
         self.powered.as_ref().map(|powered| powered.session.counters())
     }
 
-    /// It is switched on, with what its flash holds.
+    /// Switches the device on with the current contents of its flash.
+    ///
+    /// # Errors
+    /// If the session cannot start, or its ledger has less than was spent before.
     pub fn boot(&mut self, plan: &Plan, seed: u64, clock_offset: Millis) -> Result<(), Violation> {
         self.flash.0.borrow_mut().power = usize::MAX;
         let end = u32::try_from(PAGES * PAGE).unwrap_or(u32::MAX);
@@ -115,31 +118,34 @@ impl Device {
         });
         let (spent, counters) = (self.spent(), self.counters().unwrap_or_default());
         if spent.is_some_and(|spent| spent < self.spent) || counters.ledger_lost > 0 {
-            return Err(wrong(format!("its ledger says {spent:?} after it had said {}", self.spent)));
+            return Err(wrong(format!(
+                "its ledger has {spent:?} spent, but it had {} before the restart",
+                self.spent
+            )));
         }
         Ok(())
     }
 
-    /// Its power goes.
+    /// Cuts the power.
     pub fn power_off(&mut self) {
         self.powered = None;
     }
 
-    /// Its power goes after so many bytes more are written to its flash, or erased.
+    /// Cuts the power after `bytes` more bytes are written to flash or erased.
     pub fn power_off_after(&mut self, bytes: usize) {
         if self.is_on() {
             self.flash.0.borrow_mut().power = bytes;
         }
     }
 
-    /// Its clock jumps.
+    /// Moves the device's clock forward.
     pub fn jump_clock(&mut self, by: Millis) {
         if let Some(powered) = &mut self.powered {
             powered.clock_offset += by;
         }
     }
 
-    /// Its link stands.
+    /// Reports that the link is up.
     pub fn link_up(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
         if let Some(powered) = &mut self.powered {
             powered.is_linked = true;
@@ -148,7 +154,7 @@ impl Device {
         self.event(now, Event::LinkUp)
     }
 
-    /// Its link is gone, or could not be made.
+    /// Reports that the link is down, or could not be opened.
     pub fn link_down(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
         if let Some(powered) = &mut self.powered {
             powered.is_linked = false;
@@ -156,22 +162,22 @@ impl Device {
         self.event(now, Event::LinkDown)
     }
 
-    /// Whether it has a link.
+    /// True while the session has a link.
     pub fn is_linked(&self) -> bool {
         self.powered.as_ref().is_some_and(|powered| powered.is_linked)
     }
 
-    /// Time has passed.
+    /// Lets time pass.
     pub fn tick(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
         self.event(now, Event::Tick)
     }
 
-    /// It computes in private, and reads nothing.
+    /// True while the device computes in private and reads no input.
     pub fn is_quiet(&self, now: Millis) -> bool {
         self.powered.as_ref().is_some_and(|powered| powered.session.is_quiet(now + powered.clock_offset))
     }
 
-    /// Bytes have come.
+    /// Delivers received bytes.
     pub fn receive(&mut self, now: Millis, bytes: &[u8]) -> Result<DeviceOutput, Violation> {
         let mut output = DeviceOutput::default();
         let mut input = bytes;
@@ -205,7 +211,7 @@ impl Device {
         Ok(output)
     }
 
-    /// What follows from an event at once.
+    /// Repeats ticks until the session has nothing more to do at this time, and collects their effects.
     fn drain(
         &mut self,
         now: Millis,
@@ -216,7 +222,8 @@ impl Device {
         let mut progress = progress;
         for _ in 0..10_000 {
             let Some(powered) = &mut self.powered else { return Ok(()) };
-            // Not exhausted to the last byte: the write after that fails.
+            // A write that ends exactly at the limit succeeds; only the next one fails. Treat that as a
+            // failure, too.
             if self.flash.0.borrow().power == 0 {
                 self.power_off();
                 *output = DeviceOutput { lost_power: true, ..DeviceOutput::default() };
@@ -238,14 +245,17 @@ impl Device {
         if !output.frames.is_empty() {
             let spent = self.spent().unwrap_or(0);
             if spent < self.spent {
-                return Err(Violation::new(format!("device {} has spent less than before", self.id)));
+                return Err(Violation::new(format!(
+                    "device {} has less spent than when it last sent a frame",
+                    self.id
+                )));
             }
             self.spent = spent;
         }
         Ok(())
     }
 
-    /// The last round that it has finished.
+    /// Last round that the device has finished.
     pub fn last_round(&self) -> u32 {
         self.powered.as_ref().map_or(0, |powered| powered.session.last_round())
     }

@@ -1,4 +1,4 @@
-//! What a disaster does to a world.
+//! Effects of each fault on a world.
 
 use fedspan_aggregator::engine::Phase;
 
@@ -11,7 +11,7 @@ use super::storage::Faults as DiskFaults;
 use super::world::{Event, World};
 
 impl World<'_> {
-    /// A device's power goes.
+    /// Cuts a device's power for `off` ms.
     pub fn power_off_device(&mut self, now: Millis, index: usize, off: Millis) {
         let server_notices = percent(&mut self.random, 50);
         let Some(node) = self.nodes.get_mut(index) else { return };
@@ -24,13 +24,13 @@ impl World<'_> {
             if server_notices {
                 self.queue.after(node.link.quality.latency, Event::ServerLinkDown(link));
             }
-            // What was on its way to it comes no more.
+            // Bytes on their way to the device are lost.
             node.link.number += 1;
         }
         self.queue.at(now + off, Event::DeviceBoot(index));
     }
 
-    /// The server's power goes, if it has not already.
+    /// Cuts the server's power for `off` ms, unless it has just been cut.
     pub fn power_off_server(&mut self, now: Millis, off: Millis) {
         let faults = &mut self.report.faults;
         faults.crashes += 1;
@@ -45,12 +45,12 @@ impl World<'_> {
         self.queue.after(off, Event::ServerBoot);
     }
 
-    /// A link ends, on both sides.
+    /// Resets a link on both sides.
     pub fn reset_link(&mut self, now: Millis, index: usize) {
         let Some(node) = self.nodes.get_mut(index) else { return };
         let link = (index, node.link.number);
         if self.plan.is_serial {
-            // A line does not end: the device starts anew.
+            // A serial line cannot be reset: restart the device instead.
             if node.device.is_on() {
                 self.power_off_device(now, index, 1);
             }
@@ -111,12 +111,12 @@ impl World<'_> {
             }
             Fault::Revocation(index) => {
                 let device = index as u64;
-                // A campaign begins when all have come.
-                // And what has begun is not forgotten once it is written.
+                // Revoke neither before the campaign has started, which needs all devices, nor during a write
+                // stall, when the journal length is not final.
                 let waits =
                     self.server.is_stalled() || matches!(self.server.phase(), None | Some(Phase::Waiting));
                 if self.history.is_revoked(device) {
-                    // Once is enough.
+                    // A device is revoked only once.
                 } else if waits && !self.is_healed {
                     self.queue.after(1_000, Event::Fault(fault));
                 } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {

@@ -1,4 +1,4 @@
-//! What befalls a world, and when.
+//! Random schedule of faults.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
@@ -6,37 +6,38 @@ use rand_core::Rng;
 use super::Millis;
 use super::plan::{Kind, percent, within};
 
-/// One disaster.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// The server's power goes, for so long; what it had not synced is lost, or not, or torn.
+    /// The server loses its power for this many ms; its unsynced writes are kept, lost or torn.
     ServerCrash(Millis),
-    /// The same in the middle of what it writes: at the write, sync, or change of the round's key after so many.
+    /// The server loses its power after this many more writes, syncs or changes of the round key, for this
+    /// many ms.
     PowerCut(u32, Millis),
-    /// Its disk is full after so many more writes, for so long.
+    /// The server's disk is full after this many more writes, for this many ms.
     DiskFull(u32, Millis),
-    /// Its clock jumps.
+    /// The server's clock jumps forward by this many ms.
     ServerJump(Millis),
-    /// A device's power goes, for so long.
+    /// A device loses its power for this many ms.
     DeviceCrash(usize, Millis),
-    /// The same in the middle of a write to its flash, after so many bytes.
+    /// A device loses its power after this many more bytes are written to its flash.
     FlashCut(usize, usize),
-    /// A device's clock jumps.
+    /// A device's clock jumps forward by this many ms.
     DeviceJump(usize, Millis),
-    /// A link ends.
+    /// A device's link is reset.
     LinkReset(usize),
-    /// Nothing passes between a device and the server for so long.
+    /// A device is partitioned from the server for this many ms.
     Partition(usize, Millis),
-    /// Nothing passes between anybody and the server.
+    /// All devices are partitioned from the server for this many ms.
     Blackout(Millis),
-    /// A device's key counts no more.
+    /// A device's key is revoked.
     Revocation(usize),
 }
 
-/// A day.
+/// One day in ms.
 pub const DAY: Millis = 24 * 3_600_000;
 
-/// How long disasters go on.
+/// Draws the time in ms after which no more faults occur.
 pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
     match kind {
         Kind::Hectic => within(random, 10_000, 90_000),
@@ -44,8 +45,9 @@ pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
     }
 }
 
-/// A bad day: every device loses its link ten times and its power twice, nothing passes four times, and the disk is full twice. The
-/// server loses its power 24 times in the first six hours, and then never: what it keeps that it should not, stays.
+/// Faults of a bad day: every device loses its link ten times and its power twice, the network fails four
+/// times and the disk fills twice. The server loses its power 24 times in the first six hours and never
+/// afterwards, so that leaks show in the remaining hours.
 pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Fault)> {
     let mut all = Vec::new();
     let mut at = |random: &mut ChaCha8Rng, fault| all.push((within(random, 0, DAY), fault));
@@ -77,7 +79,8 @@ pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Fault)> 
     all
 }
 
-/// What befalls a world of so many devices until `horizon`, in no order. Some worlds know no disaster of some kinds.
+/// Draws the faults of a short world, unordered, all before `horizon`. Each kind is absent with probability
+/// 35 %.
 pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool) -> Vec<(Millis, Fault)> {
     let mut all = Vec::new();
     for kind in 0..11u32 {
@@ -107,7 +110,7 @@ pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool
                     let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
                     Fault::PowerCut(writes, within(random, 20, 15_000))
                 }
-                // Enough are left to go on.
+                // Revoke only where enough devices remain.
                 _ if keys && devices > 4 => Fault::Revocation(device),
                 _ => continue,
             };

@@ -1,4 +1,4 @@
-//! What was promised, and what must be true of it.
+//! Record of everything the server promised and devices received, checked against the durable state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,12 +12,12 @@ use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 use super::plan::Plan;
 use super::reference::{FaultFreeDevices, Round, compare};
 
-/// Something that must never be.
+/// Description of a broken invariant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation(String);
 
 impl Violation {
-    /// In a sentence.
+    /// From a sentence.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
@@ -29,35 +29,36 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Rounds after which nobody says anything more of one.
+/// Number of later commits after which a round is checked for the last time and forgotten.
 const RECENT: u32 = 16;
 
 fn lost(device: DeviceId, round: u32) -> Violation {
-    Violation::new(format!("device {device} was told that it counts in round {round}, and that is lost"))
+    Violation::new(format!("device {device} was acknowledged in round {round}, but its update is lost"))
 }
 
-/// Everything that somebody was told.
+/// All messages observed since the world began.
 #[derive(Debug, Default)]
 pub struct History {
-    /// What a round's number means: its stage, and what was sent with it.
+    /// For each round number: its id and the CRC of the tensors sent with it.
     opened: BTreeMap<u32, (RoundId, u32)>,
-    /// That an update counts: told for the first time, and as a repetition.
+    /// Updates that the server acknowledged as counted: the first time, and as duplicates.
     acked: BTreeSet<(DeviceId, u32)>,
     acked_again: BTreeSet<(DeviceId, u32)>,
-    /// The same as devices have heard it.
+    /// Acknowledgements that devices received.
     observed: BTreeSet<(DeviceId, u32)>,
     committed: BTreeSet<u32>,
-    /// What was heard of each device for each round first: its digest, and all of it where nobody could make it again.
+    /// CRC of each device's first update for each round, and with privacy the update itself, as its noise
+    /// cannot be reproduced.
     digests: BTreeMap<(DeviceId, u32), u32>,
     updates: BTreeMap<(DeviceId, u32), Update>,
-    /// Who counted in rounds of which the server has said that they are over: what was promised there has been stored.
+    /// Participants of each committed round that has not been forgotten.
     participants: BTreeMap<u32, BTreeSet<DeviceId>>,
-    /// Devices whose keys count no more, and how many lines the journal had then.
+    /// Revoked devices, with the journal length at the revocation.
     revoked: BTreeMap<DeviceId, u64>,
 }
 
 impl History {
-    /// A device is asked.
+    /// Records that a round was sent to a device. A round number must always mean the same id and tensors.
     pub fn record_opening(&mut self, opening: &Opening) -> Result<(), Violation> {
         let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
@@ -69,7 +70,7 @@ impl History {
         Err(Violation::new(format!("round {} was opened as {known:?} and as {this:?}", opening.id.round)))
     }
 
-    /// An update has come.
+    /// Records an update that the server received. All updates of a device for a round must be equal.
     pub fn record_update(
         &mut self,
         device: DeviceId,
@@ -80,7 +81,10 @@ impl History {
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let (this, digest) = ((device, update.id.round), crc32c(&bytes));
         if *self.digests.entry(this).or_insert(digest) != digest {
-            return Err(Violation::new(format!("device {device} has sent two updates for round {}", this.1)));
+            return Err(Violation::new(format!(
+                "device {device} sent two different updates for round {}",
+                this.1
+            )));
         }
         if is_private {
             self.updates.entry(this).or_insert(update);
@@ -88,12 +92,12 @@ impl History {
         Ok(())
     }
 
-    /// A device is told what became of its update.
+    /// Records the server's answer to an update. Only the first answer may be `Counted`.
     pub fn record_ack(&mut self, device: DeviceId, ack: Ack) -> Result<(), Violation> {
         let this = (device, ack.id.round);
         match ack.outcome {
             AckOutcome::Counted if !self.acked.insert(this) => Err(Violation::new(format!(
-                "device {device} was told twice that it counts in round {}",
+                "device {device} was acknowledged twice with Counted in round {}",
                 this.1
             ))),
             AckOutcome::Duplicate => {
@@ -104,12 +108,12 @@ impl History {
         }
     }
 
-    /// A device has heard that it counts.
+    /// Records that a device received the acknowledgement of a counted update.
     pub fn record_observed_ack(&mut self, device: DeviceId, round: u32) {
         self.observed.insert((device, round));
     }
 
-    /// A round is over.
+    /// Records a commit. Round numbers must increase.
     pub fn record_commit(&mut self, record: &Committed) -> Result<(), Violation> {
         let round = record.round;
         if self.committed.last().is_some_and(|last| *last >= round) {
@@ -123,7 +127,7 @@ impl History {
         self.forget(round)
     }
 
-    /// Compares what was promised in rounds that are long over, and forgets it.
+    /// Checks the acknowledgements of rounds that are [`RECENT`] behind, then drops their records.
     fn forget(&mut self, round: u32) -> Result<(), Violation> {
         while let Some(entry) = self.participants.first_entry().filter(|entry| *entry.key() + RECENT < round)
         {
@@ -145,22 +149,23 @@ impl History {
         Ok(())
     }
 
-    /// Rounds that are over.
+    /// Number of committed rounds.
     pub fn rounds(&self) -> usize {
         self.committed.len()
     }
 
-    /// A device's key counts no more; the journal has so many lines.
+    /// Records that a device's key was revoked when the journal had `lines` entries.
     pub fn record_revocation(&mut self, device: DeviceId, lines: u64) {
         self.revoked.entry(device).or_insert(lines);
     }
 
-    /// Devices whose keys count no more.
+    /// True if the device's key was revoked.
     pub fn is_revoked(&self, device: DeviceId) -> bool {
         self.revoked.contains_key(&device)
     }
 
-    /// Holds what is durable against what was said. Rounds, and updates that count.
+    /// Checks the journal and the stored rounds against the records, and recomputes every round without
+    /// faults. Returns the number of rounds and of counted updates.
     pub fn verify(&self, plan: &Plan, coordinator: &Coordinator) -> Result<(usize, usize), Violation> {
         let wrong = |what: String| Err(Violation::new(what));
         let text = coordinator.store().journal(0).map_err(|error| Violation::new(error.to_string()))?;
@@ -189,7 +194,7 @@ impl History {
                     }
                 }
                 Line::Opened(opened) => {
-                    // Where heads are fitted rounds have no end.
+                    // Rounds that fit heads end without a commit.
                     if opened.continues.is_none() && !open.is_empty() && phase != Some(Part::Heads) {
                         return wrong(format!(
                             "round {last} had counted {open:?}, and then round {} was opened",
@@ -232,7 +237,7 @@ impl History {
         }
         if !self.committed.iter().eq(rounds.iter().map(|round| &round.number)) {
             return wrong(format!(
-                "rounds {:?} were committed, and the journal does not say so",
+                "rounds {:?} were committed, but the journal has other commits",
                 self.committed
             ));
         }
@@ -249,7 +254,7 @@ impl History {
             stored.exchange == round.number && participants.iter().eq(round.counted.keys())
         };
         if stored.len() != rounds.len() || !stored.iter().zip(&rounds).all(same) {
-            return wrong("what is stored of the rounds is not what the journal says".to_owned());
+            return wrong("the stored rounds differ from the journal".to_owned());
         }
         for (round, stored) in rounds.iter_mut().zip(stored) {
             round.sha256 = stored.representation;
@@ -262,11 +267,11 @@ impl History {
         for (device, round) in &self.observed {
             if !self.acked.contains(&(*device, *round)) && !self.acked_again.contains(&(*device, *round)) {
                 return wrong(format!(
-                    "device {device} believes that it counts in round {round}; nobody said so"
+                    "device {device} received an acknowledgement for round {round} that the server never sent"
                 ));
             }
         }
-        // Updates of noise cannot be made again by devices that know nothing of the noise.
+        // Updates with noise cannot be recomputed: use the recorded ones.
         let same = match plan.is_private {
             true => compare(plan, &rounds, &mut self.updates.clone()),
             false => compare(plan, &rounds, &mut FaultFreeDevices::new(plan)?),

@@ -1,5 +1,5 @@
-//! A link between a device and the server: a stream, which keeps everything in order and ends now and then, or a line, on
-//! which things are lost, repeated, damaged and overtaken, and which never ends.
+//! Link between a device and the server: either a stream, which delivers in order and sometimes ends, or a
+//! serial line, which loses, repeats, damages and reorders frames but never ends.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
@@ -7,49 +7,49 @@ use rand_core::Rng;
 use super::Millis;
 use super::plan::{percent, within};
 
-/// How bad a link is.
+/// Quality of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Quality {
-    /// Milliseconds on the way, at least.
+    /// Least latency in ms.
     pub latency: Millis,
-    /// And at most so many more.
+    /// Largest additional latency in ms.
     pub jitter: Millis,
-    /// Bytes a second.
+    /// Bandwidth in bytes per second.
     pub speed: u64,
-    /// Of a hundred frames of a line: lost, repeated, damaged.
+    /// Percentage of frames that a serial line loses.
     pub lost: u32,
-    /// Repeated.
+    /// Percentage of frames that a serial line delivers twice.
     pub repeated: u32,
-    /// Damaged.
+    /// Percentage of frames in which a serial line flips one bit.
     pub damaged: u32,
 }
 
-/// One direction of it.
+/// One direction of a link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Direction {
-    /// When what was sent last has come.
+    /// Time at which the last sent byte arrives (stream) or has left the sender (serial line).
     busy_until: Millis,
 }
 
-/// The link of one device.
+/// Link of one device.
 #[derive(Debug)]
 pub struct Link {
-    /// Which: another one after every end.
+    /// Number of the connection; it increases with every reconnect.
     pub number: u64,
-    /// It stands, as far as the network knows.
+    /// True while the network considers the link up.
     pub is_up: bool,
-    /// Nothing passes until then.
+    /// End of the current partition: until then nothing passes.
     pub partitioned_until: Millis,
     pub quality: Quality,
     is_serial: bool,
     directions: [Direction; 2],
 }
 
-/// What comes of bytes that are sent.
+/// Chunks of bytes with their arrival times.
 pub type Arrivals = Vec<(Millis, Vec<u8>)>;
 
 impl Link {
-    /// One that does not stand.
+    /// A link that is down.
     pub fn new(is_serial: bool, random: &mut ChaCha8Rng) -> Self {
         let slow = percent(random, 15);
         let quality = Quality {
@@ -70,20 +70,20 @@ impl Link {
         }
     }
 
-    /// A new link: nothing of the old one comes any more.
+    /// Opens a new connection; bytes in flight on the old one are lost.
     pub fn renew(&mut self, now: Millis) {
         self.number += 1;
         self.is_up = true;
         self.directions = [Direction { busy_until: now }; 2];
     }
 
-    /// It is good from now on.
+    /// Ends partitions and transmission errors.
     pub fn heal(&mut self) {
         self.partitioned_until = 0;
         self.quality = Quality { lost: 0, repeated: 0, damaged: 0, ..self.quality };
     }
 
-    /// Sends a frame, up or down: what comes of it, and when.
+    /// Sends a frame to the server (`is_up`) or to the device. Returns the resulting arrivals.
     pub fn send(
         &mut self,
         now: Millis,
@@ -113,7 +113,7 @@ impl Link {
                 .map(|_| (left + latency + within(random, 0, jitter), frame.clone()))
                 .collect();
         }
-        // A stream delivers later what it cannot deliver now, in pieces of any size.
+        // A stream delivers everything, if later, in chunks of any size.
         let start = direction.busy_until.max(now).max(self.partitioned_until) + sending;
         let at = start.max(now + latency + within(random, 0, jitter));
         direction.busy_until = at;

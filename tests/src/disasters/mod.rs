@@ -1,14 +1,16 @@
-//! Disasters, simulated: the real host with its store on a disk that fails, the real conversations, and real devices with their
-//! flash, under one queue of events and one seed. Time is virtual, nothing sleeps, and the same seed is the same world.
+//! Simulated disasters: the real server core with its store on a failing disk, real peer sessions, and real
+//! devices with their flash, driven by one event queue and one seed. Time is virtual, nothing sleeps, and a
+//! seed always gives the same world.
 //!
 //! ```text
 //!  Device (session, flash) <-- Link (loses, repeats, damages, delays) --> Server (conversations, host) -- Disk (tears, forgets)
-//!                      \_____________________ World: queue, chaos ______________________/
+//!                      \_____________________ World: queue, faults ______________________/
 //!                                                  |
-//!                                               History: what was promised, and what must be true of it
+//!                                               History: every promise, checked against the durable state
 //! ```
 //!
-//! What is not the real thing: sockets, their nodes, and the tasks that carry bytes, messages and commands (`running`).
+//! Not simulated: sockets, the connection slots, and the tasks that carry bytes, messages and commands;
+//! `server_tasks` stands in for them.
 
 mod device;
 mod fault_injection;

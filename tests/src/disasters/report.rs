@@ -1,36 +1,36 @@
-//! What became of worlds, and who watches them.
+//! Results of worlds, and observers of a world.
 
 use std::fmt;
 
 use super::Millis;
 
-/// What has befallen a world, and took effect.
+/// Number of faults that took effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// The server's power went.
+    /// Power cuts of the server.
     pub crashes: usize,
-    /// Of those: at a write, a sync, or a change of the round's key.
+    /// Power cuts of the server during a write, a sync, or a change of the round key.
     pub mid_write: usize,
-    /// Of those: what had been written was not synced.
+    /// Power cuts of the server that lost or tore unsynced writes.
     pub torn: usize,
-    /// The server came back to a round that had counted some of its updates.
+    /// Restarts of the server into an open round with counted updates.
     pub mid_round: usize,
-    /// The server had to wait for its disk.
+    /// Write stalls of the server.
     pub stalls: usize,
-    /// A device's power went before all was well.
+    /// Power cuts of devices before the faults ended.
     pub device_power_cuts: usize,
-    /// Of those: in the middle of a write to its flash.
+    /// Power cuts of devices during a flash write.
     pub flash_cuts: usize,
-    /// Links that ended.
+    /// Link resets.
     pub link_resets: usize,
-    /// Keys that were revoked.
+    /// Revoked keys.
     pub revoked: usize,
-    /// Times that an account was held against what its device had paid.
+    /// Comparisons of the server's account of a device with what the device had paid.
     pub account_checks: usize,
 }
 
 impl Faults {
-    /// The sum of many.
+    /// Adds another world's faults.
     pub fn add(&mut self, other: &Self) {
         let Self {
             crashes,
@@ -80,23 +80,23 @@ impl fmt::Display for Faults {
     }
 }
 
-/// What became of a world.
+/// Result of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Rounds that were committed.
+    /// Committed rounds.
     pub rounds: usize,
-    /// Updates that counted.
+    /// Counted updates.
     pub counted: usize,
-    /// What befell it.
+    /// Faults that took effect.
     pub faults: Faults,
-    /// Virtual milliseconds.
+    /// Virtual time in ms.
     pub time: Millis,
-    /// Events.
+    /// Processed events.
     pub events: u64,
 }
 
 impl Report {
-    /// The sum of many.
+    /// Adds another world's results.
     pub fn add(&mut self, other: &Self) {
         self.rounds += other.rounds;
         self.counted += other.counted;
@@ -106,21 +106,22 @@ impl Report {
     }
 }
 
-/// Who watches a world.
+/// Observer of a world.
 pub trait Watcher {
-    /// An hour has passed: rounds so far, and bytes of memory that the simulated disk takes.
+    /// Called after every hour of virtual time, with the committed rounds and the memory of the simulated
+    /// disk in bytes.
     fn hour(&mut self, _hour: Millis, _rounds: usize, _disk: u64) {}
 
-    /// Something happens; asked only where [`Self::wants_events`].
+    /// Called for every event if [`Self::wants_events`] is true.
     fn event(&mut self, _now: Millis, _event: &str) {}
 
-    /// Whether it wants to hear of every event.
+    /// True to receive every event.
     fn wants_events(&self) -> bool {
         false
     }
 }
 
-/// Nobody does.
+/// Observer that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoWatcher;
 

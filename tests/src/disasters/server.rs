@@ -1,4 +1,5 @@
-//! The server: the real host with its coordinator, keys and conversations, switched on and off, over a disk that fails.
+//! Simulated server: the real server core with its coordinator, keys and peer sessions, switched on and off,
+//! over a failing disk.
 
 use std::path::PathBuf;
 
@@ -18,10 +19,10 @@ use super::history::Violation;
 use super::server_tasks::{LinkKey, ServerOutput, ServerTasks};
 use super::storage::Disk;
 
-/// The campaign's number.
+/// Number of the campaign.
 const CAMPAIGN: u64 = 7;
 
-/// A server that is switched on and off.
+/// A server that can be switched on and off.
 #[derive(Debug)]
 pub struct Server {
     fleet: Fleet,
@@ -30,23 +31,23 @@ pub struct Server {
     is_serial: bool,
     boots: u64,
     seed: u64,
-    /// How often its disk had lost its power when it was switched on.
+    /// Power cuts of the disk when the server last booted or was switched off.
     disk_cuts_at_boot: u32,
-    /// Lines of the journal that were read: they are durable.
+    /// Journal entries read so far; all of them are durable.
     entries_read: u64,
-    /// Lines of the journal that there were when it was switched on.
+    /// Journal entries at the last boot.
     entries_at_boot: u64,
-    /// How often it had to wait for its disk, and whether it does.
+    /// Number of write stalls.
     pub stalls: usize,
     is_stalled: bool,
     running: Option<ServerTasks>,
 }
 
-/// The keys of its fleet, in a file.
+/// Key store of the fleet, on a real disk.
 #[derive(Debug)]
 struct KeyFile {
     path: PathBuf,
-    /// Open while it runs.
+    /// Open store, while the server runs.
     desk: Option<KeyDesk>,
 }
 
@@ -55,7 +56,7 @@ fn unlock() -> Unlock {
 }
 
 impl Server {
-    /// One that has never run, with its devices' keys if there is a path for them.
+    /// A server that has never run; with a path it creates keys for all devices there.
     pub fn new(
         fleet: Fleet,
         disk: Disk,
@@ -90,43 +91,44 @@ impl Server {
         })
     }
 
-    /// A device's key.
+    /// Key of a device.
     pub fn key(&self, device: DeviceId) -> Option<Key> {
         let desk = self.key_file.as_ref()?.desk.as_ref()?;
         desk.keys().lookup(device, 0).map(|accepted| accepted.key().clone())
     }
 
-    /// Whether it runs.
+    /// True while the server runs.
     pub fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
-    /// How often it has been switched on.
+    /// Number of boots.
     pub fn boots(&self) -> u64 {
         self.boots
     }
 
-    /// It waits for its disk.
+    /// True during a write stall.
     pub fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// Where its campaign is.
+    /// Phase of the campaign.
     pub fn phase(&self) -> Option<Phase> {
         self.coordinator().map(|coordinator| coordinator.engine().phase())
     }
 
-    /// The coordinator.
+    /// Coordinator of the running server.
     pub fn coordinator(&self) -> Option<&Coordinator> {
         self.running.as_ref().map(|running| running.host.coordinator())
     }
 
-    /// Its power has gone in the middle of what it did: nothing of that has left it.
+    /// True if the power failed during the current operation: none of its output may leave the server.
     pub fn is_cut(&self) -> bool {
         self.disk_cuts_at_boot != self.disk.cuts()
     }
 
-    /// It starts. False if it cannot, which may pass; [its power may go](Self::is_cut) meanwhile.
+    /// Starts the server. Returns false if the disk error may pass. The power may fail meanwhile: see
+    /// [`Self::is_cut`].
     pub fn boot(
         &mut self,
         now: Millis,
@@ -165,7 +167,7 @@ impl Server {
             Err(HostError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
             Err(error) => return Err(wrong(error.to_string())),
         };
-        // It has one more already, which says that it is here.
+        // A start appends one entry.
         if host.coordinator().lines() <= self.entries_read {
             return Err(self.journal_shrank(host.coordinator().lines()));
         }
@@ -178,31 +180,34 @@ impl Server {
     }
 
     fn journal_shrank(&self, now: u64) -> Violation {
-        Violation::new(format!("the journal has {now} lines, and had {}", self.entries_read))
+        Violation::new(format!(
+            "the journal has {now} entries, fewer than the {} read before",
+            self.entries_read
+        ))
     }
 
-    /// Its power goes, if it has not already.
+    /// Cuts the power, unless it has just failed.
     pub fn crash(&mut self) {
         if !self.is_cut() {
             self.disk.cut();
         }
         self.disk_cuts_at_boot = self.disk.cuts();
         self.is_stalled = false;
-        // Only now: what ends in order writes what it has not written.
+        // Drop the server only after the cut: an orderly end would still write.
         self.running = None;
         if let Some(key_file) = &mut self.key_file {
             key_file.desk = None;
         }
     }
 
-    /// Its clock jumps.
+    /// Moves the server's clock forward.
     pub fn jump_clock(&mut self, now: Millis, by: Millis, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
             running.jump_clock(now, by, out);
         }
     }
 
-    /// A device's key counts no more.
+    /// Revokes a device's key. Returns false if the key store is not open.
     pub fn revoke(&mut self, device: DeviceId) -> Result<bool, Violation> {
         let Some(desk) = self.key_file.as_ref().and_then(|key_file| key_file.desk.as_ref()) else {
             return Ok(false);
@@ -214,40 +219,40 @@ impl Server {
         Err(Violation::new(format!("the key of device {device} was not revoked: {}", answer.trim_end())))
     }
 
-    /// A device has connected.
+    /// Reports a new connection. Returns false if the server does not run.
     pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) -> bool {
         let Some(running) = &mut self.running else { return false };
         running.connect(now, link, out);
         true
     }
 
-    /// A link has ended.
+    /// Reports that a link was closed.
     pub fn link_closed(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
             running.link_closed(now, link, out);
         }
     }
 
-    /// Bytes have come. False if there is no such link.
+    /// Delivers bytes. Returns false if there is no such link.
     pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
         self.running.as_mut().is_some_and(|running| running.receive(now, link, bytes, out))
     }
 
-    /// Something may be due on a link.
+    /// Checks the deadlines of a link.
     pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
             running.elapse(now, link, out);
         }
     }
 
-    /// A conversation comes to what the host wants.
+    /// Lets a peer session handle its commands.
     pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
             running.run_commands(now, link, out);
         }
     }
 
-    /// The host's turn.
+    /// Runs the server core once.
     pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), Violation> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let turned = running.turn(now, out);
@@ -261,7 +266,7 @@ impl Server {
         self.read_journal(out)
     }
 
-    /// Reads what has become durable, unless something waits for the disk.
+    /// Reads the new journal entries and checks the counters, unless the server waits for its disk.
     fn read_journal(&mut self, out: &mut Vec<ServerOutput>) -> Result<(), Violation> {
         let Some(running) = self.running.as_mut().filter(|running| !running.host.is_stalled()) else {
             return Ok(());
@@ -292,12 +297,12 @@ impl Server {
         running.shadow.check(&running.host)
     }
 
-    /// Whether there is something that the host would listen to.
+    /// True if messages wait for the server core.
     pub fn has_messages(&self) -> bool {
         self.running.as_ref().is_some_and(ServerTasks::has_messages)
     }
 
-    /// Somebody exports everything that it keeps: as a server that runs reads it.
+    /// Reads all rounds and journal entries, as an export of the running server does.
     pub fn read_all(&self) -> Result<(), Violation> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
         let read = running.host.past().and_then(|past| {
@@ -307,7 +312,7 @@ impl Server {
         read.map_err(|error| Violation::new(error.to_string()))
     }
 
-    /// When the host wants to be woken.
+    /// World time at which the server core has to run next.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
         self.running.as_ref()?.wake(now)
     }

@@ -1,5 +1,5 @@
-//! A server that runs: its host, the conversations with its devices, and what is between them. As the real server's tasks do, it
-//! carries bytes, messages and commands from one to the other, and decides nothing.
+//! Stand-in for the tasks of the real server: carries bytes, messages and commands between the server core
+//! and the peer sessions, and decides nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,66 +15,66 @@ use fedspan_protocol::message::Ack;
 use super::Millis;
 use super::shadow_counters::ShadowCounters;
 
-/// The device at the other end, and which of its links this is.
+/// Index of a device, and number of its connection.
 pub type LinkKey = (usize, u64);
 
-/// What the server wants to be done, in this order, and what is seen of it.
+/// Outputs and observations of the server, in order.
 #[derive(Debug)]
 pub enum ServerOutput {
-    /// Bytes for a link.
+    /// Bytes to send on a link.
     Bytes(LinkKey, Vec<u8>),
-    /// A link that it closes.
+    /// A link that the server closes.
     Closed(LinkKey),
-    /// When something is due on a link.
+    /// World time at which the deadlines of a link must be checked.
     Due(LinkKey, Millis),
-    /// The host has told a conversation something, which is heard after a while.
+    /// Commands wait for a peer session, which handles them a little later.
     Commands(LinkKey),
-    /// A device is asked.
+    /// A round is sent to a device.
     Opened(Arc<Opening>),
-    /// A device's update has come.
+    /// An update has been received.
     UpdateReceived(DeviceId, Box<Update>),
-    /// A device is told what became of its update.
+    /// An update is answered.
     Acknowledged(DeviceId, Ack),
-    /// A round is over.
+    /// A round is committed.
     Committed(Committed),
 }
 
-/// What a crash ends.
+/// Volatile state of the server: a power cut loses all of it.
 #[derive(Debug)]
 pub struct ServerTasks {
     pub host: Host,
     pub shadow: ShadowCounters,
     patience: Patience,
     peers: BTreeMap<LinkKey, Peer>,
-    /// Conversations that ever began.
+    /// Number of peer sessions started so far.
     sessions: u64,
-    /// The host's clock is that of the world, and this.
+    /// Offset of the server's clock from the world's clock, in ms.
     clock_offset: i64,
-    /// What waits for the host.
+    /// Messages for the server core.
     inbox: VecDeque<Message>,
-    /// Links are lines.
+    /// Links are serial lines.
     is_serial: bool,
 }
 
-/// A conversation, and what a task of the real server has besides.
+/// A peer session with the state that its task has in the real server.
 #[derive(Debug)]
 struct Peer {
     conversation: Conversation,
     commands: Receiver<Command>,
     device: Option<DeviceId>,
-    /// When it is looked at next.
+    /// World time of the next scheduled deadline check.
     planned: Option<Millis>,
 }
 
 impl Peer {
-    /// The host has told it something, or has let it go.
+    /// True if the server core has sent commands, or has closed the queue.
     fn has_commands(&self) -> bool {
         !self.commands.is_empty() || self.commands.is_closed()
     }
 }
 
 impl ServerTasks {
-    /// A server that has just begun, with so many lines if links are lines.
+    /// A server that has just started; on serial lines it has a session for each of `lines` devices.
     pub fn new(
         host: Host,
         patience: Patience,
@@ -94,35 +94,35 @@ impl ServerTasks {
         running
     }
 
-    /// What the host's clock says.
+    /// The server's clock.
     fn host_time(&self, now: Millis) -> Millis {
         u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0)
     }
 
-    /// When that is, which is not yet.
+    /// World time of a time of the server's clock, at least 1 ms from now.
     fn world_time(&self, now: Millis, own: Millis) -> Millis {
         let at = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
         u64::try_from(at).unwrap_or(0).max(now + 1)
     }
 
-    /// Its clock jumps.
+    /// Moves the server's clock forward.
     pub fn jump_clock(&mut self, now: Millis, by: Millis, out: &mut Vec<ServerOutput>) {
         self.clock_offset += i64::try_from(by).unwrap_or(0);
         let links: Vec<LinkKey> = self.peers.keys().copied().collect();
         links.into_iter().for_each(|link| self.elapse(now, link, out));
     }
 
-    /// When the host wants to be woken.
+    /// World time at which the server core has to run next.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
         self.host.wake().map(|at| self.world_time(now, at))
     }
 
-    /// Whether there is something that the host would listen to.
+    /// True if the server core would accept a message now.
     pub fn has_messages(&self) -> bool {
         !self.inbox.is_empty() && !self.host.is_stalled()
     }
 
-    /// The host's turn: what is due, and then what has come, which is made durable together.
+    /// Runs the server core: first what is due, then all waiting messages, which one flush makes durable.
     pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), HostError> {
         let own = self.host_time(now);
         if self.host.wake().is_some_and(|at| at <= own) {
@@ -140,7 +140,7 @@ impl ServerTasks {
         Ok(())
     }
 
-    /// A conversation does what the host wants.
+    /// Lets a peer session handle its commands.
     pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         loop {
             let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.is_greeting()) else {
@@ -162,7 +162,7 @@ impl ServerTasks {
         }
     }
 
-    /// A link begins.
+    /// Starts a peer session for a new link.
     pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         self.begin(now, link);
         self.drain(now, link, out);
@@ -177,7 +177,7 @@ impl ServerTasks {
         self.peers.insert(link, Peer { conversation, commands, device: None, planned: None });
     }
 
-    /// Bytes have come. False if there is no such link.
+    /// Delivers bytes. Returns false if there is no such link.
     pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
         let Some(peer) = self.peers.get_mut(&link) else { return false };
         peer.conversation.receive(bytes);
@@ -185,7 +185,7 @@ impl ServerTasks {
         true
     }
 
-    /// Something may be due on a link.
+    /// Checks the deadlines of a link.
     pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let own = self.host_time(now);
         if let Some(peer) = self.peers.get_mut(&link) {
@@ -195,13 +195,13 @@ impl ServerTasks {
         }
     }
 
-    /// A link has ended.
+    /// Ends the peer session of a closed link.
     pub fn link_closed(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         self.end(now, link, Gone::Closed, out);
         self.drain(now, link, out);
     }
 
-    /// Sees to everything on a link that can be seen to now.
+    /// Performs all pending actions of a peer session.
     fn drain(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let own = self.host_time(now);
         let mut frame = Vec::new();
@@ -227,7 +227,7 @@ impl ServerTasks {
         self.plan(now, link, out);
     }
 
-    /// Plans the next look at a link, if that is sooner than the one that is planned.
+    /// Schedules the next deadline check of a link, unless an earlier one is scheduled.
     fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let own = self.host_time(now);
         let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.conversation.due(own)) else { return };
@@ -240,7 +240,7 @@ impl ServerTasks {
         }
     }
 
-    /// A conversation is over; on a line the next one begins.
+    /// Ends a peer session; on a serial line the next one starts at once.
     fn end(&mut self, now: Millis, link: LinkKey, gone: Gone, out: &mut Vec<ServerOutput>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
         self.inbox.push_back(peer.conversation.message(What::Gone(gone)));

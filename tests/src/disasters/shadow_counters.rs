@@ -1,30 +1,30 @@
-//! What the host counts, counted once more by somebody else.
+//! Independent count of what the server's status reports.
 
 use fedspan_aggregator::host::{Host, Message, What};
 use fedspan_aggregator::journal::{Line, Outcome};
 
 use super::history::Violation;
 
-/// What has passed since a server began.
+/// Counts since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ShadowCounters {
-    /// Devices that said hello under a key that counts.
+    /// Accepted hellos.
     welcomed: u64,
-    /// Conversations that ended.
+    /// Ended peer sessions.
     ended: u64,
-    /// Updates that count, as the host said when it began.
+    /// Counted updates according to the status at the start.
     before: u64,
-    /// Updates that count since then, as is durable.
+    /// Counted updates in the journal since then.
     counted: u64,
 }
 
 impl ShadowCounters {
-    /// For a host that has just begun.
+    /// Counters for a server that has just started.
     pub fn new(host: &Host) -> Self {
         Self { before: host.status().updates.counted, ..Self::default() }
     }
 
-    /// The host is about to hear this.
+    /// Counts a message that is about to be handled.
     pub fn count_message(&mut self, message: &Message) {
         match message.what {
             What::Hello(..) if message.key.as_ref().is_none_or(|key| key.is_accepted()) => self.welcomed += 1,
@@ -33,16 +33,16 @@ impl ShadowCounters {
         }
     }
 
-    /// This is durable now.
+    /// Counts a durable journal entry.
     pub fn count_entry(&mut self, line: &Line) {
         self.counted +=
             u64::from(matches!(line, Line::Answered(answer) if answer.outcome == Outcome::Counted));
     }
 
-    /// Holds what the host says against it, when nothing waits for the disk.
+    /// Compares the counts with the server's status. Call only while nothing waits for the disk.
     ///
     /// # Errors
-    /// Where they differ.
+    /// If a count differs, or an honest device was disconnected.
     pub fn check(&self, host: &Host) -> Result<(), Violation> {
         let status = host.status();
         let c = status.connections;
@@ -55,12 +55,15 @@ impl ShadowCounters {
             counted: status.updates.counted - self.before,
         };
         if said != *self {
-            return Err(Violation::new(format!("the host's status says {said:?}, and it was {self:?}")));
+            return Err(Violation::new(format!(
+                "the server's status has {said:?}, but counted were {self:?}"
+            )));
         }
-        // All who are here are honest. Who sends too many updates, as a network had held them back, may come back.
+        // All devices are honest. A device whose updates the network held back may be cut off by the update
+        // quota and reconnect.
         let cut_off = [c.flood, c.congested, c.turned_away, c.unsent, c.unheeded];
         if cut_off.iter().any(|count| *count > 0) {
-            return Err(Violation::new(format!("somebody honest was cut off: {c:?}")));
+            return Err(Violation::new(format!("an honest device was disconnected: {c:?}")));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! One world from its beginning to its end.
+//! A world: devices, links, server and faults under one event queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,71 +21,71 @@ use super::server::Server;
 use super::server_tasks::{LinkKey, ServerOutput};
 use super::storage::{Disk, Faults as DiskFaults};
 
-/// Time without progress after the last disaster until nothing will ever come of it.
+/// Time without a commit after the last fault until the campaign counts as stuck.
 const STUCK_AFTER: Millis = 2 * 3_600_000;
 
-/// Bytes of a large fleet's disk, at most.
+/// Memory to reserve for the disk of a large fleet, in bytes.
 const DISK_CAPACITY: usize = 1 << 28;
 
 const HOUR: Millis = 3_600_000;
 
-/// Bytes of a frame in which somebody asks for something, or answers.
+/// Frames longer than this (in bytes) carry a round or an update.
 const LONG_FRAME: usize = 60;
 
-/// Time after which something happens, if nothing else does.
+/// Interval of the heartbeat, which keeps the queue from running empty.
 const HEARTBEAT: Millis = 10_000;
 
-/// What happens.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
     ServerBoot,
-    /// The host comes to what waits for it.
+    /// The server core runs, as messages wait.
     HostTurn,
-    /// The host's time.
+    /// The server core runs, as something is due.
     HostTick,
-    /// Nothing, for a while.
+    /// Keeps the queue from running empty.
     Heartbeat,
-    /// Something may be due on a link of the server.
+    /// The server checks the deadlines of a link.
     Due(LinkKey),
-    /// A conversation of the server, in its so manieth life, comes to what the host wants.
+    /// A peer session handles its commands, if the server has not been restarted since this boot.
     Commands(LinkKey, u64),
     DeviceBoot(usize),
-    /// Only the newest counts.
+    /// Ignored unless the number is the device's current wake-up.
     DeviceWake(usize, u64),
     ToDevice(LinkKey, Vec<u8>),
     ToServer(LinkKey, Vec<u8>),
-    /// The server hears of a link.
+    /// The server sees a new connection.
     ServerLinkUp(LinkKey),
-    /// The device does.
+    /// The device sees its link come up.
     DeviceLinkUp(LinkKey),
-    /// The device hears that its link is gone, or was never made.
+    /// The device sees that its link is down, or could not be opened.
     DeviceLinkDown(LinkKey),
-    /// The server hears that a link is gone.
+    /// The server sees that a link is closed.
     ServerLinkDown(LinkKey),
     Fault(Fault),
     DiskHeals,
-    /// All is well from now on.
+    /// Faults end.
     Heal,
-    /// All links begin anew.
+    /// All links are reset, so that every device says hello.
     ReconnectAll,
-    /// An hour has passed.
+    /// An hour of virtual time has passed.
     Hour(Millis),
 }
 
-/// A device with what surrounds it.
+/// A device with its link.
 #[derive(Debug)]
 pub struct Node {
     pub device: Device,
     pub link: Link,
-    /// What has come while it was quiet.
+    /// Input that arrived while the device computed in private.
     pub unread: Vec<Vec<u8>>,
-    /// Which of its wakes counts.
+    /// Number of the device's current wake-up; older ones are ignored.
     pub wake_number: u64,
-    /// How long it thinking_time before it answers, at most.
+    /// Longest delay of an answer, in ms.
     pub max_delay: Millis,
 }
 
-/// One world.
+/// State of a world.
 pub struct World<'a> {
     pub plan: &'a Plan,
     pub seed: u64,
@@ -96,12 +96,12 @@ pub struct World<'a> {
     pub history: History,
     pub report: Report,
     pub is_turn_planned: bool,
-    /// When the host is looked at next.
+    /// World time of the next scheduled run of the server core.
     pub next_tick: Option<Millis>,
     pub is_healed: bool,
-    /// How long the server is off when its power goes next in the middle of something.
+    /// Length of the outage that follows the next power cut during a write, in ms.
     pub outage: Millis,
-    /// Rounds for which devices have paid: they were told that they count.
+    /// Rounds each device has paid for, as the server acknowledged them.
     paid: BTreeMap<DeviceId, BTreeSet<u32>>,
     pub watcher: &'a mut dyn Watcher,
 }
@@ -109,7 +109,7 @@ pub struct World<'a> {
 /// Runs the world of a seed.
 ///
 /// # Errors
-/// What must never be.
+/// The first broken invariant.
 pub fn run(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> Result<Report, Violation> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let plan = Plan::new(seed, &mut random, kind).map_err(Violation::new)?;
@@ -175,7 +175,7 @@ impl World<'_> {
         if self.watcher.wants_events() {
             let Plan { scenario, fleet, is_encrypted, is_private, is_serial, .. } = self.plan;
             let about = format!(
-                "{} devices, encrypted: {is_encrypted}, private: {is_private}, lines: {is_serial}, {:?}, {:?}, {:?}, absence {:?}, {} rounds",
+                "{} devices, encrypted: {is_encrypted}, private: {is_private}, serial: {is_serial}, {:?}, {:?}, {:?}, absence {:?}, {} rounds",
                 self.nodes.len(),
                 scenario.participation,
                 scenario.rule,
@@ -207,7 +207,7 @@ impl World<'_> {
     }
 
     fn run(mut self) -> Result<Report, Violation> {
-        // When something was last committed, once all was well, and how many rounds there were then.
+        // Time of the last commit since the faults ended, and the number of rounds then.
         let (mut last, mut rounds) = (None, 0);
         let mut ends = None;
         while let Some(event) = self.queue.next() {
@@ -218,11 +218,11 @@ impl World<'_> {
             if self.is_healed && (last.is_none() || moved) {
                 (last, rounds) = (Some(now), self.history.rounds());
             }
-            // A day has an end, whatever its campaign has come to.
+            // A day ends on time, whether or not the campaign is finished.
             let finished = self.plan.kind != Kind::Hectic && self.is_healed
                 || matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
             if let (Some(_), None, true, false) = (last, ends, finished, self.is_turn_planned) {
-                // Everybody says hello twice more, and is heard: an update that was still on its way comes between the two.
+                // Every device says hello twice more: an update still in flight arrives between the two.
                 ends = Some(now + 240_000);
                 self.queue.at(now, Event::ReconnectAll);
                 self.queue.at(now + 120_000, Event::ReconnectAll);
@@ -236,7 +236,7 @@ impl World<'_> {
                 let open =
                     open.map(|round| (round.opening.id, &round.cohort, &round.participants, &round.out));
                 return Err(Violation::new(format!(
-                    "no progress: the campaign is in {:?} for hours, and open is {open:?}",
+                    "no commit for two hours: the campaign is in {:?}, the open round is {open:?}",
                     self.server.phase()
                 )));
             }
@@ -246,7 +246,7 @@ impl World<'_> {
 
     fn finish(mut self) -> Result<Report, Violation> {
         let Some(coordinator) = self.server.coordinator() else {
-            return Err(Violation::new("the server does not run at the end"));
+            return Err(Violation::new("the server is off at the end of the world"));
         };
         let (rounds, counted) = self.history.verify(self.plan, coordinator)?;
         if self.plan.is_private {
@@ -255,7 +255,7 @@ impl World<'_> {
                 let known = accounts.get(&id).map(|account| account.spent);
                 if node.device.spent() != known && !self.history.is_revoked(id) {
                     return Err(Violation::new(format!(
-                        "device {id} has spent {:?}, and the server knows of {known:?}",
+                        "device {id} has spent {:?}, but the server's account has {known:?}",
                         node.device.spent()
                     )));
                 }
@@ -357,7 +357,7 @@ impl World<'_> {
             Event::ReconnectAll => (0..self.nodes.len()).for_each(|index| self.reset_link(now, index)),
         }
         if self.server.is_cut() {
-            // What it wanted to say had not left it.
+            // The power failed before this output left the server.
             out.clear();
             self.power_off_server(now, self.outage);
         }
@@ -370,7 +370,7 @@ impl World<'_> {
         matches!(self.server.phase(), Some(Phase::FitHead | Phase::Finished))
     }
 
-    /// The server has begun again, or for the first time.
+    /// Counts a restart into an open round, and checks all accounts.
     fn after_server_boot(&mut self) -> Result<(), Violation> {
         if let Some(coordinator) = self.server.coordinator().filter(|_| !self.server.is_cut()) {
             let engine = coordinator.engine();
@@ -382,7 +382,7 @@ impl World<'_> {
         devices.into_iter().try_for_each(|device| self.check_account(device))
     }
 
-    /// A device has paid for every round in which it counts, and the server knows.
+    /// Checks that the server's account of a device covers every round the device has paid for.
     fn check_account(&mut self, device: DeviceId) -> Result<(), Violation> {
         let rounds = self.paid.get(&device).map_or(0, BTreeSet::len);
         let paid = rounds as u64 * self.plan.price();
@@ -395,21 +395,21 @@ impl World<'_> {
             return Ok(());
         }
         Err(Violation::new(format!(
-            "device {device} has paid {paid} for what counts, and the server knows of {known}"
+            "device {device} has paid {paid} for counted updates, but the server's account has {known}"
         )))
     }
 
-    /// The link that is meant, if it is still the newest of its device.
+    /// The node of a link, unless the device has a newer connection.
     pub fn node(&mut self, (index, number): LinkKey) -> Option<&mut Node> {
         self.nodes.get_mut(index).filter(|node| node.link.number == number)
     }
 
-    #[allow(clippy::indexing_slicing, reason = "links are of devices that there are")]
+    #[allow(clippy::indexing_slicing, reason = "every link belongs to a device")]
     pub fn device(&mut self, index: usize) -> &mut Device {
         &mut self.nodes[index].device
     }
 
-    /// The host comes a little later to what waits for it, all at once, and in time to what is due.
+    /// Schedules the server core: within 30 ms if messages wait, and when the next thing is due.
     fn plan_host(&mut self, now: Millis) {
         if self.server.has_messages() && !std::mem::replace(&mut self.is_turn_planned, true) {
             let wait = within(&mut self.random, 0, 30);
@@ -423,7 +423,7 @@ impl World<'_> {
         }
     }
 
-    /// Nobody is there: the device is told, if that comes through.
+    /// Reports to a device that its connection failed, once the network lets that through.
     pub fn refuse_link(&mut self, now: Millis, link: LinkKey) {
         if self.plan.is_serial {
             return;
@@ -476,7 +476,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The device reads what has come, unless it computes in private.
+    /// Lets a device read its input, unless it computes in private.
     fn read(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         loop {
             let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
@@ -489,7 +489,7 @@ impl World<'_> {
         }
     }
 
-    /// A device has said something: it goes on its way.
+    /// Carries out the effects of an event on a device.
     fn apply_device_output(
         &mut self,
         now: Millis,
@@ -509,7 +509,7 @@ impl World<'_> {
         }
         let number = node.link.number;
         for frame in output.frames {
-            // What takes long to say took long to think of. Meanwhile it may say the same again.
+            // A long answer takes a while to compute; meanwhile the device may send it again.
             let thinking_time = match self.plan.kind {
                 Kind::Hectic if frame.len() > LONG_FRAME => within(&mut self.random, 0, node.max_delay),
                 _ => 0,
@@ -535,13 +535,13 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What the server wants.
+    /// Carries out the server's outputs.
     fn apply_server_output(&mut self, now: Millis, out: Vec<ServerOutput>) -> Result<(), Violation> {
         for output in out {
             match output {
                 ServerOutput::Bytes(link, bytes) => {
                     if let Some(node) = self.nodes.get_mut(link.0).filter(|node| node.link.number == link.1) {
-                        // It is busy with something else before it reads what it is asked.
+                        // On a long day devices are busy before they read an invitation.
                         let busy = match self.plan.kind {
                             Kind::Day { .. } if bytes.len() > LONG_FRAME => {
                                 within(&mut self.random, 0, node.max_delay)
@@ -568,7 +568,8 @@ impl World<'_> {
                 }
                 ServerOutput::Committed(committed) => self.history.record_commit(&committed)?,
                 ServerOutput::Due(link, at) => self.queue.at(at, Event::Due(link)),
-                // At once, mostly: a task that has something else to do, or waits for its socket, comes to it later.
+                // Most commands are handled at once; a task that is busy, or waits for its socket, handles
+                // them later.
                 ServerOutput::Commands(link) => {
                     let wait =
                         if percent(&mut self.random, 70) { 0 } else { within(&mut self.random, 1, 80) };
