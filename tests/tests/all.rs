@@ -16,6 +16,7 @@ mod listed;
 mod literature;
 mod live;
 mod load;
+mod mutants;
 mod nonces;
 mod raw_bytes;
 mod ridge_choice;

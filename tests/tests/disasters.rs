@@ -1,8 +1,6 @@
 //! Simulated disasters: the same seed is the same world, and nothing that must never be is found in some of them. Many more are
 //! run by `disasters`.
 
-use std::path::Path;
-
 use fedspan_tests::disasters::{Faults, Kind, NoWatcher, Watcher, run};
 
 /// Everything that happens, in one number.
@@ -70,41 +68,4 @@ fn nothing_goes_wrong() {
 fn a_day_of_a_small_fleet() {
     let report = run(1, Kind::Day { devices: 12 }, &mut NoWatcher).unwrap();
     assert!(report.rounds > 50 && report.counted > 500, "{report:?}");
-}
-
-/// Bugs that disasters are to notice are still bugs of these sources: what a patch takes out is there, once.
-#[test]
-fn the_mutants_fit() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut patches = 0;
-    for entry in std::fs::read_dir(root.join("tests/mutants")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "patch") {
-            continue;
-        }
-        patches += 1;
-        let (mut file, mut hunks) = (String::new(), Vec::<String>::new());
-        let text = std::fs::read_to_string(&path).unwrap();
-        let check = |file: &str, hunks: &mut Vec<String>| {
-            for hunk in hunks.drain(..) {
-                assert_eq!(file.matches(&hunk).count(), 1, "{}:\n{hunk}", path.display());
-            }
-        };
-        for line in text.lines() {
-            if let Some(name) = line.strip_prefix("--- a/") {
-                check(&file, &mut hunks);
-                file = std::fs::read_to_string(root.join(name)).unwrap();
-            } else if line.starts_with("@@") {
-                hunks.push(String::new());
-            } else if let (Some(hunk), Some(old)) =
-                (hunks.last_mut(), line.strip_prefix('-').or_else(|| line.strip_prefix(' ')))
-                && !line.starts_with("--- ")
-            {
-                hunk.push_str(old);
-                hunk.push('\n');
-            }
-        }
-        check(&file, &mut hunks);
-    }
-    assert_eq!(patches, 12);
 }

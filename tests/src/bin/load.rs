@@ -1,4 +1,4 @@
-//! `load`: a fleet of devices and a crowd of hostile peers against one server, and what that costs it.
+//! `load`: measures what a fleet of devices and a crowd of hostile peers cost one server.
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -20,26 +20,27 @@ use tokio::task::JoinSet;
 
 const USAGE: &str = "usage: load [OPTION N]...
 
-Starts fedspan-aggregator with an encrypted key store and a journal, joins devices of shape (64, 4) to it, and prints
-what they cost in memory and how long their updates wait for an acknowledgement: alone, beside hostile peers, and while
-somebody exports everything that the server keeps, every second. See aggregator/LOAD.md.
+Starts fedspan-aggregator with an encrypted key store and a journal, connects devices with a (64, 4) model, and prints the
+memory each costs and how long updates wait for their acknowledgement: alone, with hostile peers, and while the server's
+state is exported every second. See aggregator/LOAD.md.
 
   --devices N      devices that answer every round (default 10000)
-  --rounds N       rounds alone, beside hostile peers, and during exports, in turns (default 5)
-  --rate N         updates a second (default 2000)
+  --rounds N       rounds alone, with hostile peers, and during exports, alternating (default 5)
+  --rate N         updates per second (default 2000)
   --hostile N      slow writers, and as many peers that send garbage (default 1000)
-  --frame-limit N  longest frame that a device takes; under 1200 updates come in chunks (default 1280)
-  --seed N         of keys and garbage (default 1)
-  --server PATH    the server (default: beside this program)
+  --frame-limit N  longest frame a device accepts; below 1200 updates come in chunks (default 1280)
+  --seed N         seed of keys and garbage (default 1)
+  --server PATH    server program (default: fedspan-aggregator next to this program)
   -h, --help       this text
 
-One table on standard output, and the same as one line of JSON.
-exit: 0 every update counted once, 1 not so or something failed, 2 wrong arguments";
+Prints a table, and the same figures as one line of JSON.
+exit: 0 every update counted exactly once, 1 an update did not, or an error, 2 wrong arguments";
 
-/// Connections that are being opened at once.
+/// Largest number of simultaneous handshakes.
 const OPENING: usize = 64;
 
-/// How long hostile peers have to be at their worst (frames run into their deadline after 10 s), or to be gone.
+/// Time for hostile peers to reach full effect (frames run into their deadline after 10 s); a third of it to
+/// disconnect.
 const SETTLE: Duration = Duration::from_secs(11);
 
 struct Options {
@@ -53,7 +54,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None` if help is wanted.
+    /// Returns `None` if help was requested.
     fn parse(mut arguments: impl Iterator<Item = String>) -> std::result::Result<Option<Self>, String> {
         let beside = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut options = Self {
@@ -69,7 +70,7 @@ impl Options {
             if name == "-h" || name == "--help" {
                 return Ok(None);
             }
-            let text = arguments.next().ok_or_else(|| format!("{name} wants a value"))?;
+            let text = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number = || text.parse::<u64>().map_err(|_| format!("{name} {text}: not a number"));
             let count =
                 || number().and_then(|n| usize::try_from(n).map_err(|_| format!("{name} {n}: too many")));
@@ -83,11 +84,11 @@ impl Options {
                 }
                 "--seed" => options.seed = number()?,
                 "--server" => options.server = text.into(),
-                _ => return Err(format!("there is no option {name}")),
+                _ => return Err(format!("unknown option {name}")),
             }
         }
         match options.devices {
-            0 | 1 => Err("--devices: at least 2".to_owned()),
+            0 | 1 => Err("--devices: must be at least 2".to_owned()),
             _ => Ok(Some(options)),
         }
     }
@@ -99,7 +100,7 @@ impl Options {
             insiders: self.hostile,
             frame_limit: self.frame_limit,
             seed: self.seed,
-            // A round that waits for the hostile to settle is not sent to everybody again meanwhile.
+            // Without this the server would resend a round while the hostile peers connect.
             limits: format!("connections = {connections}\nper_address = {connections}\nrepeat = 60.0\n"),
         }
     }
@@ -137,7 +138,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One round, with what else went on.
+/// A round with the conditions under which it ran.
 struct Row {
     name: &'static str,
     result: RoundResult,
@@ -184,7 +185,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Median over the rounds of a name, and the least and the largest.
+    /// Median, minimum and maximum of a figure over the rounds of a name.
     fn over(&self, name: &str, what: impl Fn(&Row) -> f64) -> [f64; 3] {
         let mut all: Vec<f64> = self.rows.iter().filter(|row| row.name == name).map(what).collect();
         all.sort_by(f64::total_cmp);
@@ -219,7 +220,7 @@ async fn run(options: &Options) -> Result<bool> {
     std::fs::create_dir(&directory)?;
     let (fleet, mut identities) = options.plan().prepare(&directory)?;
     let insiders = identities.split_off(options.devices);
-    // In the directory where the server's state is.
+    // The disk that holds the server's state.
     let disk = fsync(&directory)?;
     let server = ServerProcess::start(&options.server, &directory, &fleet)?;
     let processes = [server.id(), std::process::id()];
@@ -237,7 +238,7 @@ async fn run(options: &Options) -> Result<bool> {
     let began = Instant::now();
     join(&bench.clients, &server, most).await?;
     let joining = began.elapsed();
-    // The last frame of a handshake may still be on its way.
+    // The last frames of the handshakes may still be in flight.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let welcomed = memory()?;
     join(&bench.clients, &server, std::slice::from_ref(last)).await?;
@@ -351,7 +352,7 @@ async fn run(options: &Options) -> Result<bool> {
     Ok(all_counted)
 }
 
-/// Asks for everything that the server keeps, every second.
+/// Exports the server's state every second.
 async fn export_every_second(state: PathBuf, exports: Arc<AtomicU64>) {
     while let Ok(Some(_)) = ask(&state).await {
         exports.fetch_add(1, Ordering::Relaxed);
@@ -359,8 +360,8 @@ async fn export_every_second(state: PathBuf, exports: Arc<AtomicU64>) {
     }
 }
 
-/// Slow writers and as many peers that send garbage, at rest until the switch is on. Returns how many connections each
-/// kind has made.
+/// Starts slow writers and as many peers that send garbage, idle until the switch is on. Returns the number
+/// of connections that each kind has made.
 fn spawn_hostile(
     options: &Options,
     server: &ServerProcess,
@@ -376,7 +377,7 @@ fn spawn_hostile(
         for (half, kinds) in [slow, garbage].into_iter().enumerate() {
             let Some((kind, made)) = kinds.get(index % kinds.len()) else { continue };
             let identity = if kind.has_key() { identities.next() } else { None };
-            // Ports of one address would run out: a connection that has ended keeps its own for a minute.
+            // A closed connection occupies its port for a minute, so spread the connections over addresses.
             let from = Some(Ipv4Addr::new(127, 0, 1, u8::try_from(index % 200 + 1).unwrap_or(1)));
             let index = (2 * index + half) as u64;
             let hostile = Hostile { kind: *kind, index, from, identity };

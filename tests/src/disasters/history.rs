@@ -17,7 +17,7 @@ use super::reference::{FaultFreeDevices, Round, compare};
 pub struct Violation(String);
 
 impl Violation {
-    /// From a sentence.
+    /// Makes a violation from a sentence.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
@@ -39,7 +39,7 @@ fn lost(device: DeviceId, round: u32) -> Violation {
 /// All messages observed since the world began.
 #[derive(Debug, Default)]
 pub struct History {
-    /// For each round number: its id and the CRC of the tensors sent with it.
+    /// Id of each round number, and CRC of the tensors sent with it.
     opened: BTreeMap<u32, (RoundId, u32)>,
     /// Updates that the server acknowledged as counted: the first time, and as duplicates.
     acked: BTreeSet<(DeviceId, u32)>,

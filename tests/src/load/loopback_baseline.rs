@@ -1,5 +1,5 @@
-//! What the machine itself takes for a question and an answer over loopback, while everything else runs: two threads
-//! and no server. What is slower than that is the server's doing.
+//! Round-trip time of the machine itself over loopback, measured with two threads and no server while
+//! everything else runs. What an acknowledgement takes beyond it is the server's share.
 
 use std::io::{Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Quantiles;
 
-/// Between two questions.
+/// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// A running echo.
@@ -18,10 +18,10 @@ pub struct LoopbackBaseline {
 }
 
 impl LoopbackBaseline {
-    /// Starts it. It ends with the process.
+    /// Starts the echo; it runs until the process ends.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let mut own = TcpStream::connect(listener.local_addr()?)?;
@@ -33,22 +33,22 @@ impl LoopbackBaseline {
             while other.read_exact(&mut bytes).and_then(|()| other.write_all(&bytes)).is_ok() {}
         });
         let times = Arc::new(Mutex::new(Vec::new()));
-        let received = Arc::clone(&times);
+        let measured = Arc::clone(&times);
         std::thread::spawn(move || {
             let mut bytes = [0; 64];
             loop {
-                let asked = Instant::now();
+                let sent = Instant::now();
                 if own.write_all(&bytes).and_then(|()| own.read_exact(&mut bytes)).is_err() {
                     return;
                 }
-                received.lock().unwrap_or_else(PoisonError::into_inner).push(asked.elapsed());
+                measured.lock().unwrap_or_else(PoisonError::into_inner).push(sent.elapsed());
                 std::thread::sleep(PAUSE);
             }
         });
         Ok(Self { times })
     }
 
-    /// The times since this was last called.
+    /// Round-trip times since the last call.
     #[must_use]
     pub fn take(&self) -> Quantiles {
         Quantiles::new(std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner)))

@@ -1,9 +1,9 @@
-//! A fleet in one process, to load a server with: devices that only speak the protocol, and peers that mean no good.
+//! Load generator: a fleet in one process, with devices that only speak the protocol, and with hostile peers.
 //!
 //! ```text
-//!   SynchronisedClients -- go, one slot each --> Device x N  \
-//!   LoopbackBaseline (an echo, for the noise)              >  one server: a child process, or a task of a test
-//!   Hostile x M, switched on and off           /
+//!   SynchronisedClients -- start signal --> Device x N  \
+//!   LoopbackBaseline (echo of this machine)           >  one server: a child process, or a task of a test
+//!   Hostile x M, switched on and off                 /
 //! ```
 
 mod device;

@@ -1,28 +1,28 @@
-//! Quantiles of times.
+//! Quantiles of durations.
 
 use std::time::Duration;
 
-/// Times of many of the same thing.
+/// A sample of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Quantiles {
     sorted: Vec<Duration>,
 }
 
 impl Quantiles {
-    /// In any order.
+    /// Sorts durations.
     #[must_use]
     pub fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self { sorted: times }
     }
 
-    /// How many.
+    /// Size of the sample.
     #[must_use]
     pub fn count(&self) -> usize {
         self.sorted.len()
     }
 
-    /// The least time that `share` (0 to 1) of them do not exceed, in milliseconds; 0 of nothing.
+    /// Least duration that a share (0 to 1) of the sample does not exceed, in ms; 0 for an empty sample.
     #[must_use]
     pub fn quantile(&self, share: f64) -> f64 {
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_times_that_were_measured() {
+    fn quantile_is_a_measured_duration() {
         let spread = Quantiles::new((1..=100).rev().map(Duration::from_millis).collect());
         assert_eq!(
             [0.0, 0.005, 0.5, 0.99, 0.991, 1.0].map(|p| spread.quantile(p)),

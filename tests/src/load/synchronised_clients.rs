@@ -1,5 +1,5 @@
-//! Devices that answer when they are told to, each at its own moment of a round, and how long they wait for it to be
-//! acknowledged.
+//! Devices that answer a round on a common start signal, each after its own delay, and the times until their
+//! updates are acknowledged.
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Device, Quantiles};
 
-/// When the devices of a round answer.
+/// Times at which the devices of a round answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Between one device and the next; all at once without.
+    /// Delay between one device and the next; with zero all answer at once.
     pub step: Duration,
-    /// How much later the last one answers.
+    /// Additional delay of the last device.
     pub last_delay: Duration,
 }
 
-/// Until the first of them answers, once all know when.
+/// Time between the start signal and the first answer.
 const LEAD: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug)]
@@ -37,39 +37,39 @@ enum Report {
     Ended(Error),
 }
 
-/// What became of a round's updates.
+/// Result of a round.
 #[derive(Clone, Debug)]
 pub struct RoundResult {
-    /// From the last byte of an update written to its acknowledgement opened.
+    /// Times from the last written byte of an update until its acknowledgement is received.
     pub times: Quantiles,
-    /// Updates that count.
+    /// Number of counted updates.
     pub counted: usize,
-    /// From the first moment to answer to the last acknowledgement.
+    /// Time from the first answer to the last acknowledgement.
     pub took: Duration,
 }
 
-/// All devices that answer.
+/// All devices that answer rounds.
 #[derive(Debug)]
 pub struct SynchronisedClients {
     devices: usize,
     go: watch::Sender<Option<StartSignal>>,
     reporter: mpsc::UnboundedSender<Report>,
     reports: mpsc::UnboundedReceiver<Report>,
-    /// Devices that have received of a round, by round.
+    /// Number of devices that have received each round.
     opened: BTreeMap<u32, usize>,
-    /// The last round that was answered.
+    /// Last round that was answered.
     round: u32,
 }
 
 impl SynchronisedClients {
-    /// Nobody, of `devices` that will join.
+    /// Expects `devices` devices to join.
     #[must_use]
     pub fn new(devices: usize) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
         Self { devices, go: watch::channel(None).0, reporter, reports, opened: BTreeMap::new(), round: 0 }
     }
 
-    /// Adds a device that has been welcomed; `index` is its place in the order of answers.
+    /// Adds a connected device; `index` is its position in the order of answers.
     pub fn join(&self, index: usize, device: Device) {
         let (go, reporter) = (self.go.subscribe(), self.reporter.clone());
         let last = index + 1 == self.devices;
@@ -80,10 +80,10 @@ impl SynchronisedClients {
         });
     }
 
-    /// Waits until every device has the round that comes next.
+    /// Waits until every device has received the next round.
     ///
     /// # Errors
-    /// The first device's that has lost its connection.
+    /// The error of the first device that lost its connection.
     pub async fn opened(&mut self) -> Result<u32> {
         loop {
             if let Some((&round, _)) =
@@ -99,10 +99,10 @@ impl SynchronisedClients {
         }
     }
 
-    /// One round. `before_last` is called when all but one update have been acknowledged.
+    /// Runs one round. `before_last` is called when all but one update have been acknowledged.
     ///
     /// # Errors
-    /// As [`Self::opened`].
+    /// As for [`Self::opened`], or the error of `before_last`.
     pub async fn round(
         &mut self,
         pace: Pace,
@@ -158,7 +158,7 @@ async fn run_device(
     }
 }
 
-/// When the device with this place answers.
+/// Time at which the device at this position answers.
 async fn answer_time(
     go: &mut watch::Receiver<Option<StartSignal>>,
     round: u32,
@@ -166,7 +166,8 @@ async fn answer_time(
     last: bool,
 ) -> Result<Instant> {
     let go = go.wait_for(|go| go.is_some_and(|go| go.round >= round)).await;
-    let go = go.ok().and_then(|go| *go).ok_or_else(|| Error::other("stranger conducts"))?;
+    let go =
+        go.ok().and_then(|go| *go).ok_or_else(|| Error::other("the sender of the start signal is gone"))?;
     let last_delay = if last { go.pace.last_delay } else { Duration::ZERO };
     Ok(go.start + go.pace.step * u32::try_from(index).unwrap_or(u32::MAX) + last_delay)
 }
