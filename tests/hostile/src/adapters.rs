@@ -1,7 +1,7 @@
 //! Adapter files: an accepted header agrees with the format's own library, an accepted configuration agrees
 //! with itself, and a mean depends only on the numbers.
 
-use fedspan_aggregator::adapter::{Config, Exact, Fault, Header, Kind, Layout, mean};
+use fedspan_adapters::files::{Config, Exact, Fault, Header, Kind, Layout, mean};
 use safetensors::SafeTensors;
 
 use crate::{Random, Work};

@@ -1,6 +1,6 @@
 //! Effects of each fault on a world.
 
-use fedspan_aggregator::engine::Phase;
+use fedspan_engine::Phase;
 
 use super::Millis;
 use super::fault_schedule::Fault;

@@ -1,6 +1,6 @@
 //! Stationary distances of full participation, as recorded in the simulator.
 
-use fedspan_sim::speedup::STATIONARY;
+use fedspan_experiments::speedup::STATIONARY;
 
 /// One column for each fleet size.
 pub fn table() -> String {
