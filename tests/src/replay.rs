@@ -52,8 +52,8 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
                     let device = devices.get_mut(index).ok_or("no such device")?;
                     device.connection.open(&opening);
                     device.pump();
-                    for said in device.said.drain(..) {
-                        if let Inbound::Update(update) = said {
+                    for inbound in device.said.drain(..) {
+                        if let Inbound::Update(update) = inbound {
                             events.push((id, Event::Update(id, update)));
                         }
                     }

@@ -1,5 +1,5 @@
-//! A small load: devices whose updates all count, while everybody else does what they can. Every connection that
-//! ends is counted by its reason. `load` is the large one.
+//! A small load test: every device's update counts while hostile peers misbehave, and every connection that
+//! ends is counted by its reason. The program `load` is the large one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,15 +17,16 @@ use tokio::task::JoinSet;
 const DEVICES: usize = 300;
 const EACH: usize = 30;
 const PER_ADDRESS: usize = 80;
-/// Places for who has proved nothing: fewer than are wanted, and at any time more for the crowd than for anybody else.
+/// Connection slots for unauthenticated peers: fewer than needed, and the crowd's address always holds most.
 const UNAUTHENTICATED: usize = 200;
-/// Connections from one address that say nothing.
+/// Connections from one address that send nothing.
 const CROWD: usize = 300;
 
 const ALL: [Kind; 7] =
     [Kind::Drip, Kind::Stall, Kind::Loris, Kind::Noise, Kind::Endless, Kind::Junk, Kind::Stranger];
 
-/// Connects, says nothing, and waits until the server has had enough: how much each was told.
+/// Opens connections that send nothing, and waits until the server closes them; yields the bytes received on
+/// each.
 async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
     let mut waiting = JoinSet::new();
     for _ in 0..CROWD {
@@ -41,9 +42,9 @@ async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
     waiting
 }
 
-/// A device for which there is no place has proved its key before it hears that, and hears it sealed.
+/// A surplus device proves its key before the server asks it, sealed, to retry.
 #[tokio::test]
-async fn a_device_too_many_is_told_to_come_back() {
+async fn surplus_device_gets_retry_after() {
     let directory = tempfile::tempdir().unwrap();
     let limits = "connections = 2\n".to_owned();
     let plan = Plan { devices: 2, insiders: 1, frame_limit: 256, seed: 1, limits };
@@ -62,7 +63,7 @@ async fn a_device_too_many_is_told_to_come_back() {
     }
     let received = devices[2].receive().await;
     assert!(matches!(received, Ok(ToDevice::RetryAfter { .. })), "{received:?}");
-    assert!(devices[2].receive().await.is_err(), "it is closed");
+    assert!(devices[2].receive().await.is_err(), "the server closes the connection");
     drop(devices);
     stop.send(()).unwrap();
     let counters = serving.await.unwrap().unwrap().connections;
@@ -70,7 +71,7 @@ async fn a_device_too_many_is_told_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
+async fn hostile_peers_cost_no_update_and_are_all_counted() {
     let directory = tempfile::tempdir().unwrap();
     let plan = Plan {
         devices: DEVICES,
@@ -106,7 +107,8 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
             let identity = if kind.has_key() { identities.next() } else { None };
             let index = u64::from(net) * 1000 + index as u64;
             let one = Hostile { kind, index, from: Some(Ipv4Addr::new(127, 0, 2, net)), identity };
-            // One after the other: those with a key have proved it before anybody takes the places of strangers.
+            // Connect one after the other, so that peers with a key are authenticated before others take the
+            // slots.
             let connected = one.connect(Target { address, seed: 1 }, 0).await.expect("a connection");
             hostile.spawn(connected.until_closed());
         }
@@ -125,9 +127,9 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     }
     assert!(
         crowded.join_all().await.iter().all(|received| *received == 0),
-        "who has proved nothing is told nothing"
+        "an unauthenticated peer receives nothing"
     );
-    // What ended last may still be on its way to the host.
+    // The last closed connection may not have reached the server core yet.
     assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
     rounds += 1;
 
@@ -136,19 +138,19 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let (counters, updates) = (status.connections, status.updates);
     assert_eq!(updates.counted, (rounds * DEVICES) as u64);
     let each = EACH as u64;
-    // What stalls has begun an update of the first round.
+    // `Stall` peers have begun an update of the first round.
     assert_eq!((updates.duplicate, updates.late, updates.declined), (0, each, 0));
     assert_eq!(counters.welcomed, DEVICES as u64 + 2 * each + 1, "{counters:?}");
     assert_eq!(counters.slow, 2 * each, "{counters:?}");
     assert_eq!(counters.refused, each, "{counters:?}");
     assert_eq!(counters.turned_away, 0, "{counters:?}");
-    // On a slow machine junk comes so slowly that its time to say hello is over first.
+    // On a slow machine the hello timeout of a `Junk` peer may expire before its flood limit.
     let strangers = counters.no_hello + counters.flood + counters.evicted + counters.dropped;
     assert_eq!(strangers, 4 * each + CROWD as u64, "{counters:?}");
     assert!(counters.no_hello >= each, "{counters:?}");
     assert!(counters.evicted >= (CROWD - UNAUTHENTICATED) as u64, "{counters:?}");
     assert!(counters.dropped_frames > 0 && counters.forged_frames > 0 && counters.unsealed_frames > 0);
-    // The devices are still there; everybody else has one reason.
+    // The devices are still connected; every other connection ended for one reason.
     let ended = counters.closed
         + counters.no_hello
         + counters.evicted

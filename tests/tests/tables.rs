@@ -39,12 +39,12 @@ fn check_fails_for_every_edited_cell() {
             let wrong = format!("{}{other}{}", &whole[..place], &whole[place + 1..]);
             std::fs::write(&page, &wrong).unwrap();
             let found = tables(&["--check"], &page);
-            let said = text(&found.stdout);
-            assert_eq!(found.status.code(), Some(1), "{said}");
-            assert!(said.contains(&format!("PRIVACY.md:{}: differs", slot.line)), "{said}");
-            assert!(said.contains(&slot.commands()), "{said}");
-            let lines = |sign: char| said.lines().filter(|line| line.starts_with(sign)).count();
-            assert_eq!([lines('-'), lines('+')], [1, 1], "{said}");
+            let output = text(&found.stdout);
+            assert_eq!(found.status.code(), Some(1), "{output}");
+            assert!(output.contains(&format!("PRIVACY.md:{}: differs", slot.line)), "{output}");
+            assert!(output.contains(&slot.commands()), "{output}");
+            let lines = |sign: char| output.lines().filter(|line| line.starts_with(sign)).count();
+            assert_eq!([lines('-'), lines('+')], [1, 1], "{output}");
             assert_eq!(std::fs::read_to_string(&page).unwrap(), wrong, "--check changed the page");
             assert!(tables(&[], &page).status.success());
             assert_eq!(std::fs::read_to_string(&page).unwrap(), whole);

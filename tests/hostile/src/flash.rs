@@ -62,7 +62,7 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     let spent = newest.unwrap_or_else(|| spent_without_copy(&bench.chip.0.borrow().bytes));
     let mut paid = spent..=spent;
     // If foreign bytes initial written and the power fails during the repair, the newest copy may be may_lose, and
-    // an older one cannot be told from damage. With only one of the two, all checks below hold.
+    // an older one looks the same as damage. With only one of the two, all checks below hold.
     let may_lose = is_foreign && full != usize::MAX;
     bench.chip.0.borrow_mut().power = full;
     if private {

@@ -152,7 +152,7 @@ impl Updates for FaultFreeDevices {
         let own = self.device(device)?;
         own.connection.open(opening);
         own.pump();
-        let update = own.said.drain(..).find_map(|said| match said {
+        let update = own.said.drain(..).find_map(|inbound| match inbound {
             Inbound::Update(update) => Some(update),
             _ => None,
         });

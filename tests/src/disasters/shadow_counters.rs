@@ -48,15 +48,15 @@ impl ShadowCounters {
         let c = status.connections;
         let ended =
             c.closed + c.no_hello + c.evicted + c.idle + c.slow + c.flood + c.refused + c.revoked + c.ended;
-        let said = Self {
+        let reported = Self {
             welcomed: c.welcomed,
             ended,
             before: self.before,
             counted: status.updates.counted - self.before,
         };
-        if said != *self {
+        if reported != *self {
             return Err(Violation::new(format!(
-                "the server's status has {said:?}, but counted were {self:?}"
+                "the server's status has {reported:?}, but counted were {self:?}"
             )));
         }
         // All devices are honest. A device whose updates the network held back may be cut off by the update

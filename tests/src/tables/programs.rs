@@ -84,8 +84,8 @@ impl Programs {
         let output = Command::new(&program).args(words).current_dir(&self.work).output();
         let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().last().unwrap_or("no error output").to_owned();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.lines().last().unwrap_or("no error output").to_owned();
             return Err(format!("{}: {}: {last}", command.join(" "), output.status));
         }
         String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", command.join(" ")))

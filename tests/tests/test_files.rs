@@ -1,9 +1,9 @@
-//! Test files: each is in the list of its crate's one program, since one that is not would never run.
+//! Every test file is a module of its crate's test program; otherwise it would never run.
 
 use std::path::Path;
 
 #[test]
-fn every_test_file_is_in_a_program() {
+fn every_test_file_belongs_to_a_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for member in ["protocol", "edge-client", "aggregator", "sim", "tests"] {
         let folder = root.join(member).join("tests");

@@ -1,4 +1,4 @@
-//! A server's end of one link, and what it lets in.
+//! The server's end of one connection.
 
 use std::sync::Arc;
 
@@ -17,36 +17,36 @@ pub fn requirements() -> Requirements {
     Requirements::new(Model::linear(D, K, 1), &[request(1)], None)
 }
 
-/// A server that knows these devices' keys; `seed` is its randomness.
+/// Acceptor of a server with these keys; `seed` seeds its randomness.
 pub fn gate(keys: &Keys, seed: u64) -> Arc<Gate> {
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(seed));
     Arc::new(Gate::encrypted(requirements(), WELCOME, keys.clone(), entropy))
 }
 
-/// A server's end of one link.
-pub struct Host {
+/// The server's end of one connection.
+pub struct ServerEnd {
     pub connection: Connection,
-    pub said: Vec<Inbound>,
+    pub events: Vec<Inbound>,
 }
 
-impl Host {
+impl ServerEnd {
     pub fn new(gate: &Arc<Gate>) -> Self {
-        Self { connection: Connection::new(Arc::clone(gate)), said: Vec::new() }
+        Self { connection: Connection::new(Arc::clone(gate)), events: Vec::new() }
     }
 
-    pub fn lasting(gate: &Arc<Gate>) -> Self {
-        Self { connection: Connection::lasting(Arc::clone(gate)), said: Vec::new() }
+    pub fn persistent(gate: &Arc<Gate>) -> Self {
+        Self { connection: Connection::lasting(Arc::clone(gate)), events: Vec::new() }
     }
 
-    /// Frames from the wire; the frames that go back.
-    pub fn hear(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    /// Receives frames; returns the frames to send.
+    pub fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in frames {
-            self.connection.receive(frame, &mut self.said);
+            self.connection.receive(frame, &mut self.events);
         }
         self.frames()
     }
 
-    /// The frames that wait.
+    /// Takes the frames to send.
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         loop {
@@ -61,23 +61,23 @@ impl Host {
     }
 
     pub fn joined(&self) -> usize {
-        self.said.iter().filter(|said| matches!(said, Inbound::Hello(_))).count()
+        self.events.iter().filter(|event| matches!(event, Inbound::Hello(_))).count()
     }
 
     pub fn updates(&self) -> usize {
-        self.said.iter().filter(|said| matches!(said, Inbound::Update(_))).count()
+        self.events.iter().filter(|event| matches!(event, Inbound::Update(_))).count()
     }
 }
 
-/// What a server's engine does, as far as one device sees it.
-pub fn react(host: &mut Host, round: u32, done: &mut u32) {
-    for said in std::mem::take(&mut host.said) {
-        match said {
-            Inbound::Hello(_) => host.connection.open(&opening(round)),
+/// Reacts to events as the engine of a server with one device.
+pub fn react(server: &mut ServerEnd, round: u32, done: &mut u32) {
+    for event in std::mem::take(&mut server.events) {
+        match event {
+            Inbound::Hello(_) => server.connection.open(&opening(round)),
             Inbound::Update(update) => {
                 let outcome = if *done == 0 { AckOutcome::Counted } else { AckOutcome::Duplicate };
                 *done += 1;
-                host.connection.send(ToDevice::Ack(Ack { id: update.id, outcome }));
+                server.connection.send(ToDevice::Ack(Ack { id: update.id, outcome }));
             }
             Inbound::Alive => {}
             other => panic!("{other:?}"),

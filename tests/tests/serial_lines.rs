@@ -1,5 +1,5 @@
-//! Lines that outlast conversations: noise, boards that restart, servers that restart, cables that are pulled.
-//! Whatever happens, the fleet learns what the simulator learns, bit for bit.
+//! Serial lines, which outlive sessions: noise, restarts of boards and servers, unplugged cables. The fleet
+//! always learns the same bits as the simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ struct World {
     dataset: Arc<Dataset>,
     state: tempfile::TempDir,
     keys: BTreeMap<u64, Key>,
-    /// Sessions that were made: none has the randomness of another.
+    /// Number of sessions made; each has other random numbers.
     lives: AtomicU64,
 }
 
@@ -69,12 +69,12 @@ impl World {
         identity(index as u64, &self.keys[&(index as u64)], self.lives.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A device with its key.
+    /// Session of a device with its key.
     fn session(&self, index: usize) -> SimSession {
         client_session(&self.scenario, &self.dataset, index, self.identity(index), true).expect("client")
     }
 
-    /// A server with the devices' keys.
+    /// Starts a server with the devices' keys.
     async fn serve(&self, fleet: &str, lines: Vec<DuplexStream>) -> Running {
         self.serve_until(fleet, lines, true).await
     }
@@ -84,19 +84,22 @@ impl World {
         start_with(fleet, protection, lines, finished).await.expect("server")
     }
 
-    /// The representation that was served is the simulator's.
-    fn agrees(&self) {
+    /// Checks that the served representation has the same bits as the simulator's.
+    fn check_against_simulation(&self) {
         let simulated = run(&self.scenario, self.scenario.seed, &mut Unwatched).expect("simulation");
         let committed = store::read(self.state.path()).expect("readable").expect("committed");
         let served =
             Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
         let bits = |matrix: &Matrix| matrix.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         let served = orthonormal(&served).expect("full rank");
-        assert_eq!(bits(&served), bits(simulated.representation.as_ref().expect("there is one")));
+        assert_eq!(
+            bits(&served),
+            bits(simulated.representation.as_ref().expect("the simulation has a representation"))
+        );
     }
 }
 
-/// Bytes that are lost, doubled or changed, one in so many.
+/// Copies bytes; one in `one_in` is lost, doubled or changed.
 async fn noise(
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
@@ -122,7 +125,7 @@ async fn noise(
     }
 }
 
-/// Both ends of a line with noise on it.
+/// Both ends of a noisy line.
 fn noisy(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
     let ((near, a), (b, far)) = (duplex(4096), duplex(4096));
     let ((a_in, a_out), (b_in, b_out)) = (split(a), split(b));
@@ -131,9 +134,9 @@ fn noisy(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
     (near, far)
 }
 
-/// Time is virtual: waiting costs nothing.
+/// Runs in virtual time.
 #[tokio::test(start_paused = true)]
-async fn noise_slows_a_line_down_and_no_more() {
+async fn noisy_line_only_slows_a_campaign_down() {
     for one_in in [1000, 100] {
         let world = World::new();
         let mut devices = JoinSet::new();
@@ -152,29 +155,30 @@ async fn noise_slows_a_line_down_and_no_more() {
                     dropped += frames.oversize + frames.framing + frames.check + frames.header;
                     tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
                 }
-                // The line stays: a server that hears nobody asks for a hello in vain.
+                // Keep the line open: the server may still ask for a hello.
                 (session.counters(), dropped, far)
             });
         }
         let fleet = world.fleet().replace("[devices]", "[devices]\nabsence = 1e6");
-        // Every update is waited for, however long the noise keeps a device away. Not only until it is finished: its last acknowledgement may be lost, too.
+        // The server waits for every update, however long noise delays it, and keeps running so that the last
+        // acknowledgements arrive.
         let server = world.serve_until(&fleet, lines, false).await;
         let mut ended = Vec::new();
         while let Some(device) = devices.join_next().await {
             ended.push(device.expect("no panic"));
         }
-        server.stop.send(()).expect("it runs");
+        server.stop.send(()).expect("the server runs");
         let status = server.end.await.expect("no panic").expect("served");
         assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
         assert_eq!(status.updates.rejected(), 0, "{status:?}");
         assert_eq!(status.updates.counted, 5 * 7, "each once: {status:?}");
         let dropped: u32 = ended.iter().map(|(_, dropped, _)| dropped).sum();
         assert!(dropped > 0 && ended.iter().all(|(counters, _, _)| counters.malformed == 0));
-        world.agrees();
+        world.check_against_simulation();
     }
 }
 
-/// Runs a session until the line ends or its head is fitted; `began` is its time 0.
+/// Runs a session until the line ends or its head is fitted; `began` is time 0 of the session.
 async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
     while !session.is_fitted() {
         let closed = converse_over(session, &mut *line, began).await;
@@ -183,34 +187,33 @@ async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Ins
     }
 }
 
-/// A line that loses its power: what the device hears ends after so many bytes, whatever it was doing.
-async fn until_heard(bytes: usize, session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
+/// Runs a session until the device has received `bytes` bytes, then cuts it off.
+async fn until_received(bytes: usize, session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
     let (near, mut far) = duplex(4096);
-    let mut heard = 0;
+    let mut received = 0;
     let device = converse_over(session, near, began);
     let wire = async {
         let (mut up, mut down) = ([0; 256], [0; 1]);
-        while heard < bytes {
+        while received < bytes {
             tokio::select! {
                 n = far.read(&mut up) => line.write_all(&up[..n.expect("the device")]).await.expect("the line"),
                 n = line.read(&mut down) => {
-                    heard += n.expect("the line");
+                    received += n.expect("the line");
                     far.write_all(&down).await.expect("the device");
                 }
             }
         }
     };
     tokio::select! {
-        _ = device => panic!("the device has ended by itself"),
+        _ = device => panic!("the device ended the session"),
         () = wire => {}
     }
 }
 
-/// The board restarts, with nothing in its memory, in the middle of everything: of each message that it
-/// hears, and between them.
+/// A board restarts without memory at any point: within each message it receives, and between them.
 #[tokio::test(start_paused = true)]
-async fn a_board_that_restarts_begins_anew() {
-    for heard in (0..520).step_by(37) {
+async fn restarted_board_rejoins() {
+    for received in (0..520).step_by(37) {
         let world = World::new();
         let mut devices = JoinSet::new();
         let mut lines = Vec::new();
@@ -221,7 +224,7 @@ async fn a_board_that_restarts_begins_anew() {
             devices.spawn(async move {
                 let began = Instant::now();
                 if index == 0 {
-                    until_heard(heard, &mut session, &mut far, began).await;
+                    until_received(received, &mut session, &mut far, began).await;
                     session = again;
                 }
                 take_part(&mut session, &mut far, began).await;
@@ -233,15 +236,15 @@ async fn a_board_that_restarts_begins_anew() {
             device.expect("no panic");
         }
         let status = server.end.await.expect("no panic").expect("served");
-        assert_eq!((status.phase.as_str(), status.round), ("finished", 6), "after {heard} bytes");
+        assert_eq!((status.phase.as_str(), status.round), ("finished", 6), "after {received} bytes");
         assert_eq!(status.updates.rejected(), 0, "{status:?}");
-        world.agrees();
+        world.check_against_simulation();
     }
 }
 
-/// The server restarts; the boards never notice, and nobody closes anything.
+/// The server restarts while the lines stay open; the boards do not notice.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_restarts_finds_its_boards_again() {
+async fn restarted_server_reconnects_its_boards() {
     let world = World::new();
     let mut devices = JoinSet::new();
     let mut bridges: Vec<(DuplexStream, DuplexStream)> = Vec::new();
@@ -257,7 +260,7 @@ async fn a_server_that_restarts_finds_its_boards_again() {
         });
     }
     let first = world.serve(&world.fleet(), lines).await;
-    // Bytes pass for a while: the first server gets somewhere, but not to the end.
+    // Let the first server get part of the way.
     let mut passed = 0;
     while passed < 5 * 900 {
         for (wire, other) in &mut bridges {
@@ -274,10 +277,10 @@ async fn a_server_that_restarts_finds_its_boards_again() {
             }
         }
     }
-    first.stop.send(()).expect("it runs");
+    first.stop.send(()).expect("the server runs");
     let status = first.end.await.expect("no panic").expect("served");
     assert!(status.round > 0 && status.round < 6, "{status:?}");
-    // The next server is on the same cables.
+    // Connect the next server to the same lines.
     let mut lines = Vec::new();
     for (_, mut other) in bridges {
         let (near, mut wire) = duplex(4096);
@@ -291,7 +294,7 @@ async fn a_server_that_restarts_finds_its_boards_again() {
     }
     let status = second.end.await.expect("no panic").expect("served");
     assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
-    world.agrees();
+    world.check_against_simulation();
 }
 
 /// Names of the terminals that this process has open.
@@ -302,11 +305,11 @@ fn terminals() -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// A pseudo-terminal: the board's end, and the other one, whose name is found under `name` as a server would
-/// open it: a name that stays when another cable is plugged in.
+/// Opens a pseudo-terminal and links the server's end under `name`, which stays when another cable is plugged
+/// in.
 fn plug(name: &Path) -> (SerialPort, SerialPort) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().expect("nobody panics");
+    let _guard = ONE_AT_A_TIME.lock().expect("no test panics while plugging");
     let before = terminals();
     let (board, port) = SerialPort::pair().expect("a pseudo-terminal");
     let path = terminals().difference(&before).next().cloned().expect("its name");
@@ -315,10 +318,9 @@ fn plug(name: &Path) -> (SerialPort, SerialPort) {
     (board, port)
 }
 
-/// Real serial ports, as far as a system without any has them; one is pulled out and comes back, and one
-/// device comes over TCP.
+/// Pseudo-terminals as serial ports. One is unplugged and plugged in again; one device uses TCP.
 #[tokio::test(flavor = "multi_thread")]
-async fn serial_ports_may_be_pulled_and_plugged_in_again() {
+async fn serial_port_may_be_unplugged_and_plugged_in_again() {
     let world = World::new();
     let names: Vec<PathBuf> = (0..4).map(|index| world.state.path().join(format!("port{index}"))).collect();
     let ports: Vec<String> = names.iter().map(|name| format!("{:?}", name.display().to_string())).collect();
@@ -331,7 +333,7 @@ async fn serial_ports_may_be_pulled_and_plugged_in_again() {
             let (mut board, mut port) = plug(&name);
             let began = Instant::now();
             if index == 0 {
-                // Pulled out after a while, whatever is going on; plugged in again somewhere else.
+                // Unplugged after a while, whatever happens; then plugged in under another terminal.
                 let pulled = tokio::time::sleep(Duration::from_millis(1500));
                 tokio::select! {
                     closed = converse_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
@@ -357,5 +359,5 @@ async fn serial_ports_may_be_pulled_and_plugged_in_again() {
     }
     let status = server.end.await.expect("no panic").expect("served");
     assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
-    world.agrees();
+    world.check_against_simulation();
 }
