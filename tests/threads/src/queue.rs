@@ -1,19 +1,19 @@
-//! The way from the host to a conversation.
+//! Command queue from the server core to a peer session.
 
 pub(crate) mod checks;
-// As the aggregator's own modules see it.
+// The file has items that only the aggregator uses.
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/host/mailbox.rs"]
 pub mod mailbox;
 
 use mailbox::{Receiver, Sender, mailbox};
 
-/// Nobody takes anything any more: what the host asks.
+/// True if the receiver is gone, as the server core asks.
 fn is_closed<T>(sender: &Sender<T>) -> bool {
     sender.is_closed()
 }
 
-/// A mailbox for those outside the host.
+/// A command queue for the other checks.
 pub(crate) fn commands<T>(most: usize) -> (Sender<T>, Receiver<T>) {
     mailbox(most)
 }
