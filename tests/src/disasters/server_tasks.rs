@@ -95,7 +95,7 @@ impl ServerTasks {
     }
 
     /// The server's clock.
-    fn host_time(&self, now: Millis) -> Millis {
+    fn server_time(&self, now: Millis) -> Millis {
         u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0)
     }
 
@@ -124,7 +124,7 @@ impl ServerTasks {
 
     /// Runs the server core: first what is due, then all waiting messages, which one flush makes durable.
     pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), HostError> {
-        let own = self.host_time(now);
+        let own = self.server_time(now);
         if self.host.wake().is_some_and(|at| at <= own) {
             self.host.tick(own)?;
         }
@@ -169,7 +169,7 @@ impl ServerTasks {
     }
 
     fn begin(&mut self, now: Millis, link: LinkKey) {
-        let (number, own, gate) = (self.sessions, self.host_time(now), self.host.gate());
+        let (number, own, gate) = (self.sessions, self.server_time(now), self.host.gate());
         self.sessions += 1;
         let connection = if self.is_serial { Connection::lasting(gate) } else { Connection::new(gate) };
         let from = Origin::Line("simulated".into());
@@ -187,7 +187,7 @@ impl ServerTasks {
 
     /// Checks the deadlines of a link.
     pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        let own = self.host_time(now);
+        let own = self.server_time(now);
         if let Some(peer) = self.peers.get_mut(&link) {
             peer.planned = None;
             peer.conversation.elapse(own);
@@ -203,7 +203,7 @@ impl ServerTasks {
 
     /// Performs all pending actions of a peer session.
     fn drain(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        let own = self.host_time(now);
+        let own = self.server_time(now);
         let mut frame = Vec::new();
         loop {
             let Some(peer) = self.peers.get_mut(&link) else { return };
@@ -229,7 +229,7 @@ impl ServerTasks {
 
     /// Schedules the next deadline check of a link, unless an earlier one is scheduled.
     fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        let own = self.host_time(now);
+        let own = self.server_time(now);
         let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.conversation.due(own)) else { return };
         let at = self.world_time(now, due);
         if let Some(peer) = self.peers.get_mut(&link)

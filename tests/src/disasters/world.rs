@@ -40,9 +40,9 @@ const HEARTBEAT: Millis = 10_000;
 pub enum Event {
     ServerBoot,
     /// The server core runs, as messages wait.
-    HostTurn,
+    ServerTurn,
     /// The server core runs, as something is due.
-    HostTick,
+    ServerTick,
     /// Keeps the queue from running empty.
     Heartbeat,
     /// The server checks the deadlines of a link.
@@ -270,7 +270,7 @@ impl World<'_> {
         if self.watcher.wants_events()
             && !matches!(
                 event,
-                Event::HostTick
+                Event::ServerTick
                     | Event::Heartbeat
                     | Event::Due(_)
                     | Event::Commands(..)
@@ -295,11 +295,11 @@ impl World<'_> {
                     }
                 }
             }
-            Event::HostTurn => {
+            Event::ServerTurn => {
                 self.is_turn_planned = false;
                 self.server.turn(now, &mut out)?;
             }
-            Event::HostTick => {
+            Event::ServerTick => {
                 self.next_tick = None;
                 self.server.turn(now, &mut out)?;
             }
@@ -362,7 +362,7 @@ impl World<'_> {
             self.power_off_server(now, self.outage);
         }
         self.apply_server_output(now, out)?;
-        self.plan_host(now);
+        self.schedule_server(now);
         Ok(())
     }
 
@@ -410,16 +410,16 @@ impl World<'_> {
     }
 
     /// Schedules the server core: within 30 ms if messages wait, and when the next thing is due.
-    fn plan_host(&mut self, now: Millis) {
+    fn schedule_server(&mut self, now: Millis) {
         if self.server.has_messages() && !std::mem::replace(&mut self.is_turn_planned, true) {
             let wait = within(&mut self.random, 0, 30);
-            self.queue.after(wait, Event::HostTurn);
+            self.queue.after(wait, Event::ServerTurn);
         }
         if let Some(wake) = self.server.wake(now)
             && self.next_tick.is_none_or(|next_tick| wake < next_tick)
         {
             self.next_tick = Some(wake);
-            self.queue.at(wake, Event::HostTick);
+            self.queue.at(wake, Event::ServerTick);
         }
     }
 
