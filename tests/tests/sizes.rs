@@ -17,7 +17,7 @@ fn check<const D: usize, const K: usize, const C: usize>() {
     assert_eq!(size, 4 * (2 * K * C + D * K + D * C + K * K + K + C));
     // Streaming adds sums over products and a block of eight rows.
     assert_eq!(streaming, size + 4 * D * K + 32 * (K + C));
-    // The minimum stores only a triangle of each k x k matrix.
+    // The workspace stores a triangular matrix as a full k x k one; the minimum counts only the triangle.
     assert_eq!(size - least, 2 * K * (K - 1));
     // Fixed point adds integers, and a scale for those of the representation.
     let integers = 2 * (D * K + D + K + C + K * C) + 2;

@@ -99,7 +99,7 @@ impl ServerTasks {
         u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0)
     }
 
-    /// World time of a time of the server's clock, at least 1 ms from now.
+    /// Converts a time of the server's clock to world time, which is at least 1 ms from now.
     fn world_time(&self, now: Millis, own: Millis) -> Millis {
         let at = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
         u64::try_from(at).unwrap_or(0).max(now + 1)
