@@ -118,7 +118,7 @@ fn tasks_and_parameters_out_of_range_are_declined() {
     declined(Wire::FitHead { head: steps }, &good, DeclineReason::Parameter);
     let b = [tensor(Role::Representation, 6, 5)];
     let baseline = Wire::Baseline {
-        baseline: Baseline::Proximal { pull: 0.1 },
+        baseline: Baseline::FedProx { pull: 0.1 },
         descent: CALM,
         epochs: 1,
         encoding: Encoding::F32,

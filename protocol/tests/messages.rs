@@ -218,7 +218,7 @@ fn largest_heads_fit_the_smallest_frame() {
             encoding: Encoding::I8,
         },
         Task::Baseline {
-            baseline: Baseline::Mixture { own: 1.0, adaptation: 0.01 },
+            baseline: Baseline::Apfl { own: 1.0, adaptation: 0.01 },
             descent,
             epochs: u16::MAX,
             encoding: Encoding::I8,

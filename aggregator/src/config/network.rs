@@ -311,7 +311,7 @@ fn read_method(
             Method::L2gd { part, coin }
         }
         AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
-        AlgorithmName::LocalSgd => Method::LocalOnly,
+        AlgorithmName::LocalOnlyNetwork => Method::LocalOnly,
         AlgorithmName::RoLora => Method::LowRank(Averaging::RoLora),
         AlgorithmName::Lora => Method::LowRank(Averaging::Lora),
         AlgorithmName::FfaLora => Method::LowRank(Averaging::FfaLora),

@@ -221,7 +221,7 @@ pub enum Trained {
 #[non_exhaustive]
 pub enum Baseline {
     /// FedProx (Li et al. 2020): steps along `g + pull (w - w0)`.
-    Proximal {
+    FedProx {
         /// mu.
         pull: f32,
     },
@@ -229,12 +229,12 @@ pub enum Baseline {
     /// below it the control variate (down: c; up: by how much c_i has changed).
     Scaffold,
     /// Per-FedAvg (Fallah et al. 2020), first order: steps along the gradient at `w - inner_step g`.
-    FirstOrderMeta {
+    PerFedAvg {
         /// alpha.
         inner_step: f32,
     },
     /// Per-FedAvg, Hessian-free: the same, times the derivative of `w - inner_step g`, by a difference of gradients.
-    HessianFreeMeta {
+    PerFedAvgHf {
         /// alpha.
         inner_step: f32,
     },
@@ -245,7 +245,7 @@ pub enum Baseline {
         pull: f32,
     },
     /// APFL (Deng et al. 2020): what came is trained and sent; beside it the device's own model, in a mixture of both.
-    Mixture {
+    Apfl {
         /// alpha: how much of the mixture is its own, at first.
         own: f32,
         /// Step size of alpha, which each device learns; 0 keeps it.
@@ -253,13 +253,13 @@ pub enum Baseline {
     },
     /// L2GD (Hanzely and Richtarik 2020): the device's own model moves towards the mean that came, takes its steps, and
     /// is sent.
-    TowardsMean {
+    L2gd {
         /// What part of the way, from 0 to 1.
         part: f32,
     },
     /// Fed-MTL (Smith et al. 2017) with all tasks related alike: the device's own model takes steps along
     /// `g + pull (w - w0)`, w0 the mean of all, and is sent.
-    MultiTask {
+    FedMtl {
         /// lambda.
         pull: f32,
     },

@@ -653,7 +653,7 @@ fn down() -> Vec<Golden> {
          momentum 0.5, batches of 10, 2 epochs, back as f16; a 4 x 3 body and a 4 x 2 head as f32 in the body",
         open(
             Task::Baseline {
-                baseline: Baseline::Mixture { own: 0.5, adaptation: 0.01 },
+                baseline: Baseline::Apfl { own: 0.5, adaptation: 0.01 },
                 descent: DESCENT,
                 epochs: 2,
                 encoding: Encoding::F16,

@@ -96,14 +96,14 @@ fn descent() -> impl Strategy<Value = Descent> {
 
 fn baseline() -> impl Strategy<Value = Baseline> {
     prop_oneof![
-        float().prop_map(|pull| Baseline::Proximal { pull }),
+        float().prop_map(|pull| Baseline::FedProx { pull }),
         Just(Baseline::Scaffold),
-        float().prop_map(|inner_step| Baseline::FirstOrderMeta { inner_step }),
-        float().prop_map(|inner_step| Baseline::HessianFreeMeta { inner_step }),
+        float().prop_map(|inner_step| Baseline::PerFedAvg { inner_step }),
+        float().prop_map(|inner_step| Baseline::PerFedAvgHf { inner_step }),
         float().prop_map(|pull| Baseline::Ditto { pull }),
-        (float(), float()).prop_map(|(own, adaptation)| Baseline::Mixture { own, adaptation }),
-        float().prop_map(|part| Baseline::TowardsMean { part }),
-        float().prop_map(|pull| Baseline::MultiTask { pull }),
+        (float(), float()).prop_map(|(own, adaptation)| Baseline::Apfl { own, adaptation }),
+        float().prop_map(|part| Baseline::L2gd { part }),
+        float().prop_map(|pull| Baseline::FedMtl { pull }),
     ]
 }
 

@@ -4,13 +4,13 @@
 //! Samples come in the order in which the client's own network takes them, and steps are its steps: a baseline whose
 //! correction is zero has the bits of FedAvg, or of everyone alone.
 
+mod apfl;
 mod ditto;
-mod meta;
-mod mixture;
-mod multi_task;
-mod proximal;
+mod fed_mtl;
+mod fedprox;
+mod l2gd;
+mod perfedavg;
 mod scaffold;
-mod towards_mean;
 mod training;
 
 use fedspan_aggregator::algorithm::network::{NetworkParameters, NetworkShape as Layers, Travelling, plan};
@@ -85,14 +85,18 @@ trait Method {
 
 fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
     Some(match baseline {
-        Baseline::Proximal { pull } => Box::new(proximal::Proximal { pull }),
+        Baseline::FedProx { pull } => Box::new(fedprox::FedProx { pull }),
         Baseline::Scaffold => Box::new(scaffold::Scaffold { descent }),
-        Baseline::FirstOrderMeta { inner_step } => Box::new(meta::Meta { inner_step, hessian_free: false }),
-        Baseline::HessianFreeMeta { inner_step } => Box::new(meta::Meta { inner_step, hessian_free: true }),
+        Baseline::PerFedAvg { inner_step } => {
+            Box::new(perfedavg::PerFedAvg { inner_step, hessian_free: false })
+        }
+        Baseline::PerFedAvgHf { inner_step } => {
+            Box::new(perfedavg::PerFedAvg { inner_step, hessian_free: true })
+        }
         Baseline::Ditto { pull } => Box::new(ditto::Ditto { pull }),
-        Baseline::Mixture { own, adaptation } => Box::new(mixture::Mixture { own, adaptation }),
-        Baseline::TowardsMean { part } => Box::new(towards_mean::TowardsMean { part }),
-        Baseline::MultiTask { pull } => Box::new(multi_task::MultiTask { pull }),
+        Baseline::Apfl { own, adaptation } => Box::new(apfl::Apfl { own, adaptation }),
+        Baseline::L2gd { part } => Box::new(l2gd::L2gd { part }),
+        Baseline::FedMtl { pull } => Box::new(fed_mtl::FedMtl { pull }),
         _ => return None,
     })
 }

@@ -10,12 +10,12 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::{Steps, Training, finite};
 use super::{Given, Kept, Method, Models};
 
-pub(super) struct Mixture {
+pub(super) struct Apfl {
     pub own: f32,
     pub adaptation: f32,
 }
 
-impl Mixture {
+impl Apfl {
     fn alpha(&self, kept: &Kept) -> f32 {
         kept.alpha.unwrap_or(self.own)
     }
@@ -30,7 +30,7 @@ impl Mixture {
     }
 }
 
-impl Method for Mixture {
+impl Method for Apfl {
     fn is_sound(&self) -> bool {
         (0.0..=1.0).contains(&self.own) && (0.0..f32::INFINITY).contains(&self.adaptation)
     }

@@ -17,12 +17,12 @@ use super::{Given, Kept, Method, Models};
 /// How far from the model, in outer gradients, the gradients are whose difference stands for the Hessian.
 const DELTA: f32 = 1e-3;
 
-pub(super) struct Meta {
+pub(super) struct PerFedAvg {
     pub inner_step: f32,
     pub hessian_free: bool,
 }
 
-impl Method for Meta {
+impl Method for PerFedAvg {
     fn is_sound(&self) -> bool {
         (0.0..f32::INFINITY).contains(&self.inner_step)
     }

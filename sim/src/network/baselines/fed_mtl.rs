@@ -5,11 +5,11 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::{Training, add_pull};
 use super::{Given, Kept, Method, Models, is_pull};
 
-pub(super) struct MultiTask {
+pub(super) struct FedMtl {
     pub pull: f32,
 }
 
-impl Method for MultiTask {
+impl Method for FedMtl {
     fn is_sound(&self) -> bool {
         is_pull(self.pull)
     }

@@ -5,11 +5,11 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::Training;
 use super::{Given, Kept, Method, Models};
 
-pub(super) struct TowardsMean {
+pub(super) struct L2gd {
     pub part: f32,
 }
 
-impl Method for TowardsMean {
+impl Method for L2gd {
     fn is_sound(&self) -> bool {
         (0.0..=1.0).contains(&self.part)
     }

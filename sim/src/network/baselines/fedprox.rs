@@ -5,11 +5,11 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::{Training, add_pull};
 use super::{Given, Kept, Method, is_pull};
 
-pub(super) struct Proximal {
+pub(super) struct FedProx {
     pub pull: f32,
 }
 
-impl Method for Proximal {
+impl Method for FedProx {
     fn is_sound(&self) -> bool {
         is_pull(self.pull)
     }
