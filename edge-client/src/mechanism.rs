@@ -3,7 +3,7 @@
 use fedspan_protocol::message::{Privacy, RoundId};
 
 #[cfg(feature = "privacy")]
-use crate::privacy::{Clipping, NoEntropy, Seed, Settings};
+use crate::privacy::{Clipping, NoEntropy, PrivacySettings, Seed};
 
 /// What tells one release from every other of the fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,11 +18,11 @@ pub struct Release {
     pub spent: u64,
 }
 
-/// A mechanism of differential privacy, or none: [`Open`], or `privacy::Gaussian` (a feature).
+/// A mechanism of differential privacy, or none: [`NoPrivacy`], or `privacy::Gaussian` (a feature).
 pub trait Mechanism {
     /// The settings of its noise; `None` if there is none.
     #[cfg(feature = "privacy")]
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         None
     }
 
@@ -60,12 +60,12 @@ pub trait Mechanism {
 
 /// No noise: what leaves is what was computed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Open;
+pub struct NoPrivacy;
 
-impl Mechanism for Open {}
+impl Mechanism for NoPrivacy {}
 
 /// What a device says of its mechanism; the session fills in what has been spent.
-pub(crate) fn announced(mechanism: &impl Mechanism) -> Privacy {
+pub(crate) fn declared_privacy(mechanism: &impl Mechanism) -> Privacy {
     #[cfg(feature = "privacy")]
     if let Some(settings) = mechanism.settings() {
         return Privacy::Gaussian { release: settings.release(), budget: settings.budget(), spent: 0 };
@@ -76,7 +76,7 @@ pub(crate) fn announced(mechanism: &impl Mechanism) -> Privacy {
 
 /// Nothing that leaves may depend on a record but through noise.
 pub(crate) fn is_private(mechanism: &impl Mechanism) -> bool {
-    announced(mechanism) != Privacy::None
+    declared_privacy(mechanism) != Privacy::None
 }
 
 /// Whether a gradient may leave: as it is, or clipped.

@@ -6,7 +6,7 @@
 #[cfg(feature = "i16")]
 mod fixed;
 #[cfg(feature = "network")]
-mod front;
+mod front_end;
 #[cfg(feature = "network")]
 mod network;
 #[cfg(feature = "power")]
@@ -19,7 +19,7 @@ use fedspan_protocol::message::Numeric;
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
 #[cfg(feature = "network")]
-pub use front::Front;
+pub use front_end::FrontEnd;
 #[cfg(feature = "network")]
 pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
 #[cfg(feature = "power")]
@@ -65,7 +65,7 @@ pub struct Parts<'a> {
     /// `S = X^T R`, d x C.
     pub residual: &'a mut [f32],
     /// Another d x k, in memory that has one: `X^T Z` of samples that are seen once, or a power iteration's product.
-    pub second: Option<&'a mut [f32]>,
+    pub extra_matrix: Option<&'a mut [f32]>,
     /// Only there for samples that are seen once.
     pub blocks: Option<Blocks<'a>>,
     /// k values.
@@ -74,7 +74,7 @@ pub struct Parts<'a> {
     pub y: &'a mut [f32],
 }
 
-/// What samples that are seen once need besides, and besides [`Parts::second`].
+/// What samples that are seen once need besides, and besides [`Parts::extra_matrix`].
 #[derive(Debug)]
 pub struct Blocks<'a> {
     /// k projected features of eight samples.
@@ -95,7 +95,7 @@ pub struct PartsRef<'a> {
     /// `S = X^T R`, d x C.
     pub residual: &'a [f32],
     /// The other d x k.
-    pub second: Option<&'a [f32]>,
+    pub extra_matrix: Option<&'a [f32]>,
 }
 
 /// Memory for one linear model.
@@ -175,7 +175,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
         }
     }
 
-    fn view<'a>(&'a mut self, second: Option<&'a mut [f32]>, blocks: Option<Blocks<'a>>) -> Parts<'a> {
+    fn view<'a>(&'a mut self, extra_matrix: Option<&'a mut [f32]>, blocks: Option<Blocks<'a>>) -> Parts<'a> {
         Parts {
             shape: Shape { features: D, width: K, outputs: C },
             representation: self.representation.as_flattened_mut(),
@@ -183,7 +183,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
             factor: self.factor.as_flattened_mut(),
             rhs: self.rhs.as_flattened_mut(),
             residual: self.residual.as_flattened_mut(),
-            second,
+            extra_matrix,
             blocks,
             z: &mut self.z,
             y: &mut self.y,
@@ -208,7 +208,7 @@ impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, 
             representation: self.representation.as_flattened(),
             head: self.head.as_flattened(),
             residual: self.residual.as_flattened(),
-            second: None,
+            extra_matrix: None,
         }
     }
 }
@@ -244,6 +244,6 @@ impl<const D: usize, const K: usize, const C: usize> Memory for StreamingWorkspa
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
-        PartsRef { second: Some(self.products.as_flattened()), ..self.workspace.parts_ref() }
+        PartsRef { extra_matrix: Some(self.products.as_flattened()), ..self.workspace.parts_ref() }
     }
 }

@@ -43,7 +43,7 @@ pub trait SampleSource {
     /// The samples of the pass that was last begun from `index` on, at least one and at most `most`; `None` beyond the
     /// last, and for all where only passes are possible. One at a time unless the source says otherwise; how many
     /// come at once has no influence on the result.
-    fn few(&mut self, index: usize, _most: usize) -> Option<Samples<'_>> {
+    fn samples_from(&mut self, index: usize, _most: usize) -> Option<Samples<'_>> {
         self.at(index)
     }
 
@@ -110,12 +110,12 @@ impl<'a> Samples<'a> {
     /// One of them alone, of `features` values and `outputs` targets where those are values.
     #[must_use]
     pub fn one(self, index: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
-        self.some(index, 1, features, outputs)
+        self.slice(index, 1, features, outputs)
     }
 
     /// As [`Self::one`], those from `index` on: at most `most`, and at least one.
     #[must_use]
-    pub fn some(self, index: usize, most: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
+    pub fn slice(self, index: usize, most: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
         let last = self.x.len().checked_div(features)?;
         let end = index.checked_add(most)?.min(last);
         if index >= end {
@@ -185,11 +185,11 @@ impl SampleSource for Recording<'_> {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        self.few(index, 1)
+        self.samples_from(index, 1)
     }
 
-    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
-        Samples { x: self.x, targets: self.targets }.some(index, most, self.features, self.outputs)
+    fn samples_from(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+        Samples { x: self.x, targets: self.targets }.slice(index, most, self.features, self.outputs)
     }
 }
 

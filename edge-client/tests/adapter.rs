@@ -94,8 +94,8 @@ impl NetworkMemory for Heap {
             velocity,
             scratch,
             classes,
-            places: &mut [],
-            kept: &mut [],
+            pool_indices: &mut [],
+            body_cache: &mut [],
             frozen,
         }
     }
@@ -231,7 +231,7 @@ impl Exact<'_> {
 #[test]
 fn every_round_trains_as_its_definition_does() {
     let steps = descent(0.2, 0.5, 3);
-    let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Travelling, 0..2)];
+    let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Shared, 0..2)];
     for (shape, layer) in SHAPES.into_iter().flat_map(|shape| Layer::all().map(|layer| (shape, layer))) {
         let (own, came) = (drawn(shape, 1), drawn(shape, 2));
         for (what, layers) in trained.clone() {
@@ -336,8 +336,8 @@ fn rounds_that_are_not_for_an_adapter_are_declined() {
     }
     assert_eq!(open(Trained::All, &[down, up]), Err(DeclineReason::Parameter));
     // Both are to be trained: both have to come.
-    assert_eq!(open(Trained::Travelling, &[up]), Err(DeclineReason::Parameter));
-    assert_eq!(open(Trained::Travelling, &[down, up]), Ok(()));
+    assert_eq!(open(Trained::Shared, &[up]), Err(DeclineReason::Parameter));
+    assert_eq!(open(Trained::Shared, &[down, up]), Ok(()));
     // And what is no adapter has no factors.
     let plain = NetworkShape::new(6, &[4], 3, 8);
     let mut plain = device(plain, Layer::Nothing, &drawn(plain, 1));

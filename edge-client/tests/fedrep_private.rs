@@ -6,9 +6,9 @@ use crate::common::clipped::*;
 use crate::common::private::*;
 use crate::common::*;
 use fedspan_client::memory::StreamingWorkspace;
-use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, SettingsError};
+use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, PrivacySettingsError};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Mechanism, NotReady, Open, Task};
+use fedspan_client::{Linear, Mechanism, NoPrivacy, NotReady, Task};
 use fedspan_protocol::message::{CHOOSES_RIDGE, DeclineReason, HeadSolve, RoundId, Task as Wire, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
@@ -491,8 +491,8 @@ fn what_a_device_that_clips_takes_part_in() {
         device.open(&rep()).unwrap();
         assert_eq!(device.begin(), Err(DeclineReason::Task));
     }
-    let refused = Linear::private(Heap::power(4, 2, 1), Clipped::new(Open, clip(1.0)));
-    assert_eq!(refused.unwrap_err(), SettingsError::Open);
+    let refused = Linear::private(Heap::power(4, 2, 1), Clipped::new(NoPrivacy, clip(1.0)));
+    assert_eq!(refused.unwrap_err(), PrivacySettingsError::ClipWithoutNoise);
     // There is a variance for every radius and every multiplier.
     for radius in [1.0, 1.999_99, 2f32.powi(-40), 2f32.powi(39)] {
         for square in [LEAST, 1 << 40] {

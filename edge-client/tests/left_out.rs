@@ -10,7 +10,7 @@ use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Task as Wire, Upload};
 
 const OTHERWISE: f32 = 0.3;
-const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { otherwise: OTHERWISE };
+const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: OTHERWISE };
 
 /// `min |Z W - Y|^2 + m ridge |W|^2` in f64, a constant column (the last) without ridge.
 fn ridge_head(z: &M, y: &M, m_ridge: f64, constant: bool) -> M {
@@ -217,7 +217,8 @@ fn rounds_take_it_as_any_head() {
     }
     let mut source = samples.clone();
     assert!(source.rewind(Default::default()).is_ok());
-    let task = |otherwise| fed_rep(HeadSolve::LeaveOneOut { otherwise }, Upload::Gradient, 0.0);
+    let task =
+        |otherwise| fed_rep(HeadSolve::LeaveOneOut { fallback_ridge: otherwise }, Upload::Gradient, 0.0);
     fed_rep_round(&mut model, task(0.1), &b, &mut samples.clone()).unwrap();
     assert_eq!(usize::from(model.head_fits().last.rank), k);
     for otherwise in [-1.0, f32::NAN, f32::INFINITY] {

@@ -4,7 +4,7 @@
 
 use crate::common::*;
 use fedspan_client::privacy::{
-    NoEntropy, NoiseMultiplier, Seed, Settings, SettingsError, VarianceError, sensitivity,
+    NoEntropy, NoiseMultiplier, PrivacySettings, PrivacySettingsError, Seed, VarianceError, sensitivity,
 };
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Mechanism, NotReady, Task};
@@ -20,16 +20,16 @@ fn multiplier(square: u64) -> NoiseMultiplier {
     NoiseMultiplier::from_square(square).unwrap()
 }
 
-fn settings(square: u64, rows_max: u32) -> Settings {
-    Settings::new(multiplier(square), 1 << 40, rows_max, 1).unwrap().with_iterations(200)
+fn settings(square: u64, rows_max: u32) -> PrivacySettings {
+    PrivacySettings::new(multiplier(square), 1 << 40, rows_max, 1).unwrap().with_iterations(200)
 }
 
 /// Noise that nobody needs to draw.
 #[derive(Clone, Copy, Debug)]
-struct Never(Settings);
+struct Never(PrivacySettings);
 
 impl Mechanism for Never {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         Some(self.0)
     }
 
@@ -108,7 +108,7 @@ fn records_make_settings_or_errors() {
         clip: 0.0,
         iterations_max: 3,
     };
-    let made = Settings::provisioned(&noise).unwrap();
+    let made = PrivacySettings::provisioned(&noise).unwrap();
     assert_eq!((made.release(), made.budget(), made.rows_max()), ((1u32 << 30).div_ceil(9), 77, 500));
     assert_eq!((made.slot(), made.iterations_max()), (250, 3));
     for (wrong, message) in [
@@ -118,7 +118,7 @@ fn records_make_settings_or_errors() {
         (ProvisionedNoise { rows_max: u32::MAX, ..noise }, "4294967295 rows a round"),
         (ProvisionedNoise { slot: 0, ..noise }, "a slot of 0 ms"),
     ] {
-        let said = Settings::provisioned(&wrong).unwrap_err().to_string();
+        let said = PrivacySettings::provisioned(&wrong).unwrap_err().to_string();
         assert!(said.contains(message), "{wrong:?}: {said}");
     }
 }
@@ -127,11 +127,14 @@ fn records_make_settings_or_errors() {
 fn settings_say_what_they_cannot_do() {
     let z = multiplier(1 << 16);
     for rows_max in [0, (1 << 30) + 1, u32::MAX] {
-        assert_eq!(Settings::new(z, 1, rows_max, 1).unwrap_err(), SettingsError::RowsMax { rows_max });
+        assert_eq!(
+            PrivacySettings::new(z, 1, rows_max, 1).unwrap_err(),
+            PrivacySettingsError::RowsMax { rows_max }
+        );
     }
-    assert_eq!(Settings::new(z, 1, 1, 0).unwrap_err(), SettingsError::Slot);
+    assert_eq!(PrivacySettings::new(z, 1, 1, 0).unwrap_err(), PrivacySettingsError::Slot);
     for slot in [1, u64::MAX] {
-        let settings = Settings::new(z, 1, 1, slot).unwrap();
+        let settings = PrivacySettings::new(z, 1, 1, slot).unwrap();
         assert_eq!((settings.slot(), settings.iterations_max()), (slot, 1));
     }
     for (rows_max, grid) in [
@@ -162,11 +165,11 @@ fn settings_say_what_they_cannot_do() {
             }
         }
     }
-    assert_eq!(settings(LEAST, 9).variance(65, 65), Err(SettingsError::Width { width: 65, most: 64 }));
+    assert_eq!(settings(LEAST, 9).variance(65, 65), Err(PrivacySettingsError::Width { width: 65, most: 64 }));
     let refused = Linear::private(Heap::new(65, 65, 1), Never(settings(LEAST, 9)));
-    assert_eq!(refused.unwrap_err(), SettingsError::Width { width: 65, most: 64 });
+    assert_eq!(refused.unwrap_err(), PrivacySettingsError::Width { width: 65, most: 64 });
     let refused = Linear::private(Heap::new(70_000, 1, 1), Never(settings(LEAST, 9)));
-    assert_eq!(refused.unwrap_err(), SettingsError::Shape { features: 70_000, width: 1 });
+    assert_eq!(refused.unwrap_err(), PrivacySettingsError::Shape { features: 70_000, width: 1 });
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn only_what_is_hidden_may_leave() {
 /// A server cannot make a computation longer than a slot is made for: neither iterations nor gradient steps.
 #[test]
 fn no_round_goes_on_for_longer_than_is_allowed() {
-    let once = Settings::new(multiplier(1 << 18), 1 << 40, 100, 1).unwrap();
+    let once = PrivacySettings::new(multiplier(1 << 18), 1 << 40, 100, 1).unwrap();
     for (settings, most) in [(Some(once), 1), (Some(once.with_iterations(3)), 3), (None, u16::MAX)] {
         for asked in [1, 2, 3, 4, u16::MAX] {
             let head = HeadSolve::Gradient { steps: asked, step_size: 0.1 };

@@ -52,7 +52,7 @@ fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     ];
     if head > 0 {
         let phases = vec![(head..all, 3), (0..head, 2)];
-        methods.push(method("FedRep", 0..head, of(3, 2, Trained::Travelling), phases));
+        methods.push(method("FedRep", 0..head, of(3, 2, Trained::Shared), phases));
         let phases = vec![(head..all, 2), (0..all, 1)];
         methods.push(method("head, then all", 0..head, of(2, 1, Trained::All), phases));
     }
@@ -62,7 +62,7 @@ fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
         for first in 1..all {
             methods.push(method("LG-FedAvg", first..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
             let phases = vec![(0..first, 2), (first..all, 1)];
-            methods.push(method("LG-FedAvg in turn", first..all, of(2, 1, Trained::Travelling), phases));
+            methods.push(method("LG-FedAvg in turn", first..all, of(2, 1, Trained::Shared), phases));
         }
     }
     methods
@@ -139,7 +139,7 @@ fn each_epoch_takes_all_samples_in_an_order_of_its_own() {
     let shape = DENSE;
     let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
     let mut source = Asked::new(labelled(shape, 40, 2));
-    let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Travelling);
+    let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Shared);
     round(&mut network, task, 0..1, &drawn(shape, 2), &mut source).unwrap();
     let mut epochs = source.epochs();
     assert_eq!(epochs.len(), 6);
@@ -167,7 +167,7 @@ fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() 
         let mut samples = labelled(*shape, SAMPLES, 3);
         // One that is passed over.
         samples.x[4 * shape.features] = f32::NAN;
-        let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Travelling);
+        let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Shared);
         let expected = after(NetworkHeap::new(*shape), task(3), &samples);
         for room in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
             assert_eq!(after(NetworkHeap::keeping(*shape, room), task(3), &samples), expected, "{room}");
@@ -179,7 +179,7 @@ fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() 
         let whole = after(NetworkHeap::new(*shape), task(SAMPLES as u16 - 1), &samples);
         assert_eq!(after(NetworkHeap::new(*shape), task(16), &samples), whole);
         assert_ne!(whole, expected);
-        let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Travelling), &samples);
+        let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Shared), &samples);
         assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
     }
 }
@@ -193,7 +193,7 @@ fn a_sample_is_read_once_an_epoch_and_once_for_all_where_there_is_room() {
     {
         let mut network = network(memory, &drawn(shape, 1));
         let mut source = Asked::new(labelled(shape, SAMPLES, 3));
-        let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Travelling);
+        let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Shared);
         round(&mut network, task, 0..2, &drawn(shape, 2), &mut source).unwrap();
         // The first question is whether there is an answer.
         assert_eq!(source.numbers.len(), 1 + reads);
@@ -238,7 +238,7 @@ fn one_class_alone_is_learnt() {
     let mut samples = labelled(shape, SAMPLES, 3);
     samples.labels = Labels::Classes(vec![2; SAMPLES]);
     let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
-    let task = sgd(descent(0.2, 0.5, 3), 10, 5, Trained::Travelling);
+    let task = sgd(descent(0.2, 0.5, 3), 10, 5, Trained::Shared);
     round(&mut network, task, 0..2, &drawn(shape, 2), &mut samples).unwrap();
     let mut out = vec![0.0; SAMPLES * shape.outputs];
     network.predict(&samples.x, &mut out).unwrap();

@@ -37,7 +37,7 @@ fn any_role() -> impl Strategy<Value = Role> {
 
 fn any_task() -> impl Strategy<Value = Wire> {
     let number = prop_oneof![6 => 0.0f32..0.9, 1 => any::<f32>()];
-    let trained = prop_oneof![Just(Trained::Travelling), Just(Trained::All)];
+    let trained = prop_oneof![Just(Trained::Shared), Just(Trained::All)];
     (number.clone(), number, 0u16..6, 0u16..3, 0u16..3, trained, any::<bool>()).prop_map(
         |(step, momentum, batch, head_epochs, epochs, trained, fits)| {
             let descent = descent(step, momentum, batch);

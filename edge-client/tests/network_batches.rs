@@ -43,8 +43,8 @@ impl NetworkMemory for Memory {
             velocity,
             scratch,
             classes,
-            places: &mut [],
-            kept: &mut [],
+            pool_indices: &mut [],
+            body_cache: &mut [],
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
         }

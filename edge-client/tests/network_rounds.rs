@@ -19,7 +19,7 @@ use rand_chacha::rand_core::SeedableRng;
 const SHAPE: NetworkShape = NetworkShape::new(6, &[5, 4], 3, 8);
 const SHARED: bool = cfg!(feature = "shared-head");
 const CALM: fedspan_protocol::message::Descent = descent(0.1, 0.5, 4);
-const TASK: Wire = sgd(CALM, 2, 1, Trained::Travelling);
+const TASK: Wire = sgd(CALM, 2, 1, Trained::Shared);
 
 fn device() -> Network<NetworkHeap> {
     network(NetworkHeap::new(SHAPE), &drawn(SHAPE, 1))
@@ -103,22 +103,22 @@ fn tasks_and_parameters_out_of_range_are_declined() {
         wrong.push(descent(0.1, 0.5, batch));
     }
     for descent in wrong {
-        for trained in [Trained::Travelling, Trained::All] {
+        for trained in [Trained::Shared, Trained::All] {
             declined(sgd(descent, 2, 1, trained), &good, DeclineReason::Parameter);
         }
         declined(fit(descent, 1), &good, DeclineReason::Parameter);
     }
-    for trained in [Trained::Travelling, Trained::All] {
+    for trained in [Trained::Shared, Trained::All] {
         declined(sgd(CALM, 0, 0, trained), &good, DeclineReason::Parameter);
     }
     // Nothing travels that could be trained.
-    declined(sgd(CALM, 0, 3, Trained::Travelling), &[], DeclineReason::Parameter);
+    declined(sgd(CALM, 0, 3, Trained::Shared), &[], DeclineReason::Parameter);
     declined(Wire::FitHead { head: EXACT }, &good, DeclineReason::Parameter);
     let steps = HeadSolve::Gradient { steps: 1, step_size: 0.1 };
     declined(Wire::FitHead { head: steps }, &good, DeclineReason::Parameter);
     let b = [tensor(Role::Representation, 6, 5)];
     let baseline = Wire::Baseline {
-        baseline: Baseline::FedProx { pull: 0.1 },
+        baseline: Baseline::FedProx { proximal_weight: 0.1 },
         descent: CALM,
         epochs: 1,
         encoding: Encoding::F32,
@@ -137,7 +137,7 @@ fn tasks_and_parameters_out_of_range_are_declined() {
     // Without memory for it there is no momentum.
     let mut plain = network(NetworkHeap::without_momentum(SHAPE), &drawn(SHAPE, 1));
     assert_eq!(plain.open(&open_of(TASK, &good)), Err(DeclineReason::Parameter));
-    plain.open(&open_of(sgd(descent(0.1, 0.0, 8), 2, 1, Trained::Travelling), &good)).unwrap();
+    plain.open(&open_of(sgd(descent(0.1, 0.0, 8), 2, 1, Trained::Shared), &good)).unwrap();
     // Nor is there anything for samples that are seen once.
     assert_eq!(plain.streamed_tasks(), 0);
     assert_eq!(plain.begin(), Err(DeclineReason::Task));
@@ -336,7 +336,7 @@ fn a_retry_sends_the_same_bytes() {
 #[test]
 fn a_memory_that_is_drawn_begins_open() {
     for shape in with_cells(4) {
-        let fedspan_client::kernel::Layer::Cells(lstm) = shape.layer(0) else { panic!("cells come first") };
+        let fedspan_client::kernel::Layer::Lstm(lstm) = shape.layer(0) else { panic!("cells come first") };
         let mut network = Network::new(NetworkHeap::new(shape), 5);
         network.draw(&mut ChaCha8Rng::seed_from_u64(1));
         let biases = lstm.row() * lstm.gates();

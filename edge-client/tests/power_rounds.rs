@@ -1,4 +1,4 @@
-//! FedPower without noise, round by round: what is declined and announced, what is sent and sent again, what becomes of
+//! FedPower without noise, round by round: what is declined and declared_privacy, what is sent and sent again, what becomes of
 //! representation and head.
 #![cfg(feature = "power")]
 

@@ -12,7 +12,7 @@ use fedspan_protocol::message::{CHOOSES_RIDGE, DeclineReason, HeadSolve, Task as
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const CHOOSES: bool = cfg!(feature = "ridge-choice");
-const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { otherwise: 0.5 };
+const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: 0.5 };
 const SCORES: Wire = Wire::RidgeScores { labels_per_class: 1, first: 1e-4, factor: 10.0, count: 4 };
 
 #[test]

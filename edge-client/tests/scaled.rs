@@ -319,12 +319,12 @@ fn capabilities_say_what_is_there() {
 #[test]
 fn a_device_with_noise_sends_no_sums() {
     use fedspan_client::Mechanism;
-    use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, Seed, Settings};
+    use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
 
-    struct Noise(Settings);
+    struct Noise(PrivacySettings);
 
     impl Mechanism for Noise {
-        fn settings(&self) -> Option<Settings> {
+        fn settings(&self) -> Option<PrivacySettings> {
             Some(self.0)
         }
 
@@ -334,7 +334,7 @@ fn a_device_with_noise_sends_no_sums() {
     }
 
     let multiplier = NoiseMultiplier::from_square(1 << 16).unwrap();
-    let settings = Settings::new(multiplier, 1 << 40, 100, 5000).unwrap();
+    let settings = PrivacySettings::new(multiplier, 1 << 40, 100, 5000).unwrap();
     let private = Linear::private(Workspace::<D, K>::new(), Noise(settings)).unwrap();
     let mut model = Scaled::new(private, [0.0; VALUES]).unwrap();
     let capabilities = model.capabilities();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::relu;
-use fedspan_client::kernel::layer::{Layer, Room};
+use fedspan_client::kernel::layer::{Layer, LayerBuffers};
 use fedspan_client::kernel::recurrent::Lstm;
 
 /// The values of a line of the block that begins with this title.
@@ -20,12 +20,12 @@ fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
 fn made(text: &str, title: &str, layer: Layer) -> Vec<f32> {
     let (x, weights) = (line(text, title, "x "), line(text, title, "W "));
     assert_eq!((x.len(), weights.len()), (layer.inputs(), layer.parameters()));
-    let (mut notes, mut working) = (vec![0.0; layer.notes()], vec![0.0; layer.working()]);
-    let mut places = vec![0; layer.places()];
+    let (mut saved, mut scratch) = (vec![0.0; layer.saved()], vec![0.0; layer.scratch()]);
+    let mut pool_indices = vec![0; layer.pool_indices()];
     let mut out = vec![0.0; layer.outputs()];
-    let room = Room { notes: &mut notes, places: &mut places, working: &mut working };
+    let room = LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
     layer.forward(&x, &weights, &mut out, room);
-    if layer.is_rectified() {
+    if layer.has_relu() {
         relu(&mut out);
     }
     out
@@ -39,7 +39,7 @@ fn filters_and_cells_make_what_the_specification_says() {
         Convolution { height: 3, width: 4, channels: 1, rows: 2, columns: 2, stride: 1, filters: 2 };
     let pooling = MaxPooling { height: 2, width: 3, channels: 2, rows: 2, columns: 2 };
     let filters = ("An image of 3 rows of 4 pixels", Layer::Filters { convolution, pooling });
-    let cells = ("A sequence of 2 steps", Layer::Cells(Lstm { steps: 2, channels: 2, cells: 1 }));
+    let cells = ("A sequence of 2 steps", Layer::Lstm(Lstm { steps: 2, channels: 2, cells: 1 }));
     for (title, layer) in [filters, cells] {
         let (made, said) = (made(&text, title, layer), line(&text, title, "y "));
         assert_eq!(made.len(), said.len(), "{title}");

@@ -5,7 +5,7 @@ use crate::common::dense::values;
 use crate::common::{Random, bits};
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward};
-use fedspan_client::kernel::layer::{Gradient, Layer, Room, Seen, Step};
+use fedspan_client::kernel::layer::{ForwardPass, Gradient, Layer, LayerBuffers, Step};
 use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 use fedspan_protocol::message::{Filters, Image};
 use proptest::prelude::*;
@@ -39,37 +39,43 @@ fn whole(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) 
 
 /// Of the layer.
 fn in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
-    let mut working = vec![f32::NAN; layer.working()];
-    let mut places = vec![0xEE; N * layer.places()];
-    let mut room = Room { notes: &mut [], places: &mut places, working: &mut working };
+    let mut scratch = vec![f32::NAN; layer.scratch()];
+    let mut pool_indices = vec![0xEE; N * layer.pool_indices()];
+    let mut room = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
     let mut out = vec![f32::NAN; N * layer.outputs()];
-    layer.forward(x, weights, &mut out, Room { notes: &mut [], ..room });
-    room = Room { notes: &mut [], places: &mut places, working: &mut working };
+    layer.forward(x, weights, &mut out, LayerBuffers { saved: &mut [], ..room });
+    room = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
     let (mut below, mut gradient) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
-    let seen = Seen {
+    let seen = ForwardPass {
         x,
         #[cfg(feature = "recurrent")]
-        rectified: true,
+        after_relu: true,
         room,
     };
-    layer.back(seen, delta, &mut weights.to_vec(), Some(&mut below), Gradient::Added(&mut gradient));
+    layer.backward(seen, delta, &mut weights.to_vec(), Some(&mut below), Gradient::Added(&mut gradient));
     Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
 }
 
 /// A step of size one from weights of zero is the gradient, negative.
 fn stepped(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
-    let (mut places, mut working) = (vec![0; N * layer.places()], vec![f32::NAN; layer.working()]);
+    let (mut pool_indices, mut scratch) =
+        (vec![0; N * layer.pool_indices()], vec![f32::NAN; layer.scratch()]);
     let mut out = vec![0.0; N * layer.outputs()];
-    layer.forward(x, weights, &mut out, Room { notes: &mut [], places: &mut places, working: &mut working });
+    layer.forward(
+        x,
+        weights,
+        &mut out,
+        LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
+    );
     let mut weights = vec![0.0; weights.len()];
-    let seen = Seen {
+    let seen = ForwardPass {
         x,
         #[cfg(feature = "recurrent")]
-        rectified: true,
-        room: Room { notes: &mut [], places: &mut places, working: &mut working },
+        after_relu: true,
+        room: LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
     };
     let step = Step { momentum: 0.0, velocity: None, size: 1.0 };
-    layer.back(seen, delta, &mut weights, None, Gradient::Step(step));
+    layer.backward(seen, delta, &mut weights, None, Gradient::Step(step));
     weights
 }
 

@@ -23,7 +23,7 @@ pub struct Assembly {
 
 /// Where a body belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TensorRange {
     /// Index of the tensor.
     pub tensor: usize,
     /// Its elements.
@@ -33,7 +33,7 @@ pub struct Place {
 impl Assembly {
     /// No tensors: complete.
     #[must_use]
-    pub const fn nothing() -> Self {
+    pub const fn empty() -> Self {
         Self { tensors: Descriptors::new(), received: [0; WORDS], outstanding: 0 }
     }
 
@@ -73,7 +73,7 @@ impl Assembly {
     /// # Errors
     /// [`Error::BadDescriptor`] if no such chunk was announced, [`Error::LengthMismatch`] if the body
     /// has another length.
-    pub fn accept(&mut self, chunk: &Chunk, body: usize) -> Result<Option<Place>, Error> {
+    pub fn accept(&mut self, chunk: &Chunk, body: usize) -> Result<Option<TensorRange>, Error> {
         let tensor = usize::from(chunk.tensor);
         let descriptor = self.tensors.get(tensor).filter(|d| d.chunk > 0).ok_or(Error::BadDescriptor)?;
         let offset = usize::try_from(chunk.offset).map_err(|_| Error::BadDescriptor)?;
@@ -94,7 +94,7 @@ impl Assembly {
         }
         *word |= mask;
         self.outstanding -= 1;
-        Ok(Some(Place { tensor, elements }))
+        Ok(Some(TensorRange { tensor, elements }))
     }
 
     /// The request for what has not come, tensor by tensor; `None` when all is here.

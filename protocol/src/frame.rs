@@ -141,7 +141,7 @@ fn complete(
 /// Why a frame was thrown away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Dropped {
+pub enum FrameError {
     /// Longer than the receiver's buffer.
     Oversize,
     /// Not COBS: a zero where a block should go on, or too short to hold header and check.
@@ -171,7 +171,7 @@ pub struct FrameCounters {
 
 /// What [`Decoder::feed`] found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Fed<'a> {
+pub enum FeedResult<'a> {
     /// The input is used up; no frame is complete.
     NeedMore,
     /// The message (and body) of one checked frame.
@@ -180,7 +180,7 @@ pub enum Fed<'a> {
     /// [`Channel`](crate::secure::Channel) has opened it.
     Sealed(&'a mut [u8]),
     /// A frame was thrown away (reported when its end is seen).
-    Dropped(Dropped),
+    Dropped(FrameError),
 }
 
 /// Takes a byte stream apart into frames, in a buffer that the caller gives: its length is the frame
@@ -195,7 +195,7 @@ pub struct Decoder<B> {
     zero_after: bool,
     /// Nothing but delimiters since the last frame.
     empty: bool,
-    discard: Option<Dropped>,
+    discard: Option<FrameError>,
     counters: FrameCounters,
 }
 
@@ -241,20 +241,20 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
     }
 
     /// Consumes bytes from `input` up to the end of at most one frame and moves `input` on.
-    pub fn feed(&mut self, input: &mut &[u8]) -> Fed<'_> {
+    pub fn feed(&mut self, input: &mut &[u8]) -> FeedResult<'_> {
         while let Some((&byte, rest)) = input.split_first() {
             if byte == 0 {
                 *input = rest;
                 match self.finish() {
                     Ok(Some(Judged::Checked(end))) => {
                         let message = self.buffer.as_ref().get(HEADER..end).unwrap_or_default();
-                        return Fed::Message(message);
+                        return FeedResult::Message(message);
                     }
                     Ok(Some(Judged::Sealed(end))) => {
-                        return Fed::Sealed(self.buffer.as_mut().get_mut(..end).unwrap_or_default());
+                        return FeedResult::Sealed(self.buffer.as_mut().get_mut(..end).unwrap_or_default());
                     }
                     Ok(None) => continue,
-                    Err(reason) => return Fed::Dropped(reason),
+                    Err(reason) => return FeedResult::Dropped(reason),
                 }
             }
             self.empty = false;
@@ -283,7 +283,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
             self.block -= u8::try_from(chunk.len()).unwrap_or(self.block);
             *input = input.get(chunk.len()..).unwrap_or_default();
         }
-        Fed::NeedMore
+        FeedResult::NeedMore
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -292,12 +292,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
                 place.copy_from_slice(bytes);
                 self.len += bytes.len();
             }
-            None => self.discard = Some(Dropped::Oversize),
+            None => self.discard = Some(FrameError::Oversize),
         }
     }
 
     /// At a delimiter: what is in the buffer, `None` for an empty frame.
-    fn finish(&mut self) -> Result<Option<Judged>, Dropped> {
+    fn finish(&mut self) -> Result<Option<Judged>, FrameError> {
         let (len, block, empty, discard) = (self.len, self.block, self.empty, self.discard);
         self.reset();
         if empty {
@@ -305,16 +305,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         }
         let judged = match discard {
             Some(reason) => Err(reason),
-            None if block != 0 => Err(Dropped::Framing),
+            None if block != 0 => Err(FrameError::Framing),
             None => check(self.buffer.as_ref().get(..len).unwrap_or_default()),
         };
         let counter = match judged {
             Ok(Judged::Checked(_)) => &mut self.counters.accepted,
             Ok(Judged::Sealed(_)) => &mut self.counters.sealed,
-            Err(Dropped::Oversize) => &mut self.counters.oversize,
-            Err(Dropped::Framing) => &mut self.counters.framing,
-            Err(Dropped::Check) => &mut self.counters.check,
-            Err(Dropped::Header(_)) => &mut self.counters.header,
+            Err(FrameError::Oversize) => &mut self.counters.oversize,
+            Err(FrameError::Framing) => &mut self.counters.framing,
+            Err(FrameError::Check) => &mut self.counters.check,
+            Err(FrameError::Header(_)) => &mut self.counters.header,
         };
         *counter = counter.saturating_add(1);
         judged.map(Some)
@@ -331,13 +331,13 @@ enum Judged {
 }
 
 /// Verifies a decoded frame as far as that is possible without a key.
-fn check(frame: &[u8]) -> Result<Judged, Dropped> {
-    let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(Dropped::Framing)?;
+fn check(frame: &[u8]) -> Result<Judged, FrameError> {
+    let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(FrameError::Framing)?;
     match checked.first() {
         Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => Ok(Judged::Checked(checked.len())),
-        Some(&HEADER_CRC32C) => Err(Dropped::Check),
+        Some(&HEADER_CRC32C) => Err(FrameError::Check),
         Some(&(HEADER_SEALED | HEADER_ANSWER)) => Ok(Judged::Sealed(frame.len())),
-        Some(&other) => Err(Dropped::Header(other)),
-        None => Err(Dropped::Framing),
+        Some(&other) => Err(FrameError::Header(other)),
+        None => Err(FrameError::Framing),
     }
 }

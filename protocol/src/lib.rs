@@ -23,7 +23,7 @@
 //! `unsafe`, and nothing panics on outside input.
 //!
 //! ```
-//! use fedspan_protocol::frame::{Decoder, Fed, encode};
+//! use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 //! use fedspan_protocol::message::{ToDevice, RoundId, decode};
 //!
 //! let closed = ToDevice::RoundClosed(RoundId { round: 7, stage: 0 });
@@ -32,7 +32,7 @@
 //!
 //! let mut decoder = Decoder::new([0u8; 128]);
 //! let mut input = &wire[..n];
-//! let Fed::Message(bytes) = decoder.feed(&mut input) else { panic!("one whole frame") };
+//! let FeedResult::Message(bytes) = decoder.feed(&mut input) else { panic!("one whole frame") };
 //! let (message, body): (ToDevice, &[u8]) = decode(bytes)?;
 //! assert_eq!(message, closed);
 //! assert!(body.is_empty());

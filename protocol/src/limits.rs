@@ -86,16 +86,16 @@ pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 25 + 1;
 /// Bytes of the longest descriptor.
 pub const DESCRIPTOR_MAX: usize = 1 + 1 + 3 + 3 + 3;
 
-/// Epochs of a network's head that stand for "until the training loss stops falling": after every [`SETTLED_AFTER`] epochs the
-/// mean loss of the last is compared with that of the last before; where it has not fallen by a [`SETTLED_PART`]th of it, that
-/// was all, and after [`SETTLED_MOST`] epochs it is.
-pub const UNTIL_SETTLED: u16 = u16::MAX;
+/// Epochs of a network's head that stand for "until the training loss stops falling": after every [`PLATEAU_INTERVAL`] epochs the
+/// mean loss of the last is compared with that of the last before; where it has not fallen by a [`PLATEAU_DIVISOR`]th of it, that
+/// was all, and after [`PLATEAU_EPOCHS_MAX`] epochs it is.
+pub const UNTIL_PLATEAU: u16 = u16::MAX;
 
 /// Epochs between two looks at the loss.
-pub const SETTLED_AFTER: u16 = 10;
+pub const PLATEAU_INTERVAL: u16 = 10;
 
 /// The part of the loss that it is to fall by from one look to the next.
-pub const SETTLED_PART: u16 = 100;
+pub const PLATEAU_DIVISOR: u16 = 100;
 
 /// Most epochs of a head whose loss does not stop falling.
-pub const SETTLED_MOST: u16 = 500;
+pub const PLATEAU_EPOCHS_MAX: u16 = 500;

@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-use crate::message::{DeclineReason, Need, Refusal, Rejection};
+use crate::message::{DeclineReason, Refusal, Rejection, Requirement};
 
-impl fmt::Display for Need {
+impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Tasks(set) => write!(f, "tasks {set:#010b}"),
@@ -31,7 +31,7 @@ impl fmt::Display for Refusal {
             Self::UnknownDevice => f.write_str("this device, or its key, is not accepted here"),
             Self::KeyNeeded => f.write_str("frames are encrypted here, and the device has no key"),
             Self::NoKeysHere => f.write_str("frames are not encrypted here, and the device has a key"),
-            Self::FrameLimit { least, most } => write!(f, "frame limits are {least} to {most} bytes"),
+            Self::FrameLimit { min, max } => write!(f, "frame limits are {min} to {max} bytes"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
-use fedspan_protocol::assembly::{Assembly, Place, plan, split_body};
+use fedspan_protocol::assembly::{Assembly, TensorRange, plan, split_body};
 use fedspan_protocol::limits::{
     CHUNK_OVERHEAD, CHUNKS_MAX, DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, MISSING_MAX,
     OPEN_HEAD_MAX, SEAL_MAX,
@@ -60,7 +60,7 @@ proptest! {
             let body = descriptor.encoding.byte_len(elements.len());
             let wrong = assembly.accept(&chunk, body + 1);
             prop_assert_eq!(wrong, Err(Error::LengthMismatch { expected: body, got: body + 1 }));
-            let new = left.remove(&(tensor, number)).then_some(Place { tensor, elements });
+            let new = left.remove(&(tensor, number)).then_some(TensorRange { tensor, elements });
             prop_assert_eq!(assembly.accept(&chunk, body), Ok(new));
         }
         prop_assert!(assembly.is_complete());
@@ -87,7 +87,7 @@ proptest! {
             (None, refused) => prop_assert_eq!(refused, Err(Error::BadDescriptor)),
             (Some((expected, elements)), Ok(place)) => {
                 prop_assert_eq!(expected, body);
-                prop_assert_eq!(place, Some(Place { tensor: chunk.tensor.into(), elements }));
+                prop_assert_eq!(place, Some(TensorRange { tensor: chunk.tensor.into(), elements }));
                 return Ok(());
             }
             (Some((expected, _)), Err(error)) => {

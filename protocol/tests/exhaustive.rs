@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::{Event, events, head, plain, stuff};
 use fedspan_protocol::Error;
 use fedspan_protocol::assembly::{Assembly, plan};
-use fedspan_protocol::frame::{Dropped, HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
+use fedspan_protocol::frame::{FrameError, HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
 use fedspan_protocol::limits::{
     CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, cobs_overhead, wire_capacity,
 };
@@ -119,7 +119,7 @@ fn all_headers() {
         let sealed = read[0] == Event::Sealed(frame);
         assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER), "{header:#x}: {read:?}");
         assert_eq!((counters.accepted, counters.sealed), (u32::from(message), u32::from(sealed)));
-        let dropped = matches!(read[0], Event::Dropped(Dropped::Header(other)) if other == header);
+        let dropped = matches!(read[0], Event::Dropped(FrameError::Header(other)) if other == header);
         assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{read:?}");
     }
 }

@@ -4,7 +4,7 @@
 use crate::common;
 use crate::common::{Event, Random, events, feed, plain, seal, stuff, wire};
 use fedspan_protocol::Error;
-use fedspan_protocol::frame::{Decoder, Dropped, crc32c, crc32c_f32, encode};
+use fedspan_protocol::frame::{Decoder, FrameError, crc32c, crc32c_f32, encode};
 use fedspan_protocol::limits::{CHECK, HEADER, cobs_overhead, wire_capacity};
 use fedspan_protocol::message::{RoundId, ToDevice, ToServer};
 use proptest::prelude::*;
@@ -72,10 +72,10 @@ proptest! {
         let count = |f: fn(&Event) -> bool| events.iter().filter(|e| f(e)).count() as u32;
         prop_assert_eq!(c.accepted, count(|e| matches!(e, Event::Message(_))));
         prop_assert_eq!(c.sealed, count(|e| matches!(e, Event::Sealed(_))));
-        prop_assert_eq!(c.oversize, count(|e| *e == Event::Dropped(Dropped::Oversize)));
-        prop_assert_eq!(c.framing, count(|e| *e == Event::Dropped(Dropped::Framing)));
-        prop_assert_eq!(c.check, count(|e| *e == Event::Dropped(Dropped::Check)));
-        prop_assert_eq!(c.header, count(|e| matches!(e, Event::Dropped(Dropped::Header(_)))));
+        prop_assert_eq!(c.oversize, count(|e| *e == Event::Dropped(FrameError::Oversize)));
+        prop_assert_eq!(c.framing, count(|e| *e == Event::Dropped(FrameError::Framing)));
+        prop_assert_eq!(c.check, count(|e| *e == Event::Dropped(FrameError::Check)));
+        prop_assert_eq!(c.header, count(|e| matches!(e, Event::Dropped(FrameError::Header(_)))));
     }
 
     /// `feed` in `events` asserts that every call moves on.
@@ -184,7 +184,7 @@ fn the_limit_is_exact() {
         let (whole, _) = events(limit, &stream, &[64]);
         assert_eq!(whole, [Event::Message(vec![1; length])]);
         let (short, counters) = events(limit - 1, &stream, &[64]);
-        assert_eq!(short, [Event::Dropped(Dropped::Oversize)]);
+        assert_eq!(short, [Event::Dropped(FrameError::Oversize)]);
         assert_eq!(counters.oversize, 1);
     }
 }
@@ -232,12 +232,12 @@ fn each_reason_has_its_case() {
     let mut wrong_check = plain(b"x");
     wrong_check[1] ^= 1;
     for (stream, why) in [
-        (vec![3, 1, 0], Dropped::Framing),
-        (stuff(&[0x10, 0, 0, 0]), Dropped::Framing),
-        (stuff(&wrong_check), Dropped::Check),
-        (with_header(0x13), Dropped::Header(0x13)),
-        (with_header(0x20), Dropped::Header(0x20)),
-        (seal(&[1; 64]), Dropped::Oversize),
+        (vec![3, 1, 0], FrameError::Framing),
+        (stuff(&[0x10, 0, 0, 0]), FrameError::Framing),
+        (stuff(&wrong_check), FrameError::Check),
+        (with_header(0x13), FrameError::Header(0x13)),
+        (with_header(0x20), FrameError::Header(0x20)),
+        (seal(&[1; 64]), FrameError::Oversize),
     ] {
         assert_eq!(events(16, &stream, &[64]).0, [Event::Dropped(why)]);
     }

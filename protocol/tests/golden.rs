@@ -13,8 +13,8 @@ use crate::common::{Event, events, head, plain, stuff};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::limits::{HEADER, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
-    AckOutcome, DeclineReason, Fault, HeadSolve, Model, Need, Numeric, Refusal, Rejection, Task, ToDevice,
-    ToServer, Upload, decode,
+    AckOutcome, DeclineReason, Fault, HeadSolve, Model, Numeric, Refusal, Rejection, Requirement, Task,
+    ToDevice, ToServer, Upload, decode,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -313,7 +313,7 @@ fn every_variant_of_every_enum_has_a_vector() {
     covers::<Model>(hellos.iter().map(|c| c.model));
     covers::<Numeric>(hellos.iter().map(|c| c.numeric));
     covers::<Refusal>(refusals.clone());
-    covers::<Need>(refusals.iter().filter_map(|r| match r {
+    covers::<Requirement>(refusals.iter().filter_map(|r| match r {
         Refusal::Capability(need) => Some(*need),
         _ => None,
     }));

@@ -9,7 +9,7 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, Introduction, Missing, PowerRows,
+    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, HelloPrefix, Missing, PowerRows,
     PowerUpload, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -130,21 +130,21 @@ proptest! {
         let bytes = head(&ToServer::Hello(hello));
         let fixed = head(&(0u32, hello.wire_version, hello.schema_hash, hello.device));
         prop_assert!(bytes.starts_with(&fixed));
-        let expected = Introduction {
+        let expected = HelloPrefix {
             wire_version: hello.wire_version,
             schema_hash: hello.schema_hash,
             device: hello.device,
         };
-        prop_assert_eq!(Introduction::read(&bytes), Ok(expected));
-        prop_assert_eq!(Introduction::read(&[&fixed[..], &later].concat()), Ok(expected));
+        prop_assert_eq!(HelloPrefix::read(&bytes), Ok(expected));
+        prop_assert_eq!(HelloPrefix::read(&[&fixed[..], &later].concat()), Ok(expected));
         for cut in 0..fixed.len() {
-            prop_assert_eq!(Introduction::read(&fixed[..cut]), Err(Error::Malformed));
+            prop_assert_eq!(HelloPrefix::read(&fixed[..cut]), Err(Error::Malformed));
         }
     }
 
     #[test]
     fn only_a_hello_introduces(message in strategies::to_server()) {
-        let introduced = Introduction::read(&head(&message)).is_ok();
+        let introduced = HelloPrefix::read(&head(&message)).is_ok();
         prop_assert_eq!(introduced, matches!(message, ToServer::Hello(_)));
     }
 }
@@ -218,7 +218,7 @@ fn largest_heads_fit_the_smallest_frame() {
             encoding: Encoding::I8,
         },
         Task::Baseline {
-            baseline: Baseline::Apfl { own: 1.0, adaptation: 0.01 },
+            baseline: Baseline::Apfl { mixing_weight: 1.0, mixing_step_size: 0.01 },
             descent,
             epochs: u16::MAX,
             encoding: Encoding::I8,
@@ -227,7 +227,7 @@ fn largest_heads_fit_the_smallest_frame() {
         Task::AdapterDown { step_size: 1.0, encoding: Encoding::I8 },
         Task::FeatureSums { first: u16::MAX, count: u16::MAX },
         Task::RidgeScores { labels_per_class: u16::MAX, first: 1.0, factor: 2.0, count: u8::MAX },
-        Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 1.0 } },
+        Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 1.0 } },
     ];
     for task in tasks {
         let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };
@@ -294,7 +294,7 @@ fn the_longest_chunk_fits_every_frame_limit() {
 /// What a device that chooses no ridge is asked instead: the same, but for the choice.
 #[test]
 fn a_choice_can_be_taken_out() {
-    let choice = HeadSolve::LeaveOneOut { otherwise: 0.25 };
+    let choice = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
     let plain = HeadSolve::LeastSquares { ridge: 0.25 };
     let (upload, encoding) = (Upload::Gradient, Encoding::F16);
     let tasks = |head| {
@@ -305,11 +305,11 @@ fn a_choice_can_be_taken_out() {
         ]
     };
     for (with, without) in tasks(choice).into_iter().zip(tasks(plain)) {
-        assert_eq!(with.without_choice(), Some(without));
-        assert_eq!(without.without_choice(), None);
+        assert_eq!(with.without_ridge_choice(), Some(without));
+        assert_eq!(without.without_ridge_choice(), None);
         assert_eq!(with.bit(), without.bit());
     }
-    assert_eq!(Task::PowerStart.without_choice(), None);
+    assert_eq!(Task::PowerStart.without_ridge_choice(), None);
     // No role has the bit that says so.
     assert_eq!(CHOOSES_RIDGE & ((Role::Scale.bit() << 1) - 1), 0);
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::common::exchange::{seal, shake};
 use crate::common::{Event, Random, events};
 use fedspan_protocol::message::ToServer;
-use fedspan_protocol::secure::{Unopened, WINDOW, Window};
+use fedspan_protocol::secure::{OpenError, WINDOW, Window};
 
 /// Counters in an order that no network would bring: forwards, backwards, again, at the edges, far away.
 fn next(random: &mut Random, largest: u64, sent: &[u64]) -> u64 {
@@ -110,7 +110,7 @@ fn sealed_frames_open_once_whatever_their_order() {
                 frame[bit / 8] ^= 1 << (bit % 8);
                 let before = format!("{server:?}");
                 let why = server.open(&mut frame).unwrap_err();
-                assert!(matches!(why, Unopened::Forged | Unopened::Replayed));
+                assert!(matches!(why, OpenError::Forged | OpenError::Replayed));
                 assert_eq!(format!("{server:?}"), before, "a forged frame moved a counter");
                 assert!(frame.iter().all(|byte| *byte == 0), "not zeroed");
                 forged += 1;
@@ -126,7 +126,7 @@ fn sealed_frames_open_once_whatever_their_order() {
                     opened += 1;
                 }
                 Err(why) => {
-                    assert_eq!((why, in_time), (Unopened::Replayed, false));
+                    assert_eq!((why, in_time), (OpenError::Replayed, false));
                     assert!(frame.iter().all(|byte| *byte == 0), "not zeroed");
                     replayed += 1;
                 }

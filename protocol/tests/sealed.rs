@@ -7,7 +7,9 @@ use crate::common::{Event, Random, feed};
 use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{ToServer, decode};
-use fedspan_protocol::secure::{Channel, GREETING, Greeting, NONCE, Unopened, answer_nonce, transcript};
+use fedspan_protocol::secure::{
+    Channel, HANDSHAKE_INIT, HandshakeInit, NONCE, OpenError, answer_nonce, transcript,
+};
 
 const SENTINEL: &[u8] = b"sentinel";
 
@@ -43,14 +45,14 @@ fn both_ends_open_the_exchange() {
         match end.open(&mut frame) {
             Ok(message) => assert_eq!(message, sealed.payload, "{name}"),
             Err(why) => {
-                assert_eq!((name, why), ("sealed_forged", Unopened::Forged));
+                assert_eq!((name, why), ("sealed_forged", OpenError::Forged));
                 assert_eq!(format!("{end:?}"), before);
                 assert!(frame.iter().all(|byte| *byte == 0));
                 continue;
             }
         }
         let mut again = cobs::decode_vec(&sealed.wire[..sealed.wire.len() - 1]).unwrap();
-        assert_eq!(end.open(&mut again), Err(Unopened::Replayed), "{name}");
+        assert_eq!(end.open(&mut again), Err(OpenError::Replayed), "{name}");
         assert!(again.iter().all(|byte| *byte == 0));
     }
     assert!(!format!("{device:?} {:?}", exchange::key()).contains("1f"), "keys are not printed");
@@ -62,10 +64,10 @@ fn a_hello_holds_its_greeting() {
     let hello = frames().find(|frame| frame.name == "sealed_hello").unwrap();
     let (message, body) = decode::<ToServer>(&hello.payload).unwrap();
     assert!(matches!(message, ToServer::Hello(_)));
-    assert_eq!(Greeting::read(body), Some(exchange::greeting()));
+    assert_eq!(HandshakeInit::read(body), Some(exchange::greeting()));
     assert_eq!(transcript(&hello.payload), exchange::secrets()[0]);
-    for length in (0..2 * GREETING).filter(|length| *length != GREETING) {
-        assert_eq!(Greeting::read(&vec![0; length]), None);
+    for length in (0..2 * HANDSHAKE_INIT).filter(|length| *length != HANDSHAKE_INIT) {
+        assert_eq!(HandshakeInit::read(&vec![0; length]), None);
     }
 }
 
@@ -267,21 +269,21 @@ fn short_frames_and_other_headers_are_shapeless() {
     assert_eq!(answer_nonce(&plain), Some(exchange::nonce()));
     for length in 0..1 + NONCE + 16 {
         let mut frame = plain[..length].to_vec();
-        assert_eq!(device.open(&mut frame), Err(Unopened::Shapeless), "{length}");
+        assert_eq!(device.open(&mut frame), Err(OpenError::Malformed), "{length}");
         assert!(frame.iter().all(|byte| *byte == 0));
     }
     let wire = seal(&mut device, &ToServer::Alive, &[]);
     for header in (0..=255u8).filter(|header| !matches!(header, 0x11 | 0x12)) {
         let mut frame = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
         frame[0] = header;
-        assert_eq!(server.open(&mut frame), Err(Unopened::Shapeless), "{header}");
+        assert_eq!(server.open(&mut frame), Err(OpenError::Malformed), "{header}");
     }
     // The answer reflected to who sent it, and once more to who got it.
-    assert_eq!(server.open(&mut plain.clone()), Err(Unopened::Forged));
+    assert_eq!(server.open(&mut plain.clone()), Err(OpenError::Forged));
     assert!(device.open(&mut plain.clone()).is_ok());
-    assert_eq!(device.open(&mut plain), Err(Unopened::Replayed));
+    assert_eq!(device.open(&mut plain), Err(OpenError::Replayed));
     // An empty message can be sealed by nobody here, but its frame has a length that is possible.
-    assert_eq!(server.open(&mut [0x11; 1 + 8 + 16]), Err(Unopened::Forged));
+    assert_eq!(server.open(&mut [0x11; 1 + 8 + 16]), Err(OpenError::Forged));
 }
 
 /// A sealed frame takes 21 bytes more than one with a checksum, and its buffer is as exact.

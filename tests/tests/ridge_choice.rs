@@ -14,7 +14,7 @@ use fedspan_client::store::NoStore;
 use fedspan_client::task::{HeadFit, Usage};
 use fedspan_client::{Linear, Memory, Session, SourceError, Task, Workspace};
 use fedspan_client::{SampleSource, Samples, Targets};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
     Task as Wire, Welcome,
@@ -45,7 +45,7 @@ impl<T: Task> Task for Plain<T> {
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         match round.task {
             Wire::RidgeScores { .. } => Err(DeclineReason::Task),
-            task if task.without_choice().is_some() => Err(DeclineReason::Parameter),
+            task if task.without_ridge_choice().is_some() => Err(DeclineReason::Parameter),
             _ => self.0.open(round),
         }
     }
@@ -182,7 +182,7 @@ impl<T: Fitted> Device for Pair<T> {
         let mut wire = Vec::new();
         while self.connection.next_frame(&mut wire) {
             let mut input = wire.as_slice();
-            while let Fed::Message(message) = self.decoder.feed(&mut input) {
+            while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
                 step(&mut self.session, &mut self.connection, Event::Message(message));
             }
             wire.clear();
@@ -259,7 +259,9 @@ fn a_mixed_fleet_gets_heads_from_all() {
     let (engine, fits) = campaign(FLEET, |gate| vec![chooses(0, gate), plain(1, gate), chooses(2, gate)]);
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(chosen.devices, 2, "those that can score have");
-    assert!(matches!(engine.final_head(), HeadSolve::LeaveOneOut { otherwise } if otherwise == chosen.ridge));
+    assert!(
+        matches!(engine.final_head(), HeadSolve::LeaveOneOut { fallback_ridge: otherwise } if otherwise == chosen.ridge)
+    );
     assert_eq!([0, 1, 2].map(|id: usize| fits[id].0), [0, 1, 0]);
     // One takes what the fleet has published; for the others it is one of their own grid, which is of other numbers.
     assert_eq!(fits[1].1.ridge, chosen.ridge);

@@ -53,30 +53,30 @@ pub enum Layer {
     },
     /// Cells that go along a sequence.
     #[cfg(feature = "recurrent")]
-    Cells(Lstm),
+    Lstm(Lstm),
 }
 
 /// Memory of a layer, for a batch of n samples.
 #[derive(Debug, Default)]
-pub struct Room<'a> {
-    /// n x [`Layer::notes`]: from the way forward to the way back, of which there is one.
-    pub notes: &'a mut [f32],
-    /// n x [`Layer::places`]: from the way forward to the way back.
-    pub places: &'a mut [u8],
-    /// [`Layer::working`] values; what is in them is of no use to anyone else.
-    pub working: &'a mut [f32],
+pub struct LayerBuffers<'a> {
+    /// n x [`Layer::saved`]: from the way forward to the way back, of which there is one.
+    pub saved: &'a mut [f32],
+    /// n x [`Layer::pool_indices`]: from the way forward to the way back.
+    pub pool_indices: &'a mut [u8],
+    /// [`Layer::scratch`] values; what is in them is of no use to anyone else.
+    pub scratch: &'a mut [f32],
 }
 
 /// What a layer saw of a batch of n samples on the way forward, and its memory.
 #[derive(Debug)]
-pub struct Seen<'a> {
+pub struct ForwardPass<'a> {
     /// n x [`Layer::inputs`].
     pub x: &'a [f32],
     /// Whether they came out of a ReLU, so that no errors go back to those that are not positive.
     #[cfg(feature = "recurrent")]
-    pub rectified: bool,
+    pub after_relu: bool,
     /// As the way forward has left it.
-    pub room: Room<'a>,
+    pub room: LayerBuffers<'a>,
 }
 
 /// What becomes of a layer's gradient.
@@ -112,7 +112,7 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => convolution.inputs(),
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.inputs(),
+            Self::Lstm(lstm) => lstm.inputs(),
         }
     }
 
@@ -126,7 +126,7 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.outputs(),
+            Self::Lstm(lstm) => lstm.outputs(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => (convolution.patch(), convolution.filters),
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => (lstm.row(), lstm.gates()),
+            Self::Lstm(lstm) => (lstm.row(), lstm.gates()),
         }
     }
 
@@ -162,19 +162,19 @@ impl Layer {
     }
 
     /// One over the root of this is how far weights go that are drawn: its inputs, or its cells.
-    pub(crate) const fn spread(&self) -> usize {
+    pub(crate) const fn init_fan_in(&self) -> usize {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.cells,
+            Self::Lstm(lstm) => lstm.cells,
             _ => self.matrix().0,
         }
     }
 
     /// Which of its values are biases of forget gates, which begin open (Gers et al. 2000).
-    pub(crate) const fn open_biases(&self) -> Range<usize> {
+    pub(crate) const fn forget_biases(&self) -> Range<usize> {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => {
+            Self::Lstm(lstm) => {
                 let biases = lstm.row() * lstm.gates();
                 biases + lstm.cells..biases + 2 * lstm.cells
             }
@@ -184,17 +184,17 @@ impl Layer {
 
     /// Values that it notes of a sample on the way forward, to find the way back.
     #[must_use]
-    pub const fn notes(&self) -> usize {
+    pub const fn saved(&self) -> usize {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.memory(1),
+            Self::Lstm(lstm) => lstm.memory(1),
             _ => 0,
         }
     }
 
     /// Bytes that it notes of a sample: which of its window's values each output of filters was.
     #[must_use]
-    pub const fn places(&self) -> usize {
+    pub const fn pool_indices(&self) -> usize {
         match self {
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
@@ -205,11 +205,11 @@ impl Layer {
     /// Values of memory that it needs while it works, however many samples there are: of filters, the patches of what
     /// becomes one row of outputs, what the filters make of them, and their gradient.
     #[must_use]
-    pub const fn working(&self) -> usize {
+    pub const fn scratch(&self) -> usize {
         match self {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
-                Filters { convolution: *convolution, pooling: *pooling }.working()
+                Filters { convolution: *convolution, pooling: *pooling }.scratch()
             }
             _ => 0,
         }
@@ -217,10 +217,10 @@ impl Layer {
 
     /// Whether ReLU follows where it is not the last: a cell's state has been through a function of its own.
     #[must_use]
-    pub const fn is_rectified(&self) -> bool {
+    pub const fn has_relu(&self) -> bool {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(_) => false,
+            Self::Lstm(_) => false,
             #[cfg(feature = "adapter")]
             Self::Down { .. } => false,
             _ => true,
@@ -228,7 +228,7 @@ impl Layer {
     }
 
     /// What it makes of `x`, n x inputs, before the ReLU: `out` receives n x outputs.
-    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: Room<'_>) {
+    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
         // Only some kinds need it.
         let _ = &room;
         match self {
@@ -245,15 +245,15 @@ impl Layer {
                 Filters { convolution: *convolution, pooling: *pooling }.forward(x, weights, out, room);
             }
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.forward(x, weights, room.notes, out),
+            Self::Lstm(lstm) => lstm.forward(x, weights, room.saved, out),
         }
     }
 
     /// The way back from the errors of the outputs (`delta`, n x outputs), before those of its ReLU. `below` receives the
     /// errors of the inputs, n x inputs, where they are wanted: through the weights as they are, before a step.
-    pub fn back(
+    pub fn backward(
         &self,
-        seen: Seen<'_>,
+        seen: ForwardPass<'_>,
         delta: &[f32],
         weights: &mut [f32],
         below: Option<&mut [f32]>,
@@ -264,7 +264,7 @@ impl Layer {
             Self::Dense { outputs, .. } => {
                 match below {
                     #[cfg(feature = "recurrent")]
-                    Some(out) if !seen.rectified => dense::backward_linear(delta, weights, *outputs, out),
+                    Some(out) if !seen.after_relu => dense::backward_linear(delta, weights, *outputs, out),
                     Some(out) => dense::backward(delta, weights, *outputs, x, out),
                     None => {}
                 }
@@ -280,12 +280,12 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
                 let filters = Filters { convolution: *convolution, pooling: *pooling };
-                filters.back(seen, delta, weights, below, gradient);
+                filters.backward(seen, delta, weights, below, gradient);
             }
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => {
+            Self::Lstm(lstm) => {
                 let (rows, errors) =
-                    lstm.backward(delta, weights, seen.room.notes, below.unwrap_or_default());
+                    lstm.backward(delta, weights, seen.room.saved, below.unwrap_or_default());
                 gradient.take(rows, errors, lstm.gates(), weights);
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Two ways. The *normal equations* (`Z^T Z`, `Z^T Y`, Cholesky) are the cheaper and square the condition
 //! number; they are trusted only while no pivot falls below [`PIVOT_RATIO`] of its diagonal, as it would be with columns
-//! of length one: units decide nothing. Otherwise the *triangular* way is taken: the rows of `[Z | Y]` are folded into `R` and `Q^T Y` ([`super::fold`]),
+//! of length one: units decide nothing. Otherwise the *triangular* way is taken: the rows of `[Z | Y]` are folded into `R` and `Q^T Y` ([`super::qr_update`]),
 //! which works at the condition of `Z` itself, and [`super::rank`] solves, at whatever rank there is.
 
 use libm::sqrtf;

@@ -39,14 +39,14 @@ pub const LEAST_REMAINDER: f32 = 1.0 / 1024.0;
 
 /// Leave-one-out errors of the ridges.
 #[derive(Clone, Copy, Debug)]
-pub struct LeftOut {
+pub struct LeaveOneOut {
     /// A ridge of one mean square, in units of squared lengths of directions.
     unit: f32,
     /// Sums of squared leave-one-out residuals.
     errors: [f32; RIDGES.len()],
 }
 
-impl LeftOut {
+impl LeaveOneOut {
     /// Nothing is left out yet. `squares` are those of [`super::rank::decompose`].
     #[must_use]
     pub fn new(directions: &Directions, squares: &[f32]) -> Self {

@@ -9,13 +9,12 @@
 //! in which a source hands out its samples. What is there for one sample and for four adds the same
 //! products in the same order; four need fewer loads and stores.
 
-pub mod constant;
+pub mod constant_column;
 #[cfg(feature = "convolution")]
 pub mod convolution;
 pub mod dense;
 #[cfg(feature = "i16")]
 pub mod fixed;
-pub mod fold;
 #[cfg(feature = "adapter")]
 pub mod frozen;
 pub mod gradient;
@@ -25,6 +24,7 @@ pub mod least_squares;
 #[cfg(feature = "ridge-choice")]
 pub mod leave_one_out;
 pub mod project;
+pub mod qr_update;
 pub mod rank;
 #[cfg(feature = "recurrent")]
 pub mod recurrent;

@@ -21,12 +21,12 @@
 //! is 1 for columns that are of comparable size: there it is the plain norm, equal columns share their weight, and no
 //! rotation of the columns changes a prediction. A column that is shorter than the longest by a factor of 32 or more is lifted
 //! by the power of two `s_i` to a sixteenth up to a thirty-second of it: its directions are not cut for its unit. Where a column is
-//! constant, the norm is that of the weights of centred columns ([`Constant::centre`]), and no offset changes a
+//! constant, the norm is that of the weights of centred columns ([`ConstantColumn::centre`]), and no offset changes a
 //! prediction by more than roundings.
 
 use libm::sqrtf;
 
-use super::constant::Constant;
+use super::constant_column::ConstantColumn;
 use super::largest;
 use super::vector::{at, dot, from, from_mut, multiply, rotate, solve_row, squares, subtract, take};
 
@@ -59,11 +59,11 @@ pub fn least_squares(
     q: &mut [f32],
     scratch: &mut [f32],
     room: &mut [f32],
-    constant: Constant,
+    constant: ConstantColumn,
 ) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
-    if constant.all_deviate(r, k) && is_well_conditioned(r, scratch, None, RANK_CUT) {
+    if constant.zero_rounding_columns(r, k) && is_well_conditioned(r, scratch, None, RANK_CUT) {
         substitute(r, q, k, c);
         constant.restore_weights(r, q, k, c);
         return k;
@@ -161,13 +161,13 @@ pub fn decompose(
     q: &mut [f32],
     squares: &mut [f32],
     room: &mut [f32],
-    mut constant: Constant,
+    mut constant: ConstantColumn,
 ) -> Option<Directions> {
     let k = squares.len();
     let c = q.len().checked_div(k)?;
     let (factors, first) = room.split_at_mut_checked(k)?;
     let first = first.get_mut(..k).unwrap_or_default();
-    constant.give_up_beside(largest(r), r, k);
+    constant.undo_if_negligible(largest(r), r, k);
     if constant.is_some() {
         constant.centre(r, first, k);
     }

@@ -9,14 +9,14 @@ use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX};
 #[cfg(feature = "convolution")]
 use fedspan_protocol::message::{Filters, Image};
 
-use super::Front;
+use super::FrontEnd;
 use crate::kernel::Layer;
 #[cfg(feature = "adapter")]
 use crate::kernel::frozen::Frozen;
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
 
-/// Sizes of a network: what it [begins](Front) with, dense layers, ReLU after each layer but the last, which is the head.
+/// Sizes of a network: what it [begins](FrontEnd) with, dense layers, ReLU after each layer but the last, which is the head.
 ///
 /// A layer is a matrix with its bias in the last row, row-major ([`Layer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct NetworkShape {
     /// `d`, length of a sample.
     pub features: usize,
     /// What comes before the dense layers.
-    pub front: Front,
+    pub front_end: FrontEnd,
     /// Widths of the hidden dense layers; zeros after the last.
     pub hidden: [usize; HIDDEN_MAX],
     /// `C`, classes.
@@ -64,7 +64,7 @@ impl NetworkShape {
             widths[layer] = hidden[layer];
             layer += 1;
         }
-        Self { features, front: Front::Nothing, hidden: widths, outputs, batch }
+        Self { features, front_end: FrontEnd::Nothing, hidden: widths, outputs, batch }
     }
 
     /// A network that begins with layers of filters.
@@ -113,7 +113,7 @@ impl NetworkShape {
             layer += 1;
         }
         let mut shape = Self::unchecked(features, hidden, outputs, batch);
-        shape.front = Front::Filters { image, filters: all };
+        shape.front_end = FrontEnd::Filters { image, filters: all };
         assert!(shape.layer(layer - 1).outputs() >= 1);
         shape.travels();
         shape
@@ -139,7 +139,7 @@ impl NetworkShape {
     pub const fn recurrent(cells: Lstm, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         assert!(cells.cells >= 1 && cells.steps <= u16::MAX as usize);
         let mut shape = Self::unchecked(cells.inputs(), hidden, outputs, batch);
-        shape.front = Front::Cells(cells);
+        shape.front_end = FrontEnd::Lstm(cells);
         shape.travels();
         shape
     }
@@ -170,7 +170,7 @@ impl NetworkShape {
     ) -> Self {
         assert!(rank >= 1 && width >= 1 && hidden.len() < HIDDEN_MAX);
         let mut shape = Self::unchecked(features, hidden, outputs, batch);
-        shape.front = Front::Adapter { features, rank, width };
+        shape.front_end = FrontEnd::Adapter { features, rank, width };
         shape.travels();
         shape
     }
@@ -179,7 +179,7 @@ impl NetworkShape {
     #[must_use]
     pub const fn is_adapted(&self) -> bool {
         #[cfg(feature = "adapter")]
-        if matches!(self.front, Front::Adapter { .. }) {
+        if matches!(self.front_end, FrontEnd::Adapter { .. }) {
             return true;
         }
         false
@@ -202,22 +202,22 @@ impl NetworkShape {
         while count < HIDDEN_MAX && self.hidden[count] > 0 {
             count += 1;
         }
-        self.front.layers() + count + 1
+        self.front_end.layers() + count + 1
     }
 
     /// A layer; one without inputs or outputs beyond the last.
     #[must_use]
     pub const fn layer(&self, layer: usize) -> Layer {
-        let (front, last) = (self.front.layers(), self.layers() - 1);
+        let (front, last) = (self.front_end.layers(), self.layers() - 1);
         if layer > last {
             return Layer::Dense { inputs: 0, outputs: 0 };
         }
         if layer < front {
-            return self.front.layer(layer);
+            return self.front_end.layer(layer);
         }
         let inputs = match layer - front {
             0 if front == 0 => self.features,
-            0 => self.front.layer(front - 1).outputs(),
+            0 => self.front_end.layer(front - 1).outputs(),
             before => self.width_of(before - 1),
         };
         Layer::Dense {
@@ -270,10 +270,10 @@ pub struct NetworkParts<'a> {
     /// Classes of a batch.
     pub classes: &'a mut [u8],
     /// Which values poolings have kept: with the classes [`NetworkShape::bytes`].
-    pub places: &'a mut [u8],
-    /// What the body makes of every sample of the device, where there is room for so many ([`NetworkShape::kept`]): epochs
+    pub pool_indices: &'a mut [u8],
+    /// What the body makes of every sample of the device, where there is room for so many ([`NetworkShape::body_cache_len`]): epochs
     /// of the head then neither read the samples nor compute it again. Has no influence on any bit.
-    pub kept: &'a mut [f32],
+    pub body_cache: &'a mut [f32],
     /// The layer that stays as it is beside an adapter.
     #[cfg(feature = "adapter")]
     pub frozen: Frozen<'a>,
@@ -328,7 +328,7 @@ pub trait NetworkSizes {
 
 /// Memory for a network with `P` parameters, `S` values of working memory, `N` bytes for batches of so many samples (with
 /// filters more: [`NetworkShape::bytes`]), and `V` values of velocity (`P` with momentum, 0 without). With `F` values
-/// besides, the body's outputs for so many samples ([`NetworkShape::kept`]) are kept during the epochs of the head. Its size
+/// besides, the body's outputs for so many samples ([`NetworkShape::body_cache_len`]) are kept during the epochs of the head. Its size
 /// is the whole RAM of the model: `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w:
 /// `S = N (d + sum of h + C + 2 w)`.
 ///
@@ -369,7 +369,7 @@ pub struct NetworkWorkspace<
     parameters: [f32; P],
     velocity: [f32; V],
     scratch: [f32; S],
-    kept: [f32; F],
+    body_cache: [f32; F],
     bytes: [u8; N],
 }
 
@@ -390,7 +390,7 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
             parameters: [0.0; P],
             velocity: [0.0; V],
             scratch: [0.0; S],
-            kept: [0.0; F],
+            body_cache: [0.0; F],
             bytes: [0; N],
         }
     }
@@ -408,16 +408,16 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
     NetworkMemory for NetworkWorkspace<Z, P, S, N, V, F>
 {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { sizes: _, parameters, velocity, scratch, kept, bytes } = self;
-        let (classes, places) = bytes.split_at_mut_checked(Z::SHAPE.batch).unwrap_or_default();
+        let Self { sizes: _, parameters, velocity, scratch, body_cache, bytes } = self;
+        let (classes, pool_indices) = bytes.split_at_mut_checked(Z::SHAPE.batch).unwrap_or_default();
         NetworkParts {
             shape: Z::SHAPE,
             parameters,
             velocity,
             scratch,
             classes,
-            places,
-            kept,
+            pool_indices,
+            body_cache,
             #[cfg(feature = "adapter")]
             frozen: Z::FROZEN,
         }

@@ -30,6 +30,6 @@ impl<const D: usize, const K: usize, const C: usize> Memory for PowerWorkspace<D
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
-        PartsRef { second: Some(self.product.as_flattened()), ..self.workspace.parts_ref() }
+        PartsRef { extra_matrix: Some(self.product.as_flattened()), ..self.workspace.parts_ref() }
     }
 }

@@ -3,19 +3,19 @@
 use super::NetworkShape;
 
 /// What layers make and note of one sample.
-pub(crate) struct Made {
+pub(crate) struct LayerOutputs {
     /// Values.
     pub outputs: usize,
-    /// Values of [`Layer::notes`](crate::kernel::Layer::notes).
-    pub notes: usize,
-    /// Bytes of [`Layer::places`](crate::kernel::Layer::places).
-    pub places: usize,
+    /// Values of [`Layer::saved`](crate::kernel::Layer::saved).
+    pub saved: usize,
+    /// Bytes of [`Layer::pool_indices`](crate::kernel::Layer::pool_indices).
+    pub pool_indices: usize,
 }
 
 impl NetworkShape {
     /// Values that keep what the body makes of so many samples, and their classes.
     #[must_use]
-    pub const fn kept(&self, samples: usize) -> usize {
+    pub const fn body_cache_len(&self, samples: usize) -> usize {
         samples * (self.layer(self.layers() - 1).inputs() + 1)
     }
 
@@ -23,34 +23,34 @@ impl NetworkShape {
     /// while it works.
     #[must_use]
     pub const fn scratch(&self) -> usize {
-        let made = self.made_before(self.layers());
-        let mut working = 0;
+        let made = self.outputs_before(self.layers());
+        let mut scratch = 0;
         let mut layer = 0;
         while layer < self.layers() {
-            let this = self.layer(layer).working();
-            if this > working {
-                working = this;
+            let this = self.layer(layer).scratch();
+            if this > scratch {
+                scratch = this;
             }
             layer += 1;
         }
-        self.batch * (self.features + made.outputs + made.notes + 2 * self.widest()) + working
+        self.batch * (self.features + made.outputs + made.saved + 2 * self.widest()) + scratch
     }
 
     /// Bytes beside these values: the classes of a batch, and which values poolings have kept of it.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.batch * (1 + self.made_before(self.layers()).places)
+        self.batch * (1 + self.outputs_before(self.layers()).pool_indices)
     }
 
     /// What all layers before `layer` make and note of one sample.
-    pub(crate) const fn made_before(&self, layer: usize) -> Made {
-        let mut made = Made { outputs: 0, notes: 0, places: 0 };
+    pub(crate) const fn outputs_before(&self, layer: usize) -> LayerOutputs {
+        let mut made = LayerOutputs { outputs: 0, saved: 0, pool_indices: 0 };
         let mut before = 0;
         while before < layer {
             let this = self.layer(before);
             made.outputs += this.outputs();
-            made.notes += this.notes();
-            made.places += this.places();
+            made.saved += this.saved();
+            made.pool_indices += this.pool_indices();
             before += 1;
         }
         made

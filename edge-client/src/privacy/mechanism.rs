@@ -20,7 +20,7 @@ const WIDTH_MAX: u16 = 64;
 
 /// How a device hides what it sends. All of it is public, and fixed before any data is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct PrivacySettings {
     multiplier: NoiseMultiplier,
     budget: u64,
     rows_max: u32,
@@ -28,7 +28,7 @@ pub struct Settings {
     slot: Millis,
 }
 
-impl Settings {
+impl PrivacySettings {
     /// `budget`: what all releases of the device's life may cost together, in units of
     /// [`NoiseMultiplier::release`]. `rows_max`: samples of a round that count; sums take the finest grid that they fit
     /// on with so many, and later samples of a pass are ignored. Up to 2^15 the grid is the finest.
@@ -42,18 +42,18 @@ impl Settings {
     /// time of answering tells something of records. The server's limits, for silence and for rounds, have to be longer.
     ///
     /// # Errors
-    /// [`SettingsError::RowsMax`] for none, and for more than 2^30; [`SettingsError::Slot`] for 0.
+    /// [`PrivacySettingsError::RowsMax`] for none, and for more than 2^30; [`PrivacySettingsError::Slot`] for 0.
     pub const fn new(
         multiplier: NoiseMultiplier,
         budget: u64,
         rows_max: u32,
         slot: Millis,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self, PrivacySettingsError> {
         if rows_max == 0 || rows_max > 1 << SUM_BITS {
-            return Err(SettingsError::RowsMax { rows_max });
+            return Err(PrivacySettingsError::RowsMax { rows_max });
         }
         if slot == 0 {
-            return Err(SettingsError::Slot);
+            return Err(PrivacySettingsError::Slot);
         }
         Ok(Self { multiplier, budget, rows_max, iterations_max: 1, slot })
     }
@@ -113,21 +113,21 @@ impl Settings {
     /// The variance of each number of a product of d x `r`, in squared units of the grid.
     ///
     /// # Errors
-    /// [`SettingsError::Width`] where no basis could be certified, [`SettingsError::Variance`] where the noise is too
+    /// [`PrivacySettingsError::Width`] where no basis could be certified, [`PrivacySettingsError::Variance`] where the noise is too
     /// much for the sampler.
-    pub fn variance(&self, d: u16, r: u16) -> Result<Variance, SettingsError> {
+    pub fn variance(&self, d: u16, r: u16) -> Result<Variance, PrivacySettingsError> {
         if r > WIDTH_MAX {
-            return Err(SettingsError::Width { width: r, most: WIDTH_MAX });
+            return Err(PrivacySettingsError::Width { width: r, most: WIDTH_MAX });
         }
         let sensitivity = sensitivity(d, r, self.grid());
-        self.multiplier.variance(sensitivity).map_err(SettingsError::Variance)
+        self.multiplier.variance(sensitivity).map_err(PrivacySettingsError::Variance)
     }
 }
 
 /// Settings that no release is possible with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SettingsError {
+pub enum PrivacySettingsError {
     /// No sums of so many rows.
     RowsMax {
         /// What was asked for: from 1 to 2^30.
@@ -136,7 +136,7 @@ pub enum SettingsError {
     /// No time at which anything may leave.
     Slot,
     /// A mechanism that clips and adds no noise.
-    Open,
+    ClipWithoutNoise,
     /// No such noise multiplier.
     Multiplier(NoiseMultiplierError),
     /// No basis of so many columns.
@@ -157,12 +157,14 @@ pub enum SettingsError {
     },
 }
 
-impl fmt::Display for SettingsError {
+impl fmt::Display for PrivacySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::RowsMax { rows_max } => write!(f, "{rows_max} rows a round: it has to be 1 to 2^30"),
             Self::Slot => f.write_str("a slot of 0 ms: it has to be longer than the longest computation"),
-            Self::Open => f.write_str("a mechanism that clips gradients, and adds no noise to them"),
+            Self::ClipWithoutNoise => {
+                f.write_str("a mechanism that clips gradients, and adds no noise to them")
+            }
             Self::Multiplier(error) => error.fmt(f),
             Self::Width { width, most } => {
                 write!(f, "a basis of {width} columns, at most {most} are possible")
@@ -173,7 +175,7 @@ impl fmt::Display for SettingsError {
     }
 }
 
-impl core::error::Error for SettingsError {}
+impl core::error::Error for PrivacySettingsError {}
 
 /// There is no seed, for whatever reason: the mechanism knows more ([`Gaussian::failure`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +191,7 @@ impl core::error::Error for NoEntropy {}
 
 /// The Gaussian mechanism of a board, with a fresh seed for each release.
 pub struct Gaussian<S: EntropySource> {
-    settings: Settings,
+    settings: PrivacySettings,
     source: S,
     claim: MinEntropy,
     /// Of the release that is prepared.
@@ -200,7 +202,7 @@ pub struct Gaussian<S: EntropySource> {
 
 impl<S: EntropySource> Gaussian<S> {
     /// `claim`: what is known of the source's samples.
-    pub const fn new(settings: Settings, source: S, claim: MinEntropy) -> Self {
+    pub const fn new(settings: PrivacySettings, source: S, claim: MinEntropy) -> Self {
         Self { settings, source, claim, seed: None, failure: None, failures: 0 }
     }
 
@@ -226,7 +228,7 @@ impl<S: EntropySource> fmt::Debug for Gaussian<S> {
 }
 
 impl<S: EntropySource> Mechanism for Gaussian<S> {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         Some(self.settings)
     }
 

@@ -61,7 +61,7 @@
 //!   identity; it is no help against who knows the samples.)
 //! * **Constant time.** How long a draw takes depends on the noise that is drawn
 //!   ([how](discrete_gaussian#running-time)). Who can time a release must not be able to time its noise: a session says
-//!   nothing from the beginning of a computation to its slot ([`Settings::new`]); `aggregator/PRIVACY.md` says what that
+//!   nothing from the beginning of a computation to its slot ([`PrivacySettings::new`]); `aggregator/PRIVACY.md` says what that
 //!   does not hide. Power and emission are not considered at all.
 //! * **Memory without traces.** Seeds, samples and key streams are overwritten when they are dropped. What a compiler
 //!   leaves in registers and on the stack is not, nor is the state of the hash.
@@ -70,7 +70,7 @@
 #![deny(clippy::float_arithmetic)]
 
 mod clip;
-mod clipped;
+mod clipped_mechanism;
 pub mod discrete_gaussian;
 mod entropy;
 mod health;
@@ -81,12 +81,12 @@ mod provisioned;
 mod sensitivity;
 
 pub use clip::{Clip, ClipError};
-pub use clipped::{ClipCounts, Clipped, Clipping};
-pub(crate) use clipped::{Fitting, Release};
+pub use clipped_mechanism::{ClipCounts, Clipped, Clipping};
+pub(crate) use clipped_mechanism::{ClipFactor, Release};
 pub use discrete_gaussian::{Variance, VarianceError};
 pub use entropy::{EntropyError, EntropySource, SAMPLES, draw_seed};
 pub use health::{HealthFailure, HealthTests, MinEntropy, MinEntropyError, WINDOW};
-pub use mechanism::{Gaussian, NoEntropy, Settings, SettingsError};
+pub use mechanism::{Gaussian, NoEntropy, PrivacySettings, PrivacySettingsError};
 pub use multiplier::{NoiseMultiplier, NoiseMultiplierError};
 pub use noise::{SEED, Seed, noise};
 pub use sensitivity::sensitivity;

@@ -8,12 +8,12 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
 #[cfg(feature = "ridge-choice")]
-use super::left_out;
-use super::pass::{Over, Sum, project_sample, sum_up};
-use super::projected::Projected;
-use super::{HeadFits, Usage, rows};
+use super::leave_one_out;
+use super::projection_cache::ProjectionCache;
+use super::sample_pass::{PassKind, SampleSet, project_sample, run_pass};
+use super::{HeadFits, Usage, row_blocks};
 use crate::kernel::Four;
-use crate::kernel::constant::Constant;
+use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
 use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, solve_normal};
 use crate::kernel::rank;
@@ -28,10 +28,10 @@ pub fn solve_head(
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: Over,
+    over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = solve(parts, &mut Projected::new(parts.shape), head, fits, id, over, source)?;
+    let usage = solve(parts, &mut ProjectionCache::new(parts.shape), head, fits, id, over, source)?;
     keep_head(parts);
     Ok(usage)
 }
@@ -45,9 +45,17 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let projected = &mut Projected::new(parts.shape);
-    solve(parts, projected, head, fits, id, Over::Head, source)?;
-    let usage = sum_up(Sum::Residual, parts, projected, &mut Constant::default(), id, Over::All, source)?;
+    let cache = &mut ProjectionCache::new(parts.shape);
+    solve(parts, cache, head, fits, id, SampleSet::Head, source)?;
+    let usage = run_pass(
+        PassKind::Residual,
+        parts,
+        cache,
+        &mut ConstantColumn::default(),
+        id,
+        SampleSet::All,
+        source,
+    )?;
     keep_head(parts);
     Ok(usage)
 }
@@ -55,19 +63,19 @@ pub fn run(
 /// Leaves the new head in `parts.rhs`; the head itself stays as it is.
 fn solve(
     parts: &mut Parts<'_>,
-    projected: &mut Projected,
+    cache: &mut ProjectionCache,
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: Over,
+    over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let constant = &mut Constant::default();
+    let constant = &mut ConstantColumn::default();
     let ridge = match head {
         #[cfg(feature = "ridge-choice")]
-        HeadSolve::LeaveOneOut { otherwise } => {
-            let usage = sum_up(Sum::Triangular, parts, projected, constant, id, over, source)?;
-            if left_out::solve(parts, projected.spare(), constant, fits, usage, id, over, source)? {
+        HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
+            let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, over, source)?;
+            if leave_one_out::solve(parts, cache.spare(), constant, fits, usage, id, over, source)? {
                 return Ok(usage);
             }
             otherwise
@@ -76,7 +84,7 @@ fn solve(
         HeadSolve::Gradient { .. } => 0.0,
         _ => return Err(DeclineReason::Parameter),
     };
-    let usage = sum_up(Sum::Normal, parts, projected, constant, id, over, source)?;
+    let usage = run_pass(PassKind::Normal, parts, cache, constant, id, over, source)?;
     if usage.samples == 0 {
         return Err(DeclineReason::NoSamples);
     }
@@ -98,8 +106,8 @@ fn solve(
             if solve_by_normal_equations(parts, ridge, usage) {
                 k
             } else {
-                let usage = sum_up(Sum::Triangular, parts, projected, constant, id, over, source)?;
-                solve_triangular(parts, projected.spare(), constant, ridge, usage)
+                let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, over, source)?;
+                solve_triangular(parts, cache.spare(), constant, ridge, usage)
             }
         }
     };
@@ -109,7 +117,7 @@ fn solve(
 
 /// Starts the one-pass form.
 pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
-    let (Some(products), Some(_)) = (&mut parts.second, &parts.blocks) else {
+    let (Some(products), Some(_)) = (&mut parts.extra_matrix, &parts.blocks) else {
         return Err(DeclineReason::Task);
     };
     products.fill(0.0);
@@ -124,7 +132,7 @@ pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
 pub fn sample(
     parts: &mut Parts<'_>,
     head: HeadSolve,
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     number: u32,
     x: &[f32],
     target: Targets<'_>,
@@ -132,13 +140,13 @@ pub fn sample(
     if !project_sample(parts, x, target, 0) {
         return false;
     }
-    if let Some(products) = &mut parts.second {
+    if let Some(products) = &mut parts.extra_matrix {
         accumulate(products, x, parts.z);
     }
     accumulate(parts.residual, x, parts.y);
     match head {
         HeadSolve::Gradient { .. } => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
-        _ => rows::push(parts, &mut [], constant, number),
+        _ => row_blocks::push(parts, &mut [], constant, number),
     }
     true
 }
@@ -150,7 +158,7 @@ pub fn sample(
 pub fn finish(
     parts: &mut Parts<'_>,
     head: HeadSolve,
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     fits: &mut HeadFits,
     usage: Usage,
 ) -> Result<(), DeclineReason> {
@@ -164,7 +172,7 @@ pub fn finish(
             }
             (parts.shape.width, 0.0)
         }
-        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => {
+        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { fallback_ridge: ridge } => {
             let rank = solve_triangular(parts, &mut [], constant, ridge, usage);
             keep_head(parts);
             (rank, ridge)
@@ -173,7 +181,7 @@ pub fn finish(
     };
     fits.record(usage, parts.shape.width, rank, ridge);
     let shape = parts.shape;
-    if let Some(products) = &parts.second {
+    if let Some(products) = &parts.extra_matrix {
         finish_one_pass(parts.residual, products, parts.head, shape.width, shape.outputs);
     }
     Ok(())
@@ -197,14 +205,14 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
 fn solve_triangular(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     ridge: f32,
     usage: Usage,
 ) -> usize {
     let mut number = usage.samples;
-    rows::end(parts, spare, constant, number);
+    row_blocks::end(parts, spare, constant, number);
     if ridge > 0.0 {
-        constant.give_up_under(ridge, parts.factor, parts.shape.width);
+        constant.undo_if_ridge_exceeds(ridge, parts.factor, parts.shape.width);
         // sqrt(m ridge) I below Z, zeros below Y: the same normal equations.
         let weight = sqrtf(ridge * count(usage));
         for row in 0..parts.shape.width {
@@ -213,13 +221,13 @@ fn solve_triangular(
             if let Some(value) = parts.z.get_mut(row) {
                 *value = weight;
             }
-            rows::push_row(parts, spare, constant, number, false);
+            row_blocks::push_row(parts, spare, constant, number, false);
             number = number.wrapping_add(1);
         }
     }
-    rows::finish(parts, spare, constant, number);
+    row_blocks::finish(parts, spare, constant, number);
     let Parts { shape, factor, rhs, residual, blocks, z, .. } = parts;
-    rank::least_squares(factor, rhs, z, rows::room(*shape, residual, blocks, spare), *constant)
+    rank::least_squares(factor, rhs, z, row_blocks::room(*shape, residual, blocks, spare), *constant)
 }
 
 fn keep_head(parts: &mut Parts<'_>) {

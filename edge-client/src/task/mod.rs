@@ -6,33 +6,33 @@
 //! `Scaled` (a feature) wraps either of them: its samples are scaled as they are read.
 //! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
 
-mod fedrep;
-mod fits;
-#[cfg(feature = "i16")]
-mod fixed;
 #[cfg(feature = "privacy")]
-mod hidden;
+mod counting_source;
+mod fedrep;
+#[cfg(feature = "i16")]
+mod fixed_point;
+mod head_fit;
 #[cfg(feature = "ridge-choice")]
-mod left_out;
+mod leave_one_out;
 mod linear;
+mod moments;
 #[cfg(feature = "network")]
 mod network;
-mod pass;
 #[cfg(feature = "power")]
 mod power;
 #[cfg(feature = "privacy")]
-mod presented;
-mod projected;
+mod private_fedrep;
+mod projection_cache;
+#[cfg(feature = "privacy")]
+mod quantise;
 #[cfg(feature = "ridge-choice")]
 mod ridge_scores;
-#[cfg(feature = "privacy")]
-mod rounded;
-mod rows;
+mod row_blocks;
+mod sample_pass;
 #[cfg(feature = "scale")]
 mod scaled;
 #[cfg(feature = "shared-head")]
-mod shared;
-mod start;
+mod shared_head;
 
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
@@ -40,7 +40,7 @@ use crate::mechanism::Release;
 use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 
-pub use fits::{HeadFit, HeadFits};
+pub use head_fit::{HeadFit, HeadFits};
 pub use linear::Linear;
 #[cfg(feature = "network")]
 pub use network::{Batches, Network, add_gradient};

@@ -13,7 +13,7 @@ use libm::sqrtf;
 
 use super::Usage;
 use super::fedrep::copy;
-use super::pass::{for_each, project_sample};
+use super::sample_pass::{for_each, project_sample};
 use crate::kernel::least_squares::add_normal;
 use crate::kernel::project::apply_head;
 use crate::kernel::vector::{at, dot, from, from_mut};

@@ -31,7 +31,7 @@ impl Hello {
 /// The fields of a hello that never change. A server reads them first: a hello of another wire version may
 /// go on differently, so that [`decode`](super::decode) would call it malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Introduction {
+pub struct HelloPrefix {
     /// [`Hello::wire_version`].
     pub wire_version: u16,
     /// [`Hello::schema_hash`].
@@ -40,7 +40,7 @@ pub struct Introduction {
     pub device: u64,
 }
 
-impl Introduction {
+impl HelloPrefix {
     /// Reads the start of a hello of any wire version.
     ///
     /// # Errors
@@ -147,15 +147,15 @@ pub enum Refusal {
         expected: Model,
     },
     /// The device cannot do something that the campaign needs.
-    Capability(Need),
+    Capability(Requirement),
     /// The device is not on the allow-list, or its key is not known or not accepted any more.
     UnknownDevice,
     /// The frame limit is outside of what the protocol allows.
     FrameLimit {
         /// Smallest.
-        least: u16,
+        min: u16,
         /// Largest.
-        most: u16,
+        max: u16,
     },
     /// Frames are encrypted here, and the device did not say which key it has.
     KeyNeeded,
@@ -166,7 +166,7 @@ pub enum Refusal {
 /// A capability that a campaign needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Need {
+pub enum Requirement {
     /// Tasks, as a set of [`Task::bit`](super::Task::bit).
     Tasks(u16),
     /// Roles, as a set of [`Role::bit`](crate::tensor::Role::bit).

@@ -13,7 +13,9 @@ use heapless::Vec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use hello::{CHOOSES_RIDGE, Capabilities, Hello, Introduction, Need, Numeric, Privacy, Refusal, Welcome};
+pub use hello::{
+    CHOOSES_RIDGE, Capabilities, Hello, HelloPrefix, Numeric, Privacy, Refusal, Requirement, Welcome,
+};
 pub use model::{Filters, Image, Model};
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
@@ -72,7 +74,7 @@ pub struct RoundId {
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "one lives on the stack at a time, and boxes need a heap")]
 pub enum ToServer {
-    /// The first message on a connection. Body: a [`Greeting`](crate::secure::Greeting), or nothing where frames are
+    /// The first message on a connection. Body: a [`HandshakeInit`](crate::secure::HandshakeInit), or nothing where frames are
     /// not encrypted.
     Hello(Hello),
     /// The result of a round. Body: the tensors, where they fit the frame.

@@ -146,12 +146,12 @@ impl Task {
     /// The same for a device that does not choose ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its head takes the ridge
     /// that comes with the choice. `None` where there is no choice in it.
     #[must_use]
-    pub const fn without_choice(mut self) -> Option<Self> {
+    pub const fn without_ridge_choice(mut self) -> Option<Self> {
         let (Self::FedRep { head, .. } | Self::FitHead { head } | Self::AdapterUp { head, .. }) = &mut self
         else {
             return None;
         };
-        let HeadSolve::LeaveOneOut { otherwise } = *head else { return None };
+        let HeadSolve::LeaveOneOut { fallback_ridge: otherwise } = *head else { return None };
         *head = HeadSolve::LeastSquares { ridge: otherwise };
         Some(self)
     }
@@ -177,7 +177,7 @@ pub enum HeadSolve {
     /// Epochs of stochastic gradient descent on a network's cross-entropy, from the head the device has; none leave it
     /// as it is.
     Sgd {
-        /// How many; [`UNTIL_SETTLED`](crate::limits::UNTIL_SETTLED) for as many as the loss falls in.
+        /// How many; [`UNTIL_PLATEAU`](crate::limits::UNTIL_PLATEAU) for as many as the loss falls in.
         epochs: u16,
         /// Their steps.
         descent: Descent,
@@ -185,7 +185,7 @@ pub enum HeadSolve {
     /// The ridge of least leave-one-out error where every class present has two samples; `otherwise` elsewhere.
     LeaveOneOut {
         /// The ridge where leaving a sample out would leave a class without any; 0 for none.
-        otherwise: f32,
+        fallback_ridge: f32,
     },
 }
 
@@ -207,7 +207,7 @@ pub struct Descent {
 pub enum Trained {
     /// The layers that travel.
     #[default]
-    Travelling,
+    Shared,
     /// All layers.
     All,
     /// LoRA's down-projection, which alone is sent; the up-projection stays as it is.
@@ -223,7 +223,7 @@ pub enum Baseline {
     /// FedProx (Li et al. 2020): steps along `g + pull (w - w0)`.
     FedProx {
         /// mu.
-        pull: f32,
+        proximal_weight: f32,
     },
     /// SCAFFOLD (Karimireddy et al. 2020), option II: steps along `g - c_i + c`. Tensors have twice the rows: a layer, and
     /// below it the control variate (down: c; up: by how much c_i has changed).
@@ -242,26 +242,26 @@ pub enum Baseline {
     /// `g + pull (v - w0)`.
     Ditto {
         /// lambda.
-        pull: f32,
+        proximal_weight: f32,
     },
     /// APFL (Deng et al. 2020): what came is trained and sent; beside it the device's own model, in a mixture of both.
     Apfl {
         /// alpha: how much of the mixture is its own, at first.
-        own: f32,
+        mixing_weight: f32,
         /// Step size of alpha, which each device learns; 0 keeps it.
-        adaptation: f32,
+        mixing_step_size: f32,
     },
     /// L2GD (Hanzely and Richtarik 2020): the device's own model moves towards the mean that came, takes its steps, and
     /// is sent.
     L2gd {
         /// What part of the way, from 0 to 1.
-        part: f32,
+        averaging_step: f32,
     },
     /// Fed-MTL (Smith et al. 2017) with all tasks related alike: the device's own model takes steps along
     /// `g + pull (w - w0)`, w0 the mean of all, and is sent.
     FedMtl {
         /// lambda.
-        pull: f32,
+        proximal_weight: f32,
     },
 }
 

@@ -15,13 +15,13 @@ use crate::message::{Message, ToDevice};
 /// Why a sealed frame was not opened. Nothing has changed but its bytes, which are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unopened {
+pub enum OpenError {
     /// Its counter was used before, or is too far behind to know.
     Replayed,
     /// Its tag is wrong: another key, or other bytes than were sealed.
     Forged,
     /// It is too short, or its header is not that of a sealed frame.
-    Shapeless,
+    Malformed,
 }
 
 /// The state of one side of a connection after the handshake. Its keys are overwritten when it is dropped. It cannot be
@@ -104,9 +104,9 @@ impl Channel {
     /// Verifies and decrypts a frame in place; its message and body are what is at the returned place.
     ///
     /// # Errors
-    /// [`Unopened`]. The frame is overwritten with zeros, and the counter of no frame has been used up.
+    /// [`OpenError`]. The frame is overwritten with zeros, and the counter of no frame has been used up.
     #[cfg_attr(target_os = "none", inline(never))]
-    pub fn open<'a>(&mut self, frame: &'a mut [u8]) -> Result<&'a [u8], Unopened> {
+    pub fn open<'a>(&mut self, frame: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
         match self.try_open(frame) {
             Ok(message) => Ok(frame.get(message).unwrap_or_default()),
             Err(reason) => {
@@ -119,24 +119,24 @@ impl Channel {
     /// [`Self::open`] for a frame that may be another channel's: it stays as it is if it is not this one's.
     ///
     /// # Errors
-    /// [`Unopened`].
-    pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, Unopened> {
+    /// [`OpenError`].
+    pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
         let (before, counter) = match frame.split_first() {
             Some((&HEADER_SEALED, rest)) => {
-                let counter = rest.first_chunk().ok_or(Unopened::Shapeless)?;
+                let counter = rest.first_chunk().ok_or(OpenError::Malformed)?;
                 (HEADER + COUNTER, u64::from_le_bytes(*counter))
             }
             Some((&HEADER_ANSWER, _)) => (HEADER + NONCE, 0),
-            _ => return Err(Unopened::Shapeless),
+            _ => return Err(OpenError::Malformed),
         };
-        let (head, rest) = frame.split_at_mut_checked(before).ok_or(Unopened::Shapeless)?;
-        let (secret, tag) = rest.split_last_chunk_mut::<TAG>().ok_or(Unopened::Shapeless)?;
+        let (head, rest) = frame.split_at_mut_checked(before).ok_or(OpenError::Malformed)?;
+        let (secret, tag) = rest.split_last_chunk_mut::<TAG>().ok_or(OpenError::Malformed)?;
         if !self.window.admits(counter) {
-            return Err(Unopened::Replayed);
+            return Err(OpenError::Replayed);
         }
         let end = before + secret.len();
         if !aead::decrypt(&self.peer, &aead::nonce(counter), head, secret, tag) {
-            return Err(Unopened::Forged);
+            return Err(OpenError::Forged);
         }
         self.window.accept(counter);
         Ok(before..end)

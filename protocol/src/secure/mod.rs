@@ -17,15 +17,15 @@
 
 mod aead;
 mod channel;
-mod greeting;
+mod handshake_init;
 mod key;
 mod noise;
 mod provision;
 mod schedule;
 mod window;
 
-pub use channel::{Channel, Unopened, answer_nonce, is_answer};
-pub use greeting::{GREETING, Greeting, encode_hello, transcript};
+pub use channel::{Channel, OpenError, answer_nonce, is_answer};
+pub use handshake_init::{HANDSHAKE_INIT, HandshakeInit, encode_hello, transcript};
 pub use key::{KEY, Key};
 pub use noise::ProvisionedNoise;
 pub use provision::{

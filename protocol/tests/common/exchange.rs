@@ -2,7 +2,7 @@
 
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Message, ToServer};
-use fedspan_protocol::secure::{Channel, Greeting, Key, encode_hello};
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, encode_hello};
 
 use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
@@ -15,8 +15,12 @@ pub fn key() -> Key {
 }
 
 /// The device's part: fields that cannot be exchanged without showing.
-pub fn greeting() -> Greeting {
-    Greeting { epoch: 0, handshake: 0x0102_0304_0506_0708, nonce: std::array::from_fn(|i| 0xA0 + i as u8) }
+pub fn greeting() -> HandshakeInit {
+    HandshakeInit {
+        epoch: 0,
+        handshake: 0x0102_0304_0506_0708,
+        nonce: std::array::from_fn(|i| 0xA0 + i as u8),
+    }
 }
 
 /// The server's nonce. A zero byte, so that COBS has something to do.

@@ -4,8 +4,8 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy,
-    Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, Refusal,
+    Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -60,7 +60,7 @@ const SGD: Task = Task::Sgd {
     descent: DESCENT,
     head_epochs: 3,
     epochs: 2,
-    trained: Trained::Travelling,
+    trained: Trained::Shared,
     encoding: Encoding::F32,
 };
 
@@ -507,42 +507,42 @@ fn down() -> Vec<Golden> {
         (
             "to_device_refused_tasks",
             "Refused: the campaign needs the tasks FedRep and FitHead (0x0003)",
-            Refusal::Capability(Need::Tasks(3)),
+            Refusal::Capability(Requirement::Tasks(3)),
         ),
         (
             "to_device_refused_roles",
             "Refused: the campaign needs the role Gradient (0x0002)",
-            Refusal::Capability(Need::Roles(2)),
+            Refusal::Capability(Requirement::Roles(2)),
         ),
         (
             "to_device_refused_encodings",
             "Refused: the campaign needs the encoding I8 (0x04)",
-            Refusal::Capability(Need::Encodings(4)),
+            Refusal::Capability(Requirement::Encodings(4)),
         ),
         (
             "to_device_refused_numeric",
             "Refused: the campaign needs the arithmetic I16",
-            Refusal::Capability(Need::Numeric(Numeric::I16)),
+            Refusal::Capability(Requirement::Numeric(Numeric::I16)),
         ),
         (
             "to_device_refused_tensor_elements",
             "Refused: the campaign needs 6272 elements in one tensor",
-            Refusal::Capability(Need::TensorElements(6272)),
+            Refusal::Capability(Requirement::TensorElements(6272)),
         ),
         (
             "to_device_refused_tensors",
             "Refused: the campaign needs 2 tensors in one direction of a round",
-            Refusal::Capability(Need::Tensors(2)),
+            Refusal::Capability(Requirement::Tensors(2)),
         ),
         (
             "to_device_refused_total_elements",
             "Refused: the campaign needs 6280 elements in one direction of a round",
-            Refusal::Capability(Need::TotalElements(6280)),
+            Refusal::Capability(Requirement::TotalElements(6280)),
         ),
         (
             "to_device_refused_privacy",
             "Refused: the campaign needs noise, and a budget of at most 2^24 units",
-            Refusal::Capability(Need::Privacy(1 << 24)),
+            Refusal::Capability(Requirement::Privacy(1 << 24)),
         ),
         ("to_device_refused_device", "Refused: UnknownDevice", Refusal::UnknownDevice),
         ("to_device_refused_key_needed", "Refused: KeyNeeded", Refusal::KeyNeeded),
@@ -550,7 +550,7 @@ fn down() -> Vec<Golden> {
         (
             "to_device_refused_frame_limit",
             "Refused: the frame limit must be 128 to 4096",
-            Refusal::FrameLimit { least: FRAME_LIMIT_MIN as u16, most: FRAME_LIMIT_MAX as u16 },
+            Refusal::FrameLimit { min: FRAME_LIMIT_MIN as u16, max: FRAME_LIMIT_MAX as u16 },
         ),
     ] {
         add(name, meaning, ToDevice::Refused(refusal), none());
@@ -653,7 +653,7 @@ fn down() -> Vec<Golden> {
          momentum 0.5, batches of 10, 2 epochs, back as f16; a 4 x 3 body and a 4 x 2 head as f32 in the body",
         open(
             Task::Baseline {
-                baseline: Baseline::Apfl { own: 0.5, adaptation: 0.01 },
+                baseline: Baseline::Apfl { mixing_weight: 0.5, mixing_step_size: 0.01 },
                 descent: DESCENT,
                 epochs: 2,
                 encoding: Encoding::F16,
@@ -709,7 +709,7 @@ fn down() -> Vec<Golden> {
         "RoundOpen of round 7, stage 1: FitHead with the ridge of least leave-one-out error, or 0.5; the 20 x 2 \
          representation as f32 in the body",
         open(
-            Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 0.5 } },
+            Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 0.5 } },
             &[inline(Role::Representation, Encoding::F32, 20, 2)],
         ),
         encoded(Encoding::F32, &representation()),

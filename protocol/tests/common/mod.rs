@@ -5,7 +5,7 @@ pub mod exchange;
 pub mod golden;
 pub mod strategies;
 
-use fedspan_protocol::frame::{self, Decoder, Dropped, Fed, FrameCounters, HEADER_CRC32C};
+use fedspan_protocol::frame::{self, Decoder, FeedResult, FrameCounters, FrameError, HEADER_CRC32C};
 use fedspan_protocol::limits::{CHECK, HEADER, wire_capacity};
 use fedspan_protocol::message::Message;
 use serde::Serialize;
@@ -58,7 +58,7 @@ pub fn seal(message: &[u8]) -> Vec<u8> {
 pub enum Event {
     Message(Vec<u8>),
     Sealed(Vec<u8>),
-    Dropped(Dropped),
+    Dropped(FrameError),
 }
 
 /// Feeds one read to the end and hands every event to `sink`. Each call of `feed` must move on.
@@ -70,13 +70,13 @@ pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
     loop {
         let before = read.len();
         match decoder.feed(&mut read) {
-            Fed::NeedMore => {
+            FeedResult::NeedMore => {
                 assert!(read.is_empty(), "input left although more is wanted");
                 return;
             }
-            Fed::Message(m) => sink(Event::Message(m.to_vec())),
-            Fed::Sealed(frame) => sink(Event::Sealed(frame.to_vec())),
-            Fed::Dropped(why) => sink(Event::Dropped(why)),
+            FeedResult::Message(m) => sink(Event::Message(m.to_vec())),
+            FeedResult::Sealed(frame) => sink(Event::Sealed(frame.to_vec())),
+            FeedResult::Dropped(why) => sink(Event::Dropped(why)),
         }
         assert!(read.len() < before, "an event without progress would hang");
     }

@@ -9,7 +9,7 @@ use fedspan_aggregator::engine::{DeviceId, Participation};
 use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_aggregator::privacy::fedpower::{Calibration, Products};
 use fedspan_aggregator::privacy::{Delta, Epsilon, ParameterError, Releases};
-use fedspan_client::privacy::{NoiseMultiplier, Seed, Settings, Variance, noise};
+use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings, Seed, Variance, noise};
 use fedspan_protocol::message::{PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
@@ -65,7 +65,7 @@ pub enum CaseError {
     Promise(#[from] ParameterError),
     /// There is, and devices cannot add it.
     #[error(transparent)]
-    Settings(#[from] fedspan_client::privacy::SettingsError),
+    Settings(#[from] fedspan_client::privacy::PrivacySettingsError),
     /// There is, and it cannot be sampled.
     #[error(transparent)]
     Variance(#[from] fedspan_client::privacy::VarianceError),
@@ -110,7 +110,8 @@ impl Case {
         )]
         let up = |square: f64| square.ceil() as u64;
         let multiplier = NoiseMultiplier::from_square(up(nu * nu / sensitivity * 65_536.0));
-        let settings = multiplier.ok().and_then(|multiplier| Settings::new(multiplier, 0, rows, SLOT).ok());
+        let settings =
+            multiplier.ok().and_then(|multiplier| PrivacySettings::new(multiplier, 0, rows, SLOT).ok());
         Ok(Some(match settings {
             Some(settings) => {
                 let grid = f64::from(1u32 << settings.grid());

@@ -1,6 +1,6 @@
 //! The frame layer: [`frame`] takes a stream as it is, [`accumulator`] the same stream in reads of any length.
 
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 
 use crate::reference::Frame;
 use crate::script::Script;
@@ -21,13 +21,13 @@ fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8],
         let before = read.len();
         said.steps += 1;
         match decoder.feed(&mut read) {
-            Fed::NeedMore => {
+            FeedResult::NeedMore => {
                 assert!(read.is_empty(), "input left although more is wanted");
                 return;
             }
-            Fed::Message(message) => said.frames.push(Some(Frame::Checked(message.to_vec()))),
-            Fed::Sealed(frame) => said.frames.push(Some(Frame::Sealed(frame.to_vec()))),
-            Fed::Dropped(_) => said.frames.push(None),
+            FeedResult::Message(message) => said.frames.push(Some(Frame::Checked(message.to_vec()))),
+            FeedResult::Sealed(frame) => said.frames.push(Some(Frame::Sealed(frame.to_vec()))),
+            FeedResult::Dropped(_) => said.frames.push(None),
         }
         assert!(read.len() < before, "an event without progress would hang");
     }

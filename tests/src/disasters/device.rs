@@ -3,7 +3,7 @@
 use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
 use fedspan_client::{Event, Session};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_sim::data::ClientSource;
 use fedspan_sim::fleet::SimTask;
 use fedspan_sim::network::Joins;
@@ -175,12 +175,12 @@ impl Device {
             let own = now + running.ahead;
             let before = running.session.counters();
             let progress = match running.decoder.feed(&mut input) {
-                Fed::NeedMore => return Ok(said),
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => {
+                FeedResult::NeedMore => return Ok(said),
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => {
                     running.session.handle(own, Event::Message(message), &mut running.transmit)
                 }
-                Fed::Sealed(frame) => {
+                FeedResult::Sealed(frame) => {
                     running.session.handle(own, Event::Sealed(frame), &mut running.transmit)
                 }
             };

@@ -1,6 +1,6 @@
 //! `out = delta W^T`: all of it, or where an activation is positive.
 
-use super::lanes::Vector;
+use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
 /// Outputs at a time: so many columns of a strip of weights are turned round on the stack.

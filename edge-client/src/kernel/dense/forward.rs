@@ -1,7 +1,7 @@
 //! `out = x W + bias`, and `out += x W`.
 
 use super::super::vector;
-use super::lanes::Vector;
+use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
 /// Inputs at a time: their weights stay in the first cache while all samples pass.

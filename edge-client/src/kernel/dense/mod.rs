@@ -32,8 +32,8 @@
 
 mod backward;
 mod forward;
-mod lanes;
 mod loss;
+mod simd;
 mod step;
 mod tiles;
 

@@ -2,7 +2,7 @@
 
 use super::super::vector;
 use super::Momentum;
-use super::lanes::Vector;
+use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_scaled, cover, load, store};
 
 /// Rows of a layer at a time: they are read and written from end to end while they are in the first cache.

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::lanes::{Fours, One, Vector};
+use super::simd::{Fours, One, Vector};
 
 /// A kernel on one set of slices.
 pub trait Kernel {
@@ -51,7 +51,7 @@ pub fn dispatch(kernel: impl Kernel) {
             }
             // Ten vectors of sums hide the latency of an addition, and fit sixteen registers with what they are
             // summed from. Two vectors of sixteen lanes are the most there is.
-            self.0.run::<_, 5, 2, 32>(super::lanes::Widest(simd));
+            self.0.run::<_, 5, 2, 32>(super::simd::Widest(simd));
         }
     }
 

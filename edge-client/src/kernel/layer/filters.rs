@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use super::super::convolution::{Convolution, MaxPooling};
 use super::super::dense;
-use super::{Gradient, Room, Seen, Step};
+use super::{ForwardPass, Gradient, LayerBuffers, Step};
 
 /// The layer, or what makes a row of its outputs.
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ pub struct Filters {
 
 impl Filters {
     /// Values of working memory: the gradient, the patches of a strip, and what the filters make of them.
-    pub const fn working(&self) -> usize {
+    pub const fn scratch(&self) -> usize {
         let strip = self.strip().convolution;
         strip.layer() + strip.positions() * strip.patch() + strip.outputs()
     }
@@ -41,35 +41,35 @@ impl Filters {
     }
 
     /// As [`super::Layer::forward`].
-    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: Room<'_>) {
-        let Room { places, working, .. } = room;
+    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
+        let LayerBuffers { pool_indices, scratch, .. } = room;
         let strip = self.strip();
-        let Working { patches, unpooled, .. } = Working::of(strip.convolution, working);
+        let FilterScratch { patches, unpooled, .. } = FilterScratch::split(strip.convolution, scratch);
         let row = strip.pooling.outputs().max(1);
         let outputs = self.pooling.outputs().max(1);
-        let outputs = out.chunks_exact_mut(outputs).zip(places.chunks_exact_mut(outputs));
-        for (image, (out, places)) in x.chunks_exact(self.convolution.inputs().max(1)).zip(outputs) {
-            let rows = out.chunks_exact_mut(row).zip(places.chunks_exact_mut(row));
-            for (range, (out, places)) in self.strips().zip(rows) {
+        let outputs = out.chunks_exact_mut(outputs).zip(pool_indices.chunks_exact_mut(outputs));
+        for (image, (out, pool_indices)) in x.chunks_exact(self.convolution.inputs().max(1)).zip(outputs) {
+            let rows = out.chunks_exact_mut(row).zip(pool_indices.chunks_exact_mut(row));
+            for (range, (out, pool_indices)) in self.strips().zip(rows) {
                 let image = image.get(range).unwrap_or_default();
                 strip.convolution.forward(image, weights, patches, unpooled);
-                strip.pooling.forward(unpooled, out, places);
+                strip.pooling.forward(unpooled, out, pool_indices);
             }
         }
     }
 
     /// As [`super::Layer::back`].
-    pub fn back(
+    pub fn backward(
         &self,
-        seen: Seen<'_>,
+        seen: ForwardPass<'_>,
         delta: &[f32],
         weights: &mut [f32],
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let Seen { x, room: Room { places, working, .. }, .. } = seen;
+        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, .. }, .. } = seen;
         let strip = self.strip();
-        let Working { sums, patches, unpooled } = Working::of(strip.convolution, working);
+        let FilterScratch { sums, patches, unpooled } = FilterScratch::split(strip.convolution, scratch);
         let (mut sums, step) = match gradient {
             Gradient::Unused => (None, None),
             Gradient::Added(sums) => (Some(sums), None),
@@ -81,15 +81,15 @@ impl Filters {
         let row = strip.pooling.outputs().max(1);
         let (inputs, outputs) = (self.convolution.inputs().max(1), self.pooling.outputs().max(1));
         let mut below = below.map(|below| below.chunks_exact_mut(inputs));
-        let outputs = delta.chunks_exact(outputs).zip(places.chunks_exact(outputs));
-        for (image, (delta, places)) in x.chunks_exact(inputs).zip(outputs) {
+        let outputs = delta.chunks_exact(outputs).zip(pool_indices.chunks_exact(outputs));
+        for (image, (delta, pool_indices)) in x.chunks_exact(inputs).zip(outputs) {
             let mut below = below.as_mut().and_then(Iterator::next);
             if let Some(errors) = &mut below {
                 errors.fill(0.0);
             }
-            let rows = delta.chunks_exact(row).zip(places.chunks_exact(row));
-            for (range, (delta, places)) in self.strips().zip(rows) {
-                strip.pooling.backward(delta, places, unpooled);
+            let rows = delta.chunks_exact(row).zip(pool_indices.chunks_exact(row));
+            for (range, (delta, pool_indices)) in self.strips().zip(rows) {
+                strip.pooling.backward(delta, pool_indices, unpooled);
                 if let Some(sums) = &mut sums {
                     let image = image.get(range.clone()).unwrap_or_default();
                     strip.convolution.patches(image, patches);
@@ -105,13 +105,13 @@ impl Filters {
             }
         }
         if let (Some(sums), Some(step)) = (sums, step) {
-            step.down(sums, weights);
+            step.apply(sums, weights);
         }
     }
 }
 
 /// Working memory, cut up.
-struct Working<'a> {
+struct FilterScratch<'a> {
     /// The gradient.
     sums: &'a mut [f32],
     patches: &'a mut [f32],
@@ -119,9 +119,9 @@ struct Working<'a> {
     unpooled: &'a mut [f32],
 }
 
-impl<'a> Working<'a> {
-    fn of(strip: Convolution, working: &'a mut [f32]) -> Self {
-        let (sums, rest) = working.split_at_mut_checked(strip.layer()).unwrap_or_default();
+impl<'a> FilterScratch<'a> {
+    fn split(strip: Convolution, scratch: &'a mut [f32]) -> Self {
+        let (sums, rest) = scratch.split_at_mut_checked(strip.layer()).unwrap_or_default();
         let patches = strip.positions() * strip.patch();
         let (patches, rest) = rest.split_at_mut_checked(patches).unwrap_or_default();
         Self { sums, patches, unpooled: rest.get_mut(..strip.outputs()).unwrap_or_default() }
@@ -130,7 +130,7 @@ impl<'a> Working<'a> {
 
 impl Step<'_> {
     /// Down a gradient that is there; what has been the gradient is of no use then.
-    fn down(self, gradient: &mut [f32], weights: &mut [f32]) {
+    fn apply(self, gradient: &mut [f32], weights: &mut [f32]) {
         let Self { momentum, velocity, size } = self;
         if let Some(velocity) = velocity.filter(|_| momentum > 0.0) {
             for (velocity, sum) in velocity.iter_mut().zip(gradient.iter_mut()) {

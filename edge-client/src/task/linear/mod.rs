@@ -1,7 +1,7 @@
 //! [`Linear`]: a linear model and its own use (`fit_head`, `predict`); its rounds are in `rounds`.
 
-mod accepts;
 mod arithmetic;
+mod capabilities;
 #[cfg(feature = "privacy")]
 mod noise;
 mod rounds;
@@ -12,19 +12,19 @@ use fedspan_protocol::tensor::Encoding;
 
 use super::{HeadFits, Usage};
 use crate::error::{NotReady, ShapeMismatch};
-use crate::kernel::constant::Constant;
+use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
-use crate::mechanism::{Mechanism, Open};
+use crate::mechanism::{Mechanism, NoPrivacy};
 use crate::memory::{Memory, Shape};
 #[cfg(feature = "privacy")]
-use crate::privacy::SettingsError;
+use crate::privacy::PrivacySettingsError;
 use crate::source::SampleSource;
 #[cfg(feature = "power")]
 use crate::task::PowerCounts;
 
 /// A linear model `y = W^T B^T x` with the memory `M`, whose updates leave through the mechanism `P`.
 #[derive(Clone, Debug)]
-pub struct Linear<M, P = Open> {
+pub struct Linear<M, P = NoPrivacy> {
     memory: M,
     mechanism: P,
     state: State,
@@ -47,7 +47,7 @@ struct State {
     /// What fits of the head left out.
     fits: HeadFits,
     /// The constant column of samples that are seen once, while they come.
-    constant: Constant,
+    constant: ConstantColumn,
     #[cfg(feature = "power")]
     power: PowerCounts,
 }
@@ -63,7 +63,7 @@ impl State {
             kept: false,
             usage: Usage { samples: 0, skipped: 0 },
             fits: HeadFits::NONE,
-            constant: Constant::NONE,
+            constant: ConstantColumn::NONE,
             #[cfg(feature = "power")]
             power: PowerCounts::NOTHING,
         }
@@ -73,7 +73,7 @@ impl State {
 impl<M: Memory> Linear<M> {
     /// A model without representation and head. Its updates leave as they are.
     pub const fn new(memory: M) -> Self {
-        Self { memory, mechanism: Open, state: State::new() }
+        Self { memory, mechanism: NoPrivacy, state: State::new() }
     }
 }
 
@@ -84,16 +84,16 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// fitting the head are all that it takes part in. It answers at the slots that the settings say.
     ///
     /// # Errors
-    /// [`SettingsError`] if the mechanism's settings do not go with the sizes.
+    /// [`PrivacySettingsError`] if the mechanism's settings do not go with the sizes.
     #[cfg(feature = "privacy")]
-    pub fn private(memory: M, mechanism: P) -> Result<Self, SettingsError> {
+    pub fn private(memory: M, mechanism: P) -> Result<Self, PrivacySettingsError> {
         if let Some(settings) = mechanism.settings() {
             noise::variance(&settings, memory.parts_ref().shape)?;
             if let Some(clipping) = mechanism.clipping() {
                 noise::gradient_variance(&settings, clipping.clip())?;
             }
         } else if mechanism.clipping().is_some() {
-            return Err(SettingsError::Open);
+            return Err(PrivacySettingsError::ClipWithoutNoise);
         }
         Ok(Self { memory, mechanism, state: State::new() })
     }

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::order::Order;
+use super::sample_order::SampleOrder;
 use crate::kernel::all_within;
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::{SampleSource, Targets};
@@ -14,23 +14,23 @@ pub struct Scratch<'a> {
     /// What each layer makes of the batch, one layer after the other, with room for a whole batch each.
     pub activations: &'a mut [f32],
     /// What each layer notes of the batch, in the same way.
-    pub notes: &'a mut [f32],
+    pub saved: &'a mut [f32],
     /// Errors of two layers, with room for a whole batch of the widest.
     pub errors: (&'a mut [f32], &'a mut [f32]),
     /// What a layer needs while it works: all that is left.
-    pub working: &'a mut [f32],
+    pub layer_scratch: &'a mut [f32],
 }
 
 impl<'a> Scratch<'a> {
     /// Cuts up `scratch`.
-    pub fn of(shape: NetworkShape, scratch: &'a mut [f32]) -> Self {
-        let (width, made) = (shape.widest(), shape.made_before(shape.layers()));
+    pub fn split(shape: NetworkShape, scratch: &'a mut [f32]) -> Self {
+        let (width, made) = (shape.widest(), shape.outputs_before(shape.layers()));
         let (inputs, rest) = cut(scratch, shape.batch * shape.features);
         let (one, rest) = cut(rest, shape.batch * width);
         let (other, rest) = cut(rest, shape.batch * width);
         let (activations, rest) = cut(rest, shape.batch * made.outputs);
-        let (notes, working) = cut(rest, shape.batch * made.notes);
-        Self { inputs, activations, notes, errors: (one, other), working }
+        let (saved, layer_scratch) = cut(rest, shape.batch * made.saved);
+        Self { inputs, activations, saved, errors: (one, other), layer_scratch }
     }
 }
 
@@ -63,15 +63,15 @@ pub fn load(
 
 /// The next samples of an epoch.
 #[derive(Debug)]
-pub struct Draw {
-    order: Order,
+pub struct EpochSampler {
+    order: SampleOrder,
     place: u32,
 }
 
-impl Draw {
+impl EpochSampler {
     /// The first of an epoch of `count` samples.
     pub fn new(count: u32, seed: u64) -> Self {
-        Self { order: Order::new(count, seed), place: 0 }
+        Self { order: SampleOrder::new(count, seed), place: 0 }
     }
 
     /// What `load` makes of the next sample that it can load, by number. Nothing at the end of the epoch.
@@ -94,7 +94,7 @@ impl Draw {
         source: &mut dyn SampleSource,
     ) -> usize {
         let NetworkParts { shape, scratch, classes, .. } = parts;
-        let places = Scratch::of(*shape, scratch).inputs.chunks_exact_mut(shape.features.max(1));
+        let places = Scratch::split(*shape, scratch).inputs.chunks_exact_mut(shape.features.max(1));
         let mut count = 0;
         for (place, own) in places.zip(classes.iter_mut()).take(size) {
             let Some(class) = self.next(|number| load(*shape, source, number, place)) else { break };
@@ -107,18 +107,18 @@ impl Draw {
 
 /// Where the activations of a layer are, of a batch of `size` samples.
 pub fn activations_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
-    let start = shape.batch * shape.made_before(layer).outputs;
+    let start = shape.batch * shape.outputs_before(layer).outputs;
     start..start + size * shape.layer(layer).outputs()
 }
 
 /// Where the notes of a layer are, of such a batch.
-pub fn notes_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
-    let start = shape.batch * shape.made_before(layer).notes;
-    start..start + size * shape.layer(layer).notes()
+pub fn saved_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
+    let start = shape.batch * shape.outputs_before(layer).saved;
+    start..start + size * shape.layer(layer).saved()
 }
 
 /// Where the bytes that a layer notes are, of such a batch.
-pub fn places_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
-    let start = shape.batch * shape.made_before(layer).places;
-    start..start + size * shape.layer(layer).places()
+pub fn pool_indices_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
+    let start = shape.batch * shape.outputs_before(layer).pool_indices;
+    start..start + size * shape.layer(layer).pool_indices()
 }

@@ -2,8 +2,8 @@
 
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::Draw;
-use super::{accepts, epochs, order};
+use super::batch::EpochSampler;
+use super::{capabilities, epochs, sample_order};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
@@ -15,7 +15,7 @@ pub struct Batches {
     size: usize,
     /// For the order of the next epoch.
     seed: u64,
-    draw: Draw,
+    draw: EpochSampler,
     /// Samples of this epoch so far.
     drawn: u32,
 }
@@ -24,7 +24,7 @@ impl Batches {
     /// Whether a network of this shape, with memory for momentum, takes such steps.
     #[must_use]
     pub fn fit(shape: NetworkShape, descent: Descent) -> bool {
-        accepts::possible(shape, descent, true)
+        capabilities::is_valid_descent(shape, descent, true)
     }
 
     /// Counts the samples of round `id`. `seed` is that of the network, batches have `size` samples.
@@ -46,7 +46,7 @@ impl Batches {
         if source.at(0).is_none() {
             return Err(DeclineReason::Device);
         }
-        let (seed, draw) = (order::of_round(seed, id), Draw::new(0, 0));
+        let (seed, draw) = (sample_order::round_seed(seed, id), EpochSampler::new(0, 0));
         Ok(Self { usage, size: usize::from(size), seed, draw, drawn: 0 })
     }
 
@@ -58,8 +58,8 @@ impl Batches {
 
     /// Begins the next epoch.
     pub fn begin_epoch(&mut self) {
-        self.seed = order::next(self.seed);
-        self.draw = Draw::new(self.usage.samples.saturating_add(self.usage.skipped), self.seed);
+        self.seed = sample_order::splitmix64(self.seed);
+        self.draw = EpochSampler::new(self.usage.samples.saturating_add(self.usage.skipped), self.seed);
         self.drawn = 0;
     }
 

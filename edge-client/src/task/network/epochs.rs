@@ -2,19 +2,19 @@
 
 use core::ops::Range;
 
-use fedspan_protocol::limits::{SETTLED_AFTER, SETTLED_PART};
+use fedspan_protocol::limits::{PLATEAU_DIVISOR, PLATEAU_INTERVAL};
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::{Draw, Scratch, activations_of, cut, notes_of, places_of, usable};
-use super::{kept, order};
+use super::batch::{EpochSampler, Scratch, activations_of, cut, pool_indices_of, saved_of, usable};
+use super::{body_cache, sample_order};
 #[cfg(feature = "adapter")]
 use crate::kernel::Layer;
 use crate::kernel::dense;
-use crate::kernel::layer::{Gradient, Room, Seen, Step};
+use crate::kernel::layer::{ForwardPass, Gradient, LayerBuffers, Step};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
-use crate::task::pass::for_each;
+use crate::task::sample_pass::for_each;
 
 /// Epochs in a row that change the same layers, from a velocity of zero.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Phase {
     /// How many.
     pub epochs: u16,
     /// Fewer where the loss stops falling before.
-    pub settles: bool,
+    pub until_plateau: bool,
 }
 
 impl Phase {
@@ -63,18 +63,18 @@ pub fn run(
         }
         let kept = phase.layers.start > 0
             && phase.layers.start + 1 == parts.shape.layers()
-            && kept::keep(parts, total, source);
+            && body_cache::fill(parts, total, source);
         let mut before = f32::INFINITY;
         for epoch in 1..=phase.epochs {
-            let looks = phase.settles && epoch.is_multiple_of(SETTLED_AFTER);
+            let looks = phase.until_plateau && epoch.is_multiple_of(PLATEAU_INTERVAL);
             let mut loss = 0.0;
-            seed = order::next(seed);
-            let mut draw = Draw::new(total, seed);
+            seed = sample_order::splitmix64(seed);
+            let mut draw = EpochSampler::new(total, seed);
             let mut drawn = 0usize;
             loop {
                 let size = usize::from(descent.batch);
                 let size = if kept {
-                    kept::gather(&mut draw, parts, size)
+                    body_cache::gather(&mut draw, parts, size)
                 } else {
                     draw.gather(parts, size, source)
                 };
@@ -95,7 +95,7 @@ pub fn run(
             }
             if looks {
                 // Written so that a NaN has stopped falling.
-                let falls = loss < before * (1.0 - 1.0 / f32::from(SETTLED_PART));
+                let falls = loss < before * (1.0 - 1.0 / f32::from(PLATEAU_DIVISOR));
                 if !falls {
                     break;
                 }
@@ -110,7 +110,7 @@ pub fn run(
 fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
     let NetworkParts { shape, scratch, classes, .. } = parts;
     let logits = activations_of(*shape, shape.layers() - 1, size);
-    let logits = Scratch::of(*shape, scratch).activations.get(logits).unwrap_or_default();
+    let logits = Scratch::split(*shape, scratch).activations.get(logits).unwrap_or_default();
     let mut loss = 0.0;
     for (logits, &class) in logits.chunks_exact(shape.outputs.max(1)).zip(classes.iter()) {
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -125,16 +125,16 @@ fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
 pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
     #[cfg(feature = "adapter")]
     let frozen = parts.frozen;
-    let NetworkParts { shape, parameters, scratch, places, .. } = parts;
-    let Scratch { inputs, activations, notes, working, .. } = Scratch::of(*shape, scratch);
+    let NetworkParts { shape, parameters, scratch, pool_indices, .. } = parts;
+    let Scratch { inputs, activations, saved, layer_scratch, .. } = Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
     for number in first..=last {
         let layer = shape.layer(number);
         let weights = parameters.get(shape.range(number..number + 1)).unwrap_or_default();
-        let room = Room {
-            notes: notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default(),
-            places: places.get_mut(places_of(*shape, number, size)).unwrap_or_default(),
-            working,
+        let room = LayerBuffers {
+            saved: saved.get_mut(saved_of(*shape, number, size)).unwrap_or_default(),
+            pool_indices: pool_indices.get_mut(pool_indices_of(*shape, number, size)).unwrap_or_default(),
+            scratch: layer_scratch,
         };
         let (below, own) = cut(activations, activations_of(*shape, number, size).start);
         let x = seen(*shape, number, size, inputs, below);
@@ -145,7 +145,7 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
                 frozen.forward(samples, layer.outputs(), out);
             }
             layer.forward(x, weights, out, room);
-            if number < last && layer.is_rectified() {
+            if number < last && layer.has_relu() {
                 dense::relu(out);
             }
         }
@@ -172,7 +172,7 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
     let velocity = core::mem::take(&mut parts.velocity);
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
     let scale = 1.0 / size as f32;
-    let finite = back(parts, size, scale, trained, &mut Target::Step(velocity, descent));
+    let finite = backward(parts, size, scale, trained, &mut Target::Step(velocity, descent));
     parts.velocity = velocity;
     finite
 }
@@ -180,7 +180,7 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
 /// Adds `scale` times the gradient of the summed loss of a batch that has gone [`forward`]. False if that is not finite.
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
     let all = 0..parts.shape.layers();
-    back(parts, size, scale, &all, &mut Target::Sums(sums))
+    backward(parts, size, scale, &all, &mut Target::Sums(sums))
 }
 
 /// What becomes of the gradients of all layers.
@@ -206,16 +206,16 @@ impl Target<'_> {
 
 /// Takes the errors of a batch that has gone [`forward`], times `scale`, down to the first of the layers `trained`, whose
 /// gradients the target takes. False if the errors are not finite.
-fn back(
+fn backward(
     parts: &mut NetworkParts<'_>,
     size: usize,
     scale: f32,
     trained: &Range<usize>,
     target: &mut Target<'_>,
 ) -> bool {
-    let NetworkParts { shape, parameters, scratch, classes, places, .. } = parts;
-    let Scratch { inputs, activations, notes, errors: (mut own, mut below), working } =
-        Scratch::of(*shape, scratch);
+    let NetworkParts { shape, parameters, scratch, classes, pool_indices, .. } = parts;
+    let Scratch { inputs, activations, saved, errors: (mut own, mut below), layer_scratch } =
+        Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
     let logits = activations.get(activations_of(*shape, last, size)).unwrap_or_default();
     let (Some(errors), Some(classes)) = (own.get_mut(..logits.len()), classes.get(..size)) else {
@@ -236,20 +236,20 @@ fn back(
             return false;
         };
         let x = seen(*shape, number, size, inputs, activations);
-        let room = Room {
-            notes: notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default(),
-            places: places.get_mut(places_of(*shape, number, size)).unwrap_or_default(),
-            working,
+        let room = LayerBuffers {
+            saved: saved.get_mut(saved_of(*shape, number, size)).unwrap_or_default(),
+            pool_indices: pool_indices.get_mut(pool_indices_of(*shape, number, size)).unwrap_or_default(),
+            scratch: layer_scratch,
         };
         let out = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start);
         let gradient = if trained.contains(&number) { target.of(range) } else { Gradient::Unused };
-        let seen = Seen {
+        let seen = ForwardPass {
             x,
             #[cfg(feature = "recurrent")]
-            rectified: number > 0 && shape.layer(number - 1).is_rectified(),
+            after_relu: number > 0 && shape.layer(number - 1).has_relu(),
             room,
         };
-        layer.back(seen, errors, weights, out, gradient);
+        layer.backward(seen, errors, weights, out, gradient);
         core::mem::swap(&mut own, &mut below);
     }
     true

@@ -1,12 +1,12 @@
 //! [`Network`]: a network with a body and a head, and its own use; its rounds are in `rounds`.
 
-mod accepts;
 mod batch;
 mod batches;
+mod body_cache;
+mod capabilities;
 mod epochs;
-mod kept;
-mod order;
 mod rounds;
+mod sample_order;
 
 use core::ops::Range;
 
@@ -53,10 +53,10 @@ struct State {
     head: Option<u32>,
     /// Layers that nobody may use, a bit each: they never came, came in part, or were lost. A head among them is to be
     /// zeros.
-    absent: u8,
+    missing: u8,
     /// The open round's task, and the layers that travel in it.
     task: Option<Wire>,
-    travelling: Range<usize>,
+    shared: Range<usize>,
     usage: Usage,
 }
 
@@ -64,8 +64,8 @@ impl<M: NetworkMemory> Network<M> {
     /// A network without a body. `seed` draws the order in which it takes its samples.
     pub const fn new(memory: M, seed: u64) -> Self {
         let usage = Usage { samples: 0, skipped: 0 };
-        let absent = u8::MAX;
-        let state = State { seed, body: None, head: None, absent, task: None, travelling: 0..0, usage };
+        let missing = u8::MAX;
+        let state = State { seed, body: None, head: None, missing, task: None, shared: 0..0, usage };
         Self { memory, state }
     }
 
@@ -76,7 +76,7 @@ impl<M: NetworkMemory> Network<M> {
 
     /// The model, as a hello says it.
     pub fn model(&self) -> Model {
-        accepts::model(&self.memory)
+        capabilities::model(&self.memory)
     }
 
     /// All layers, one after the other.
@@ -121,31 +121,31 @@ impl<M: NetworkMemory> Network<M> {
         let body = 0..shape.layers() - 1;
         for layer in body.clone() {
             #[allow(clippy::cast_precision_loss, reason = "a width is far below 2^24")]
-            let bound = 1.0 / libm::sqrtf(shape.layer(layer).spread() as f32);
+            let bound = 1.0 / libm::sqrtf(shape.layer(layer).init_fan_in() as f32);
             for value in parts.parameters.get_mut(shape.range(layer..layer + 1)).unwrap_or_default() {
                 #[allow(clippy::cast_precision_loss, reason = "24 bits")]
                 let unit = (random.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
                 *value = bound * unit;
             }
-            let biases = shape.start(layer) + shape.layer(layer).open_biases().start;
-            let open = biases..biases + shape.layer(layer).open_biases().len();
+            let biases = shape.start(layer) + shape.layer(layer).forget_biases().start;
+            let open = biases..biases + shape.layer(layer).forget_biases().len();
             parts.parameters.get_mut(open).unwrap_or_default().fill(1.0);
         }
-        self.state.absent &= !layers_bits(&body);
+        self.state.missing &= !layers_bits(&body);
         self.state.body = Some(self.hash());
     }
 
     /// Declares what is in memory valid, body and head belonging together.
     fn accept(&mut self) {
-        self.state.absent = 0;
+        self.state.missing = 0;
         self.state.body = Some(self.hash());
         self.state.head = self.state.body;
     }
 
     /// Declares what is in these layers of no use.
-    fn lose(&mut self, layers: &Range<usize>) {
+    fn invalidate(&mut self, layers: &Range<usize>) {
         let head = self.shape().layers() - 1;
-        self.state.absent |= layers_bits(layers);
+        self.state.missing |= layers_bits(layers);
         if layers.start < head {
             self.state.body = None;
         }
@@ -184,13 +184,13 @@ impl<M: NetworkMemory> Network<M> {
         }
         let batch = shape.batch.max(1);
         for (x, out) in x.chunks(batch * d).zip(out.chunks_mut(batch * c)) {
-            for (place, &value) in Scratch::of(shape, parts.scratch).inputs.iter_mut().zip(x) {
+            for (place, &value) in Scratch::split(shape, parts.scratch).inputs.iter_mut().zip(x) {
                 *place = value;
             }
             let size = x.len() / d;
             epochs::forward(&mut parts, size, 0);
             let logits = activations_of(shape, shape.layers() - 1, size);
-            let logits = Scratch::of(shape, parts.scratch).activations.get(logits).unwrap_or_default();
+            let logits = Scratch::split(shape, parts.scratch).activations.get(logits).unwrap_or_default();
             for (place, &logit) in out.iter_mut().zip(logits) {
                 *place = logit;
             }

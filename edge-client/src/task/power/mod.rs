@@ -6,9 +6,9 @@
 //! `plain` is in f32; `private` hides each product in noise.
 
 #[cfg(feature = "privacy")]
-mod cells;
+mod bit_cast;
 #[cfg(feature = "privacy")]
-mod integers;
+mod fixed_point;
 mod plain;
 #[cfg(feature = "privacy")]
 pub mod private;
@@ -42,15 +42,15 @@ impl PowerCounts {
 
 /// What a round asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
+pub struct PowerRequest {
     iterations: u16,
     rows: PowerRows,
     upload: PowerUpload,
 }
 
-impl Order {
+impl PowerRequest {
     /// That of a FedPower task; `None` for others.
-    pub fn of(task: &Wire) -> Option<Self> {
+    pub fn from_task(task: &Wire) -> Option<Self> {
         match *task {
             Wire::FedPower { iterations, rows, upload, .. } => Some(Self { iterations, rows, upload }),
             _ => None,
@@ -73,34 +73,34 @@ impl Order {
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
-    order: Order,
+    request: PowerRequest,
     counts: &mut PowerCounts,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let mut usage = Usage::default();
-    for iteration in 0..order.iterations {
+    for iteration in 0..request.iterations {
         if iteration > 0 {
             next_basis(parts)?;
         }
-        usage = plain::product(parts, order.rows, counts, id, source)?;
+        usage = plain::product(parts, request.rows, counts, id, source)?;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
     }
-    finish(parts, order.upload)?;
+    finish(parts, request.upload)?;
     Ok(usage)
 }
 
 /// `Z <- orthonormal factor of Y`.
 fn next_basis(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
-    copy(parts.representation, parts.second.as_deref().unwrap_or_default());
+    copy(parts.representation, parts.extra_matrix.as_deref().unwrap_or_default());
     orthonormal(parts.representation, parts.shape.width)
 }
 
 /// What is sent is in the second buffer.
 fn finish(parts: &mut Parts<'_>, upload: PowerUpload) -> Result<(), DeclineReason> {
-    match (upload, &mut parts.second) {
+    match (upload, &mut parts.extra_matrix) {
         (PowerUpload::Basis, Some(product)) => orthonormal(product, parts.shape.width),
         _ => Ok(()),
     }

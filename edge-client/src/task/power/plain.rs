@@ -12,7 +12,7 @@ use crate::memory::Parts;
 use crate::source::{SampleSource, Samples, Targets};
 use crate::task::Usage;
 use crate::task::fedrep::count;
-use crate::task::pass::rows_of_four;
+use crate::task::sample_pass::rows_of_four;
 
 /// Up to this width the fours are on the stack; from there on there is room in a buffer of k x k.
 const FEW: usize = 3;
@@ -26,7 +26,7 @@ pub fn product(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let Some(sums) = parts.second.as_deref_mut() else { return Err(DeclineReason::Task) };
+    let Some(sums) = parts.extra_matrix.as_deref_mut() else { return Err(DeclineReason::Task) };
     sums.fill(0.0);
     *counts = PowerCounts::NOTHING;
     source.rewind(id).map_err(|_| DeclineReason::Device)?;

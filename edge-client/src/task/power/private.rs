@@ -6,15 +6,15 @@
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
 
-use super::cells::get;
-use super::integers::{accumulate, check_basis, float_basis, project, round_basis, round_row};
+use super::bit_cast::to_int;
+use super::fixed_point::{accumulate, check_basis, float_basis, project, round_basis, round_row};
 use super::row::Row;
-use super::{Order, PowerCounts, finish, next_basis};
+use super::{PowerCounts, PowerRequest, finish, next_basis};
 use crate::memory::Parts;
 use crate::privacy::{Seed, Variance, noise};
 use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
-use crate::task::pass::for_each;
+use crate::task::sample_pass::for_each;
 
 /// What a round hides its products with.
 #[derive(Debug)]
@@ -34,51 +34,52 @@ pub struct Noise {
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
-    order: Order,
+    request: PowerRequest,
     noise: &Noise,
     counts: &mut PowerCounts,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let result = iterate(parts, order, noise, counts, id, source);
+    let result = iterate(parts, request, noise, counts, id, source);
     for scratch in [&mut *parts.residual, parts.z, parts.y] {
         scratch.fill(0.0);
     }
     if result.is_err() {
         parts.representation.fill(0.0);
-        parts.second.as_deref_mut().unwrap_or_default().fill(0.0);
+        parts.extra_matrix.as_deref_mut().unwrap_or_default().fill(0.0);
     }
     result
 }
 
 fn iterate(
     parts: &mut Parts<'_>,
-    order: Order,
+    request: PowerRequest,
     noise: &Noise,
     counts: &mut PowerCounts,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let (mut usage, mut coordinate) = (Usage::default(), 0);
-    for iteration in 0..order.iterations {
+    for iteration in 0..request.iterations {
         if iteration > 0 {
             next_basis(parts)?;
         }
         round_basis(parts.representation);
         check_basis(parts.representation, parts.shape.width).map_err(not_orthonormal)?;
-        usage = sum_up(parts, order.rows, noise, counts, id, source)?;
+        usage = sum_rows(parts, request.rows, noise, counts, id, source)?;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        coordinate = hide(parts.second.as_deref_mut().unwrap_or_default(), noise, coordinate, usage);
+        coordinate =
+            add_noise(parts.extra_matrix.as_deref_mut().unwrap_or_default(), noise, coordinate, usage);
     }
     float_basis(parts.representation);
-    finish(parts, order.upload)?;
+    finish(parts, request.upload)?;
     Ok(usage)
 }
 
 /// A pass: `s A Z` in units of the grid, in the second buffer.
-fn sum_up(
+fn sum_rows(
     parts: &mut Parts<'_>,
     rows: PowerRows,
     noise: &Noise,
@@ -87,7 +88,7 @@ fn sum_up(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let d = parts.shape.features;
-    let Some(sums) = parts.second.as_deref_mut() else { return Err(DeclineReason::Task) };
+    let Some(sums) = parts.extra_matrix.as_deref_mut() else { return Err(DeclineReason::Task) };
     // The buffer of `S` is d x C; its first d values serve as a row.
     let Some(row) = parts.residual.get_mut(..d) else { return Err(DeclineReason::Task) };
     sums.fill(0.0);
@@ -128,13 +129,13 @@ fn make_row(
 
 /// `(sum + noise) / (2^grid s)` in place of each sum. Each number of each iteration has a coordinate of its own: the
 /// one after the last is returned.
-fn hide(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
+fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
     // Powers of two, but for the number of rows: one rounding, of what is no secret.
     #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
     let units = (1u64 << own.grid) as f32 * usage.samples as f32;
     for sum in sums {
         // 31 bits and 34 bits.
-        let noisy = i64::from(get(*sum)) + noise(&own.seed, coordinate, &own.variance);
+        let noisy = i64::from(to_int(*sum)) + noise(&own.seed, coordinate, &own.variance);
         #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
         let value = noisy as f32 / units;
         *sum = value;

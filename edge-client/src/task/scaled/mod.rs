@@ -24,7 +24,7 @@ use sums::Block;
 /// the device's means.
 ///
 /// The caller owns the memory, `V`: [`scaled_values`] values, an array on a device. Samples are scaled as they are read, four at a time
-/// where the source hands them out by number ([`SampleSource::few`]); a source of passes must hand out no more
+/// where the source hands them out by number ([`SampleSource::samples_from`]); a source of passes must hand out no more
 /// than that at once, otherwise rounds are declined ([`DeclineReason::Device`]).
 ///
 /// ```

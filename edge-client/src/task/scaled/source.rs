@@ -70,7 +70,7 @@ impl<'a> ScaledSource<'a> {
             return Err(SourceError::Device);
         }
         self.next = 0;
-        self.by_number = self.source.few(0, 1).is_some();
+        self.by_number = self.source.samples_from(0, 1).is_some();
         if self.by_number {
             return Ok(());
         }
@@ -110,14 +110,14 @@ impl SampleSource for ScaledSource<'_> {
         scaled(scale, source.at(index)?, rows)
     }
 
-    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+    fn samples_from(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
         let Self { source, scale, rows, .. } = self;
-        scaled(scale, source.few(index, most.min(ROWS))?, rows)
+        scaled(scale, source.samples_from(index, most.min(ROWS))?, rows)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {
         let Self { source, scale, rows, next, by_number, failed } = self;
-        let samples = if *by_number { source.few(*next, ROWS)? } else { source.next()? };
+        let samples = if *by_number { source.samples_from(*next, ROWS)? } else { source.next()? };
         *next += samples.x.len().checked_div(scale.shift.len())?;
         *failed |= samples.x.len() > rows.len();
         scaled(scale, samples, rows)

@@ -9,7 +9,7 @@ use fedspan_protocol::tensor::SUMS_COLUMNS;
 use crate::kernel::all_within;
 use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
-use crate::task::pass::for_each;
+use crate::task::sample_pass::for_each;
 
 /// Values that are sent of one feature.
 pub const COLUMNS: usize = SUMS_COLUMNS as usize;

@@ -11,13 +11,13 @@ use super::training::{Steps, Training, finite};
 use super::{Given, Kept, Method, Models};
 
 pub(super) struct Apfl {
-    pub own: f32,
-    pub adaptation: f32,
+    pub mixing_weight: f32,
+    pub mixing_step_size: f32,
 }
 
 impl Apfl {
     fn alpha(&self, kept: &Kept) -> f32 {
-        kept.alpha.unwrap_or(self.own)
+        kept.alpha.unwrap_or(self.mixing_weight)
     }
 
     /// `alpha - adaptation <g, v - w>`, from 0 to 1.
@@ -26,13 +26,13 @@ impl Apfl {
             gradient.iter().zip(own).zip(model).map(|((g, v), w)| f64::from(*g) * f64::from(v - w));
         #[allow(clippy::cast_possible_truncation, reason = "summed in f64, kept as f32")]
         let slope = products.sum::<f64>() as f32;
-        (alpha - self.adaptation * slope).clamp(0.0, 1.0)
+        (alpha - self.mixing_step_size * slope).clamp(0.0, 1.0)
     }
 }
 
 impl Method for Apfl {
     fn is_sound(&self) -> bool {
-        (0.0..=1.0).contains(&self.own) && (0.0..f32::INFINITY).contains(&self.adaptation)
+        (0.0..=1.0).contains(&self.mixing_weight) && (0.0..f32::INFINITY).contains(&self.mixing_step_size)
     }
 
     fn run(
@@ -44,7 +44,7 @@ impl Method for Apfl {
         let (mut model, mut own, mut alpha) = (given.came.to_vec(), given.own(kept), self.alpha(kept));
         let (mut mixed, mut gradient) = (vec![0.0; model.len()], vec![0.0; model.len()]);
         let mut steps = [(); 2].map(|()| Steps::new(training.descent, model.len()));
-        let mut learns = self.adaptation > 0.0;
+        let mut learns = self.mixing_step_size > 0.0;
         training.each_batch(|training| {
             mix(alpha, &own, &model, &mut mixed);
             if std::mem::take(&mut learns) {

@@ -2,16 +2,16 @@
 
 use fedspan_protocol::message::DeclineReason;
 
-use super::training::{Training, add_pull};
-use super::{Given, Kept, Method, Models, is_pull};
+use super::training::{Training, add_proximal_term};
+use super::{Given, Kept, Method, Models, is_proximal_weight};
 
 pub(super) struct FedMtl {
-    pub pull: f32,
+    pub proximal_weight: f32,
 }
 
 impl Method for FedMtl {
     fn is_sound(&self) -> bool {
-        is_pull(self.pull)
+        is_proximal_weight(self.proximal_weight)
     }
 
     fn run(
@@ -21,7 +21,7 @@ impl Method for FedMtl {
         kept: &mut Kept,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut own = given.own(kept);
-        training.descend(&mut own, |own, g| add_pull(self.pull, own, given.came, g))?;
+        training.descend(&mut own, |own, g| add_proximal_term(self.proximal_weight, own, given.came, g))?;
         kept.own = Some(own.clone());
         Ok(own)
     }

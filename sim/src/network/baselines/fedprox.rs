@@ -2,16 +2,16 @@
 
 use fedspan_protocol::message::DeclineReason;
 
-use super::training::{Training, add_pull};
-use super::{Given, Kept, Method, is_pull};
+use super::training::{Training, add_proximal_term};
+use super::{Given, Kept, Method, is_proximal_weight};
 
 pub(super) struct FedProx {
-    pub pull: f32,
+    pub proximal_weight: f32,
 }
 
 impl Method for FedProx {
     fn is_sound(&self) -> bool {
-        is_pull(self.pull)
+        is_proximal_weight(self.proximal_weight)
     }
 
     fn run(
@@ -21,7 +21,8 @@ impl Method for FedProx {
         _kept: &mut Kept,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut model = given.came.to_vec();
-        training.descend(&mut model, |model, g| add_pull(self.pull, model, given.came, g))?;
+        training
+            .descend(&mut model, |model, g| add_proximal_term(self.proximal_weight, model, given.came, g))?;
         Ok(model)
     }
 }

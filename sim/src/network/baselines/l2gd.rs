@@ -6,12 +6,12 @@ use super::training::Training;
 use super::{Given, Kept, Method, Models};
 
 pub(super) struct L2gd {
-    pub part: f32,
+    pub averaging_step: f32,
 }
 
 impl Method for L2gd {
     fn is_sound(&self) -> bool {
-        (0.0..=1.0).contains(&self.part)
+        (0.0..=1.0).contains(&self.averaging_step)
     }
 
     fn run(
@@ -23,7 +23,7 @@ impl Method for L2gd {
         let mut own = given.own(kept);
         // Exact at 0 and at 1.
         for (own, mean) in own.iter_mut().zip(given.came) {
-            *own = (1.0 - self.part) * *own + self.part * mean;
+            *own = (1.0 - self.averaging_step) * *own + self.averaging_step * mean;
         }
         training.descend(&mut own, |_, _| {})?;
         kept.own = Some(own.clone());

@@ -85,7 +85,7 @@ trait Method {
 
 fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
     Some(match baseline {
-        Baseline::FedProx { pull } => Box::new(fedprox::FedProx { pull }),
+        Baseline::FedProx { proximal_weight } => Box::new(fedprox::FedProx { proximal_weight }),
         Baseline::Scaffold => Box::new(scaffold::Scaffold { descent }),
         Baseline::PerFedAvg { inner_step } => {
             Box::new(perfedavg::PerFedAvg { inner_step, hessian_free: false })
@@ -93,18 +93,20 @@ fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
         Baseline::PerFedAvgHf { inner_step } => {
             Box::new(perfedavg::PerFedAvg { inner_step, hessian_free: true })
         }
-        Baseline::Ditto { pull } => Box::new(ditto::Ditto { pull }),
-        Baseline::Apfl { own, adaptation } => Box::new(apfl::Apfl { own, adaptation }),
-        Baseline::L2gd { part } => Box::new(l2gd::L2gd { part }),
-        Baseline::FedMtl { pull } => Box::new(fed_mtl::FedMtl { pull }),
+        Baseline::Ditto { proximal_weight } => Box::new(ditto::Ditto { proximal_weight }),
+        Baseline::Apfl { mixing_weight, mixing_step_size } => {
+            Box::new(apfl::Apfl { mixing_weight, mixing_step_size })
+        }
+        Baseline::L2gd { averaging_step } => Box::new(l2gd::L2gd { averaging_step }),
+        Baseline::FedMtl { proximal_weight } => Box::new(fed_mtl::FedMtl { proximal_weight }),
         _ => return None,
     })
 }
 
 /// Whether a penalty on a distance has a weight.
-fn is_pull(pull: f32) -> bool {
+fn is_proximal_weight(weight: f32) -> bool {
     // False for a NaN.
-    (0.0..f32::INFINITY).contains(&pull)
+    (0.0..f32::INFINITY).contains(&weight)
 }
 
 /// A round that was taken.

@@ -7,13 +7,13 @@ use crate::error::SourceError;
 use crate::source::{SampleSource, Samples};
 
 /// Another source, and how many samples it has handed out in the last pass.
-pub struct Presented<'a> {
+pub struct CountingSource<'a> {
     source: &'a mut dyn SampleSource,
     features: usize,
     samples: u32,
 }
 
-impl<'a> Presented<'a> {
+impl<'a> CountingSource<'a> {
     /// Nothing has been handed out yet. A sample has so many features.
     pub fn new(source: &'a mut dyn SampleSource, features: usize) -> Self {
         Self { source, features, samples: 0 }
@@ -35,7 +35,7 @@ impl<'a> Presented<'a> {
     }
 }
 
-impl SampleSource for Presented<'_> {
+impl SampleSource for CountingSource<'_> {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
         self.samples = 0;
         self.source.rewind(id)

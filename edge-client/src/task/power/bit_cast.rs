@@ -6,12 +6,12 @@
 
 /// The integer in a cell.
 #[inline(always)]
-pub fn get(cell: f32) -> i32 {
+pub fn to_int(cell: f32) -> i32 {
     cell.to_bits().cast_signed()
 }
 
 /// A cell with an integer in it.
 #[inline(always)]
-pub fn cell(integer: i32) -> f32 {
+pub fn from_int(integer: i32) -> f32 {
     f32::from_bits(integer.cast_unsigned())
 }

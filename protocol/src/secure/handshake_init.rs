@@ -9,7 +9,7 @@ use crate::message::{Hello, ToServer};
 
 /// The device's part of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Greeting {
+pub struct HandshakeInit {
     /// [`Key::epoch`](super::Key::epoch) of the key that the device has.
     pub epoch: u16,
     /// How many handshakes the device has begun with this key: never the same twice, whatever happens to its power
@@ -20,13 +20,13 @@ pub struct Greeting {
 }
 
 /// Bytes of a greeting.
-pub const GREETING: usize = 2 + 8 + NONCE;
+pub const HANDSHAKE_INIT: usize = 2 + 8 + NONCE;
 
-impl Greeting {
+impl HandshakeInit {
     /// Little endian, in the order of the fields.
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; GREETING] {
-        let mut bytes = [0; GREETING];
+    pub fn to_bytes(&self) -> [u8; HANDSHAKE_INIT] {
+        let mut bytes = [0; HANDSHAKE_INIT];
         let all = self.epoch.to_le_bytes().into_iter().chain(self.handshake.to_le_bytes()).chain(self.nonce);
         for (place, byte) in bytes.iter_mut().zip(all) {
             *place = byte;
@@ -40,7 +40,7 @@ impl Greeting {
         let (epoch, rest) = body.split_first_chunk()?;
         let (handshake, rest) = rest.split_first_chunk()?;
         let nonce = rest.first_chunk()?;
-        (body.len() == GREETING).then_some(Self {
+        (body.len() == HANDSHAKE_INIT).then_some(Self {
             epoch: u16::from_le_bytes(*epoch),
             handshake: u64::from_le_bytes(*handshake),
             nonce: *nonce,
@@ -58,7 +58,11 @@ pub fn transcript(hello: &[u8]) -> [u8; 32] {
 ///
 /// # Errors
 /// [`Error::BufferTooSmall`], as [`encode`](crate::frame::encode).
-pub fn encode_hello(hello: Hello, greeting: &Greeting, out: &mut [u8]) -> Result<(usize, [u8; 32]), Error> {
+pub fn encode_hello(
+    hello: Hello,
+    greeting: &HandshakeInit,
+    out: &mut [u8],
+) -> Result<(usize, [u8; 32]), Error> {
     let envelope = Envelope { before: HEADER, after: CHECK };
     let body = greeting.to_bytes();
     let mut seen = [0; 32];
@@ -72,6 +76,6 @@ pub fn encode_hello(hello: Hello, greeting: &Greeting, out: &mut [u8]) -> Result
             *place = byte;
         }
     };
-    let sent = encode_in(envelope, &ToServer::Hello(hello), GREETING, fill, close, out)?;
+    let sent = encode_in(envelope, &ToServer::Hello(hello), HANDSHAKE_INIT, fill, close, out)?;
     Ok((sent, seen))
 }

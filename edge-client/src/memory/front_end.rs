@@ -14,7 +14,7 @@ use crate::kernel::recurrent::Lstm;
 /// What a network begins with, before its dense layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Front {
+pub enum FrontEnd {
     /// Nothing: the first dense layer sees the samples.
     #[default]
     Nothing,
@@ -38,10 +38,10 @@ pub enum Front {
     },
     /// Long short-term memory that goes along a sequence.
     #[cfg(feature = "recurrent")]
-    Cells(Lstm),
+    Lstm(Lstm),
 }
 
-impl Front {
+impl FrontEnd {
     /// How many layers.
     pub(super) const fn layers(&self) -> usize {
         match self {
@@ -57,7 +57,7 @@ impl Front {
                 count
             }
             #[cfg(feature = "recurrent")]
-            Self::Cells(_) => 1,
+            Self::Lstm(_) => 1,
         }
     }
 
@@ -88,7 +88,7 @@ impl Front {
                 Layer::Filters { convolution, pooling }
             }
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => Layer::Cells(*lstm),
+            Self::Lstm(lstm) => Layer::Lstm(*lstm),
         }
     }
 }

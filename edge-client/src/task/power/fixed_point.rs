@@ -2,11 +2,11 @@
 //! bounded for what is really computed ([`sensitivity`](crate::privacy::sensitivity)). The same bits on every core and
 //! for any order of rows.
 //!
-//! All buffers hold integers in place of floats ([`cells`](super::cells)).
+//! All buffers hold integers in place of floats ([`bit_cast`](super::bit_cast)).
 
-use super::cells::{cell, get};
+use super::bit_cast::{from_int, to_int};
 use crate::privacy::{CERTIFIED, FRACTION};
-use crate::task::rounded::{halved, square};
+use crate::task::quantise::{halved, square};
 
 /// One, with the fractional bits of rows and bases.
 const ONE: i32 = 1 << FRACTION;
@@ -25,7 +25,7 @@ fn fixed(v: f32) -> i32 {
 /// Replaces a basis by its integers, below 2^15.
 pub fn round_basis(basis: &mut [f32]) {
     for value in basis {
-        *value = cell(fixed(*value).clamp(1 - ONE, ONE - 1));
+        *value = from_int(fixed(*value).clamp(1 - ONE, ONE - 1));
     }
 }
 
@@ -33,7 +33,7 @@ pub fn round_basis(basis: &mut [f32]) {
 pub fn float_basis(basis: &mut [f32]) {
     for value in basis {
         #[allow(clippy::cast_precision_loss, reason = "15 bits")]
-        let integer = get(*value) as f32;
+        let integer = to_int(*value) as f32;
         *value = integer / 32_768.0;
     }
 }
@@ -55,7 +55,7 @@ pub fn check_basis(basis: &[f32], r: usize) -> Result<(), u64> {
 /// Of fewer than 2^16 products of magnitude below 2^30.
 fn column_dot(basis: &[f32], r: usize, i: usize, j: usize) -> i64 {
     basis.chunks_exact(r.max(1)).fold(0, |sum, row| match (row.get(i), row.get(j)) {
-        (Some(p), Some(q)) => sum + i64::from(get(*p) * get(*q)),
+        (Some(p), Some(q)) => sum + i64::from(to_int(*p) * to_int(*q)),
         _ => sum,
     })
 }
@@ -72,7 +72,7 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
         let mut total = 0;
         for (place, &x) in row.iter_mut().zip(x) {
             let integer = fixed(x * scale);
-            *place = cell(integer);
+            *place = from_int(integer);
             total += square(integer);
         }
         if total <= SQUARE_MAX {
@@ -110,10 +110,10 @@ fn columns<const W: usize>(basis: &[f32], r: usize, first: usize, row: &[f32]) -
     for (values, &q) in basis.chunks_exact(r.max(1)).zip(row) {
         let Some(values) = values.get(first..).and_then(<[f32]>::first_chunk::<W>) else { break };
         for (sum, &z) in sums.iter_mut().zip(values) {
-            *sum += get(q) * get(z);
+            *sum += to_int(q) * to_int(z);
         }
     }
-    sums.map(|sum| cell((sum + ONE / 2) >> FRACTION))
+    sums.map(|sum| from_int((sum + ONE / 2) >> FRACTION))
 }
 
 /// Adds `round(q_i p_j / 2^(30 - grid))` to the sums, d x r.
@@ -125,9 +125,9 @@ pub fn accumulate(sums: &mut [f32], row: &[f32], projected: &[f32], grid: u32) {
     let shift = (2 * FRACTION).saturating_sub(grid);
     let half = 1 << shift.saturating_sub(1);
     for (sums, &q) in sums.chunks_exact_mut(projected.len().max(1)).zip(row) {
-        let q = get(q);
+        let q = to_int(q);
         for (sum, &p) in sums.iter_mut().zip(projected) {
-            *sum = cell(get(*sum) + ((q * get(p) + half) >> shift));
+            *sum = from_int(to_int(*sum) + ((q * to_int(p) + half) >> shift));
         }
     }
 }

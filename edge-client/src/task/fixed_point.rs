@@ -6,7 +6,7 @@
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
 use super::fedrep::{copy, count};
-use super::pass::{MAGNITUDE_MAX, Over};
+use super::sample_pass::{MAGNITUDE_MAX, SampleSet};
 use super::{HeadFits, Usage};
 use crate::kernel::all_within;
 use crate::kernel::fixed::product::{products, residuals};
@@ -17,7 +17,7 @@ use crate::memory::{Fixed, Parts};
 use crate::source::{SampleSource, Targets};
 
 /// How many integers are kept of projections: 1 KB, 51 samples at a width of 8.
-const KEPT: usize = 512;
+const CACHE_LEN: usize = 512;
 
 /// The scale of the largest projections that are used: those in f32 may be as large ([`MAGNITUDE_MAX`], 2^40).
 const EXPONENT_MAX: i32 = 40 - 15;
@@ -60,11 +60,11 @@ pub fn solve_head(
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: Over,
+    over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let kept = Kept { integers: &mut [0; KEPT], next: 0, filled: 0, selection: false };
-    let mut pass = Pass { parts, fixed, kept, usage: Usage::default() };
+    let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
+    let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
     pass.solve(head, fits, id, over, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
@@ -80,9 +80,9 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let kept = Kept { integers: &mut [0; KEPT], next: 0, filled: 0, selection: false };
-    let mut pass = Pass { parts, fixed, kept, usage: Usage::default() };
-    pass.solve(head, fits, id, Over::Head, source)?;
+    let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
+    let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
+    pass.solve(head, fits, id, SampleSet::Head, source)?;
     pass.residual(id, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
@@ -92,7 +92,7 @@ pub fn run(
 struct Pass<'a, 'b, 'c> {
     parts: &'a mut Parts<'b>,
     fixed: &'a mut Fixed<'c>,
-    kept: Kept<'a>,
+    cache: ProjectionCache<'a>,
     usage: Usage,
 }
 
@@ -103,7 +103,7 @@ impl Pass<'_, '_, '_> {
         head: HeadSolve,
         fits: &mut HeadFits,
         id: RoundId,
-        over: Over,
+        over: SampleSet,
         source: &mut dyn SampleSource,
     ) -> Result<(), DeclineReason> {
         let (gram, products) = self.normal(id, over, source)?;
@@ -115,7 +115,7 @@ impl Pass<'_, '_, '_> {
         let k = shape.width;
         let (rank, ridge) = match head {
             // One pass is all there is: none leaves samples out.
-            HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => {
+            HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { fallback_ridge: ridge } => {
                 // Both sides in units of the left one: nothing is lost of samples that are very small or large.
                 sums::to_floats(factor, 0);
                 sums::to_floats(rhs, products.exponent() - gram.exponent());
@@ -149,7 +149,7 @@ impl Pass<'_, '_, '_> {
     fn normal(
         &mut self,
         id: RoundId,
-        over: Over,
+        over: SampleSet,
         source: &mut dyn SampleSource,
     ) -> Result<(Sums, Sums), DeclineReason> {
         self.parts.factor.fill(0.0);
@@ -160,7 +160,7 @@ impl Pass<'_, '_, '_> {
                 return Ok(false);
             };
             let Some(y) = quantise(pass.parts.y, pass.fixed.y) else { return Ok(false) };
-            let z = found.z(&pass.kept, pass.fixed.z);
+            let z = found.z(&pass.cache, pass.fixed.z);
             if let Some(aligned) = gram.align(pass.parts.factor, found.scale, found.scale) {
                 aligned.add_squares(pass.parts.factor, z);
             }
@@ -178,10 +178,10 @@ impl Pass<'_, '_, '_> {
             .ok_or(DeclineReason::UpdateNonFinite)?;
         self.parts.residual.fill(0.0);
         let mut sums = Sums::new();
-        self.over(id, Over::All, source, |pass, x, targets, index| {
+        self.over(id, SampleSet::All, source, |pass, x, targets, index| {
             let Some(found) = pass.project(x).filter(|_| pass.read(targets, index)) else { return Ok(false) };
             let exponent = found.scale.exponent() + head.exponent();
-            let z = found.z(&pass.kept, pass.fixed.z);
+            let z = found.z(&pass.cache, pass.fixed.z);
             let exponent = residuals(pass.fixed.head, z, exponent, pass.parts.y);
             let r = narrow(pass.parts.y, exponent, pass.fixed.y);
             if let Some(aligned) = sums.align(pass.parts.residual, found.sample, r) {
@@ -197,16 +197,16 @@ impl Pass<'_, '_, '_> {
     fn over(
         &mut self,
         id: RoundId,
-        over: Over,
+        over: SampleSet,
         source: &mut dyn SampleSource,
         mut each: impl FnMut(&mut Self, &[f32], Targets<'_>, usize) -> Result<bool, DeclineReason>,
     ) -> Result<(), DeclineReason> {
         let failed = |_| DeclineReason::Device;
-        let selection = over == Over::Head && source.rewind_for_head(id).map_err(failed)?;
+        let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
         if !selection {
             source.rewind(id).map_err(failed)?;
         }
-        self.kept.begin(selection);
+        self.cache.begin(selection);
         self.usage = Usage::default();
         let d = self.parts.shape.features.max(1);
         while let Some(samples) = source.next() {
@@ -220,10 +220,10 @@ impl Pass<'_, '_, '_> {
 
     /// Projects a sample, or finds it projected. `None` if it cannot be used.
     fn project(&mut self, x: &[f32]) -> Option<Projected> {
-        let Self { parts, fixed, kept, .. } = self;
+        let Self { parts, fixed, cache, .. } = self;
         let k = fixed.z.len();
-        let (place, filled) = kept.place(k);
-        let slot = place.and_then(|first| kept.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
+        let (place, filled) = cache.place(k);
+        let slot = place.and_then(|first| cache.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
         if filled {
             let [sample, scale, ..] = *slot else { return None };
             let (sample_scale, scale) = (Scale::from_bits(sample), Scale::from_bits(scale));
@@ -263,9 +263,9 @@ struct Projected {
 
 impl Projected {
     /// k integers.
-    fn z<'a>(&self, kept: &'a Kept<'_>, fixed: &'a [i16]) -> &'a [i16] {
+    fn z<'a>(&self, cache: &'a ProjectionCache<'_>, fixed: &'a [i16]) -> &'a [i16] {
         match self.place {
-            Some(first) => kept.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
+            Some(first) => cache.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
             None => fixed,
         }
     }
@@ -287,9 +287,9 @@ fn mirror(matrix: &mut [f32], k: usize) {
 const UNUSABLE: i16 = i16::MIN;
 
 /// The projections of the first samples of a pass, as many as there is room for: two scales and k integers
-/// each. Computing a projection again gives the same bits, so no result depends on what is kept.
-struct Kept<'a> {
-    integers: &'a mut [i16; KEPT],
+/// each. Computing a projection again gives the same bits, so no result depends on what is cache.
+struct ProjectionCache<'a> {
+    integers: &'a mut [i16; CACHE_LEN],
     /// Where the next sample of the pass has its place.
     next: usize,
     /// As many integers as this are there.
@@ -298,7 +298,7 @@ struct Kept<'a> {
     selection: bool,
 }
 
-impl Kept<'_> {
+impl ProjectionCache<'_> {
     /// A pass begins, over all samples or a selection: what is kept of the other is forgotten.
     fn begin(&mut self, selection: bool) {
         self.next = 0;
@@ -308,11 +308,11 @@ impl Kept<'_> {
         }
     }
 
-    /// Where the next sample is kept, if there is room, and whether it is there already; who finds that it is not
+    /// Where the next sample is cache, if there is room, and whether it is there already; who finds that it is not
     /// must fill it.
     fn place(&mut self, k: usize) -> (Option<usize>, bool) {
         let (first, end) = (self.next, self.next.saturating_add(k + 2));
-        if end > KEPT {
+        if end > CACHE_LEN {
             return (None, false);
         }
         let filled = end <= self.filled;

@@ -5,9 +5,9 @@ use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
 use super::fedrep::{copy, count};
-use super::pass::{Over, Sum, sum_up};
-use super::projected::Projected;
-use crate::kernel::constant::Constant;
+use super::projection_cache::ProjectionCache;
+use super::sample_pass::{PassKind, SampleSet, run_pass};
+use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient;
 use crate::memory::Parts;
 use crate::source::SampleSource;
@@ -57,13 +57,13 @@ pub fn residual(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     copy(parts.rhs, parts.head);
-    sum_up(
-        Sum::Residual,
+    run_pass(
+        PassKind::Residual,
         parts,
-        &mut Projected::new(parts.shape),
-        &mut Constant::default(),
+        &mut ProjectionCache::new(parts.shape),
+        &mut ConstantColumn::default(),
         id,
-        Over::All,
+        SampleSet::All,
         source,
     )
 }

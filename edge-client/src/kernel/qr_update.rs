@@ -54,7 +54,7 @@ pub fn fold(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
 
 /// Folds one row: `z` (k values) and `y` (c values) are used up.
 #[inline(never)]
-pub fn fold_one(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
+pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
     // Zipped, the two would be counted by a division that the compiler cannot see is not by zero.

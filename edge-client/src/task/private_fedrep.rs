@@ -10,14 +10,14 @@
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
+use super::counting_source::CountingSource;
 use super::fedrep::{self, count};
-use super::presented::Presented;
-use super::rounded::{halved, square};
+use super::quantise::{halved, square};
 use super::{HeadFits, Usage};
 use crate::kernel::gradient::elements;
 use crate::kernel::largest;
 use crate::memory::{Parts, PartsRef};
-use crate::privacy::{Clip, Clipping, Fitting, Seed, Variance, noise};
+use crate::privacy::{Clip, ClipFactor, Clipping, Seed, Variance, noise};
 
 /// Elements that are formed at once.
 const PIECE: usize = 16;
@@ -36,7 +36,7 @@ pub fn run(
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    source: &mut Presented<'_>,
+    source: &mut CountingSource<'_>,
 ) -> Result<Option<Usage>, DeclineReason> {
     let result = match fedrep::run(parts, head, fits, id, source) {
         Ok(usage) => Ok(Some(usage)),
@@ -55,7 +55,7 @@ pub fn run(
 /// A factor with which the gradient of `usage` samples fits into the radius. `None` if no factor was found, or a value
 /// is not finite.
 #[inline(never)]
-pub fn fit(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Fitting> {
+pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<ClipFactor> {
     if usage.samples == 0 {
         return None;
     }
@@ -74,7 +74,7 @@ pub fn fit(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Fitting> {
     for _ in 0..TRIES {
         let found = length_squared(parts, factor);
         if found <= units * units {
-            return Some(Fitting { factor, clipped });
+            return Some(ClipFactor { factor, clipped });
         }
         clipped = true;
         #[allow(clippy::cast_precision_loss, reason = "what comes of it is checked again")]
@@ -88,9 +88,9 @@ pub fn fit(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Fitting> {
 /// Writes what is sent into the second buffer: `(integers + noise)` in units of the grid, of the gradient by `factor`, or
 /// of zeros without one. They are formed then, too: that takes its time as well.
 #[inline(never)]
-pub fn hide(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: &Seed, variance: &Variance) {
+pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: &Seed, variance: &Variance) {
     let (shape, unit) = (parts.shape, clip.unit());
-    let Some(second) = parts.second.as_deref_mut() else { return };
+    let Some(second) = parts.extra_matrix.as_deref_mut() else { return };
     let (residual, head) = (&*parts.residual, &*parts.head);
     elements(residual, head, shape.width, shape.outputs, factor.unwrap_or(0.0), 0, second);
     for (coordinate, place) in (0..).zip(second) {
@@ -103,10 +103,10 @@ pub fn hide(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: &Seed
     }
 }
 
-/// Elements `first..` of what was [hidden](hide). Not a number where nothing was.
+/// Elements `first..` of what was [hidden](add_noise). Not a number where nothing was.
 pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
-    let hidden = clipping.is_some_and(Clipping::is_hidden);
-    let Some(second) = parts.second.filter(|_| hidden) else { return out.fill(f32::NAN) };
+    let hidden = clipping.is_some_and(Clipping::has_noise);
+    let Some(second) = parts.extra_matrix.filter(|_| hidden) else { return out.fill(f32::NAN) };
     for (place, &value) in out.iter_mut().zip(second.iter().skip(first)) {
         *place = value;
     }

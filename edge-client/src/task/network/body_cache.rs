@@ -1,6 +1,6 @@
 //! What the body makes of each sample, computed once for all epochs of the head: a row a sample, its class behind it.
 
-use super::batch::{Draw, Scratch, activations_of, load};
+use super::batch::{EpochSampler, Scratch, activations_of, load};
 use super::epochs::forward;
 use crate::memory::NetworkParts;
 use crate::source::SampleSource;
@@ -9,19 +9,19 @@ use crate::source::SampleSource;
 const NO_CLASS: u32 = u32::MAX;
 
 /// Fills the memory for them. False, with nothing of use in it, if there is not enough.
-pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSource) -> bool {
+pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSource) -> bool {
     let shape = parts.shape;
     let last = shape.layers() - 1;
     let width = shape.layer(last).inputs();
     let length = width.saturating_add(1);
     let Ok(total) = usize::try_from(total) else { return false };
-    if total.checked_mul(length).is_none_or(|values| values > parts.kept.len()) {
+    if total.checked_mul(length).is_none_or(|values| values > parts.body_cache.len()) {
         return false;
     }
     let mut first = 0;
     while first < total {
-        let inputs = Scratch::of(shape, parts.scratch).inputs.chunks_exact_mut(shape.features.max(1));
-        let rows = parts.kept.chunks_exact_mut(length).take(total).skip(first);
+        let inputs = Scratch::split(shape, parts.scratch).inputs.chunks_exact_mut(shape.features.max(1));
+        let rows = parts.body_cache.chunks_exact_mut(length).take(total).skip(first);
         let mut size = 0;
         for (row, x) in rows.zip(inputs) {
             // What cannot be used is computed on, and never drawn.
@@ -36,8 +36,8 @@ pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
         }
         forward(parts, size, 0);
         let outputs =
-            Scratch::of(shape, parts.scratch).activations.get(activations_of(shape, last - 1, size));
-        let rows = parts.kept.chunks_exact_mut(length).skip(first);
+            Scratch::split(shape, parts.scratch).activations.get(activations_of(shape, last - 1, size));
+        let rows = parts.body_cache.chunks_exact_mut(length).skip(first);
         for (row, outputs) in rows.zip(outputs.unwrap_or_default().chunks_exact(width.max(1))) {
             copy(row, outputs);
         }
@@ -46,17 +46,17 @@ pub fn keep(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
     true
 }
 
-/// As [`Draw::gather`], with what the body makes of the samples in place of them.
-pub fn gather(draw: &mut Draw, parts: &mut NetworkParts<'_>, size: usize) -> usize {
-    let NetworkParts { shape, scratch, kept, classes, .. } = parts;
+/// As [`EpochSampler::gather`], with what the body makes of the samples in place of them.
+pub fn gather(draw: &mut EpochSampler, parts: &mut NetworkParts<'_>, size: usize) -> usize {
+    let NetworkParts { shape, scratch, body_cache, classes, .. } = parts;
     let last = shape.layers() - 1;
     let width = shape.layer(last).inputs();
     let places = activations_of(*shape, last - 1, shape.batch);
-    let places = Scratch::of(*shape, scratch).activations.get_mut(places).unwrap_or_default();
+    let places = Scratch::split(*shape, scratch).activations.get_mut(places).unwrap_or_default();
     let mut count = 0;
     for (place, own) in places.chunks_exact_mut(width.max(1)).zip(classes.iter_mut()).take(size) {
         let load = |number: usize| {
-            let row = kept.get(number * (width + 1)..)?.get(..width + 1)?;
+            let row = body_cache.get(number * (width + 1)..)?.get(..width + 1)?;
             let class = u8::try_from(row.last()?.to_bits()).ok()?;
             copy(place, row);
             Some(class)

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::clip::Clip;
 use super::discrete_gaussian::Variance;
-use super::mechanism::{NoEntropy, Settings};
+use super::mechanism::{NoEntropy, PrivacySettings};
 use super::noise::Seed;
 use crate::mechanism::{self, Mechanism};
 
@@ -33,7 +33,7 @@ impl<P: Mechanism> Clipped<P> {
 }
 
 impl<P: Mechanism> Mechanism for Clipped<P> {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         self.mechanism.settings()
     }
 
@@ -83,7 +83,7 @@ impl Clipping {
     }
 
     /// What the memory's second d x k holds is a gradient in its noise, and may leave.
-    pub(crate) const fn is_hidden(&self) -> bool {
+    pub(crate) const fn has_noise(&self) -> bool {
         self.hidden
     }
 
@@ -94,12 +94,12 @@ impl Clipping {
     }
 
     /// There is a gradient, or none that may be sent. What it is to be hidden with can be had once.
-    pub(crate) fn settle(&mut self, gradient: Option<&Fitting>) -> Option<Release> {
+    pub(crate) fn take_release(&mut self, gradient: Option<&ClipFactor>) -> Option<Release> {
         let release = self.release.take()?;
         self.hidden = true;
         let counter = match gradient {
-            Some(Fitting { clipped: false, .. }) => &mut self.counts.whole,
-            Some(Fitting { clipped: true, .. }) => &mut self.counts.clipped,
+            Some(ClipFactor { clipped: false, .. }) => &mut self.counts.whole,
+            Some(ClipFactor { clipped: true, .. }) => &mut self.counts.clipped,
             None => &mut self.counts.withheld,
         };
         *counter = counter.saturating_add(1);
@@ -107,7 +107,7 @@ impl Clipping {
     }
 
     /// Nothing of a round is left.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.release = None;
         self.hidden = false;
     }
@@ -126,7 +126,7 @@ pub struct ClipCounts {
 
 /// A factor with which the gradient is no longer than the radius.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fitting {
+pub(crate) struct ClipFactor {
     /// From sums to units of the grid.
     pub factor: f32,
     /// Smaller than what makes the sums a mean.

@@ -8,20 +8,20 @@ const ROUNDS: usize = 4;
 /// A permutation of `0..count`: a balanced Feistel network over the next power of four, walked until it is below the
 /// count (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"). No secret depends on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
+pub struct SampleOrder {
     count: u32,
     /// Bits of half a number.
     half: u32,
     keys: [u32; ROUNDS],
 }
 
-impl Order {
+impl SampleOrder {
     /// The permutation that belongs to a seed.
     pub fn new(count: u32, seed: u64) -> Self {
         let bits = u32::BITS - count.saturating_sub(1).leading_zeros();
         let mut state = seed;
         let keys = core::array::from_fn(|_| {
-            state = next(state);
+            state = splitmix64(state);
             (state >> 32) as u32
         });
         Self { count, half: bits.div_ceil(2).max(1), keys }
@@ -56,12 +56,12 @@ impl Order {
 }
 
 /// What the seeds of a round's epochs come from, on a device with this seed.
-pub fn of_round(seed: u64, id: RoundId) -> u64 {
-    next(seed ^ next(u64::from(id.round) << 16 | u64::from(id.stage)))
+pub fn round_seed(seed: u64, id: RoundId) -> u64 {
+    splitmix64(seed ^ splitmix64(u64::from(id.round) << 16 | u64::from(id.stage)))
 }
 
 /// Another number for each: SplitMix64 (Steele et al. 2014).
-pub fn next(state: u64) -> u64 {
+pub fn splitmix64(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -76,7 +76,7 @@ mod tests {
     fn every_sample_has_one_place() {
         for count in (0..70).chain([255, 256, 257, 1000]) {
             for seed in 0..20 {
-                let order = Order::new(count, seed);
+                let order = SampleOrder::new(count, seed);
                 let mut seen = [false; 1000];
                 for place in 0..count {
                     let sample = order.at(place).map_or(usize::MAX, |sample| sample as usize);
@@ -96,7 +96,7 @@ mod tests {
         let mut counts = [[0u32; COUNT as usize]; COUNT as usize];
         let mut neighbours = 0;
         for seed in 0..SEEDS {
-            let order = Order::new(COUNT, next(u64::from(seed)));
+            let order = SampleOrder::new(COUNT, splitmix64(u64::from(seed)));
             let mut before = None;
             for (place, counts) in (0..).zip(&mut counts) {
                 let sample = order.at(place).unwrap_or(COUNT);

@@ -2,18 +2,18 @@
 //! order, whichever way they come, and the last ones make a block with rows of zeros. So samples that are seen
 //! once and samples that are read again give the same head to the bit.
 //!
-//! The first block decides whether a column is taken for [constant](Constant); each later sample is checked.
+//! The first block decides whether a column is taken for [constant](ConstantColumn); each later sample is checked.
 
-use super::projected::KEPT;
+use super::projection_cache::CACHE_FOURS;
 use crate::kernel::Four;
-use crate::kernel::constant::Constant;
-use crate::kernel::fold::{fold, fold_one};
+use crate::kernel::constant_column::ConstantColumn;
+use crate::kernel::qr_update::{add_row, fold};
 use crate::kernel::vector::from;
 use crate::memory::{Blocks, Eight, Parts, Shape};
 
 /// Takes sample `number` from `parts.z` and `parts.y`, which are used up.
 #[inline(never)]
-pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, number: u32) {
+pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, number: u32) {
     constant.check(
         parts.factor,
         parts.z.len(),
@@ -27,13 +27,13 @@ pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, 
 pub fn push_row(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     number: u32,
     first: bool,
 ) {
     let Parts { shape, factor, rhs, residual, blocks, z, y, .. } = &mut *parts;
     let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else {
-        return fold_one(factor, rhs, z, y);
+        return add_row(factor, rhs, z, y);
     };
     let row = number as usize % 8;
     for (column, value) in block_z.iter_mut().chain(&mut *block_y).zip(z.iter().chain(&**y)) {
@@ -51,7 +51,7 @@ pub fn push_row(
 pub fn push_four(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     number: u32,
     z: &[Four],
     y: &[Four],
@@ -78,28 +78,28 @@ pub fn push_four(
 
 /// Folds the block. `first`: it holds the first eight samples, and says which column is constant.
 #[inline(never)]
-fn fold_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, first: bool) {
+fn fold_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, first: bool) {
     let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
     let Some((z, y)) = block(*shape, residual, blocks, spare) else { return };
     if first {
-        *constant = Constant::find(factor, z, 8);
+        *constant = ConstantColumn::find(factor, z, 8);
     }
     constant.subtract(factor, z);
     fold(factor, rhs, z, y);
 }
 
 /// The samples have ended after `count`: looks for a constant column if those are less than a block.
-pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, count: u32) {
+pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, count: u32) {
     let Parts { shape, factor, residual, blocks, .. } = parts;
     if count < 8
         && let Some((z, _)) = block(*shape, residual, blocks, spare)
     {
-        *constant = Constant::find(factor, z, count as usize);
+        *constant = ConstantColumn::find(factor, z, count as usize);
     }
 }
 
 /// Folds what is left after `count` rows.
-pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant, count: u32) {
+pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, count: u32) {
     let Parts { shape, residual, blocks, .. } = &mut *parts;
     let rows = count as usize % 8;
     let Some((z, y)) = block(*shape, residual, blocks, spare).filter(|_| rows > 0) else { return };
@@ -136,7 +136,7 @@ fn fits_residual(shape: Shape) -> bool {
 /// How many fours of room a block needs elsewhere; none if that is more than there are.
 pub fn spare_fours(shape: Shape) -> usize {
     let fours = 2 * (shape.width + shape.outputs);
-    if fits_residual(shape) || fours > KEPT { 0 } else { fours }
+    if fits_residual(shape) || fours > CACHE_FOURS { 0 } else { fours }
 }
 
 /// Columns of a block: k of `Z`, C of `Y`. `None` in the few shapes for which there is not enough room: rows

@@ -26,14 +26,14 @@ const LEAST_DEVIATION: f32 = 9.536_743e-7;
 
 /// A constant column, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Constant {
+pub struct ConstantColumn {
     /// The column that has changed places with the first, constant or not.
     column: u16,
     /// Its value; 0 where no column is constant.
     value: f32,
 }
 
-impl Constant {
+impl ConstantColumn {
     /// No column is constant.
     pub const NONE: Self = Self { column: 0, value: 0.0 };
 
@@ -86,26 +86,26 @@ impl Constant {
     #[inline(always)]
     pub fn check(&mut self, r: &mut [f32], k: usize, values: &[f32]) {
         if self.is_some() && values.iter().any(|value| *value != self.value) {
-            self.give_up(r, k);
+            self.undo(r, k);
         }
     }
 
     /// Undoes the operation where a ridge outweighs the constant: its row of the ridge would be longer than the columns.
-    pub fn give_up_under(&mut self, ridge: f32, r: &mut [f32], k: usize) {
+    pub fn undo_if_ridge_exceeds(&mut self, ridge: f32, r: &mut [f32], k: usize) {
         if self.is_some() && ridge > self.value * self.value {
-            self.give_up(r, k);
+            self.undo(r, k);
         }
     }
 
     /// Undoes the operation where the constant is nothing beside an entry of this size: it would be cut.
-    pub fn give_up_beside(&mut self, largest: f32, r: &mut [f32], k: usize) {
+    pub fn undo_if_negligible(&mut self, largest: f32, r: &mut [f32], k: usize) {
         if self.is_some() && largest > at(r, 0) * LARGEST_QUOTIENT {
-            self.give_up(r, k);
+            self.undo(r, k);
         }
     }
 
     #[inline(never)]
-    fn give_up(&mut self, r: &mut [f32], k: usize) {
+    fn undo(&mut self, r: &mut [f32], k: usize) {
         let quotient = at(r, 0) / self.value;
         for i in 1..k {
             let first = take(r, i * k);
@@ -126,7 +126,7 @@ impl Constant {
 
     #[inline(never)]
     fn change(&self, r: &[f32], block: &mut [Eight]) {
-        self.change_places(block);
+        self.swap_columns(block);
         let k = block.len();
         if let Some((column, others)) = block.split_first_mut().filter(|_| self.is_some()) {
             let shares = column.map(|value| value / self.value);
@@ -139,7 +139,7 @@ impl Constant {
         }
     }
 
-    fn change_places(&self, block: &mut [Eight]) {
+    fn swap_columns(&self, block: &mut [Eight]) {
         if let Some((first, others)) = block.split_first_mut()
             && let Some(other) = self.column().checked_sub(1).and_then(|other| others.get_mut(other))
         {
@@ -148,7 +148,7 @@ impl Constant {
     }
 
     /// Takes columns whose deviations are roundings for constant in the finished factor. True if there are none.
-    pub fn all_deviate(&self, r: &mut [f32], k: usize) -> bool {
+    pub fn zero_rounding_columns(&self, r: &mut [f32], k: usize) -> bool {
         let mut all = true;
         let root = at(r, 0) / self.value;
         for i in (1..k).filter(|_| self.is_some()) {

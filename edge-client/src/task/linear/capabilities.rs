@@ -7,12 +7,12 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::memory::Shape;
+#[cfg(feature = "reveal-moments")]
+use crate::task::moments;
 #[cfg(feature = "power")]
 use crate::task::power;
 #[cfg(feature = "ridge-choice")]
 use crate::task::ridge_scores;
-#[cfg(feature = "reveal-moments")]
-use crate::task::start;
 
 /// What a linear model of this shape can do; the session fills in the frame limit. `second`: its memory has room for
 /// another d x k. `privacy`: what noise its updates have; with noise nothing leaves without it. `fed_rep`: its gradients
@@ -114,7 +114,7 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
         Wire::FedPower { .. } => Descriptors::from_iter([of(Role::Subspace, d, k)]),
         #[cfg(feature = "reveal-moments")]
         Wire::MomentRows { first, count } => {
-            let elements = start::moment_elements(shape.features, first.into(), count.into());
+            let elements = moments::moment_elements(shape.features, first.into(), count.into());
             // In the representation's buffer, and in one row of a tensor.
             let most = (shape.features * shape.width).min(usize::from(u16::MAX));
             let fits = elements.is_some_and(|n| n > 0 && n <= most);
@@ -156,7 +156,7 @@ pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
         }
         #[cfg(feature = "reveal-moments")]
         Wire::MomentRows { first, count } => {
-            let elements = start::moment_elements(shape.features, first.into(), count.into());
+            let elements = moments::moment_elements(shape.features, first.into(), count.into());
             let cols = elements.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
             return Descriptors::from_iter([TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, cols)]);
         }
@@ -222,8 +222,8 @@ pub(super) fn valid_parameters(shape: Shape, task: &Wire) -> bool {
         return grid.is_valid(shape);
     }
     #[cfg(feature = "power")]
-    if let Some(order) = power::Order::of(task) {
-        return order.is_valid();
+    if let Some(request) = power::PowerRequest::from_task(task) {
+        return request.is_valid();
     }
     let (step_sizes, steps) = match *task {
         Wire::FedRep { step_size, head, .. } => {
@@ -260,7 +260,7 @@ fn parameters_of(head: HeadSolve) -> (f32, u16) {
     match head {
         HeadSolve::LeastSquares { ridge } => (ridge, 1),
         #[cfg(feature = "ridge-choice")]
-        HeadSolve::LeaveOneOut { otherwise } => (otherwise, 1),
+        HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (otherwise, 1),
         HeadSolve::Gradient { steps, step_size } => (step_size, steps),
         _ => (0.0, 0),
     }

@@ -5,11 +5,11 @@
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::fedrep::count;
-use super::pass::{Over, for_each_over, project_sample};
-use super::{HeadFits, Usage, rows};
+use super::sample_pass::{SampleSet, for_each_in, project_sample};
+use super::{HeadFits, Usage, row_blocks};
 use crate::kernel::Four;
-use crate::kernel::constant::Constant;
-use crate::kernel::leave_one_out::LeftOut;
+use crate::kernel::constant_column::ConstantColumn;
+use crate::kernel::leave_one_out::LeaveOneOut;
 use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
@@ -22,35 +22,36 @@ use crate::source::{SampleSource, Targets};
 pub fn solve(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     fits: &mut HeadFits,
     usage: Usage,
     id: RoundId,
-    over: Over,
+    over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<bool, DeclineReason> {
     let (k, c) = (parts.shape.width, parts.shape.outputs);
-    let fits_block = rows::room_of_two_passes(parts.shape, parts.residual, spare).len() >= 8 * (k + c);
+    let fits_block = row_blocks::room_of_two_passes(parts.shape, parts.residual, spare).len() >= 8 * (k + c);
     if usage.samples < 2 || !fits_block {
         return Ok(false);
     }
-    rows::end(parts, spare, constant, usage.samples);
-    rows::finish(parts, spare, constant, usage.samples);
+    row_blocks::end(parts, spare, constant, usage.samples);
+    row_blocks::finish(parts, spare, constant, usage.samples);
     let (mut sums, directions) = {
         let Parts { shape, factor, rhs, residual, .. } = &mut *parts;
-        let (room, squares, counts) = split(rows::room_of_two_passes(*shape, residual, spare), k, c);
+        let (room, squares, counts) = split(row_blocks::room_of_two_passes(*shape, residual, spare), k, c);
         let Some(directions) = rank::decompose(factor, rhs, squares, room, *constant) else {
             return Ok(false);
         };
         counts.fill(0.0);
-        (LeftOut::new(&directions, squares), directions)
+        (LeaveOneOut::new(&directions, squares), directions)
     };
     let mut classes = false;
-    for_each_over(over, id, source, parts.shape.features, |x, targets, index| {
+    for_each_in(over, id, source, parts.shape.features, |x, targets, index| {
         let usable = project_sample(parts, x, targets, index);
         if usable {
             let Parts { shape, factor, rhs, residual, z, y, .. } = &mut *parts;
-            let (scratch, squares, counts) = split(rows::room_of_two_passes(*shape, residual, spare), k, c);
+            let (scratch, squares, counts) =
+                split(row_blocks::room_of_two_passes(*shape, residual, spare), k, c);
             classes = matches!(targets, Targets::Classes(_));
             for (count, y) in counts.iter_mut().zip(&**y) {
                 *count += y;
@@ -60,7 +61,7 @@ pub fn solve(
         usable
     })?;
     let Parts { shape, factor, rhs, residual, z, .. } = parts;
-    let (_, squares, counts) = split(rows::room_of_two_passes(*shape, residual, spare), k, c);
+    let (_, squares, counts) = split(row_blocks::room_of_two_passes(*shape, residual, spare), k, c);
     if classes && counts.contains(&1.0) {
         return Ok(false);
     }

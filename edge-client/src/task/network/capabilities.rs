@@ -9,7 +9,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
-use crate::memory::{Front, NetworkMemory, NetworkShape};
+use crate::memory::{FrontEnd, NetworkMemory, NetworkShape};
 
 /// What a network of this shape can do; the session fills in the frame limit.
 pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
@@ -48,17 +48,17 @@ pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
 pub fn model<M: NetworkMemory>(memory: &M) -> Model {
     let shape = memory.shape();
     let outputs = small(shape.outputs);
-    match shape.front {
-        Front::Nothing => Model::network(small(shape.features), hidden(shape), outputs),
+    match shape.front_end {
+        FrontEnd::Nothing => Model::network(small(shape.features), hidden(shape), outputs),
         #[cfg(feature = "adapter")]
-        Front::Adapter { features, rank, width } => {
+        FrontEnd::Adapter { features, rank, width } => {
             let frozen = memory.frozen().checksum();
             Model::adapted(small(features), small(rank), small(width), hidden(shape), outputs, frozen)
         }
         #[cfg(feature = "convolution")]
-        Front::Filters { image, filters } => Model::convolutional(image, filters, hidden(shape), outputs),
+        FrontEnd::Filters { image, filters } => Model::convolutional(image, filters, hidden(shape), outputs),
         #[cfg(feature = "recurrent")]
-        Front::Cells(Lstm { steps, channels, cells }) => {
+        FrontEnd::Lstm(Lstm { steps, channels, cells }) => {
             Model::recurrent(small(steps), small(channels), small(cells), hidden(shape), outputs)
         }
     }
@@ -84,9 +84,9 @@ pub fn factors(shape: NetworkShape) -> Range<usize> {
 
 /// Whether the layer that stays has the sizes of the shape.
 #[cfg(feature = "adapter")]
-pub fn is_frozen_well<M: NetworkMemory>(memory: &M) -> bool {
-    match memory.shape().front {
-        Front::Adapter { features, width, .. } => memory.frozen().fits(features, width),
+pub fn frozen_fits<M: NetworkMemory>(memory: &M) -> bool {
+    match memory.shape().front_end {
+        FrontEnd::Adapter { features, width, .. } => memory.frozen().fits(features, width),
         _ => true,
     }
 }
@@ -104,7 +104,10 @@ pub fn role(shape: NetworkShape, layer: usize, from_above: bool) -> Role {
 ///
 /// # Errors
 /// [`DeclineReason::Tensors`] if they are anything else.
-pub fn travelling(shape: NetworkShape, tensors: &[TensorDescriptor]) -> Result<Range<usize>, DeclineReason> {
+pub fn shared_layers(
+    shape: NetworkShape,
+    tensors: &[TensorDescriptor],
+) -> Result<Range<usize>, DeclineReason> {
     let head = shape.layers() - 1;
     let layers = match tensors.first() {
         None => 0..0,
@@ -138,7 +141,7 @@ pub fn travelling(shape: NetworkShape, tensors: &[TensorDescriptor]) -> Result<R
 }
 
 /// Whether a descent is in range, and there is memory for it.
-pub fn possible(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
+pub fn is_valid_descent(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
     // False for a NaN.
     (0.0..f32::INFINITY).contains(&descent.step_size)
         && (0.0..1.0).contains(&descent.momentum)
@@ -147,7 +150,7 @@ pub fn possible(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
 }
 
 fn sgd_bit() -> u16 {
-    let (trained, encoding) = (Trained::Travelling, Encoding::F32);
+    let (trained, encoding) = (Trained::Shared, Encoding::F32);
     Wire::Sgd { descent: Descent::default(), head_epochs: 0, epochs: 0, trained, encoding }.bit()
 }
 

@@ -6,9 +6,9 @@
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
-use super::projected::{Projected, Slot};
-use super::rows;
-use crate::kernel::constant::Constant;
+use super::projection_cache::{ProjectionCache, Slot};
+use super::row_blocks;
+use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient::{accumulate, accumulate_four};
 use crate::kernel::least_squares::{add_normal, add_normal_four};
 use crate::kernel::project::{project, project_four};
@@ -21,11 +21,11 @@ use crate::source::{SampleSource, Samples, Targets};
 pub const MAGNITUDE_MAX: f32 = 1.1e12;
 
 /// Most outputs at which samples are taken four at a time.
-const OUTPUTS_OF_FOUR: usize = 8;
+const FOUR_OUTPUTS_MAX: usize = 8;
 
 /// Which samples a pass runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum SampleSet {
     /// Those that a training round's head is fitted on.
     Head,
     /// All.
@@ -34,10 +34,10 @@ pub enum Over {
 
 /// What a pass sums up, from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sum {
+pub enum PassKind {
     /// `Z^T Z` and `Z^T Y`.
     Normal,
-    /// The triangular factor of `Z`, and `Q^T Y`; [`rows::finish`] must follow.
+    /// The triangular factor of `Z`, and `Q^T Y`; [`row_blocks::finish`] must follow.
     /// Looks for a constant column.
     Triangular,
     /// `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
@@ -51,12 +51,12 @@ pub fn for_each(
     features: usize,
     each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
 ) -> Result<Usage, DeclineReason> {
-    for_each_over(Over::All, id, source, features, each)
+    for_each_in(SampleSet::All, id, source, features, each)
 }
 
 /// The same over a choice of the samples.
-pub fn for_each_over(
-    over: Over,
+pub fn for_each_in(
+    over: SampleSet,
     id: RoundId,
     source: &mut dyn SampleSource,
     features: usize,
@@ -87,28 +87,28 @@ fn usable(values: &[f32]) -> bool {
 }
 
 /// One pass over the samples of `source`. Returns how many were used. `constant` is the column that a
-/// [`Sum::Triangular`] found.
+/// [`PassKind::Triangular`] found.
 #[inline(never)]
-pub fn sum_up(
-    sum: Sum,
+pub fn run_pass(
+    kind: PassKind,
     parts: &mut Parts<'_>,
-    projected: &mut Projected,
-    constant: &mut Constant,
+    cache: &mut ProjectionCache,
+    constant: &mut ConstantColumn,
     id: RoundId,
-    over: Over,
+    over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    if sum == Sum::Residual {
+    if kind == PassKind::Residual {
         parts.residual.fill(0.0);
     } else {
         parts.factor.fill(0.0);
         parts.rhs.fill(0.0);
     }
-    *constant = Constant::NONE;
+    *constant = ConstantColumn::NONE;
     let selection = start(over, id, source)?;
-    projected.begin(selection);
-    let targets = &mut [[0.0; 4]; OUTPUTS_OF_FOUR];
-    let mut pass = Pass { sum, parts, projected, constant, targets, number: 0, usage: Usage::default() };
+    cache.begin(selection);
+    let targets = &mut [[0.0; 4]; FOUR_OUTPUTS_MAX];
+    let mut pass = Pass { kind, parts, cache, constant, targets, number: 0, usage: Usage::default() };
     while let Some(samples) = source.next() {
         pass.take(samples);
     }
@@ -116,9 +116,9 @@ pub fn sum_up(
 }
 
 /// Starts a pass. True if it is over a selection of the samples.
-fn start(over: Over, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
+fn start(over: SampleSet, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
     let failed = |_| DeclineReason::Device;
-    let selection = over == Over::Head && source.rewind_for_head(id).map_err(failed)?;
+    let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
     if !selection {
         source.rewind(id).map_err(failed)?;
     }
@@ -127,12 +127,12 @@ fn start(over: Over, id: RoundId, source: &mut dyn SampleSource) -> Result<bool,
 
 /// A pass under way.
 struct Pass<'a, 'b> {
-    sum: Sum,
+    kind: PassKind,
     parts: &'a mut Parts<'b>,
-    projected: &'a mut Projected,
-    constant: &'a mut Constant,
+    cache: &'a mut ProjectionCache,
+    constant: &'a mut ConstantColumn,
     /// Targets of four samples.
-    targets: &'a mut [Four; OUTPUTS_OF_FOUR],
+    targets: &'a mut [Four; FOUR_OUTPUTS_MAX],
     /// Samples that have come.
     number: usize,
     usage: Usage,
@@ -169,24 +169,24 @@ impl Pass<'_, '_> {
     fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Shape { features: d, width: k, outputs: c } = self.parts.shape;
         let Some(y) = self.targets.get_mut(..c) else { return false };
-        let Some(Slot { z, known, spare }) = self.projected.slot(self.number, 4, k) else { return false };
+        let Some(Slot { z, known, spare }) = self.cache.slot(self.number, 4, k) else { return false };
         let Some(x) = rows_of_four(x, d) else { return false };
         if !known {
             project_four(self.parts.representation, x, z);
             if !usable(z.as_flattened()) {
-                self.projected.end(self.number);
+                self.cache.end(self.number);
                 return false;
             }
         }
         if !(targets.write_four(index, y) && usable(y.as_flattened())) {
             return false;
         }
-        match self.sum {
-            Sum::Normal => add_normal_four(self.parts.factor, self.parts.rhs, z, y),
-            Sum::Triangular => {
-                return rows::push_four(self.parts, spare, self.constant, self.usage.samples, z, y);
+        match self.kind {
+            PassKind::Normal => add_normal_four(self.parts.factor, self.parts.rhs, z, y),
+            PassKind::Triangular => {
+                return row_blocks::push_four(self.parts, spare, self.constant, self.usage.samples, z, y);
             }
-            Sum::Residual => {
+            PassKind::Residual => {
                 subtract_predictions(self.parts.rhs, z, y);
                 accumulate_four(self.parts.residual, x, y);
             }
@@ -200,10 +200,12 @@ impl Pass<'_, '_> {
             return false;
         }
         let parts = &mut *self.parts;
-        match self.sum {
-            Sum::Normal => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
-            Sum::Triangular => rows::push(parts, self.projected.spare(), self.constant, self.usage.samples),
-            Sum::Residual => {
+        match self.kind {
+            PassKind::Normal => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
+            PassKind::Triangular => {
+                row_blocks::push(parts, self.cache.spare(), self.constant, self.usage.samples)
+            }
+            PassKind::Residual => {
                 subtract_prediction(parts);
                 accumulate(parts.residual, x, parts.y);
             }
@@ -214,7 +216,7 @@ impl Pass<'_, '_> {
     /// Projects a sample into `parts.z`, or finds it projected. False if it cannot be used.
     fn project_one(&mut self, x: &[f32]) -> bool {
         let Parts { shape, representation, z, .. } = &mut *self.parts;
-        match self.projected.slot(self.number, 1, shape.width) {
+        match self.cache.slot(self.number, 1, shape.width) {
             Some(Slot { z: slot, known, .. }) => {
                 if !known {
                     project(representation, x, z);
@@ -231,7 +233,7 @@ impl Pass<'_, '_> {
         }
         let usable = usable(z);
         if !usable {
-            self.projected.end(self.number);
+            self.cache.end(self.number);
         }
         usable
     }
