@@ -1,4 +1,4 @@
-//! What a hello says about keys: its body.
+//! First handshake message: the body of a device's hello on an encrypted link.
 
 use super::NONCE;
 use super::schedule::hash;
@@ -7,23 +7,23 @@ use crate::frame::{Envelope, close_with_crc, encode_in};
 use crate::limits::{CHECK, HEADER};
 use crate::message::{Hello, ToServer};
 
-/// The device's part of a handshake.
+/// Device's part of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeInit {
-    /// [`Key::epoch`](super::Key::epoch) of the key that the device has.
+    /// [`Key::epoch`](super::Key::epoch) of the device's key.
     pub epoch: u16,
-    /// How many handshakes the device has begun with this key: never the same twice, whatever happens to its power
-    /// and its randomness.
+    /// Number of handshakes the device has begun with this key. It is never reused, even after a power loss or with
+    /// a broken random generator.
     pub handshake: u64,
-    /// Random.
+    /// Random bytes.
     pub nonce: [u8; NONCE],
 }
 
-/// Bytes of a greeting.
+/// Length of a handshake initiation, in bytes.
 pub const HANDSHAKE_INIT: usize = 2 + 8 + NONCE;
 
 impl HandshakeInit {
-    /// Little endian, in the order of the fields.
+    /// Encodes the fields in order, little endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HANDSHAKE_INIT] {
         let mut bytes = [0; HANDSHAKE_INIT];
@@ -34,7 +34,7 @@ impl HandshakeInit {
         bytes
     }
 
-    /// Reads the body of a hello. `None` if it is not a greeting.
+    /// Decodes the body of a hello. `None` if it has another length.
     #[must_use]
     pub fn read(body: &[u8]) -> Option<Self> {
         let (epoch, rest) = body.split_first_chunk()?;
@@ -48,23 +48,20 @@ impl HandshakeInit {
     }
 }
 
-/// SHA-256 of a hello as it travels, its message and its body: what both sides have seen of each other so far.
+/// Returns the SHA-256 of a hello as sent, message and body: the data that both sides have exchanged so far.
 #[must_use]
 pub fn transcript(hello: &[u8]) -> [u8; 32] {
     hash(hello, &[], &[])
 }
 
-/// Encodes a hello with its greeting, in the clear. Returns the bytes on the wire, and the transcript.
+/// Encodes a hello with its handshake initiation, unencrypted. Returns the number of bytes on the wire and the
+/// transcript.
 ///
 /// # Errors
-/// [`Error::BufferTooSmall`], as [`encode`](crate::frame::encode).
-pub fn encode_hello(
-    hello: Hello,
-    greeting: &HandshakeInit,
-    out: &mut [u8],
-) -> Result<(usize, [u8; 32]), Error> {
+/// [`Error::BufferTooSmall`] if the frame does not fit, as [`encode`](crate::frame::encode).
+pub fn encode_hello(hello: Hello, init: &HandshakeInit, out: &mut [u8]) -> Result<(usize, [u8; 32]), Error> {
     let envelope = Envelope { before: HEADER, after: CHECK };
-    let body = greeting.to_bytes();
+    let body = init.to_bytes();
     let mut seen = [0; 32];
     let close = |frame: &mut [u8]| {
         let end = frame.len().saturating_sub(CHECK);
