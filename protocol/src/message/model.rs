@@ -111,7 +111,7 @@ impl Model {
         let Image { height, width, channels } = image;
         let [first, second] = filters;
         let [a, b] = hidden;
-        Self::of(
+        Self::from_sizes(
             Kind::Convolutional,
             [
                 height,
