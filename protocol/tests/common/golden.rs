@@ -1,5 +1,5 @@
-//! The canonical instances whose bytes are pinned in `vectors/`. Fields of one type have different values, so
-//! that exchanging them shows.
+//! Golden messages: the instances whose bytes are pinned in `vectors/`. Fields of the same type have different
+//! values, so that a swap shows.
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
@@ -13,7 +13,7 @@ use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::Random;
 
-/// A message of either direction.
+/// Message of either direction.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant)]
 pub enum Message {
@@ -26,14 +26,14 @@ pub enum Message {
 pub struct Golden {
     /// File name without extension, and name of the C array.
     pub name: &'static str,
-    /// What a reader of the C header is told.
+    /// Description in the C header.
     pub meaning: &'static str,
     pub message: Message,
     pub body: Vec<u8>,
 }
 
 impl Golden {
-    /// The message bytes and the body.
+    /// Returns the message bytes and the body.
     pub fn payload(&self) -> Vec<u8> {
         let mut bytes = match &self.message {
             Message::Up(m) => super::head(m),
@@ -43,7 +43,7 @@ impl Golden {
         bytes
     }
 
-    /// The complete wire frame.
+    /// Returns the complete wire frame.
     pub fn frame(&self) -> Vec<u8> {
         match &self.message {
             Message::Up(m) => super::wire(m, &self.body),
@@ -78,7 +78,7 @@ pub const PROVISIONED: (u64, u16, [u8; 32]) = (0x0123_4567_89ab_cdef, 0x0203, {
     key
 });
 
-/// The provisioning record of the vectors, field by field from the table in SPEC.md.
+/// Builds the provisioning record of the vectors, field by field from the table in SPEC.md.
 pub fn provision_record() -> Vec<u8> {
     let (device, epoch, key) = PROVISIONED;
     let mut record = b"FSPV".to_vec();
@@ -91,7 +91,7 @@ pub fn provision_record() -> Vec<u8> {
     record
 }
 
-/// The noise of the vectors' other provisioning record.
+/// Returns the noise of the vectors' second provisioning record.
 pub const NOISE: ProvisionedNoise = ProvisionedNoise {
     multiplier_square: 0x0504_0302_0100,
     budget: 0x2726_2524_2322_2120,
@@ -101,7 +101,7 @@ pub const NOISE: ProvisionedNoise = ProvisionedNoise {
     iterations_max: 3,
 };
 
-/// The same with noise.
+/// Builds the same record with noise.
 pub fn provision_with_noise() -> Vec<u8> {
     let mut record = provision_record();
     record.truncate(50);
@@ -117,26 +117,26 @@ pub fn provision_with_noise() -> Vec<u8> {
     record
 }
 
-/// The representation of the vectors: 20 x 2 with orthonormal columns, row-major.
+/// Returns the representation of the vectors: 20 x 2 with orthonormal columns, row-major.
 pub fn representation() -> Vec<f32> {
     let mut b = Random(1).matrix(20, 2);
     orthonormalise(&mut b, 2).unwrap();
     b
 }
 
-/// The gradient of the vectors: 20 x 2, small.
+/// Returns the gradient of the vectors: 20 x 2, small.
 pub fn gradient() -> Vec<f32> {
     Random(2).matrix(20, 2).iter().map(|v| v * 0.125).collect()
 }
 
-/// A tall representation, 64 x 8, that needs chunks.
+/// Returns a tall representation, 64 x 8, that needs chunks.
 pub fn tall() -> Vec<f32> {
     let mut b = Random(3).matrix(64, 8);
     orthonormalise(&mut b, 8).unwrap();
     b
 }
 
-/// Values none of whose bytes is zero: COBS blocks of full length.
+/// Returns values without a zero byte: COBS blocks of full length.
 fn no_zero_byte(count: usize) -> Vec<f32> {
     let mut random = Random(4);
     std::iter::repeat_with(|| random.unit())
@@ -167,10 +167,11 @@ fn fed_power(iterations: u16, upload: PowerUpload) -> Task {
     Task::FedPower { iterations, rows: PowerRows::Features, upload, encoding: Encoding::F32 }
 }
 
-/// Samples of the vectors' sums, a feature a row: all of one magnitude, and of several.
+/// Samples of the vectors' feature sums, one row a feature: one of a single magnitude, one of several.
 const SAMPLES: [[f32; 3]; 2] = [[1013.25, 1008.5, 1017.0], [-2.0, 0.5, -0.25]];
 
-/// The feature sums of [`SAMPLES`], from the definition in SPEC.md. Samples are multiples of their feature's unit.
+/// Computes the feature sums of [`SAMPLES`] from the definition in SPEC.md. Samples are multiples of their
+/// feature's unit.
 fn feature_sums() -> Vec<f32> {
     let limb = |value: i128, i: usize, limbs: usize| {
         let rest = value >> (22 * i);
@@ -187,7 +188,7 @@ fn feature_sums() -> Vec<f32> {
     SAMPLES.iter().flat_map(row).collect()
 }
 
-/// Every golden message, in the order of their file names.
+/// Returns every golden message, in the order of file names.
 pub fn all() -> Vec<Golden> {
     let mut all = up();
     all.extend(down());

@@ -1,4 +1,4 @@
-//! Strategies for every message: any variant, any bits, extremes included.
+//! Proptest strategies for every message: any variant, any bits, extremes included.
 
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
@@ -10,7 +10,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Any bits: infinities, every NaN, subnormals.
+/// Floats of any bits: infinities, every NaN, subnormals.
 pub fn float() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits)
 }
