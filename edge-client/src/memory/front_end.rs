@@ -1,4 +1,4 @@
-//! What a network begins with, before its dense layers.
+//! Front end of a network: the layers before its dense layers.
 
 #[cfg(feature = "convolution")]
 use fedspan_protocol::limits::FILTERS_MAX;
@@ -11,38 +11,38 @@ use crate::kernel::convolution::{Convolution, MaxPooling};
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
 
-/// What a network begins with, before its dense layers.
+/// Layers of a network before its dense layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrontEnd {
-    /// Nothing: the first dense layer sees the samples.
+    /// No layers: the first dense layer takes the samples.
     #[default]
     Nothing,
-    /// A layer that stays as it is, with an adapter that learns.
+    /// Frozen layer with a trainable low-rank adapter.
     #[cfg(feature = "adapter")]
     Adapter {
-        /// Length of a sample.
+        /// Number of features: the length of a sample.
         features: usize,
-        /// `r`, columns of the down-projection.
+        /// Rank r: the number of columns of the down-projection.
         rank: usize,
-        /// Outputs of the layer.
+        /// Number of outputs of the layer.
         width: usize,
     },
-    /// Filters that move over an image.
+    /// Convolutional layers on an image.
     #[cfg(feature = "convolution")]
     Filters {
-        /// What a sample is.
+        /// Sizes of a sample.
         image: Image,
-        /// In their order; those after the last have a count of zero.
+        /// Layers in order; unused entries have a count of zero.
         filters: [Filters; FILTERS_MAX],
     },
-    /// Long short-term memory that goes along a sequence.
+    /// LSTM over a sequence.
     #[cfg(feature = "recurrent")]
     Lstm(Lstm),
 }
 
 impl FrontEnd {
-    /// How many layers.
+    /// Returns the number of layers.
     pub(super) const fn layers(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -61,7 +61,7 @@ impl FrontEnd {
         }
     }
 
-    /// One of its layers.
+    /// Returns one of the layers.
     pub(super) const fn layer(&self, layer: usize) -> Layer {
         let _ = layer;
         match self {
@@ -93,12 +93,12 @@ impl FrontEnd {
     }
 }
 
-/// A layer of filters on an image of `[height, width, channels]`.
+/// Returns a convolutional layer on an image of `[height, width, channels]`.
 #[cfg(feature = "convolution")]
 const fn filters_on(image: [usize; 3], filters: Filters) -> (Convolution, MaxPooling) {
     let [height, width, channels] = image;
     let (side, pool) = (filters.side as usize, filters.pool as usize);
-    // Of a signal, whose one row is all that there is.
+    // The windows of a signal, which has one row, cover that row.
     let signal = height == 1;
     let convolution = Convolution {
         height,

@@ -1,26 +1,26 @@
-//! How much memory a network takes.
+//! Memory requirements of a network.
 
 use super::NetworkShape;
 
-/// What layers make and note of one sample.
+/// Sizes of the outputs of some layers for one sample, and of the data kept for the backward pass.
 pub(crate) struct LayerOutputs {
-    /// Values.
+    /// Number of output values.
     pub outputs: usize,
-    /// Values of [`Layer::saved`](crate::kernel::Layer::saved).
+    /// Number of values of [`Layer::saved`](crate::kernel::Layer::saved).
     pub saved: usize,
-    /// Bytes of [`Layer::pool_indices`](crate::kernel::Layer::pool_indices).
+    /// Number of bytes of [`Layer::pool_indices`](crate::kernel::Layer::pool_indices).
     pub pool_indices: usize,
 }
 
 impl NetworkShape {
-    /// Values that keep what the body makes of so many samples, and their classes.
+    /// Returns the number of values that cache the body's outputs for so many samples, with their classes.
     #[must_use]
     pub const fn body_cache_len(&self, samples: usize) -> usize {
         samples * (self.layer(self.layers() - 1).inputs() + 1)
     }
 
-    /// Values of working memory: a batch, what all layers make and note of it, two layers' errors, and what a layer needs
-    /// while it works.
+    /// Returns the number of values of working memory: a batch, the outputs and saved values of all layers, the
+    /// errors of two layers, and the scratch memory of one layer.
     #[must_use]
     pub const fn scratch(&self) -> usize {
         let made = self.outputs_before(self.layers());
@@ -36,13 +36,13 @@ impl NetworkShape {
         self.batch * (self.features + made.outputs + made.saved + 2 * self.widest()) + scratch
     }
 
-    /// Bytes beside these values: the classes of a batch, and which values poolings have kept of it.
+    /// Returns the number of bytes in addition: the classes of a batch, and the pooling indices.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.batch * (1 + self.outputs_before(self.layers()).pool_indices)
     }
 
-    /// What all layers before `layer` make and note of one sample.
+    /// Returns the sizes of all layers before `layer`, for one sample.
     pub(crate) const fn outputs_before(&self, layer: usize) -> LayerOutputs {
         let mut made = LayerOutputs { outputs: 0, saved: 0, pool_indices: 0 };
         let mut before = 0;
@@ -56,7 +56,7 @@ impl NetworkShape {
         made
     }
 
-    /// Values of the widest layer's output.
+    /// Returns the number of outputs of the widest layer.
     pub(crate) const fn widest(&self) -> usize {
         let mut width = 0;
         let mut layer = 0;
