@@ -1,44 +1,45 @@
-//! A column of `Z` that is the same for every sample, as a 1 that stands for an intercept: the other columns are taken
-//! relative to the first sample while it lasts.
+//! Constant columns: a column of `Z` with the same value for every sample, such as the 1 of an intercept. While it
+//! is constant, the other columns are taken relative to the first sample.
 //!
-//! A column of `1013 +- 5` beside a 1 is hard for f32 only because of what both have in common. Differences to the
-//! first sample are exact where values are close to each other, so nothing is lost of the deviations, and the
-//! triangular factor of what is left has the condition of the deviations. It is a column operation,
-//! `z_i <- z_i - f_i z_j / v` for the constant column `j` of value `v`: any rows may be folded so, and the head of the
-//! columns as they came follows from `w_j <- w_j - sum of f_i w_i / v`.
+//! A column of `1013 +- 5` next to a 1 is ill-conditioned in f32 only because of their common part. Differences to
+//! the first sample are exact for values close to each other, so the deviations lose nothing, and the triangular
+//! factor of the differences has the condition of the deviations. It is a column operation,
+//! `z_i <- z_i - f_i z_j / v` for the constant column `j` of value `v`: it applies to any rows, and the head of the
+//! original columns follows from `w_j <- w_j - sum of f_i w_i / v`.
 //!
-//! The constant column changes places with the first, so its column of `R` has one entry, and undoing the operation is
-//! cheap where a later sample shows that it was no constant. `f_i` is kept in `R` below the diagonal, in the first
+//! The constant column is swapped with the first one, so that its column of `R` has one entry and the operation is
+//! cheap to undo when a later sample has another value. `f_i` is stored in `R` below the diagonal, in the first
 //! column of row `i`.
 
 use super::vector::{at, dot, exchange, from_mut, put, squares, subtract, take};
 use crate::memory::Eight;
 
-/// Least magnitude of a constant column.
+/// Smallest magnitude of a constant column.
 const SMALLEST: f32 = 1e-18;
 
-/// Largest quotient of an entry and the constant's where directions are cut: lifts of columns do not reach farther.
+/// Largest quotient of an entry and the constant's entry in rank detection: lifting of columns does not reach
+/// further.
 const LARGEST_QUOTIENT: f32 = 1e15;
 
-/// Deviations below this fraction of a column's size are roundings of its values: the column is taken for constant.
-/// Sixteen roundings of f32 (2^-20).
+/// Deviations below this fraction of a column's size are rounding errors of its values, and the column is treated
+/// as constant. Sixteen roundings of f32 (2^-20).
 const LEAST_DEVIATION: f32 = 9.536_743e-7;
 
-/// A constant column, or none.
+/// Constant column of a matrix, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ConstantColumn {
-    /// The column that has changed places with the first, constant or not.
+    /// Index of the column that was swapped with the first, whether still constant or not.
     column: u16,
-    /// Its value; 0 where no column is constant.
+    /// Value of the column; 0 if no column is constant.
     value: f32,
 }
 
 impl ConstantColumn {
-    /// No column is constant.
+    /// State without a constant column.
     pub const NONE: Self = Self { column: 0, value: 0.0 };
 
-    /// Looks for a constant column in the first `rows` rows of the first block: the last one there is, if another column
-    /// is not constant. Notes in `r` (all zero, k x k) what the first row has.
+    /// Searches the first `rows` rows of the first block for a constant column: the last one, if another column
+    /// varies. Stores the values of the first row in `r` (all zero, k x k).
     #[inline(never)]
     pub fn find(r: &mut [f32], block: &[Eight], rows: usize) -> Self {
         let k = block.len();
@@ -55,7 +56,7 @@ impl ConstantColumn {
         for (row, [first, ..]) in block.iter().enumerate() {
             put(r, row * k, *first);
         }
-        // What the constant column has is not kept: its place is that of the column that it changes places with.
+        // The constant's own value is not stored: its place takes the value of the column it is swapped with.
         let first = take(r, 0);
         if found.column > 0 {
             put(r, found.column() * k, first);
@@ -63,26 +64,26 @@ impl ConstantColumn {
         found
     }
 
-    /// True while a column is constant.
+    /// Returns true while a column is constant.
     #[must_use]
     pub fn is_some(&self) -> bool {
         self.value != 0.0
     }
 
-    /// The value of the constant column.
+    /// Returns the value of the constant column.
     #[must_use]
     pub fn value(&self) -> f32 {
         self.value
     }
 
-    /// The number of the column that has changed places with the first.
+    /// Returns the index of the column that was swapped with the first.
     #[must_use]
     pub fn column(&self) -> usize {
         self.column.into()
     }
 
-    /// Checks the values that further samples have in the constant column. Where they differ, the operation is undone in
-    /// `r`, and no column is constant any longer.
+    /// Checks the constant column in further samples. If a value differs, undoes the operation in `r`, and no
+    /// column is constant any longer.
     #[inline(always)]
     pub fn check(&mut self, r: &mut [f32], k: usize, values: &[f32]) {
         if self.is_some() && values.iter().any(|value| *value != self.value) {
@@ -90,14 +91,16 @@ impl ConstantColumn {
         }
     }
 
-    /// Undoes the operation where a ridge outweighs the constant: its row of the ridge would be longer than the columns.
+    /// Undoes the operation if the ridge exceeds the squared constant: the ridge's row would be longer than the
+    /// columns.
     pub fn undo_if_ridge_exceeds(&mut self, ridge: f32, r: &mut [f32], k: usize) {
         if self.is_some() && ridge > self.value * self.value {
             self.undo(r, k);
         }
     }
 
-    /// Undoes the operation where the constant is nothing beside an entry of this size: it would be cut.
+    /// Undoes the operation if the constant is negligible compared with an entry of this size: rank detection would
+    /// cut it.
     pub fn undo_if_negligible(&mut self, largest: f32, r: &mut [f32], k: usize) {
         if self.is_some() && largest > at(r, 0) * LARGEST_QUOTIENT {
             self.undo(r, k);
@@ -116,7 +119,7 @@ impl ConstantColumn {
         self.value = 0.0;
     }
 
-    /// Takes the columns of a block relative to the first sample.
+    /// Makes the columns of a block relative to the first sample.
     #[inline(always)]
     pub fn subtract(&self, r: &[f32], block: &mut [Eight]) {
         if *self != Self::NONE {
@@ -147,14 +150,14 @@ impl ConstantColumn {
         }
     }
 
-    /// Takes columns whose deviations are roundings for constant in the finished factor. True if there are none.
+    /// Zeroes columns of the finished factor whose deviations are rounding errors. Returns true if there are none.
     pub fn zero_rounding_columns(&self, r: &mut [f32], k: usize) -> bool {
         let mut all = true;
         let root = at(r, 0) / self.value;
         for i in (1..k).filter(|_| self.is_some()) {
             let size = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
             let deviations = squares(r.get(k..).unwrap_or_default(), i, k);
-            // Written so that a NaN does not deviate.
+            // Negated so that a NaN counts as no deviation.
             let deviates = deviations > size * size || size * size == 0.0;
             if !deviates {
                 for row in 1..=i {
@@ -166,7 +169,7 @@ impl ConstantColumn {
         all
     }
 
-    /// Puts the weights of the columns as they came into `w` (k x c), from those of the columns of the finished `r`.
+    /// Writes the weights of the original columns into `w` (k x c), from those of the columns of the finished `r`.
     pub fn restore_weights(&self, r: &[f32], w: &mut [f32], k: usize, c: usize) {
         let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
         for (i, weights) in others.chunks_exact_mut(c.max(1)).enumerate() {
@@ -179,8 +182,8 @@ impl ConstantColumn {
         }
     }
 
-    /// Makes every other column's mean zero in the finished `r`: what is left in the first row belongs to columns that are
-    /// constant as well, and those are as they came. What is below the diagonal moves to `first` (k values).
+    /// Centres the other columns of the finished `r`: their mean becomes zero. Columns that are constant too keep
+    /// their original value in the first row. The entries below the diagonal move to `first` (k values).
     pub fn centre(&self, r: &mut [f32], first: &mut [f32], k: usize) {
         first.fill(0.0);
         if !self.is_some() {
@@ -198,9 +201,9 @@ impl ConstantColumn {
         }
     }
 
-    /// As [`Self::restore_weights`] for the rows of directions, of which the first is that of all constant columns: they share
-    /// what the others owe to a constant. `first` comes from [`Self::centre`]; `factor` makes the first row's prediction
-    /// one.
+    /// Restores the original columns in rows of directions, as [`Self::restore_weights`] does for weights. The
+    /// first direction is that of all constant columns, which share the constant parts of the others. `first` comes
+    /// from [`Self::centre`]; `factor` makes the prediction of the first row one.
     pub fn restore_rows(&self, r: &mut [f32], first: &[f32], factor: f32, k: usize) {
         if let Some((constants, rows)) = r.split_at_mut_checked(k).filter(|_| self.is_some()) {
             for row in rows.chunks_exact_mut(k.max(1)) {

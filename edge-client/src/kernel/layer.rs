@@ -1,8 +1,10 @@
-//! A layer of a network, of any kind: forward, and backward with a gradient or a step of SGD with momentum.
+//! Layers of a network, of all kinds: forward pass, and backward pass with a gradient or a step of SGD with
+//! momentum.
 //!
-//! Its parameters are a matrix of (i + 1) x o values, the last row the bias: i inputs and o outputs of a dense layer, the
-//! values of a patch and the filters of a [convolution](super::convolution), what goes into the gates of a
-//! [memory cell](super::recurrent) and the gates. What a batch is and the order of sums is said in [`dense`].
+//! The parameters of a layer are a matrix of (i + 1) x o values, the last row the bias. Here i and o are the inputs
+//! and outputs of a dense layer, the values of a patch and the filters of a [convolution](super::convolution), or
+//! the inputs of the gates and the gates of an [LSTM](super::recurrent). [`dense`] defines batches and the order of
+//! sums.
 
 #[cfg(feature = "convolution")]
 mod filters;
@@ -17,92 +19,92 @@ use super::recurrent::Lstm;
 #[cfg(feature = "convolution")]
 use filters::Filters;
 
-/// The sizes of a layer.
+/// Kind and sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// Every output sees every input.
+    /// Dense layer: every output depends on every input.
     Dense {
-        /// `i`.
+        /// Number of inputs, i.
         inputs: usize,
-        /// `o`.
+        /// Number of outputs, o.
         outputs: usize,
     },
-    /// An adapter's down-projection A: no bias, no ReLU.
+    /// Down-projection A of an adapter: no bias, no ReLU.
     #[cfg(feature = "adapter")]
     Down {
-        /// `i`.
+        /// Number of inputs, i.
         inputs: usize,
-        /// `r`.
+        /// Rank, r.
         rank: usize,
     },
-    /// An adapter's up-projection B: no bias. What it makes is added to what is in its place, of the layer that stays.
+    /// Up-projection B of an adapter: no bias. Its output is added to that of the frozen layer.
     #[cfg(feature = "adapter")]
     Up {
-        /// `r`.
+        /// Rank, r.
         rank: usize,
-        /// `o`.
+        /// Number of outputs, o.
         outputs: usize,
     },
-    /// Filters that move over an image, and the largest values of what they make.
+    /// Convolution with max pooling.
     #[cfg(feature = "convolution")]
     Filters {
-        /// The filters.
+        /// Convolution of the layer.
         convolution: Convolution,
-        /// Of what they make.
+        /// Pooling of its output.
         pooling: MaxPooling,
     },
-    /// Cells that go along a sequence.
+    /// LSTM over a sequence.
     #[cfg(feature = "recurrent")]
     Lstm(Lstm),
 }
 
-/// Memory of a layer, for a batch of n samples.
+/// Buffers of a layer, for a batch of n samples.
 #[derive(Debug, Default)]
 pub struct LayerBuffers<'a> {
-    /// n x [`Layer::saved`]: from the way forward to the way back, of which there is one.
+    /// Saved values, n x [`Layer::saved`], from the forward pass for one backward pass.
     pub saved: &'a mut [f32],
-    /// n x [`Layer::pool_indices`]: from the way forward to the way back.
+    /// Pooling indices, n x [`Layer::pool_indices`], from the forward pass for the backward pass.
     pub pool_indices: &'a mut [u8],
-    /// [`Layer::scratch`] values; what is in them is of no use to anyone else.
+    /// Scratch memory, [`Layer::scratch`] values.
     pub scratch: &'a mut [f32],
 }
 
-/// What a layer saw of a batch of n samples on the way forward, and its memory.
+/// Inputs and buffers of a layer after the forward pass of a batch of n samples.
 #[derive(Debug)]
 pub struct ForwardPass<'a> {
-    /// n x [`Layer::inputs`].
+    /// Inputs, n x [`Layer::inputs`].
     pub x: &'a [f32],
-    /// Whether they came out of a ReLU, so that no errors go back to those that are not positive.
+    /// True if the inputs are the output of a ReLU, whose zeros receive no errors.
     #[cfg(feature = "recurrent")]
     pub after_relu: bool,
-    /// As the way forward has left it.
+    /// Buffers as the forward pass left them.
     pub room: LayerBuffers<'a>,
 }
 
-/// What becomes of a layer's gradient.
+/// Use of a layer's gradient in the backward pass.
 #[derive(Debug)]
 pub enum Gradient<'a> {
-    /// Nothing: errors are on their way to a layer below.
+    /// Not needed: errors are only passed to a layer below.
     Unused,
-    /// It is added to these sums, as long as the layer.
+    /// Added to these sums, as long as the layer.
     Added(&'a mut [f32]),
-    /// A step down it, as [`dense::descend`] has it.
+    /// Step along it, as [`dense::descend`].
     Step(Step<'a>),
 }
 
-/// A step down a gradient.
+/// Step of gradient descent.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// How much of the velocity stays, 0 to 1.
+    /// Momentum factor: the fraction of the velocity that is kept, 0 to 1.
     pub momentum: f32,
-    /// As long as the layer; without momentum none is needed.
+    /// Velocity, as long as the layer; not needed without momentum.
     pub velocity: Option<&'a mut [f32]>,
-    /// How far.
+    /// Step size.
     pub size: f32,
 }
 
 impl Layer {
-    /// Values of a sample that go into it.
+    /// Returns the number of input values of a sample.
     #[must_use]
     pub const fn inputs(&self) -> usize {
         match self {
@@ -116,7 +118,7 @@ impl Layer {
         }
     }
 
-    /// Values of a sample that come out of it.
+    /// Returns the number of output values of a sample.
     #[must_use]
     pub const fn outputs(&self) -> usize {
         match self {
@@ -130,7 +132,7 @@ impl Layer {
         }
     }
 
-    /// Rows of its matrix without the bias, and columns.
+    /// Returns the rows of the matrix, without the bias, and its columns.
     #[must_use]
     pub const fn matrix(&self) -> (usize, usize) {
         match self {
@@ -144,7 +146,7 @@ impl Layer {
         }
     }
 
-    /// Rows of its matrix, the bias among them where there is one.
+    /// Returns the rows of the matrix, with the bias if there is one.
     #[must_use]
     pub const fn rows(&self) -> usize {
         let (rows, _) = self.matrix();
@@ -155,13 +157,14 @@ impl Layer {
         }
     }
 
-    /// Weights and biases.
+    /// Returns the number of weights and biases.
     #[must_use]
     pub const fn parameters(&self) -> usize {
         self.rows() * self.matrix().1
     }
 
-    /// One over the root of this is how far weights go that are drawn: its inputs, or its cells.
+    /// Returns the fan-in of initialisation, the number of inputs or LSTM cells: initial weights are uniform within
+    /// one over its square root.
     pub(crate) const fn init_fan_in(&self) -> usize {
         match self {
             #[cfg(feature = "recurrent")]
@@ -170,7 +173,7 @@ impl Layer {
         }
     }
 
-    /// Which of its values are biases of forget gates, which begin open (Gers et al. 2000).
+    /// Returns the range of the forget gates' biases, which are initially one (Gers et al. 2000).
     pub(crate) const fn forget_biases(&self) -> Range<usize> {
         match self {
             #[cfg(feature = "recurrent")]
@@ -182,7 +185,7 @@ impl Layer {
         }
     }
 
-    /// Values that it notes of a sample on the way forward, to find the way back.
+    /// Returns the number of values per sample that the forward pass saves for the backward pass.
     #[must_use]
     pub const fn saved(&self) -> usize {
         match self {
@@ -192,7 +195,7 @@ impl Layer {
         }
     }
 
-    /// Bytes that it notes of a sample: which of its window's values each output of filters was.
+    /// Returns the number of bytes per sample for the pooling indices of a convolutional layer.
     #[must_use]
     pub const fn pool_indices(&self) -> usize {
         match self {
@@ -202,8 +205,8 @@ impl Layer {
         }
     }
 
-    /// Values of memory that it needs while it works, however many samples there are: of filters, the patches of what
-    /// becomes one row of outputs, what the filters make of them, and their gradient.
+    /// Returns the number of values of scratch memory, independent of the batch: for a convolutional layer the
+    /// patches of one row of outputs, the filters' outputs before pooling, and their gradient.
     #[must_use]
     pub const fn scratch(&self) -> usize {
         match self {
@@ -215,7 +218,7 @@ impl Layer {
         }
     }
 
-    /// Whether ReLU follows where it is not the last: a cell's state has been through a function of its own.
+    /// Returns true if a ReLU follows the layer unless it is the last; the state of LSTM cells needs none.
     #[must_use]
     pub const fn has_relu(&self) -> bool {
         match self {
@@ -227,9 +230,9 @@ impl Layer {
         }
     }
 
-    /// What it makes of `x`, n x inputs, before the ReLU: `out` receives n x outputs.
+    /// Computes the layer's output for `x`, n x inputs, before the ReLU: `out` receives n x outputs.
     pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
-        // Only some kinds need it.
+        // Not all kinds of layers use the buffers.
         let _ = &room;
         match self {
             Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out),
@@ -249,8 +252,8 @@ impl Layer {
         }
     }
 
-    /// The way back from the errors of the outputs (`delta`, n x outputs), before those of its ReLU. `below` receives the
-    /// errors of the inputs, n x inputs, where they are wanted: through the weights as they are, before a step.
+    /// Propagates the errors of the outputs back (`delta`, n x outputs, before the ReLU). `below` receives the
+    /// errors of the inputs, n x inputs, if wanted, computed with the weights before a step.
     pub fn backward(
         &self,
         seen: ForwardPass<'_>,
@@ -293,7 +296,7 @@ impl Layer {
 }
 
 impl Gradient<'_> {
-    /// Of a dense layer, `x` its inputs and `delta` the errors of its outputs.
+    /// Uses the gradient of a dense layer with inputs `x` and output errors `delta`.
     fn take(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
         match self {
             Self::Unused => {}
@@ -309,7 +312,7 @@ impl Gradient<'_> {
 
 #[cfg(feature = "adapter")]
 impl Gradient<'_> {
-    /// Of weights without a bias.
+    /// Uses the gradient of weights without a bias.
     fn take_product(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
         match self {
             Self::Unused => {}

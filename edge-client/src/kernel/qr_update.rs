@@ -1,11 +1,10 @@
-//! The triangular way: rows of `[Z | Y]` go into `R` and `Q^T Y` by orthogonal transformations. Eight rows at a time
-//! by Householder reflections, one a column; the more rows, the fewer roundings, and the less work for each. One
-//! row, where there is no room for eight, by Givens rotations.
+//! QR updates: rows of `[Z | Y]` are added to `R` and `Q^T Y` by orthogonal transformations. Eight rows at a time
+//! use Householder reflections, one per column, with fewer roundings and less work per row; a single row, where
+//! memory for eight is missing, uses Givens rotations.
 //!
-//! A pivot grows by what the column adds to it: formed as the root of a sum it would be rounded down more often than
+//! A pivot is increased by the column's contribution. As the root of a sum it would be rounded down more often than
 //! up, and over ten thousand samples that bias costs three digits. For the same reason a reflection keeps the sign
-//! of the pivot, and a rotation is formed from half its angle: they move what they are applied to as little as the
-//! column is short.
+//! of the pivot, and a rotation is computed from half its angle: a short column then changes the vectors little.
 
 use libm::sqrtf;
 
@@ -13,21 +12,21 @@ use super::vector::rotate;
 use super::{Four, add_product, add_scaled};
 use crate::memory::Eight;
 
-/// A column of the block that is smaller than this, absolutely or as a share of its pivot, is taken for
-/// zero: its reciprocal or the pivot's share of it would leave the range of f32. It is far below what
-/// [`super::rank`] takes for zero, and below the rounding of the pivot.
+/// Columns of a block below this size, absolute or relative to the pivot, count as zero: their reciprocal or their
+/// share of the pivot would leave the range of f32. The size is far below the zero threshold of [`super::rank`],
+/// and below the rounding of the pivot.
 const NEGLIGIBLE: f32 = 1e-30;
 const NEGLIGIBLE_SHARE: f32 = 1e-18;
 
-/// Folds eight rows of `[Z | Y]` into `r` (k x k, upper triangle, no negative pivot) and `qty` (k x c). Rows of zeros
+/// Adds eight rows of `[Z | Y]` to `r` (k x k, upper triangle, no negative pivot) and `qty` (k x c). Rows of zeros
 /// change nothing.
 ///
-/// `z` holds k columns of the block and `y` c. Both are used up.
+/// `z` holds k columns of the block and `y` c. Both are overwritten.
 #[inline(never)]
-pub fn fold(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
+pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
-    // Zipped, the two would be counted by a division that the compiler cannot see is not by zero.
+    // Not zipped: the compiler would count the chunks by a division it cannot prove to be nonzero.
     let mut qty = qty.chunks_exact_mut(c);
     for (j, row) in r.chunks_exact_mut(k).enumerate() {
         let Some(qty) = qty.next() else { return };
@@ -35,7 +34,7 @@ pub fn fold(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
         later = rest;
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
         let [low, high] = halves(column);
-        // No less than the largest, and quicker to find.
+        // An upper bound of the largest magnitude, which is faster to compute.
         let size = magnitudes(low) + magnitudes(high);
         if is_negligible(size, *pivot) {
             continue;
@@ -52,12 +51,12 @@ pub fn fold(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
     }
 }
 
-/// Folds one row: `z` (k values) and `y` (c values) are used up.
+/// Adds one row: `z` (k values) and `y` (c values) are overwritten.
 #[inline(never)]
 pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
-    // Zipped, the two would be counted by a division that the compiler cannot see is not by zero.
+    // Not zipped: the compiler would count the chunks by a division it cannot prove to be nonzero.
     let mut qty = qty.chunks_exact_mut(c);
     for (j, row) in r.chunks_exact_mut(k).enumerate() {
         let Some(qty) = qty.next() else { return };
@@ -77,17 +76,18 @@ pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
     }
 }
 
-/// Written so that a NaN is negligible.
+/// Returns true for negligible values. Negated so that a NaN is negligible.
 fn is_negligible(size: f32, pivot: f32) -> bool {
     !(size > NEGLIGIBLE && size > NEGLIGIBLE_SHARE * pivot)
 }
 
-/// By how much a pivot of this length grows when a column is added whose squares sum up to `squares`.
+/// Returns the growth of a pivot of this length when a column with this sum of squares is added.
 fn growth(pivot: f32, squares: f32) -> f32 {
     squares / (pivot + sqrtf(pivot * pivot + squares))
 }
 
-/// `I - tau v v^T` with `v = (top, column)`: takes `(pivot, column)`, `pivot >= 0`, to `(|(pivot, column)|, 0)`.
+/// Reflection `I - tau v v^T` with `v = (top, column)`: maps `(pivot, column)`, `pivot >= 0`, to
+/// `(|(pivot, column)|, 0)`.
 #[derive(Clone, Copy, Debug)]
 struct Reflection {
     top: f32,
@@ -96,7 +96,7 @@ struct Reflection {
 }
 
 impl Reflection {
-    /// Applies it to the vectors `(tops[i], others[i])`.
+    /// Applies the reflection to the vectors `(tops[i], others[i])`.
     #[inline(always)]
     fn apply(&self, tops: &mut [f32], others: &mut [Eight]) {
         for (top, other) in tops.iter_mut().zip(others) {
@@ -111,7 +111,7 @@ impl Reflection {
     }
 }
 
-/// The first and the last four.
+/// Splits eight values into the first and the last four.
 #[inline(always)]
 fn halves(&[v0, v1, v2, v3, v4, v5, v6, v7]: &Eight) -> [Four; 2] {
     [[v0, v1, v2, v3], [v4, v5, v6, v7]]
@@ -127,7 +127,7 @@ fn scaled([v0, v1, v2, v3]: Four, scale: f32) -> Four {
     [v0 * scale, v1 * scale, v2 * scale, v3 * scale]
 }
 
-/// `sum + sum of a[i] b[i]`.
+/// Computes `sum + sum of a[i] b[i]`.
 #[inline(always)]
 fn dot(sum: f32, [a0, a1]: &[Four; 2], [b0, b1]: &[Four; 2]) -> f32 {
     add_product(add_product(sum, *a0, b0), *a1, b1)

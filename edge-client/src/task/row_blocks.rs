@@ -7,7 +7,7 @@
 use super::projection_cache::CACHE_FOURS;
 use crate::kernel::Four;
 use crate::kernel::constant_column::ConstantColumn;
-use crate::kernel::qr_update::{add_row, fold};
+use crate::kernel::qr_update::{add_eight_rows, add_row};
 use crate::kernel::vector::from;
 use crate::memory::{Blocks, Eight, Parts, Shape};
 
@@ -42,7 +42,7 @@ pub fn push_row(
         }
     }
     if row == 7 {
-        fold_block(parts, spare, constant, first);
+        add_block(parts, spare, constant, first);
     }
 }
 
@@ -71,21 +71,21 @@ pub fn push_four(
         }
     }
     if half == 1 {
-        fold_block(parts, spare, constant, number == 4);
+        add_block(parts, spare, constant, number == 4);
     }
     true
 }
 
 /// Folds the block. `first`: it holds the first eight samples, and says which column is constant.
 #[inline(never)]
-fn fold_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, first: bool) {
+fn add_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, first: bool) {
     let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
     let Some((z, y)) = block(*shape, residual, blocks, spare) else { return };
     if first {
         *constant = ConstantColumn::find(factor, z, 8);
     }
     constant.subtract(factor, z);
-    fold(factor, rhs, z, y);
+    add_eight_rows(factor, rhs, z, y);
 }
 
 /// The samples have ended after `count`: looks for a constant column if those are less than a block.
@@ -106,7 +106,7 @@ pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant
     for column in z.iter_mut().chain(y) {
         column.get_mut(rows..).unwrap_or_default().fill(0.0);
     }
-    fold_block(parts, spare, constant, false);
+    add_block(parts, spare, constant, false);
 }
 
 /// The room of the block, once the rows are folded: `8 (k + C)` values where samples are read again, `8 k` where they are

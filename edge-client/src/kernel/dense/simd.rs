@@ -1,33 +1,33 @@
-//! Vectors of a machine. Written out in them, kernels do not depend on what a compiler finds out by itself.
+//! Explicit SIMD vectors, so that the kernels do not depend on auto-vectorisation.
 
-/// Knows a vector of the machine and what can be done with it.
+/// Vector type of a machine, with its operations.
 pub trait Vector: Copy {
-    /// [`Vector::LANES`] values.
+    /// Vector of [`Vector::LANES`] values.
     type Lanes: Copy;
-    /// How many values a vector has.
+    /// Number of values of a vector.
     const LANES: usize;
 
-    /// All lanes equal.
+    /// Returns a vector of equal lanes.
     fn splat(self, value: f32) -> Self::Lanes;
 
-    /// The first values of a slice, if there are enough.
+    /// Loads the first values of a slice; `None` if there are too few.
     fn load(self, values: &[f32]) -> Option<Self::Lanes>;
 
-    /// Writes over the first values of a slice, if there are enough.
+    /// Stores into the first values of a slice; `None` if there are too few.
     fn store(self, values: &mut [f32], lanes: Self::Lanes) -> Option<()>;
 
-    /// Lane by lane.
+    /// Adds lane by lane.
     fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
 
-    /// Lane by lane.
+    /// Subtracts lane by lane.
     fn subtract(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
 
-    /// Lane by lane.
+    /// Multiplies lane by lane.
     fn multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
 }
 
-/// Four values, each written out: at `opt-level = "s"` a compiler leaves a loop a loop. What a microcontroller has
-/// registers for.
+/// Four values, which fit a microcontroller's registers. Written out, because the compiler does not unroll loops at
+/// `opt-level = "s"`.
 #[derive(Clone, Copy)]
 pub struct Fours;
 
@@ -67,7 +67,7 @@ impl Vector for Fours {
     }
 }
 
-/// One value: what is left over.
+/// One value, for the columns that do not fill a vector.
 #[derive(Clone, Copy)]
 pub struct One;
 
@@ -107,7 +107,7 @@ impl Vector for One {
     }
 }
 
-/// The widest vector of a host.
+/// Widest vector of the host.
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 #[derive(Clone, Copy)]
 pub struct Widest<S>(pub S);

@@ -1,7 +1,8 @@
-//! A layer of filters and their pooling, a strip of an image at a time: so much of it as becomes one row of outputs.
+//! Convolutional layer with max pooling, computed in strips: the part of an image that one row of outputs depends
+//! on.
 //!
-//! Sums run on from strip to strip, so the bits are those of whole images. Rows at the lower edge that pooling leaves over are
-//! not worked on: nothing comes of them, and their errors are zero.
+//! Sums continue from strip to strip, so the bits are those of whole images. Rows at the lower edge that do not
+//! fill a pooling window are skipped: they have no outputs, and their errors are zero.
 
 use core::ops::Range;
 
@@ -9,7 +10,7 @@ use super::super::convolution::{Convolution, MaxPooling};
 use super::super::dense;
 use super::{ForwardPass, Gradient, LayerBuffers, Step};
 
-/// The layer, or what makes a row of its outputs.
+/// Convolutional layer, or the part of it that computes one row of outputs.
 #[derive(Clone, Copy)]
 pub struct Filters {
     pub convolution: Convolution,
@@ -17,13 +18,14 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Values of working memory: the gradient, the patches of a strip, and what the filters make of them.
+    /// Returns the size of the scratch memory: the gradient, the patches of a strip, and the filters' outputs for
+    /// it.
     pub const fn scratch(&self) -> usize {
         let strip = self.strip().convolution;
         strip.layer() + strip.positions() * strip.patch() + strip.outputs()
     }
 
-    /// What makes one row of outputs.
+    /// Returns the layer that computes one row of outputs.
     const fn strip(&self) -> Self {
         let rows = self.pooling.rows;
         Self {
@@ -32,7 +34,7 @@ impl Filters {
         }
     }
 
-    /// Where in an image the strips lie, one for each row of outputs.
+    /// Returns the ranges of the strips in an image, one for each row of outputs.
     fn strips(&self) -> impl Iterator<Item = Range<usize>> {
         let Self { convolution, pooling } = *self;
         let next = pooling.rows * convolution.stride.max(1) * convolution.width * convolution.channels;
@@ -40,7 +42,7 @@ impl Filters {
         (0..pooling.out_height()).map(move |row| row * next..row * next + length)
     }
 
-    /// As [`super::Layer::forward`].
+    /// Computes [`super::Layer::forward`].
     pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
         let LayerBuffers { pool_indices, scratch, .. } = room;
         let strip = self.strip();
@@ -58,7 +60,7 @@ impl Filters {
         }
     }
 
-    /// As [`super::Layer::back`].
+    /// Computes [`super::Layer::backward`].
     pub fn backward(
         &self,
         seen: ForwardPass<'_>,
@@ -95,7 +97,7 @@ impl Filters {
                     strip.convolution.patches(image, patches);
                     dense::add_gradient(patches, unpooled, strip.convolution.filters, sums);
                 }
-                // Nobody needs the patches any more: there is room for their errors.
+                // The patches are no longer needed: their memory takes the errors.
                 if let Some(errors) = below.as_mut().and_then(|errors| errors.get_mut(range)) {
                     strip.convolution.add_errors(unpooled, weights, patches, errors);
                 }
@@ -110,12 +112,12 @@ impl Filters {
     }
 }
 
-/// Working memory, cut up.
+/// Scratch memory of the layer.
 struct FilterScratch<'a> {
-    /// The gradient.
+    /// Gradient of the layer.
     sums: &'a mut [f32],
     patches: &'a mut [f32],
-    /// What the filters make of them.
+    /// Outputs of the filters before pooling.
     unpooled: &'a mut [f32],
 }
 
@@ -129,7 +131,7 @@ impl<'a> FilterScratch<'a> {
 }
 
 impl Step<'_> {
-    /// Down a gradient that is there; what has been the gradient is of no use then.
+    /// Takes the step along a gradient, and overwrites the gradient.
     fn apply(self, gradient: &mut [f32], weights: &mut [f32]) {
         let Self { momentum, velocity, size } = self;
         if let Some(velocity) = velocity.filter(|_| momentum > 0.0) {
