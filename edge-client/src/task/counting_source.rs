@@ -1,12 +1,12 @@
-//! How many samples there are, whatever is in them: what a device reports from which nothing may leave that depends on
-//! a record.
+//! Sample counting: a wrapper that counts all samples of a source, usable or not. A device with noise reports this
+//! count, because the number of usable samples depends on the records.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use crate::error::SourceError;
 use crate::source::{SampleSource, Samples};
 
-/// Another source, and how many samples it has handed out in the last pass.
+/// Sample source with a counter of the samples in the last pass.
 pub struct CountingSource<'a> {
     source: &'a mut dyn SampleSource,
     features: usize,
@@ -14,17 +14,17 @@ pub struct CountingSource<'a> {
 }
 
 impl<'a> CountingSource<'a> {
-    /// Nothing has been handed out yet. A sample has so many features.
+    /// Wraps a source whose samples have `features` values.
     pub fn new(source: &'a mut dyn SampleSource, features: usize) -> Self {
         Self { source, features, samples: 0 }
     }
 
-    /// Samples in the last pass.
+    /// Returns the number of samples in the last pass.
     pub fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// A pass over all samples for their number alone.
+    /// Runs a pass over all samples to count them.
     ///
     /// # Errors
     /// [`DeclineReason::Device`] if the source fails.

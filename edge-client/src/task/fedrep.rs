@@ -1,8 +1,8 @@
-//! FedRep on one device (Collins et al. 2021, Algorithm 2): the head that fits best on the current
-//! representation, then one gradient step on the representation. `fit-head` is the first half alone.
+//! FedRep on one device (Collins et al. 2021, Algorithm 2): fits the head on the current representation, then takes
+//! one gradient step on the representation. The task `fit-head` is the first half alone.
 //!
-//! Loss: `1/(2m) |X B W - Y|^2`, a mean over samples. With the exact head the residual is orthogonal to
-//! `X B`, so `B^T G = 0`: the step leaves the span at a right angle.
+//! Loss: `1/(2m) |X B W - Y|^2`, a mean over samples. With the exact head the residual is orthogonal to `X B`, so
+//! `B^T G = 0`: the step is orthogonal to the span of `B`.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
@@ -20,8 +20,8 @@ use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
-/// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted; four where the ridge of
-/// least leave-one-out error was looked for in vain. The head changes only if all went well.
+/// Fits the head on `B`, in at most two passes: one if the normal equations suffice, four if the search for the
+/// ridge of least leave-one-out error fails. The head changes only on success.
 #[inline(never)]
 pub fn solve_head(
     parts: &mut Parts<'_>,
@@ -36,7 +36,7 @@ pub fn solve_head(
     Ok(usage)
 }
 
-/// A whole FedRep round: the head, then `S`.
+/// Computes a whole FedRep round: the head, then `S`.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -60,7 +60,7 @@ pub fn run(
     Ok(usage)
 }
 
-/// Leaves the new head in `parts.rhs`; the head itself stays as it is.
+/// Computes the new head into `parts.rhs`; `parts.head` is unchanged.
 fn solve(
     parts: &mut Parts<'_>,
     cache: &mut ProjectionCache,
@@ -91,7 +91,7 @@ fn solve(
     let k = parts.shape.width;
     let rank = match head {
         HeadSolve::Gradient { steps, step_size } => {
-            // `S` comes later: until then its buffer (d x C, d >= k) holds the head that moves.
+            // `S` is computed later: until then its buffer (d x C, d >= k) holds the head under descent.
             let Parts { head, factor, rhs, residual, z, .. } = parts;
             let moving = residual.get_mut(..head.len()).unwrap_or_default();
             copy(moving, head);
@@ -127,7 +127,7 @@ pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
     Ok(())
 }
 
-/// Takes one sample of the one-pass form, after `number` that could be used; false if it cannot be.
+/// Adds one sample of the one-pass form, after `number` usable ones. Returns false if the sample is not usable.
 #[inline(never)]
 pub fn sample(
     parts: &mut Parts<'_>,
@@ -151,9 +151,8 @@ pub fn sample(
     true
 }
 
-/// Ends the one-pass form: the head, then `S`. No buffer is free for a second head here: gradient steps
-/// that diverge leave a head of zero. Nor is there a second pass that would leave samples out: the ridge is the one that
-/// is meant for that.
+/// Finishes the one-pass form: the head, then `S`. No buffer is free for a second head, so gradient steps that
+/// diverge leave a head of zero. A stream has no second pass for leave-one-out, so the fallback ridge is used.
 #[inline(never)]
 pub fn finish(
     parts: &mut Parts<'_>,
@@ -200,7 +199,7 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())
 }
 
-/// Returns the rank.
+/// Solves by the triangular factor and returns the rank.
 #[inline(never)]
 fn solve_triangular(
     parts: &mut Parts<'_>,
@@ -213,7 +212,7 @@ fn solve_triangular(
     row_blocks::end(parts, spare, constant, number);
     if ridge > 0.0 {
         constant.undo_if_ridge_exceeds(ridge, parts.factor, parts.shape.width);
-        // sqrt(m ridge) I below Z, zeros below Y: the same normal equations.
+        // Rows sqrt(m ridge) I below Z, and zeros below Y, give the normal equations with the ridge.
         let weight = sqrtf(ridge * count(usage));
         for row in 0..parts.shape.width {
             parts.z.fill(0.0);
@@ -234,14 +233,14 @@ fn keep_head(parts: &mut Parts<'_>) {
     copy(parts.head, parts.rhs);
 }
 
-/// `copy_from_slice` that takes what fits instead of panicking.
+/// Copies as many values as both slices have; `copy_from_slice` could panic.
 pub fn copy(to: &mut [f32], from: &[f32]) {
     for (place, &value) in to.iter_mut().zip(from) {
         *place = value;
     }
 }
 
-/// The number of samples as the arithmetic sees it; exact up to 2^24.
+/// Returns the number of samples as a float; exact up to 2^24.
 pub fn count(usage: Usage) -> f32 {
     #[allow(clippy::cast_precision_loss, reason = "a mean over 16 million samples may round")]
     let m = usage.samples as f32;

@@ -1,7 +1,7 @@
-//! FedRep in 16-bit fixed point: the same passes as in f32, one sample at a time, over integers.
+//! FedRep in 16-bit fixed point: the passes of the f32 version over integers, one sample at a time.
 //!
-//! The head needs one pass and is solved in f32 from `Z^T Z`, then comes the pass of the gradient. How samples
-//! are handed out has no influence: each is taken alone.
+//! The head needs one pass and is solved in f32 from `Z^T Z`; the pass of the gradient follows. The number of
+//! samples per call of the source has no influence.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
@@ -16,26 +16,26 @@ use crate::kernel::least_squares::{gradient_steps, has_diverged};
 use crate::memory::{Fixed, Parts};
 use crate::source::{SampleSource, Targets};
 
-/// How many integers are kept of projections: 1 KB, 51 samples at a width of 8.
+/// Number of integers in the projection cache: 1 KB, 51 samples at a width of 8.
 const CACHE_LEN: usize = 512;
 
-/// The scale of the largest projections that are used: those in f32 may be as large ([`MAGNITUDE_MAX`], 2^40).
+/// Exponent of the largest usable projections, as in f32 ([`MAGNITUDE_MAX`], 2^40).
 const EXPONENT_MAX: i32 = 40 - 15;
 
-/// The scale of the largest samples that are used: what rounding loses of a feature is no more than such a projection may be. Of a
-/// larger one the projection says nothing, and its gradient would be all that there is.
+/// Exponent of the largest usable samples: the rounding of a feature is then at most the largest usable projection.
+/// The projection of a larger sample would be meaningless, and its gradient would dominate all others.
 const SAMPLE_EXPONENT_MAX: i32 = 40;
 
-/// Takes the representation over into integers, once it has been verified.
+/// Converts the verified representation to integers.
 pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
     match quantise_columns(parts.representation, parts.shape.width, fixed.representation) {
         Some(scale) => *fixed.scale = scale,
-        // What has been verified is finite; what has not may be anything.
+        // A verified representation is finite; this is for one set by the firmware.
         None => fixed.representation.fill(0),
     }
 }
 
-/// Projects one sample into `parts.z`. False, with nothing done, if a value is not finite.
+/// Projects one sample into `parts.z`. Returns false, and does nothing, if a value is not finite.
 pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool {
     let projected = project_wide(parts, fixed, x);
     if let Some((_, exponent)) = projected {
@@ -44,15 +44,14 @@ pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool 
     projected.is_some()
 }
 
-/// Projects one sample into `parts.z` as integers: the scale of the sample, and the exponent that they are
-/// counted in.
+/// Projects one sample into `parts.z` as integers. Returns the sample's scale and the exponent of the projection.
 fn project_wide(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, i32)> {
     let scale = quantise(x, fixed.x)?;
     let exponent = scale.exponent() + fixed.scale.exponent();
     Some((scale, products(fixed.representation, fixed.x, exponent, parts.z)))
 }
 
-/// Fits the head on `B`. The head changes only if all went well.
+/// Fits the head on `B`. The head changes only on success.
 #[inline(never)]
 pub fn solve_head(
     parts: &mut Parts<'_>,
@@ -70,7 +69,7 @@ pub fn solve_head(
     Ok(pass.usage)
 }
 
-/// A whole FedRep round: the head, then `S`.
+/// Computes a whole FedRep round: the head, then `S`.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -88,7 +87,7 @@ pub fn run(
     Ok(pass.usage)
 }
 
-/// Passes over the samples.
+/// State of the passes over the samples.
 struct Pass<'a, 'b, 'c> {
     parts: &'a mut Parts<'b>,
     fixed: &'a mut Fixed<'c>,
@@ -97,7 +96,7 @@ struct Pass<'a, 'b, 'c> {
 }
 
 impl Pass<'_, '_, '_> {
-    /// Leaves the new head in `parts.rhs`.
+    /// Computes the new head into `parts.rhs`.
     fn solve(
         &mut self,
         head: HeadSolve,
@@ -114,9 +113,9 @@ impl Pass<'_, '_, '_> {
         let Parts { shape, head: own, factor, rhs, residual, z, .. } = &mut *self.parts;
         let k = shape.width;
         let (rank, ridge) = match head {
-            // One pass is all there is: none leaves samples out.
+            // Leave-one-out would need a second pass, so the fallback ridge is used.
             HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { fallback_ridge: ridge } => {
-                // Both sides in units of the left one: nothing is lost of samples that are very small or large.
+                // Both sides in units of the left one: very small or large samples lose no precision.
                 sums::to_floats(factor, 0);
                 sums::to_floats(rhs, products.exponent() - gram.exponent());
                 if ridge > 0.0 {
@@ -129,7 +128,7 @@ impl Pass<'_, '_, '_> {
                 sums::to_floats(factor, gram.exponent());
                 sums::to_floats(rhs, products.exponent());
                 mirror(factor, k);
-                // `S` comes later: until then its buffer (d x C, d >= k) holds the head that moves.
+                // `S` is computed later: until then its buffer (d x C, d >= k) holds the head under descent.
                 let moving = residual.get_mut(..own.len()).unwrap_or_default();
                 copy(moving, own);
                 gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
@@ -145,7 +144,7 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// `Z^T Z` (its upper triangle) and `Z^T Y`, as integers.
+    /// Computes `Z^T Z` (its upper triangle) and `Z^T Y`, as integers.
     fn normal(
         &mut self,
         id: RoundId,
@@ -172,7 +171,7 @@ impl Pass<'_, '_, '_> {
         Ok((gram, products))
     }
 
-    /// `S = X^T (X B W - Y)` for the `W` in `parts.rhs`.
+    /// Computes `S = X^T (X B W - Y)` for the `W` in `parts.rhs`.
     fn residual(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<(), DeclineReason> {
         let head = quantise_columns(self.parts.rhs, self.parts.shape.outputs, self.fixed.head)
             .ok_or(DeclineReason::UpdateNonFinite)?;
@@ -193,7 +192,7 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// One pass: `each` says whether it could use a sample.
+    /// Runs one pass. `each` returns true if it used the sample.
     fn over(
         &mut self,
         id: RoundId,
@@ -218,7 +217,7 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// Projects a sample, or finds it projected. `None` if it cannot be used.
+    /// Projects a sample, or takes its projection from the cache. `None` if the sample is not usable.
     fn project(&mut self, x: &[f32]) -> Option<Projected> {
         let Self { parts, fixed, cache, .. } = self;
         let k = fixed.z.len();
@@ -244,25 +243,25 @@ impl Pass<'_, '_, '_> {
         found
     }
 
-    /// Reads a target into `parts.y`; false if it cannot be used.
+    /// Reads a target into `parts.y`. Returns false if it is not usable.
     fn read(&mut self, targets: Targets<'_>, index: usize) -> bool {
         targets.write(index, self.parts.y) && all_within(self.parts.y, MAGNITUDE_MAX)
     }
 }
 
-/// A sample's projection.
+/// Projection of a sample.
 #[derive(Clone, Copy, Debug)]
 struct Projected {
-    /// The sample's scale.
+    /// Scale of the sample.
     sample: Scale,
-    /// The projection's.
+    /// Scale of the projection.
     scale: Scale,
-    /// Where it is kept; `None` where it is in `fixed.z`.
+    /// Position in the cache; `None` if the projection is in `fixed.z`.
     place: Option<usize>,
 }
 
 impl Projected {
-    /// k integers.
+    /// Returns the k integers.
     fn z<'a>(&self, cache: &'a ProjectionCache<'_>, fixed: &'a [i16]) -> &'a [i16] {
         match self.place {
             Some(first) => cache.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
@@ -271,7 +270,7 @@ impl Projected {
     }
 }
 
-/// Copies what is above the diagonal of a k x k matrix below it.
+/// Copies the upper triangle of a k x k matrix to the lower one.
 fn mirror(matrix: &mut [f32], k: usize) {
     for i in 1..k {
         for j in 0..i {
@@ -283,23 +282,23 @@ fn mirror(matrix: &mut [f32], k: usize) {
     }
 }
 
-/// In place of a sample's scale: the sample cannot be used. No scale has this number.
+/// Marker in place of the scale of an unusable sample. No scale has this number.
 const UNUSABLE: i16 = i16::MIN;
 
-/// The projections of the first samples of a pass, as many as there is room for: two scales and k integers
-/// each. Computing a projection again gives the same bits, so no result depends on what is cache.
+/// Cache of the projections of the first samples of a pass, as many as fit: two scales and k integers each.
+/// Recomputing a projection gives the same bits, so the cache does not affect results.
 struct ProjectionCache<'a> {
     integers: &'a mut [i16; CACHE_LEN],
-    /// Where the next sample of the pass has its place.
+    /// Position of the next sample of the pass.
     next: usize,
-    /// As many integers as this are there.
+    /// Number of integers that are filled.
     filled: usize,
-    /// They are a selection that the head is fitted on, not the first of all.
+    /// True if the samples are a selection for fitting the head, not the first of all.
     selection: bool,
 }
 
 impl ProjectionCache<'_> {
-    /// A pass begins, over all samples or a selection: what is kept of the other is forgotten.
+    /// Starts a pass over all samples or a selection, and discards projections of the other kind of pass.
     fn begin(&mut self, selection: bool) {
         self.next = 0;
         if self.selection != selection {
@@ -308,8 +307,8 @@ impl ProjectionCache<'_> {
         }
     }
 
-    /// Where the next sample is cache, if there is room, and whether it is there already; who finds that it is not
-    /// must fill it.
+    /// Returns the position of the next sample, if it fits, and true if its projection is already there; otherwise
+    /// the caller must fill it.
     fn place(&mut self, k: usize) -> (Option<usize>, bool) {
         let (first, end) = (self.next, self.next.saturating_add(k + 2));
         if end > CACHE_LEN {

@@ -1,44 +1,43 @@
-//! Fits of heads, and the directions that they left out.
+//! Statistics of head fits, and of the directions that they cut.
 
 use super::Usage;
 
-/// The last fit of a head.
+/// Result of the last fit of a head.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeadFit {
-    /// Samples that the head was fitted on.
+    /// Number of samples that the head was fitted on.
     pub samples: u32,
-    /// Directions that the representation has: its width k.
+    /// Width k of the representation: its number of directions.
     pub width: u16,
-    /// Directions that the head has a weight for. Fewer than k where the features of the samples do not determine the head
-    /// as far as the arithmetic can tell: there are fewer samples than directions, features that are zero or depend on
-    /// each other, or values that are roundings.
+    /// Rank of the fit: the number of directions with a weight. Below k if the features do not determine the head
+    /// numerically: fewer samples than directions, zero or dependent features, or values that are rounding errors.
     pub rank: u16,
-    /// The ridge of the fit, in units of squared features.
+    /// Ridge of the fit, in units of squared features.
     pub ridge: f32,
 }
 
 impl HeadFit {
-    /// Directions that were cut, for whatever reason.
+    /// Returns the number of directions that were cut, for any reason.
     #[must_use]
     pub const fn cut(&self) -> u16 {
         self.width.saturating_sub(self.rank)
     }
 
-    /// True if there were fewer samples than directions: no more than one direction a sample can be determined then.
+    /// Returns true if there were fewer samples than directions, which limits the rank.
     #[must_use]
     pub const fn is_short(&self) -> bool {
         self.samples < self.width as u32
     }
 }
 
-/// Counters of a device's fits, for the firmware: none of them leaves.
+/// Counters of a device's fits, for the firmware. They are never sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeadFits {
-    /// The last one.
+    /// Last fit.
     pub last: HeadFit,
-    /// Fits that cut directions although there were as many samples as directions: worth a warning.
+    /// Number of fits that cut directions despite enough samples: worth a warning.
     pub cut: u32,
-    /// Fits that cut directions for want of samples.
+    /// Number of fits that cut directions because of too few samples.
     pub short: u32,
 }
 

@@ -1,6 +1,6 @@
-//! The head with the ridge of least leave-one-out error, from the triangular factor and a second pass over the samples.
+//! Head with the ridge of least leave-one-out error, from the triangular factor and a second pass over the samples.
 //!
-//! Needs no buffer of length m and none beyond the workspace: the room of a block of rows is free by then.
+//! It needs no buffer in addition to the workspace: the memory of a block of rows is free after the first pass.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -14,9 +14,9 @@ use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
-/// Leaves the head in `parts.rhs`, from the sums of a triangular pass over the same samples. False where no ridge can be
-/// chosen so, and another one must do: a class that is present has one sample only, there is only one sample at all, or
-/// the memory has no room for a block of rows.
+/// Computes the head into `parts.rhs`, from the sums of a triangular pass over the same samples. Returns false if
+/// no ridge can be selected: a class has a single sample, there is only one sample, or the memory has no room for a
+/// block of rows.
 #[allow(clippy::too_many_arguments, reason = "what a pass takes")]
 #[inline(never)]
 pub fn solve(
@@ -76,7 +76,7 @@ pub fn solve(
     Ok(true)
 }
 
-/// Of the room of a block: twice k values of scratch, squared lengths of directions, counts of classes.
+/// Splits the memory of a block: twice k values of scratch, squared lengths of directions, counts of classes.
 #[inline(never)]
 fn split(room: &mut [f32], k: usize, c: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
     let (scratch, rest) = room.split_at_mut_checked(2 * k).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The starts that learn from data, in the buffers that the rounds use anyway.
+//! Data-dependent starts: the power method and rows of the moment matrix, in the buffers of a round.
 //!
-//! Power: one step of `(1/m) sum |y|^2 x x^T` applied to a basis, column by column, because there is no
-//! room for a second d x k. Moments: rows of that matrix itself (Collins et al. 2021, appendix B.4); its
-//! leading direction can equal a record, so sending it needs the feature `reveal-moments`.
+//! Power method: one step of `(1/m) sum |y|^2 x x^T` on a basis, column by column, because memory has no second d x
+//! k. Moments: rows of that matrix itself (Collins et al. 2021, appendix B.4). Its leading direction can equal a
+//! record, so sending it needs the feature `reveal-moments`.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -15,8 +15,8 @@ use crate::kernel::vector::{dot, from};
 use crate::memory::Parts;
 use crate::source::SampleSource;
 
-/// Largest magnitude of a feature or a target here: products of four of them are summed, and a sample must
-/// be used for all columns and rows or for none.
+/// Largest magnitude of a feature or target in a start: sums of products of four of them must stay finite, and a
+/// sample must be used for all columns and rows or for none.
 const MAGNITUDE_MAX: f32 = 1e8;
 
 /// Replaces each column `q` of the representation buffer by `(1/m) sum |y|^2 x (x^T q)`.
@@ -29,7 +29,7 @@ pub fn power(
     let (d, k) = (parts.shape.features, parts.shape.width);
     let mut usage = Usage::default();
     for column in 0..k {
-        // The residual buffer is d x C; its first d values serve as one column.
+        // The first d values of the residual buffer (d x C) serve as one column.
         let sum = parts.residual.get_mut(..d).unwrap_or_default();
         sum.fill(0.0);
         usage = for_each(id, source, d, |x, targets, index| {
@@ -51,7 +51,7 @@ pub fn power(
     Ok(usage)
 }
 
-/// Rows `first..first + rows` of the upper half of `(1/m) sum |y|^2 x x^T`, row after row, into the front
+/// Computes rows `first..first + rows` of the upper half of `(1/m) sum |y|^2 x x^T`, row after row, into the front
 /// of the representation buffer.
 #[cfg(feature = "reveal-moments")]
 #[inline(never)]
@@ -87,7 +87,7 @@ pub fn moment_rows(
     Ok(usage)
 }
 
-/// Elements in `rows` rows of the upper half of a d x d matrix, from row `first`.
+/// Returns the number of elements in `rows` rows of the upper half of a d x d matrix, from row `first`.
 #[cfg(feature = "reveal-moments")]
 pub fn moment_elements(d: usize, first: usize, rows: usize) -> Option<usize> {
     let end = first.checked_add(rows).filter(|&end| end <= d)?;

@@ -1,11 +1,11 @@
-//! A FedRep round whose gradient is hidden in noise: clipped as a whole to a radius, in integers, and a discrete
-//! Gaussian on each of them.
+//! FedRep with differential privacy: the gradient is clipped as a whole to a radius, in integers, and each integer
+//! gets discrete Gaussian noise.
 //!
-//! First a factor is found with which the squares of the integers `round(factor s_i w_j)` add up to no more than the
-//! radius squared; then the same integers are formed again, and each with its noise is written into the memory's second
-//! d x k. All of this is done before a byte leaves: what is sent is read from there, in a time that tells nothing. Both times
-//! the integers come from [`scaled`] and [`integer`], so what is checked is what is sent. What the sums and the factor are
-//! does not matter to privacy ([`Clip`]).
+//! A first step finds a factor with which the squares of the integers `round(factor s_i w_j)` sum to at most the
+//! radius squared. A second step recomputes the integers and writes each with its noise into the memory's second d
+//! x k matrix. Both are complete before a byte is sent, so the time of sending depends on no record. Both steps
+//! compute the integers by [`scaled`] and [`integer`], so the checked integers are the sent ones. Privacy does not
+//! depend on the values of sums and factor ([`Clip`]).
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
@@ -19,17 +19,17 @@ use crate::kernel::largest;
 use crate::memory::{Parts, PartsRef};
 use crate::privacy::{Clip, ClipFactor, Clipping, Seed, Variance, noise};
 
-/// Elements that are formed at once.
+/// Number of elements computed at once.
 const PIECE: usize = 16;
 
-/// How often a gradient is made shorter before it is given up.
+/// Number of attempts to shorten a gradient.
 const TRIES: u32 = 8;
 
-/// Above every radius: no element of what fits is larger.
+/// Upper bound of every radius: no element of a clipped gradient is larger.
 const ELEMENT_MAX: f32 = 32_768.0;
 
-/// The head and `S`. `None`: these samples make no head, and there is no gradient. All samples are counted in any case,
-/// by `source`; what is returned is for the firmware.
+/// Computes the head and `S`. `None` if the samples determine no head, and there is no gradient. `source` counts
+/// all samples in either case; the returned usage is for the firmware.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -41,7 +41,7 @@ pub fn run(
     let result = match fedrep::run(parts, head, fits, id, source) {
         Ok(usage) => Ok(Some(usage)),
         Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
-            // The last pass may have been over those for the head alone, or over none.
+            // The last pass may have been over the head's selection, or none was made.
             source.count_all(id).map(|()| None)
         }
         Err(reason) => Err(reason),
@@ -52,8 +52,8 @@ pub fn run(
     result
 }
 
-/// A factor with which the gradient of `usage` samples fits into the radius. `None` if no factor was found, or a value
-/// is not finite.
+/// Returns a factor with which the gradient of `usage` samples is within the radius. `None` if no factor was found,
+/// or a value is not finite.
 #[inline(never)]
 pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<ClipFactor> {
     if usage.samples == 0 {
@@ -69,7 +69,7 @@ pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Cli
         factor *= ELEMENT_MAX / peak;
     }
     let units = u64::from(clip.units());
-    // Roundings make what was shortened longer again by less than this, or by less than one of its doubles.
+    // Margin for roundings, which can lengthen a shortened gradient by less than this or one of its doublings.
     let mut step = 1.0 / 16_384.0;
     for _ in 0..TRIES {
         let found = length_squared(parts, factor);
@@ -85,8 +85,8 @@ pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Cli
     None
 }
 
-/// Writes what is sent into the second buffer: `(integers + noise)` in units of the grid, of the gradient by `factor`, or
-/// of zeros without one. They are formed then, too: that takes its time as well.
+/// Writes the upload into the second matrix: `(integers + noise)` in units of the grid. The integers are those of
+/// the gradient times `factor`, or zeros without one; the work is the same, so the time does not depend on it.
 #[inline(never)]
 pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: &Seed, variance: &Variance) {
     let (shape, unit) = (parts.shape, clip.unit());
@@ -103,7 +103,7 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
     }
 }
 
-/// Elements `first..` of what was [hidden](add_noise). Not a number where nothing was.
+/// Writes elements `first..` of the [noisy gradient](add_noise) to `out`, or NaN if there is none.
 pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
     let hidden = clipping.is_some_and(Clipping::has_noise);
     let Some(second) = parts.extra_matrix.filter(|_| hidden) else { return out.fill(f32::NAN) };
@@ -112,12 +112,12 @@ pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out
     }
 }
 
-/// The sum of the squares of all integers. Fewer than 2^32 of less than 2^32.
+/// Returns the sum of the squares of all integers: fewer than 2^32 terms below 2^32.
 fn length_squared(parts: &PartsRef<'_>, factor: f32) -> u64 {
     over_all(parts, factor, 0, |sum, piece| piece.iter().fold(sum, |sum, &v| sum + square(integer(v))))
 }
 
-/// The largest element.
+/// Returns the largest element.
 fn peak(parts: &PartsRef<'_>, factor: f32) -> f32 {
     over_all(parts, factor, 0.0, |most: f32, piece| largest(&[most, largest(piece)]))
 }
@@ -133,13 +133,13 @@ fn over_all<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T, &[f
     })
 }
 
-/// Elements `first..` of `factor S W^T`: the same bits in any pieces.
+/// Computes elements `first..` of `factor S W^T`: the same bits for any pieces.
 fn scaled(parts: &PartsRef<'_>, factor: f32, first: usize, out: &mut [f32]) {
     let shape = parts.shape;
     elements(parts.residual, parts.head, shape.width, shape.outputs, factor, first, out);
 }
 
-/// The integer that an element is sent as.
+/// Rounds an element to the integer that is sent.
 fn integer(element: f32) -> i32 {
     halved(element * 2.0)
 }

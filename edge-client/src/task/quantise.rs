@@ -1,17 +1,17 @@
-//! Floats as integers, for noise that is added to integers.
+//! Rounding of floats to integers, to which noise is added.
 
-/// Integers of magnitude over this are not made: their squares have room in 32 bits.
+/// Largest magnitude of a rounded integer: the square of a larger one would not fit 32 bits.
 pub const LARGEST: i32 = (1 << 16) - 1;
 
-/// The integer next to half of `twice`, halves away from zero. A NaN is 0, what is too large the largest there is.
+/// Returns the integer nearest to half of `twice`, halves away from zero. NaN becomes 0, and large values saturate.
 pub fn halved(twice: f32) -> i32 {
-    // Truncated, and saturated.
+    // Truncated and saturated by the cast.
     #[allow(clippy::cast_possible_truncation, reason = "saturates")]
     let twice = twice as i32;
     (twice.clamp(1 - 2 * LARGEST, 2 * LARGEST - 1) + twice.signum()) / 2
 }
 
-/// Its square.
+/// Returns the square.
 pub fn square(integer: i32) -> u64 {
     let magnitude = integer.unsigned_abs();
     u64::from(magnitude * magnitude)

@@ -1,8 +1,8 @@
-//! Rows of `[Z | Y]` on their way into the triangular factor: eight usable samples make a block, in their
-//! order, whichever way they come, and the last ones make a block with rows of zeros. So samples that are seen
-//! once and samples that are read again give the same head to the bit.
+//! Blocks of rows of `[Z | Y]` for the triangular factor: eight usable samples form a block, in their order, and
+//! the last block is filled with rows of zeros. So streamed samples and samples that are read twice give the same
+//! head to the bit.
 //!
-//! The first block decides whether a column is taken for [constant](ConstantColumn); each later sample is checked.
+//! The first block determines the [constant column](ConstantColumn), if any; each later sample is checked.
 
 use super::projection_cache::CACHE_FOURS;
 use crate::kernel::Four;
@@ -11,7 +11,7 @@ use crate::kernel::qr_update::{add_eight_rows, add_row};
 use crate::kernel::vector::from;
 use crate::memory::{Blocks, Eight, Parts, Shape};
 
-/// Takes sample `number` from `parts.z` and `parts.y`, which are used up.
+/// Adds sample `number` from `parts.z` and `parts.y`, which are overwritten.
 #[inline(never)]
 pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, number: u32) {
     constant.check(
@@ -22,7 +22,7 @@ pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantCo
     push_row(parts, spare, constant, number, number == 7);
 }
 
-/// Takes any row `number` from `parts.z` and `parts.y`. `first`: it is the last one of the first eight samples.
+/// Adds any row `number` from `parts.z` and `parts.y`. `first` is true for the last of the first eight samples.
 #[inline(never)]
 pub fn push_row(
     parts: &mut Parts<'_>,
@@ -46,8 +46,8 @@ pub fn push_row(
     }
 }
 
-/// Takes four rows. False, with nothing changed, if they must be taken one by one: `number` is between two
-/// fours, or there are no blocks.
+/// Adds four rows. Returns false, with nothing changed, if they must be added one by one: `number` is not a
+/// multiple of four, or there are no blocks.
 pub fn push_four(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
@@ -76,7 +76,8 @@ pub fn push_four(
     true
 }
 
-/// Folds the block. `first`: it holds the first eight samples, and says which column is constant.
+/// Adds the block to the factor. `first` is true if it holds the first eight samples, in which a constant column is
+/// searched.
 #[inline(never)]
 fn add_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, first: bool) {
     let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
@@ -88,7 +89,7 @@ fn add_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantC
     add_eight_rows(factor, rhs, z, y);
 }
 
-/// The samples have ended after `count`: looks for a constant column if those are less than a block.
+/// Ends the samples after `count`: searches a constant column if they do not fill a block.
 pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, count: u32) {
     let Parts { shape, factor, residual, blocks, .. } = parts;
     if count < 8
@@ -98,7 +99,7 @@ pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantCol
     }
 }
 
-/// Folds what is left after `count` rows.
+/// Adds the incomplete block after `count` rows.
 pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, count: u32) {
     let Parts { shape, residual, blocks, .. } = &mut *parts;
     let rows = count as usize % 8;
@@ -109,8 +110,8 @@ pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant
     add_block(parts, spare, constant, false);
 }
 
-/// The room of the block, once the rows are folded: `8 (k + C)` values where samples are read again, `8 k` where they are
-/// seen once; d C where there is no block.
+/// Returns the memory of the block, after its rows were added: `8 (k + C)` values if samples are read twice, `8 k`
+/// if they are streamed; d C if there is no block.
 pub fn room<'a>(
     shape: Shape,
     residual: &'a mut [f32],
@@ -123,24 +124,24 @@ pub fn room<'a>(
     }
 }
 
-/// The same where samples are read again, whatever the memory.
+/// Returns the memory of the block if samples are read twice.
 pub fn room_of_two_passes<'a>(shape: Shape, residual: &'a mut [f32], spare: &'a mut [Four]) -> &'a mut [f32] {
     if fits_residual(shape) || spare.is_empty() { residual } else { spare.as_flattened_mut() }
 }
 
-/// Where samples are read again, the columns of a block are in the buffer of `S`, which comes later.
+/// Returns true if the columns of a block fit the buffer of `S`, which is computed later.
 fn fits_residual(shape: Shape) -> bool {
     shape.features * shape.outputs >= 8 * (shape.width + shape.outputs)
 }
 
-/// How many fours of room a block needs elsewhere; none if that is more than there are.
+/// Returns the number of fours that a block needs in the projection cache; 0 if it does not fit.
 pub fn spare_fours(shape: Shape) -> usize {
     let fours = 2 * (shape.width + shape.outputs);
     if fits_residual(shape) || fours > CACHE_FOURS { 0 } else { fours }
 }
 
-/// Columns of a block: k of `Z`, C of `Y`. `None` in the few shapes for which there is not enough room: rows
-/// are folded one by one then, on both ways.
+/// Returns the columns of a block: k of `Z`, C of `Y`. `None` in the few shapes without enough memory: rows are
+/// then added one by one, for streamed samples too.
 fn block<'a>(
     shape: Shape,
     residual: &'a mut [f32],

@@ -1,7 +1,7 @@
-//! Passes over the samples: every loop that touches data.
+//! Passes over the samples: every loop that reads data in f32.
 //!
-//! Samples are taken four at a time where the source hands out that many at once; what is summed, and in
-//! which order, is the same for any number.
+//! Samples are processed four at a time if the source returns that many at once; the sums and their order are the
+//! same for any number.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -17,34 +17,34 @@ use crate::kernel::{Four, add_scaled, all_within};
 use crate::memory::{Parts, Shape};
 use crate::source::{SampleSource, Samples, Targets};
 
-/// Largest magnitude of a projected sample or a target: sums of squares stay far inside f32.
+/// Largest magnitude of a projected sample or a target: sums of squares stay far inside the range of f32.
 pub const MAGNITUDE_MAX: f32 = 1.1e12;
 
-/// Most outputs at which samples are taken four at a time.
+/// Largest number of outputs for which samples are processed four at a time.
 const FOUR_OUTPUTS_MAX: usize = 8;
 
-/// Which samples a pass runs over.
+/// Samples that a pass runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleSet {
-    /// Those that a training round's head is fitted on.
+    /// Samples for fitting the head in a training round.
     Head,
-    /// All.
+    /// All samples.
     All,
 }
 
-/// What a pass sums up, from zero.
+/// Sums that a pass computes, starting from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassKind {
-    /// `Z^T Z` and `Z^T Y`.
+    /// Normal equations: `Z^T Z` and `Z^T Y`.
     Normal,
-    /// The triangular factor of `Z`, and `Q^T Y`; [`row_blocks::finish`] must follow.
-    /// Looks for a constant column.
+    /// Triangular factor of `Z`, and `Q^T Y`, with a search for a constant column; [`row_blocks::finish`] must
+    /// follow.
     Triangular,
-    /// `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
+    /// Residual products `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
     Residual,
 }
 
-/// Calls `each` with every sample of one pass over all samples, and counts.
+/// Calls `each` with every sample of one pass over all samples, and counts the samples for which it returns true.
 pub fn for_each(
     id: RoundId,
     source: &mut dyn SampleSource,
@@ -54,7 +54,7 @@ pub fn for_each(
     for_each_in(SampleSet::All, id, source, features, each)
 }
 
-/// The same over a choice of the samples.
+/// Calls `each` with every sample of one pass over a set of samples, and counts as [`for_each`].
 pub fn for_each_in(
     over: SampleSet,
     id: RoundId,
@@ -72,8 +72,8 @@ pub fn for_each_in(
     Ok(usage)
 }
 
-/// Projects a sample into `parts.z` and its target into `parts.y`. False if it cannot be used. A value
-/// of `x` that is not finite makes `z` so as well, therefore the few values of `z` are all that is looked at.
+/// Projects a sample into `parts.z` and its target into `parts.y`. Returns false if the sample is not usable. A
+/// value of `x` that is not finite makes `z` infinite or NaN too, so it suffices to check the few values of `z`.
 pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
     if x.len() != parts.shape.features || !targets.write(index, parts.y) {
         return false;
@@ -86,8 +86,8 @@ fn usable(values: &[f32]) -> bool {
     all_within(values, MAGNITUDE_MAX)
 }
 
-/// One pass over the samples of `source`. Returns how many were used. `constant` is the column that a
-/// [`PassKind::Triangular`] found.
+/// Runs one pass over the samples of `source` and returns the numbers of used and skipped samples. `constant`
+/// receives the constant column of a [`PassKind::Triangular`].
 #[inline(never)]
 pub fn run_pass(
     kind: PassKind,
@@ -115,7 +115,7 @@ pub fn run_pass(
     Ok(pass.usage)
 }
 
-/// Starts a pass. True if it is over a selection of the samples.
+/// Starts a pass. Returns true if it is over a selection of the samples.
 fn start(over: SampleSet, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
     let failed = |_| DeclineReason::Device;
     let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
@@ -125,7 +125,7 @@ fn start(over: SampleSet, id: RoundId, source: &mut dyn SampleSource) -> Result<
     Ok(selection)
 }
 
-/// A pass under way.
+/// State of a pass.
 struct Pass<'a, 'b> {
     kind: PassKind,
     parts: &'a mut Parts<'b>,
@@ -133,13 +133,13 @@ struct Pass<'a, 'b> {
     constant: &'a mut ConstantColumn,
     /// Targets of four samples.
     targets: &'a mut [Four; FOUR_OUTPUTS_MAX],
-    /// Samples that have come.
+    /// Number of samples so far.
     number: usize,
     usage: Usage,
 }
 
 impl Pass<'_, '_> {
-    /// Takes what the source has handed out.
+    /// Processes the samples of one call of the source.
     fn take(&mut self, samples: Samples<'_>) {
         let Samples { x: mut rest, targets } = samples;
         let d = self.parts.shape.features.max(1);
@@ -165,7 +165,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Takes four samples. False, with nothing changed, if they must be taken one by one.
+    /// Processes four samples. Returns false, with nothing changed, if they must be processed one by one.
     fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Shape { features: d, width: k, outputs: c } = self.parts.shape;
         let Some(y) = self.targets.get_mut(..c) else { return false };
@@ -194,7 +194,7 @@ impl Pass<'_, '_> {
         true
     }
 
-    /// Takes one sample. False if it cannot be used.
+    /// Processes one sample. Returns false if it is not usable.
     fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         if !(self.project_one(x) && targets.write(index, self.parts.y) && usable(self.parts.y)) {
             return false;
@@ -213,7 +213,8 @@ impl Pass<'_, '_> {
         true
     }
 
-    /// Projects a sample into `parts.z`, or finds it projected. False if it cannot be used.
+    /// Projects a sample into `parts.z`, or takes its projection from the cache. Returns false if the sample is not
+    /// usable.
     fn project_one(&mut self, x: &[f32]) -> bool {
         let Parts { shape, representation, z, .. } = &mut *self.parts;
         match self.cache.slot(self.number, 1, shape.width) {
@@ -239,7 +240,7 @@ impl Pass<'_, '_> {
     }
 }
 
-/// `y <- W^T z - y`.
+/// Computes `y <- W^T z - y`.
 fn subtract_prediction(parts: &mut Parts<'_>) {
     let c = parts.y.len().max(1);
     for (output, y) in parts.y.iter_mut().enumerate() {
@@ -247,7 +248,7 @@ fn subtract_prediction(parts: &mut Parts<'_>) {
     }
 }
 
-/// `y <- W^T z - y` for four samples.
+/// Computes `y <- W^T z - y` for four samples.
 fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
     let c = y.len();
     for (output, y) in y.iter_mut().enumerate() {
@@ -263,7 +264,7 @@ fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
     }
 }
 
-/// Four samples of d values, one after the other.
+/// Splits four samples of d values each.
 pub fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
     let (x0, x) = x.split_at_checked(d)?;
     let (x1, x) = x.split_at_checked(d)?;

@@ -1,4 +1,4 @@
-//! Which arithmetic a model's own computations take: that of its memory.
+//! Choice of arithmetic: fixed point or f32, by the memory of the model.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
@@ -10,7 +10,7 @@ use crate::task::fixed_point;
 use crate::task::sample_pass::SampleSet;
 use crate::task::{HeadFits, Usage, fedrep};
 
-/// A new representation is in memory and verified.
+/// Accepts the verified representation in memory.
 pub(super) fn accept<M: Memory>(memory: &mut M) {
     #[cfg(feature = "i16")]
     if let Some((parts, mut fixed)) = memory.fixed() {
@@ -47,7 +47,7 @@ pub(super) fn solve_head<M: Memory>(
     fedrep::solve_head(&mut memory.parts(), head, fits, id, SampleSet::All, source)
 }
 
-/// A whole FedRep round.
+/// Computes a whole FedRep round.
 pub(super) fn fedrep<M: Memory>(
     memory: &mut M,
     head: HeadSolve,

@@ -1,4 +1,4 @@
-//! Which rounds a linear model takes: its capabilities, the tensors and parameters that it expects.
+//! Capabilities of a linear model: supported tasks, and the tensors and parameters that they need.
 
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, PowerRows,
@@ -14,9 +14,9 @@ use crate::task::power;
 #[cfg(feature = "ridge-choice")]
 use crate::task::ridge_scores;
 
-/// What a linear model of this shape can do; the session fills in the frame limit. `second`: its memory has room for
-/// another d x k. `privacy`: what noise its updates have; with noise nothing leaves without it. `fed_rep`: its gradients
-/// may leave.
+/// Returns the capabilities of a linear model of this shape; the session fills in the frame limit. `second` is true
+/// if the memory has a second d x k matrix. `privacy` is the noise of updates; with noise only noisy tensors may
+/// leave. `fed_rep` is true if gradients may leave.
 pub(super) fn capabilities(
     shape: Shape,
     numeric: Numeric,
@@ -38,16 +38,16 @@ pub(super) fn capabilities(
         roles |= Role::Subspace.bit();
     }
     let ridge_choice = cfg!(feature = "ridge-choice");
-    // One output is no choice between classes.
+    // Classes need at least two outputs.
     if ridge_choice && open && shape.outputs > 1 {
         tasks |= ridge_scores_bit();
         roles |= Role::RidgeScores.bit();
     }
-    // In fixed point there is no second pass that leaves samples out.
+    // Fixed point has no second pass for leave-one-out.
     if ridge_choice && numeric == Numeric::F32 {
         roles |= CHOOSES_RIDGE;
     }
-    // What is everyone's has no form in fixed point.
+    // Tasks with a shared head are not implemented in fixed point.
     let shared_head = cfg!(feature = "shared-head") && open && numeric == Numeric::F32;
     if shared_head {
         let encoding = Encoding::F32;
@@ -66,7 +66,7 @@ pub(super) fn capabilities(
         tasks |= fed_power_bit();
         roles |= Role::Subspace.bit();
     }
-    // A shared head is k x C: with many outputs it is the larger one.
+    // A shared head is k x C: with many outputs it is the larger tensor.
     let (largest, total) = match shared_head {
         true => (elements.max(head), elements.saturating_add(head)),
         false => (elements, elements),
@@ -85,12 +85,12 @@ pub(super) fn capabilities(
     }
 }
 
-/// The tasks that one pass is enough for.
+/// Returns the tasks that one pass suffices for.
 pub(super) fn streamed_tasks(fed_rep: bool) -> u16 {
     if fed_rep { fit_head_bit() | fedrep_bit() } else { fit_head_bit() }
 }
 
-/// The tensors that a round of `task` comes with.
+/// Returns the descriptors of the tensors that a round of `task` needs.
 pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, DeclineReason> {
     let side = |n: usize| u16::try_from(n).map_err(|_| DeclineReason::Tensors);
     let (d, k, c) = (side(shape.features)?, side(shape.width)?, side(shape.outputs)?);
@@ -115,7 +115,7 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
         #[cfg(feature = "reveal-moments")]
         Wire::MomentRows { first, count } => {
             let elements = moments::moment_elements(shape.features, first.into(), count.into());
-            // In the representation's buffer, and in one row of a tensor.
+            // The rows must fit the representation's buffer, and one row of a tensor.
             let most = (shape.features * shape.width).min(usize::from(u16::MAX));
             let fits = elements.is_some_and(|n| n > 0 && n <= most);
             if !fits {
@@ -130,7 +130,7 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
     })
 }
 
-/// The tensors that leave after a round of `task`, without chunk lengths.
+/// Returns the descriptors of the tensors uploaded after a round of `task`, without chunk lengths.
 pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
     let Ok(mut tensors) = expected(shape, task) else { return Descriptors::new() };
     match *task {
@@ -174,7 +174,7 @@ pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
             if upload == PowerUpload::ProductAndBasis
                 && let Some(product) = tensors.first().copied()
             {
-                // There is room for four.
+                // Cannot fail: descriptors have room for more than two tensors.
                 let _ = tensors.push(product);
             }
         }
@@ -183,7 +183,7 @@ pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
     tensors
 }
 
-/// The factors of an adapter: the down-projection, the up-projection.
+/// Returns the descriptors of an adapter's factors: the down-projection, the up-projection.
 #[cfg(feature = "shared-head")]
 pub(super) fn factors(shape: Shape, encoding: Encoding) -> Result<[TensorDescriptor; 2], DeclineReason> {
     let side = |n: usize| u16::try_from(n).map_err(|_| DeclineReason::Tensors);
@@ -192,33 +192,33 @@ pub(super) fn factors(shape: Shape, encoding: Encoding) -> Result<[TensorDescrip
     Ok([of(Role::AdapterDown, d, k), of(Role::AdapterUp, k, c)])
 }
 
-/// The bit of fitting a head, however.
+/// Returns the bit of fitting a head, by any method.
 fn fit_head_bit() -> u16 {
     Wire::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } }.bit()
 }
 
-/// The bit of FedRep, whatever its parameters.
+/// Returns the bit of FedRep, with any parameters.
 fn fedrep_bit() -> u16 {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     Wire::FedRep { step_size: 0.0, head, upload: Upload::Gradient, encoding: Encoding::F32 }.bit()
 }
 
-/// The bit of scoring ridges, whatever its grid.
+/// Returns the bit of scoring ridges, with any grid.
 fn ridge_scores_bit() -> u16 {
     Wire::RidgeScores { labels_per_class: 1, first: 0.0, factor: 0.0, count: 1 }.bit()
 }
 
-/// The bit of FedPower, whatever its parameters.
+/// Returns the bit of FedPower, with any parameters.
 fn fed_power_bit() -> u16 {
     let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
     Wire::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 }.bit()
 }
 
-/// Whether the parameters of a task are in range.
+/// Returns true if the parameters of a task are in range.
 pub(super) fn valid_parameters(shape: Shape, task: &Wire) -> bool {
     let _ = shape;
     #[cfg(feature = "ridge-choice")]
-    if let Some(grid) = ridge_scores::Grid::of(task) {
+    if let Some(grid) = ridge_scores::Grid::from_task(task) {
         return grid.is_valid(shape);
     }
     #[cfg(feature = "power")]
@@ -244,7 +244,7 @@ pub(super) fn valid_parameters(shape: Shape, task: &Wire) -> bool {
     steps > 0 && step_sizes.iter().all(|step| (0.0..f32::INFINITY).contains(step))
 }
 
-/// How often a task goes over what it has: iterations, or gradient steps of a head.
+/// Returns the number of iterations of a task, or of gradient steps of a head.
 pub(super) fn iterations(task: &Wire) -> u16 {
     match *task {
         Wire::FedRep { head, .. } | Wire::FitHead { head } | Wire::AdapterUp { head, .. } => {
@@ -255,7 +255,7 @@ pub(super) fn iterations(task: &Wire) -> u16 {
     }
 }
 
-/// Step size (or ridge) and number of steps; no steps where the head cannot be solved here.
+/// Returns the step size (or ridge) and the number of steps; 0 steps if the method is not supported.
 fn parameters_of(head: HeadSolve) -> (f32, u16) {
     match head {
         HeadSolve::LeastSquares { ridge } => (ridge, 1),

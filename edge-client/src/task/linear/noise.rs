@@ -1,5 +1,5 @@
-//! Rounds of a device with noise: nothing that leaves depends on what is in a record, but through the noise. Reports
-//! count what the source handed out, used or not, and no round is declined for what is in it.
+//! Rounds of a device with noise. Uploads depend on a record only through the noise, reports count all samples of
+//! the source, used or not, and no round is declined because of the content of a record.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 
@@ -13,7 +13,7 @@ use crate::task::counting_source::CountingSource;
 use crate::task::power::{PowerRequest, private};
 use crate::task::{Usage, private_fedrep};
 
-/// The variance that hides a product of this shape.
+/// Returns the variance of the noise on a product of this shape.
 pub(super) fn variance(settings: &PrivacySettings, shape: Shape) -> Result<Variance, PrivacySettingsError> {
     let Shape { features, width, .. } = shape;
     match (u16::try_from(features), u16::try_from(width)) {
@@ -22,7 +22,7 @@ pub(super) fn variance(settings: &PrivacySettings, shape: Shape) -> Result<Varia
     }
 }
 
-/// The variance that hides a clipped gradient.
+/// Returns the variance of the noise on a clipped gradient.
 pub(super) fn gradient_variance(
     settings: &PrivacySettings,
     clip: &Clip,
@@ -30,7 +30,7 @@ pub(super) fn gradient_variance(
     settings.multiplier().variance(clip.sensitivity()).map_err(PrivacySettingsError::Variance)
 }
 
-/// A round, whichever is possible.
+/// Runs the open round.
 pub(super) fn run<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
     id: RoundId,
@@ -46,7 +46,7 @@ pub(super) fn run<M: Memory, P: Mechanism>(
     }
 }
 
-/// A FedPower round. The seed of its noise was drawn before the first sample is read.
+/// Runs a FedPower round. The seed of its noise is drawn before the first sample is read.
 #[cfg(feature = "power")]
 fn fed_power<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
@@ -66,8 +66,8 @@ fn fed_power<M: Memory, P: Mechanism>(
     Ok(reported)
 }
 
-/// A FedRep round. The seed of its noise is drawn before the first sample is read. Whether there is a gradient in the
-/// noise is for the device alone to know.
+/// Runs a FedRep round. The seed of its noise is drawn before the first sample is read. The upload does not reveal
+/// whether it contains a gradient.
 fn fedrep<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
     head: HeadSolve,
@@ -91,7 +91,7 @@ fn fedrep<M: Memory, P: Mechanism>(
     Ok(Usage { samples, skipped: 0 })
 }
 
-/// Draws the seed that hides a gradient; the last one is forgotten.
+/// Draws the seed of a gradient's noise and discards the previous one.
 pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason> {
     clear(mechanism);
     let settings = mechanism.settings().ok_or(DeclineReason::Task)?;
@@ -102,7 +102,7 @@ pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason>
     Ok(())
 }
 
-/// The sums are complete: clips the gradient, if there is one, and hides it. The seed is gone then.
+/// Clips the gradient of the completed sums, if there is one, and adds the noise. The seed is consumed.
 pub(super) fn clip_and_add_noise<M: Memory, P: Mechanism>(model: &mut Linear<M, P>, fitted: bool) {
     let Linear { memory, mechanism, state } = model;
     let Some(clipping) = mechanism.clipping_mut() else { return };
@@ -114,14 +114,14 @@ pub(super) fn clip_and_add_noise<M: Memory, P: Mechanism>(model: &mut Linear<M, 
     }
 }
 
-/// Nothing of a gradient leaves any more.
+/// Discards the gradient's noise, so that no gradient can leave.
 pub(super) fn clear<P: Mechanism>(mechanism: &mut P) {
     if let Some(clipping) = mechanism.clipping_mut() {
         clipping.clear();
     }
 }
 
-/// Fits the head. Whether the samples made one is for the device alone to know: what it reports is the same.
+/// Fits the head. The report does not reveal whether the samples determined one.
 fn fit_head<M: Memory>(
     memory: &mut M,
     state: &mut State,

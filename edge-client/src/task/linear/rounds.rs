@@ -1,4 +1,4 @@
-//! A linear model's rounds, step by step: the [`Task`] trait.
+//! Rounds of a linear model: the [`Task`] trait.
 
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
@@ -113,10 +113,10 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
-        // What the noise is measured by must hold for any basis that comes.
+        // The sensitivity of a noisy product requires an exactly orthonormal basis.
         let certify = self.is_private() && matches!(self.state.task, Some(Wire::FedPower { .. }));
         let Parts { shape, representation, head, .. } = self.memory.parts();
-        // A head has come; and with it what is no basis.
+        // Tasks that receive a head, and tasks whose `B` is not orthonormal.
         let (shared, trained) = match self.state.task {
             #[cfg(feature = "reveal-moments")]
             Some(Wire::MomentRows { .. }) => return Ok(()),
@@ -143,7 +143,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         }
         #[cfg(feature = "power")]
         if let Some(Wire::FedPower { .. }) = self.state.task {
-            // A basis that is not for prediction.
+            // The basis of FedPower is not a representation for predictions.
             return Ok(());
         }
         self.accept_representation();
@@ -194,8 +194,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             }
             #[cfg(feature = "ridge-choice")]
             ref task @ Wire::RidgeScores { .. } => {
-                let grid = ridge_scores::Grid::of(task).ok_or(DeclineReason::Task)?;
-                // It is fitted anew on the representation that has come.
+                let grid = ridge_scores::Grid::from_task(task).ok_or(DeclineReason::Task)?;
+                // The head must be fitted again on the new representation.
                 state.head = None;
                 ridge_scores::run(&mut memory.parts(), grid, id, source)?
             }
@@ -259,7 +259,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                     self.state.head = self.state.representation;
                     true
                 }
-                // Nobody is told that these samples make no head.
+                // With noise the server must not learn that the samples determine no head.
                 Err(_) if self.is_private() => false,
                 Err(reason) => return Err(reason),
             }
@@ -299,7 +299,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Wire::FedPower { .. }, 0) => parts.extra_matrix.unwrap_or_default(),
             #[cfg(feature = "shared-head")]
             (Wire::FedAvg { .. }, 1) | (Wire::AdapterUp { .. }, _) => parts.head,
-            // Nothing of a head leaves, whatever is asked for.
+            // The head of this task never leaves, for any request.
             (Wire::FitHead { .. }, _) => &[],
             #[cfg(feature = "ridge-choice")]
             (Wire::RidgeScores { .. }, _) => parts.residual,
@@ -353,7 +353,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         is_private(&self.mechanism)
     }
 
-    /// How often a round may go over what it has: with noise no longer than its slot is made for.
+    /// Returns the maximum number of iterations of a round; with noise the slot limits it.
     fn iterations_max(&self) -> u16 {
         #[cfg(feature = "privacy")]
         if let Some(settings) = self.mechanism.settings() {
@@ -362,15 +362,15 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         u16::MAX
     }
 
-    /// Gradients leave as they are, or clipped and hidden; in fixed point, and where there is no room for them, none is
-    /// hidden.
+    /// Returns true if gradients may leave: without noise, or clipped and with noise. Noise needs f32 and a second
+    /// d x k matrix.
     fn supports_fedrep(&self) -> bool {
         let hides =
             || self.memory.numeric() == Numeric::F32 && self.memory.parts_ref().extra_matrix.is_some();
         sends_gradients(&self.mechanism) && (!self.is_private() || hides())
     }
 
-    /// Elements `first..` of the gradient, as it may leave.
+    /// Writes elements `first..` of the gradient to `out`, with noise if there is a mechanism.
     fn emit_gradient(&self, first: usize, out: &mut [f32]) {
         let parts = self.memory.parts_ref();
         #[cfg(feature = "privacy")]
@@ -382,7 +382,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
     }
 
-    /// What is said of the samples of a round: with noise nothing that depends on what is in one.
+    /// Returns the reported numbers of samples: with noise they do not depend on the content of records.
     fn reported(&self) -> Usage {
         let Usage { samples, skipped } = self.state.usage;
         if self.is_private() {

@@ -1,4 +1,4 @@
-//! A batch: samples in a drawn order, copied next to each other.
+//! Batches: samples in random order, copied to adjacent memory.
 
 use core::ops::Range;
 
@@ -7,22 +7,22 @@ use crate::kernel::all_within;
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::{SampleSource, Targets};
 
-/// Working memory, cut up.
+/// Working memory of a network, split into its parts.
 pub struct Scratch<'a> {
-    /// n x d.
+    /// Input samples, n x d.
     pub inputs: &'a mut [f32],
-    /// What each layer makes of the batch, one layer after the other, with room for a whole batch each.
+    /// Outputs of the layers, one after the other, with room for a whole batch each.
     pub activations: &'a mut [f32],
-    /// What each layer notes of the batch, in the same way.
+    /// Saved values of the layers, in the same order.
     pub saved: &'a mut [f32],
     /// Errors of two layers, with room for a whole batch of the widest.
     pub errors: (&'a mut [f32], &'a mut [f32]),
-    /// What a layer needs while it works: all that is left.
+    /// Scratch memory of the current layer: the rest.
     pub layer_scratch: &'a mut [f32],
 }
 
 impl<'a> Scratch<'a> {
-    /// Cuts up `scratch`.
+    /// Splits `scratch` into its parts.
     pub fn split(shape: NetworkShape, scratch: &'a mut [f32]) -> Self {
         let (width, made) = (shape.widest(), shape.outputs_before(shape.layers()));
         let (inputs, rest) = cut(scratch, shape.batch * shape.features);
@@ -34,19 +34,20 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// The first `length` values and the others; nothing where there are fewer.
+/// Splits off the first `length` values; both parts are empty if there are fewer.
 pub fn cut(values: &mut [f32], length: usize) -> (&mut [f32], &mut [f32]) {
     values.split_at_mut_checked(length).unwrap_or_default()
 }
 
-/// Whether a sample can be trained on: d finite values, and a class below C.
+/// Returns the class of a usable sample: d finite values, and a class below C.
 pub fn usable(shape: NetworkShape, x: &[f32], targets: Targets<'_>, index: usize) -> Option<u8> {
     let Targets::Classes(classes) = targets else { return None };
     let class = classes.get(index).copied().filter(|&class| usize::from(class) < shape.outputs)?;
     (x.len() == shape.features && all_within(x, f32::MAX)).then_some(class)
 }
 
-/// Copies sample `number` into `place`, d values, and returns its class. `None` if it cannot be used, or read.
+/// Copies sample `number` into `place`, d values, and returns its class. `None` if it is not usable or cannot be
+/// read.
 pub fn load(
     shape: NetworkShape,
     source: &mut dyn SampleSource,
@@ -61,7 +62,7 @@ pub fn load(
     Some(class)
 }
 
-/// The next samples of an epoch.
+/// Sampler of an epoch: visits each sample once, in random order.
 #[derive(Debug)]
 pub struct EpochSampler {
     order: SampleOrder,
@@ -69,12 +70,12 @@ pub struct EpochSampler {
 }
 
 impl EpochSampler {
-    /// The first of an epoch of `count` samples.
+    /// Starts an epoch of `count` samples.
     pub fn new(count: u32, seed: u64) -> Self {
         Self { order: SampleOrder::new(count, seed), place: 0 }
     }
 
-    /// What `load` makes of the next sample that it can load, by number. Nothing at the end of the epoch.
+    /// Returns the result of `load` for the next sample number that it accepts. `None` at the end of the epoch.
     pub fn next(&mut self, mut load: impl FnMut(usize) -> Option<u8>) -> Option<u8> {
         loop {
             let number = self.order.at(self.place)?;
@@ -85,8 +86,8 @@ impl EpochSampler {
         }
     }
 
-    /// Copies the next samples, at most `size` and as many as there is room for, and returns how many there are: fewer
-    /// only at the end. What cannot be used is passed over.
+    /// Copies the next usable samples, at most `size` and as many as fit, and returns their number: fewer only at
+    /// the end.
     pub fn gather(
         &mut self,
         parts: &mut NetworkParts<'_>,
@@ -105,20 +106,20 @@ impl EpochSampler {
     }
 }
 
-/// Where the activations of a layer are, of a batch of `size` samples.
-pub fn activations_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
+/// Returns the range of a layer's activations, for a batch of `size` samples.
+pub fn activations_range(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
     let start = shape.batch * shape.outputs_before(layer).outputs;
     start..start + size * shape.layer(layer).outputs()
 }
 
-/// Where the notes of a layer are, of such a batch.
-pub fn saved_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
+/// Returns the range of a layer's saved values.
+pub fn saved_range(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
     let start = shape.batch * shape.outputs_before(layer).saved;
     start..start + size * shape.layer(layer).saved()
 }
 
-/// Where the bytes that a layer notes are, of such a batch.
-pub fn pool_indices_of(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
+/// Returns the range of a layer's pooling indices.
+pub fn pool_indices_range(shape: NetworkShape, layer: usize, size: usize) -> Range<usize> {
     let start = shape.batch * shape.outputs_before(layer).pool_indices;
     start..start + size * shape.layer(layer).pool_indices()
 }

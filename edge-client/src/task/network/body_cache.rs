@@ -1,14 +1,15 @@
-//! What the body makes of each sample, computed once for all epochs of the head: a row a sample, its class behind it.
+//! Body cache: the outputs of the body for each sample, computed once for all epochs of the head. A row per sample,
+//! with the class after the outputs.
 
-use super::batch::{EpochSampler, Scratch, activations_of, load};
+use super::batch::{EpochSampler, Scratch, activations_range, load};
 use super::epochs::forward;
 use crate::memory::NetworkParts;
 use crate::source::SampleSource;
 
-/// Behind a sample that cannot be used. The bits of a NaN; those of a class are the class.
+/// Class of an unusable sample. These are the bits of a NaN; the bits of a class are its number.
 const NO_CLASS: u32 = u32::MAX;
 
-/// Fills the memory for them. False, with nothing of use in it, if there is not enough.
+/// Fills the cache. Returns false, with undefined content, if it is too small.
 pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSource) -> bool {
     let shape = parts.shape;
     let last = shape.layers() - 1;
@@ -24,7 +25,7 @@ pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
         let rows = parts.body_cache.chunks_exact_mut(length).take(total).skip(first);
         let mut size = 0;
         for (row, x) in rows.zip(inputs) {
-            // What cannot be used is computed on, and never drawn.
+            // Unusable samples are computed too, but never drawn.
             let class = load(shape, source, first + size, x).map_or(NO_CLASS, u32::from);
             if let Some(place) = row.last_mut() {
                 *place = f32::from_bits(class);
@@ -36,7 +37,7 @@ pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
         }
         forward(parts, size, 0);
         let outputs =
-            Scratch::split(shape, parts.scratch).activations.get(activations_of(shape, last - 1, size));
+            Scratch::split(shape, parts.scratch).activations.get(activations_range(shape, last - 1, size));
         let rows = parts.body_cache.chunks_exact_mut(length).skip(first);
         for (row, outputs) in rows.zip(outputs.unwrap_or_default().chunks_exact(width.max(1))) {
             copy(row, outputs);
@@ -46,12 +47,12 @@ pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
     true
 }
 
-/// As [`EpochSampler::gather`], with what the body makes of the samples in place of them.
+/// Gathers the next samples as [`EpochSampler::gather`], with the body's outputs instead of the samples.
 pub fn gather(draw: &mut EpochSampler, parts: &mut NetworkParts<'_>, size: usize) -> usize {
     let NetworkParts { shape, scratch, body_cache, classes, .. } = parts;
     let last = shape.layers() - 1;
     let width = shape.layer(last).inputs();
-    let places = activations_of(*shape, last - 1, shape.batch);
+    let places = activations_range(*shape, last - 1, shape.batch);
     let places = Scratch::split(*shape, scratch).activations.get_mut(places).unwrap_or_default();
     let mut count = 0;
     for (place, own) in places.chunks_exact_mut(width.max(1)).zip(classes.iter_mut()).take(size) {
@@ -68,7 +69,7 @@ pub fn gather(draw: &mut EpochSampler, parts: &mut NetworkParts<'_>, size: usize
     count
 }
 
-/// As many values as both have.
+/// Copies as many values as both slices have.
 fn copy(place: &mut [f32], values: &[f32]) {
     for (place, &value) in place.iter_mut().zip(values) {
         *place = value;

@@ -1,4 +1,4 @@
-//! Which rounds a network takes: its capabilities, the layers that travel, the parameters that it expects.
+//! Capabilities of a network: supported tasks, shared layers and parameters.
 
 use core::ops::Range;
 
@@ -11,7 +11,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use crate::kernel::recurrent::Lstm;
 use crate::memory::{FrontEnd, NetworkMemory, NetworkShape};
 
-/// What a network of this shape can do; the session fills in the frame limit.
+/// Returns the capabilities of a network of this shape; the session fills in the frame limit.
 pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
     let shape = memory.shape();
     let adapted = shape.is_adapted();
@@ -44,7 +44,7 @@ pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
     }
 }
 
-/// The model, as a hello says it.
+/// Returns the model for the hello.
 pub fn model<M: NetworkMemory>(memory: &M) -> Model {
     let shape = memory.shape();
     let outputs = small(shape.outputs);
@@ -64,7 +64,7 @@ pub fn model<M: NetworkMemory>(memory: &M) -> Model {
     }
 }
 
-/// The widths of the first `N` hidden dense layers.
+/// Returns the widths of the first `N` hidden dense layers.
 fn hidden<const N: usize>(shape: NetworkShape) -> [u16; N] {
     let mut hidden = [0; N];
     for (place, &width) in hidden.iter_mut().zip(&shape.hidden) {
@@ -77,12 +77,12 @@ fn small(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
-/// The layers that are an adapter's factors: the first two, or none.
+/// Returns the layers that are factors of an adapter: the first two, or none.
 pub fn factors(shape: NetworkShape) -> Range<usize> {
     if shape.is_adapted() { 0..2 } else { 0..0 }
 }
 
-/// Whether the layer that stays has the sizes of the shape.
+/// Returns true if the frozen layer has the sizes of the shape.
 #[cfg(feature = "adapter")]
 pub fn frozen_fits<M: NetworkMemory>(memory: &M) -> bool {
     match memory.shape().front_end {
@@ -91,7 +91,7 @@ pub fn frozen_fits<M: NetworkMemory>(memory: &M) -> bool {
     }
 }
 
-/// What a layer travels as; `from_above`: without the first ones.
+/// Returns the role of a layer's tensor. `from_above` is true if the first layers are not shared.
 pub fn role(shape: NetworkShape, layer: usize, from_above: bool) -> Role {
     if shape.is_adapted() {
         return if layer == 0 { Role::AdapterDown } else { Role::AdapterUp };
@@ -99,11 +99,12 @@ pub fn role(shape: NetworkShape, layer: usize, from_above: bool) -> Role {
     if layer + 1 == shape.layers() || from_above { Role::SharedHead } else { Role::Representation }
 }
 
-/// The layers that a round's tensors are: of an adapter, its factors or one of them; otherwise all before the head, or these and the head, or the last few, or none. What may
-/// not leave may not come, either.
+/// Returns the layers that the tensors of a round are: of an adapter its factors or one of them; otherwise all
+/// before the head, these and the head, the last few, or none. Layers that may not leave the device may not be sent
+/// to it either.
 ///
 /// # Errors
-/// [`DeclineReason::Tensors`] if they are anything else.
+/// [`DeclineReason::Tensors`] if the tensors are anything else.
 pub fn shared_layers(
     shape: NetworkShape,
     tensors: &[TensorDescriptor],
@@ -140,7 +141,7 @@ pub fn shared_layers(
     }
 }
 
-/// Whether a descent is in range, and there is memory for it.
+/// Returns true if the SGD parameters are in range and memory suffices.
 pub fn is_valid_descent(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
     // False for a NaN.
     (0.0..f32::INFINITY).contains(&descent.step_size)

@@ -1,4 +1,4 @@
-//! A network's rounds, step by step: the [`Task`] trait.
+//! Rounds of a network: the [`Task`] trait.
 
 use core::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::memory::{NetworkMemory, NetworkShape};
 use crate::source::{SampleSource, Targets};
 use crate::task::{Task, Usage};
 
-/// The steps of a task.
+/// Returns the SGD parameters of a task.
 fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
     match *task {
         Wire::Sgd { descent, .. } | Wire::FitHead { head: HeadSolve::Sgd { descent, .. } } => Ok(descent),
@@ -24,7 +24,7 @@ fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
     }
 }
 
-/// Two phases of epochs: what a round does with the layers of which `shared` travel.
+/// Returns the two phases of epochs of a round with these shared layers.
 fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Phase; 2], DeclineReason> {
     let all = 0..shape.layers();
     match *task {
@@ -40,7 +40,7 @@ fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Ph
                 Phase { layers: staying, epochs: head_epochs, until_plateau },
                 Phase { layers: trained, epochs, until_plateau },
             ];
-            // Something has to be learnt.
+            // At least one phase must train something.
             if phases.iter().any(Phase::is_active) { Ok(phases) } else { Err(DeclineReason::Parameter) }
         }
         Wire::FitHead { head: HeadSolve::Sgd { epochs, .. } } => {
@@ -53,7 +53,7 @@ fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Ph
     }
 }
 
-/// The layers that the epochs of a round change, if its parameters make sense.
+/// Returns the layers that the second phase trains, if the parameters are valid.
 fn trained_layers(shape: NetworkShape, trained: Trained, shared: &Range<usize>) -> Option<Range<usize>> {
     let factors = capabilities::factors(shape);
     match trained {
@@ -65,7 +65,7 @@ fn trained_layers(shape: NetworkShape, trained: Trained, shared: &Range<usize>) 
     }
 }
 
-/// The layers that are sent after a round of `task`.
+/// Returns the layers that are uploaded after a round of `task`.
 fn sent(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Range<usize> {
     match *task {
         Wire::Sgd { trained: trained @ (Trained::Down | Trained::Up), .. } => {
@@ -144,7 +144,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        // Before anything changes.
+        // Checked before anything changes.
         if phases.iter().any(Phase::is_active) && source.at(0).is_none() {
             return Err(DeclineReason::Device);
         }
@@ -156,7 +156,7 @@ impl<M: NetworkMemory> Task for Network<M> {
             }
             return Err(DeclineReason::UpdateNonFinite);
         }
-        // Also what was learnt until the source failed.
+        // If the source failed during training, the trained values stay.
         self.accept();
         ran.map(|()| usage)
     }
@@ -180,7 +180,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         let from_above = sent.start > 0;
         let mut tensors = Descriptors::new();
         for layer in sent {
-            // Of few layers: collecting them would bring a panic along.
+            // Not collected: `collect` would link a panic.
             match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
                 Some(Ok(())) => {}
                 _ => return Descriptors::new(),
@@ -225,7 +225,7 @@ impl<M: NetworkMemory> Task for Network<M> {
     }
 }
 
-/// A layer as it travels; `None` for sizes that no descriptor can hold.
+/// Returns the descriptor of a layer; `None` if its sizes do not fit one.
 fn descriptor(
     shape: NetworkShape,
     layer: usize,

@@ -1,22 +1,22 @@
-//! The order of samples in an epoch: a permutation that takes no memory.
+//! Order of samples in an epoch: a pseudo-random permutation that needs no memory.
 
 use fedspan_protocol::message::RoundId;
 
-/// Rounds of the network that mixes a sample's number.
+/// Number of rounds of the Feistel network.
 const ROUNDS: usize = 4;
 
-/// A permutation of `0..count`: a balanced Feistel network over the next power of four, walked until it is below the
-/// count (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"). No secret depends on it.
+/// Permutation of `0..count`: a balanced Feistel network over the next power of four, with cycle walking (Black and
+/// Rogaway 2002, "Ciphers with arbitrary finite domains"). It protects no secret.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleOrder {
     count: u32,
-    /// Bits of half a number.
+    /// Number of bits in half a number.
     half: u32,
     keys: [u32; ROUNDS],
 }
 
 impl SampleOrder {
-    /// The permutation that belongs to a seed.
+    /// Creates the permutation of a seed.
     pub fn new(count: u32, seed: u64) -> Self {
         let bits = u32::BITS - count.saturating_sub(1).leading_zeros();
         let mut state = seed;
@@ -27,13 +27,13 @@ impl SampleOrder {
         Self { count, half: bits.div_ceil(2).max(1), keys }
     }
 
-    /// What comes at `place`; nothing beyond the last.
+    /// Returns the number at `place`; `None` beyond the last.
     pub fn at(&self, place: u32) -> Option<u32> {
         if place >= self.count {
             return None;
         }
         let mut number = place;
-        // A walk along the cycle that `place` is on: it comes back there at the latest.
+        // Walks along the cycle of `place`, which returns to `place` at the latest.
         loop {
             number = self.mixed(number);
             if number < self.count {
@@ -55,12 +55,12 @@ impl SampleOrder {
     }
 }
 
-/// What the seeds of a round's epochs come from, on a device with this seed.
+/// Returns the seed of a round's epochs, from the device's seed.
 pub fn round_seed(seed: u64, id: RoundId) -> u64 {
     splitmix64(seed ^ splitmix64(u64::from(id.round) << 16 | u64::from(id.stage)))
 }
 
-/// Another number for each: SplitMix64 (Steele et al. 2014).
+/// Advances a SplitMix64 generator (Steele et al. 2014).
 pub fn splitmix64(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Each sample is equally likely at each place, and neighbours are no likelier to stay neighbours than chance has it.
+    /// Each sample is equally likely at each place, and neighbours stay neighbours no more often than by chance.
     #[test]
     fn places_are_spread_evenly() {
         const COUNT: u32 = 80;

@@ -1,6 +1,6 @@
-//! The arithmetic of a noisy product: exact in integers from the rounding of a row on, so that what one record moves is
-//! bounded for what is really computed ([`sensitivity`](crate::privacy::sensitivity)). The same bits on every core and
-//! for any order of rows.
+//! Arithmetic of a noisy product: exact in integers once a row is rounded, so that the influence of one record on
+//! the computed integers is bounded ([`sensitivity`](crate::privacy::sensitivity)). The bits are the same on every
+//! core and for any order of rows.
 //!
 //! All buffers hold integers in place of floats ([`bit_cast`](super::bit_cast)).
 
@@ -8,16 +8,16 @@ use super::bit_cast::{from_int, to_int};
 use crate::privacy::{CERTIFIED, FRACTION};
 use crate::task::quantise::{halved, square};
 
-/// One, with the fractional bits of rows and bases.
+/// One in fixed point: 15 fractional bits of rows and bases.
 const ONE: i32 = 1 << FRACTION;
 
-/// The squared norm of a row is at most `2^30`, one.
+/// Largest squared norm of a row: one, in units of `2^-30`.
 const SQUARE_MAX: u64 = 1 << (2 * FRACTION);
 
-/// How often a row is made again, smaller, before it is given up.
+/// Number of attempts to round a row, each with a smaller scale.
 const TRIES: u32 = 11;
 
-/// `v` in units of 2^-15, halves away from zero. A NaN is 0, what is too large the largest there is.
+/// Converts `v` to units of 2^-15, halves away from zero. NaN becomes 0, and large values saturate.
 fn fixed(v: f32) -> i32 {
     halved(v * 65_536.0)
 }
@@ -29,7 +29,7 @@ pub fn round_basis(basis: &mut [f32]) {
     }
 }
 
-/// The same as floats again.
+/// Converts an integer basis back to floats.
 pub fn float_basis(basis: &mut [f32]) {
     for value in basis {
         #[allow(clippy::cast_precision_loss, reason = "15 bits")]
@@ -38,7 +38,8 @@ pub fn float_basis(basis: &mut [f32]) {
     }
 }
 
-/// The largest absolute row sum of `Zq^T Zq - 2^30 I`, if it is more than what the sensitivity allows for.
+/// Checks the largest absolute row sum of `Zq^T Zq - 2^30 I`. Returns it as an error if it exceeds the bound of the
+/// sensitivity.
 pub fn check_basis(basis: &[f32], r: usize) -> Result<(), u64> {
     let mut worst = 0;
     for i in 0..r {
@@ -52,7 +53,7 @@ pub fn check_basis(basis: &[f32], r: usize) -> Result<(), u64> {
     if worst <= SQUARE_MAX >> CERTIFIED { Ok(()) } else { Err(worst) }
 }
 
-/// Of fewer than 2^16 products of magnitude below 2^30.
+/// Returns the dot product of two columns: fewer than 2^16 products of magnitude below 2^30.
 fn column_dot(basis: &[f32], r: usize, i: usize, j: usize) -> i64 {
     basis.chunks_exact(r.max(1)).fold(0, |sum, row| match (row.get(i), row.get(j)) {
         (Some(p), Some(q)) => sum + i64::from(to_int(*p) * to_int(*q)),
@@ -60,13 +61,12 @@ fn column_dot(basis: &[f32], r: usize, i: usize, j: usize) -> i64 {
     })
 }
 
-/// Writes the row `scale x`, of norm 1 at most, into `row`. That its integers have a squared norm of at most 2^30 is
-/// checked, and is all that privacy needs of it, whatever happened to the floats before. Where the roundings make it
-/// longer, it is made again a little smaller. False if that was to no avail: it is zero then.
+/// Writes the integers of the row `scale x`, of norm at most 1, into `row`. It checks that their squared norm is at
+/// most 2^30, which is all that privacy depends on, for any floats. If roundings made the row longer, it tries
+/// again with a smaller scale. Returns false, with a row of zeros, if no attempt succeeds.
 pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
-    // All of them sum up to 2^-7; roundings of 2^16 features make a row longer by 2^-8.
-    // What roundings do to the norm of a row of a hundred features is 2^-17 at most times out of three. All steps sum up to
-    // 2^-6; roundings of 2^16 features make a row longer by 2^-8.
+    // Roundings lengthen a row of a hundred features by at most 2^-17 in two of three cases, and a row of 2^16
+    // features by at most 2^-8. The ten reductions sum to 2^-7.
     let mut step = 1.0 / 131_072.0;
     for _ in 0..TRIES {
         let mut total = 0;
@@ -85,11 +85,12 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
     false
 }
 
-/// `p = round(Zq^T q / 2^15)`: the row seen through the basis.
+/// Computes `p = round(Zq^T q / 2^15)`, the projection of the row.
 ///
-/// By Cauchy and Schwarz a sum, and each part of it, has a magnitude of at most `|q| |column of Zq|`. The first is at
-/// most `2^15`; the second at most `2^15 sqrt(1 + 2^-10)`, since the diagonal of `Zq^T Zq` is part of the row sums that
-/// were checked. The product is at most `2^30 + 2^19`: it fits, and so does it with the half that rounds it.
+/// By Cauchy-Schwarz a sum, and each partial sum, has a magnitude of at most `|q| |column of Zq|`. The first factor
+/// is at most `2^15`; the second at most `2^15 sqrt(1 + 2^-10)`, since the diagonal of `Zq^T Zq` is part of the
+/// checked row sums. The product is at most `2^30 + 2^19`, which fits 32 bits, also with the half added for
+/// rounding.
 pub fn project(basis: &[f32], row: &[f32], projected: &mut [f32]) {
     let r = projected.len();
     let (blocks, rest) = projected.as_chunks_mut::<4>();
@@ -104,7 +105,7 @@ pub fn project(basis: &[f32], row: &[f32], projected: &mut [f32]) {
     }
 }
 
-/// Columns `first..first + W` of it, in registers.
+/// Computes columns `first..first + W` of the projection, in registers.
 fn columns<const W: usize>(basis: &[f32], r: usize, first: usize, row: &[f32]) -> [f32; W] {
     let mut sums = [0; W];
     for (values, &q) in basis.chunks_exact(r.max(1)).zip(row) {
@@ -118,9 +119,9 @@ fn columns<const W: usize>(basis: &[f32], r: usize, first: usize, row: &[f32]) -
 
 /// Adds `round(q_i p_j / 2^(30 - grid))` to the sums, d x r.
 ///
-/// `|q_i| <= 2^15` and `|p_j| <= 2^15 + 16`, so a product is at most `2^30 + 2^20`; with the half that rounds it, at most
-/// 2^29, it fits. What is added is then at most `2^grid (1 + 2^-10) + 1/2`, and of n rows with `n 2^grid <= 2^30` the sum
-/// is at most `2^30 + 2^20 + 2^29`: it fits.
+/// `|q_i| <= 2^15` and `|p_j| <= 2^15 + 16`, so a product is at most `2^30 + 2^20`, which fits 32 bits, also with
+/// the half added for rounding (at most 2^29). A term is then at most `2^grid (1 + 2^-10) + 1/2`, and the sum of n
+/// rows with `n 2^grid <= 2^30` is at most `2^30 + 2^20 + 2^29`, which fits too.
 pub fn accumulate(sums: &mut [f32], row: &[f32], projected: &[f32], grid: u32) {
     let shift = (2 * FRACTION).saturating_sub(grid);
     let half = 1 << shift.saturating_sub(1);

@@ -1,8 +1,8 @@
-//! `Y = A Z` with noise: sums of integers, a discrete Gaussian on each, floats again only after that.
+//! Product `Y = A Z` with noise: sums of integers, discrete Gaussian noise on each, and conversion to floats after
+//! that.
 //!
-//! What is sent, and whether anything is, does not depend on a record but through the noisy sums. Every row counts,
-//! whatever is in it; one that cannot be used adds nothing. The number of rows and what the source says of its health
-//! are taken to be public.
+//! The upload, and whether there is one, depends on a record only through the noisy sums. Every row counts,
+//! whatever its content; an unusable row adds nothing. The number of rows and failures of the source are public.
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
 
@@ -16,21 +16,21 @@ use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
 use crate::task::sample_pass::for_each;
 
-/// What a round hides its products with.
+/// Noise of a round's products.
 #[derive(Debug)]
 pub struct Noise {
-    /// For this round alone.
+    /// Seed of this round.
     pub seed: Seed,
-    /// In squared units of the grid.
+    /// Variance in squared units of the grid.
     pub variance: Variance,
-    /// The grid is `2^-grid`.
+    /// Exponent of the grid `2^-grid`.
     pub grid: u32,
-    /// Samples that count.
+    /// Maximum number of samples that count.
     pub rows_max: u32,
 }
 
-/// A whole round, as [`super::run`]. The usage is that of all rows that count. Where there is no upload, nothing of the
-/// samples is left in the buffers that an upload would come from; of the last row nothing is left anywhere.
+/// Computes a whole round, as [`super::run`]. The usage is that of all rows that count. After an error the buffers
+/// of the upload are zeroed; scratch buffers, with the last row, are always zeroed.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -78,7 +78,7 @@ fn iterate(
     Ok(usage)
 }
 
-/// A pass: `s A Z` in units of the grid, in the second buffer.
+/// Runs a pass: `s A Z` in units of the grid, in the second matrix.
 fn sum_rows(
     parts: &mut Parts<'_>,
     rows: PowerRows,
@@ -89,7 +89,7 @@ fn sum_rows(
 ) -> Result<Usage, DeclineReason> {
     let d = parts.shape.features;
     let Some(sums) = parts.extra_matrix.as_deref_mut() else { return Err(DeclineReason::Task) };
-    // The buffer of `S` is d x C; its first d values serve as a row.
+    // The first d values of the buffer of `S` (d x C) serve as a row.
     let Some(row) = parts.residual.get_mut(..d) else { return Err(DeclineReason::Task) };
     sums.fill(0.0);
     *counts = PowerCounts::NOTHING;
@@ -114,7 +114,7 @@ fn sum_rows(
     Ok(usage)
 }
 
-/// Writes a sample's row, and says whether it was clipped. `None` if it cannot be used.
+/// Writes a sample's row. Returns true if it was clipped; `None` if the sample is not usable.
 fn make_row(
     row: &mut [f32],
     rows: PowerRows,
@@ -123,14 +123,14 @@ fn make_row(
     index: usize,
     y: &mut [f32],
 ) -> Option<bool> {
-    let of_sample = Row::of(rows, x, targets, index, y)?;
+    let of_sample = Row::from_sample(rows, x, targets, index, y)?;
     round_row(row, x, of_sample.factor()).then_some(of_sample.is_clipped())
 }
 
-/// `(sum + noise) / (2^grid s)` in place of each sum. Each number of each iteration has a coordinate of its own: the
-/// one after the last is returned.
+/// Replaces each sum by `(sum + noise) / (2^grid s)`. Each number of each iteration has a coordinate of its own.
+/// Returns the next free coordinate.
 fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
-    // Powers of two, but for the number of rows: one rounding, of what is no secret.
+    // Powers of two, except the public number of rows: one rounding.
     #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
     let units = (1u64 << own.grid) as f32 * usage.samples as f32;
     for sum in sums {
@@ -144,7 +144,7 @@ fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -
     coordinate
 }
 
-/// From a row sum in units of 2^-30.
+/// Converts a row sum in units of 2^-30.
 fn not_orthonormal(row_sum: u64) -> DeclineReason {
     #[allow(clippy::cast_precision_loss, reason = "a figure to be read")]
     let error = row_sum as f32 / (1u32 << 30) as f32;
