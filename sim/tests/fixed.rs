@@ -2,25 +2,25 @@
 //! form in fixed point is refused.
 
 use crate::common::{code, directory, errors, program};
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::algorithm::random_start;
-use fedspan_aggregator::linalg::to_f32;
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::{Linear, Task};
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::algorithm::random_start;
+use fedspan_engine::linalg::to_f32;
 use fedspan_protocol::message::{
     Capabilities, HeadSolve, Hello, Model, Numeric, Refusal, Requirement, RoundId, RoundOpen, Task as Wire,
     Upload,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-use fedspan_sim::device::{Identity, client_session};
-use fedspan_sim::evaluate::shape_of;
-use fedspan_sim::fleet::{Build, HeapWorkspace, foreseeable};
-use fedspan_sim::network::Joins;
-use fedspan_sim::noise::Seeds;
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::device::{Identity, client_session};
+use fedspan_sim_core::evaluate::shape_of;
+use fedspan_sim_core::fleet::{Build, HeapWorkspace, foreseeable};
+use fedspan_sim_core::network::Joins;
+use fedspan_sim_core::noise::Seeds;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 fn scenario(name: &str, changes: &[&str]) -> Scenario {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::common::{code, directory, errors, program, text};
-use fedspan_sim::data::npz;
+use fedspan_sim_core::data::npz;
 use serde_json::Value;
 
 fn read(path: &Path) -> Value {
@@ -102,8 +102,8 @@ fn a_run_writes_what_is_promised() {
     assert!(page.contains("fleet") && page.contains("exponential"), "with the changes");
 }
 
-fn nalgebra_identity(k: usize) -> fedspan_aggregator::linalg::Matrix {
-    fedspan_aggregator::linalg::Matrix::identity(k, k)
+fn nalgebra_identity(k: usize) -> fedspan_engine::linalg::Matrix {
+    fedspan_engine::linalg::Matrix::identity(k, k)
 }
 
 #[test]

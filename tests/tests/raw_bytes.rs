@@ -11,9 +11,9 @@ use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
     Hello, Model, Refusal, Requirement, RoundId, ToDevice, ToServer, Update, decode,
 };
-use fedspan_sim::data::Dataset;
-use fedspan_sim::device::{Identity, client_session};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::device::{Identity, client_session};
+use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::{Running, device, fleet_of, start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

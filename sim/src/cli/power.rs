@@ -1,13 +1,13 @@
 //! `power`: FedPower's figures over seeds of the noise.
 
 use clap::Args;
-use fedspan_aggregator::privacy::fedpower::Calibration;
+use fedspan_engine::privacy::fedpower::Calibration;
 use serde::Serialize;
 
 use super::Stop;
 use super::figures::{Figures, FiguresOptions, chosen, number};
-use crate::power::{self, Case, Grams, Promise, Settings};
-use crate::scenario::Scenario;
+use fedspan_experiments::power::{self, Case, Grams, Promise, Settings};
+use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `power`.
 #[derive(Debug, Args)]

@@ -1,18 +1,18 @@
 //! `theory rolora`: the angle of a linear adapter after some iterations, over seeds, beside what theorems say of it.
 
 use clap::Args;
-use fedspan_aggregator::config::{AlgorithmName, Init};
+use fedspan_engine::config::{AlgorithmName, Init};
 use serde::Serialize;
 
 use super::super::figures::number;
 use super::super::{Format, Stop, interrupt, load, output};
 use super::srpfl::simulated;
-use crate::report::files::json;
-use crate::report::summary::Spread;
-use crate::report::table::Table;
-use crate::scenario::{DataSection, Scenario};
-use crate::speedup::Trajectory;
-use crate::theory::rolora::{after, alike, unlike};
+use fedspan_experiments::speedup::Trajectory;
+use fedspan_experiments::theory::rolora::{after, alike, unlike};
+use fedspan_sim_core::report::files::json;
+use fedspan_sim_core::report::summary::Spread;
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::scenario::{DataSection, Scenario};
 
 /// Options of `theory rolora`.
 #[derive(Debug, Args)]

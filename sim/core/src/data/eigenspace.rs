@@ -1,0 +1,391 @@
+//! What FedPower looks for: the top eigenspace of all clients' `A = (1/n) M^T M`, in f64. Sums are taken row by row and
+//! client by client, in one order whatever the number of threads.
+
+use fedspan_engine::linalg::{Matrix, product_transposed, top_eigenspace};
+use rayon::prelude::*;
+
+use super::{Client, Dataset};
+
+/// Most features whose eigenspace is computed, in a time that grows as their third power: minutes here.
+pub const LARGEST_FEATURES: usize = 4096;
+
+/// Rows that are added at a time.
+const BLOCK: usize = 32;
+/// Sums that the clients of a moment may have together: half a GiB, or one client's where those are more.
+const AT_A_TIME: usize = 1 << 26;
+/// Between the eigenvalues inside and outside of an eigenspace, in parts of the largest: rounding then moves it by a
+/// millionth at most.
+const LEAST_GAP: f64 = 1e-9;
+
+/// `M^T M` of rows that come one after the other; a row of norm over 1 is scaled to norm 1, as devices do.
+#[derive(Clone, Debug)]
+pub struct Gram {
+    d: usize,
+    rows: u64,
+    /// d x d, the upper triangle.
+    sums: Vec<f64>,
+    /// Scaled rows that are not in `sums` yet.
+    block: Vec<f64>,
+}
+
+impl Gram {
+    /// Of no rows of `d` features.
+    #[must_use]
+    pub fn new(d: usize) -> Self {
+        Self { d, rows: 0, sums: vec![0.0; d * d], block: Vec::with_capacity(BLOCK * d) }
+    }
+
+    /// Of a client's training rows.
+    #[must_use]
+    pub fn of(client: &Client, d: usize) -> Self {
+        let mut gram = Self::new(d);
+        gram.add(&client.train.x);
+        gram
+    }
+
+    /// Adds rows, d values each; fewer at the end are no row.
+    pub fn add(&mut self, rows: &[f32]) {
+        for row in rows.chunks_exact(self.d.max(1)) {
+            let square = row.iter().fold(0.0, |sum, &x| sum + f64::from(x) * f64::from(x));
+            let scale = if square > 1.0 { 1.0 / square.sqrt() } else { 1.0 };
+            self.block.extend(row.iter().map(|&x| f64::from(x) * scale));
+            self.rows += 1;
+            if self.block.len() >= BLOCK * self.d {
+                self.flush();
+            }
+        }
+    }
+
+    /// Four rows at a time, which a sum takes one after the other.
+    fn flush(&mut self) {
+        let d = self.d;
+        for (i, sums) in self.sums.chunks_exact_mut(d.max(1)).enumerate() {
+            let sums = sums.get_mut(i..).unwrap_or_default();
+            let mut fours = self.block.chunks_exact(4 * d);
+            for four in &mut fours {
+                let mut rows = four.chunks_exact(d).filter_map(|row| row.get(i..));
+                let (Some(a), Some(b), Some(c), Some(e)) =
+                    (rows.next(), rows.next(), rows.next(), rows.next())
+                else {
+                    continue;
+                };
+                let first = |row: &[f64]| row.first().copied().unwrap_or(0.0);
+                let (fa, fb, fc, fe) = (first(a), first(b), first(c), first(e));
+                // Of images and graphs most is zero.
+                if [fa, fb, fc, fe] == [0.0; 4] {
+                    continue;
+                }
+                for ((((sum, a), b), c), e) in sums.iter_mut().zip(a).zip(b).zip(c).zip(e) {
+                    *sum = *sum + fa * a + fb * b + fc * c + fe * e;
+                }
+            }
+            for row in fours.remainder().chunks_exact(d).filter_map(|row| row.get(i..)) {
+                let factor = row.first().copied().unwrap_or(0.0);
+                for (sum, x) in sums.iter_mut().zip(row) {
+                    *sum += factor * x;
+                }
+            }
+        }
+        self.block.clear();
+    }
+
+    /// Adds another's rows to these.
+    fn append(&mut self, mut other: Self) {
+        self.flush();
+        other.flush();
+        self.rows += other.rows;
+        for (sum, more) in self.sums.iter_mut().zip(&other.sums) {
+            *sum += more;
+        }
+    }
+
+    /// s, rows so far.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// `(1/s) M^T M` of all s rows; zero of none.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+    pub fn mean(mut self) -> Matrix {
+        self.flush();
+        let (d, count) = (self.d, self.rows.max(1) as f64);
+        let at = |i: usize, j: usize| self.sums.get(i.min(j) * d + i.max(j)).copied().unwrap_or(0.0);
+        Matrix::from_fn(d, d, |i, j| at(i, j) / count)
+    }
+}
+
+/// `(1/n) M^T M` of the n rows of `clients` clients, `gram` being that of one. Clients in parallel, summed in order.
+pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> Matrix {
+    let numbers: Vec<usize> = (0..clients).collect();
+    let several = together(d);
+    let mut all = Gram::new(d);
+    for numbers in numbers.chunks(several) {
+        let grams: Vec<Gram> = numbers.par_iter().map(|&client| gram(client)).collect();
+        for gram in grams {
+            all.append(gram);
+        }
+    }
+    all.mean()
+}
+
+/// How many clients' sums there are at a time. It changes no result.
+fn together(d: usize) -> usize {
+    AT_A_TIME.checked_div(d * d).unwrap_or(1).clamp(1, 16)
+}
+
+/// What finding an eigenspace takes besides the rows, in values of an f32: sums, and the copies of a factorisation.
+#[must_use]
+pub fn values(d: usize) -> u64 {
+    let each = 2 * (d as u64).saturating_mul(d as u64);
+    each.saturating_mul(together(d) as u64 + 4)
+}
+
+/// There is no top eigenspace of that many dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum NoEigenspace {
+    /// More dimensions than features.
+    #[error("an eigenspace of {k} dimensions among {d} features")]
+    Wide {
+        /// How many were asked for.
+        k: usize,
+        /// Features.
+        d: usize,
+    },
+    /// Sums and a factorisation that would take too long.
+    #[error("the eigenspace of {d} features, allowed: at most {LARGEST_FEATURES}")]
+    Large {
+        /// Features.
+        d: usize,
+    },
+    /// The eigenvalue inside is that outside, up to rounding.
+    #[error(
+        "eigenvalues {k} and {} of the rows of all clients are {inside:e} and {outside:e}, of {largest:e}: there is no \
+         one eigenspace of {k} dimensions", k + 1
+    )]
+    Undetermined {
+        /// Dimensions.
+        k: usize,
+        /// The last eigenvalue inside.
+        inside: f64,
+        /// The first outside.
+        outside: f64,
+        /// The first.
+        largest: f64,
+    },
+    /// An entry is no number.
+    #[error("entry ({row}, {column}) of the rows' products is {value}")]
+    NotFinite {
+        /// From 0.
+        row: usize,
+        /// From 0.
+        column: usize,
+        /// NaN or infinite.
+        value: f64,
+    },
+}
+
+/// The eigenspace of the largest eigenvalues of a symmetric matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Eigenspace {
+    /// Orthonormal columns, largest eigenvalue first.
+    pub basis: Matrix,
+    /// Those eigenvalues, and the next one where there is one.
+    pub eigenvalues: Vec<f64>,
+}
+
+impl Eigenspace {
+    /// Of `k` dimensions. All eigenvectors are computed: 1000 features take seconds, [`LARGEST_FEATURES`] minutes.
+    ///
+    /// # Errors
+    /// [`NoEigenspace`].
+    pub fn top(symmetric: &Matrix, k: usize) -> Result<Self, NoEigenspace> {
+        let d = symmetric.nrows();
+        if k > d {
+            return Err(NoEigenspace::Wide { k, d });
+        }
+        let wrong = symmetric.iter().position(|value| !value.is_finite());
+        if let Some((row, column)) = wrong.map(|place| (place % d, place / d)) {
+            return Err(NoEigenspace::NotFinite { row, column, value: symmetric[(row, column)] });
+        }
+        let vectors = top_eigenspace(symmetric, k + 1);
+        let eigenvalues: Vec<f64> =
+            (0..vectors.ncols()).map(|j| quotient(symmetric, &vectors.columns(j, 1).into_owned())).collect();
+        let at = |place: usize| eigenvalues.get(place).copied().unwrap_or(0.0);
+        let (largest, inside, outside) = (at(0), at(k.saturating_sub(1)), at(k));
+        // Of all dimensions, or of none, there is one space.
+        if (1..d).contains(&k) && inside - outside <= LEAST_GAP * largest {
+            return Err(NoEigenspace::Undetermined { k, inside, outside, largest });
+        }
+        Ok(Self { basis: vectors.columns(0, k).into_owned(), eigenvalues })
+    }
+}
+
+/// `v^T A v`: the eigenvalue of an eigenvector of norm 1.
+fn quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
+    // A symmetric matrix is its own transpose.
+    product_transposed(v, &product_transposed(symmetric, v)).sum()
+}
+
+/// What FedPower is measured by on data without a known truth: the top eigenspace, of `k` dimensions, of the training
+/// rows of all clients in one place (of data that are fresh in every round, those of the start).
+///
+/// A device scales rows of norm over 1 to norm 1, and so does this: no row counts more than another for being long. Of
+/// images, whose pixels are in 0..=1 and whose last feature is a constant 1, every row is scaled: what remains of each
+/// is its direction. Rows of norm under 1 stay as they are.
+///
+/// # Errors
+/// [`NoEigenspace`].
+pub fn pooled_truth(dataset: &Dataset, k: usize) -> Result<Matrix, NoEigenspace> {
+    let d = dataset.features;
+    if d > LARGEST_FEATURES {
+        return Err(NoEigenspace::Large { d });
+    }
+    let gram = |client: usize| dataset.clients.get(client).map_or(Gram::new(d), |client| Gram::of(client, d));
+    Ok(Eigenspace::top(&pooled(d, dataset.clients.len(), gram), k)?.basis)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use fedspan_engine::linalg::{principal_angle_distance, random_basis};
+    use fedspan_engine::random::{Purpose, stream};
+
+    use super::super::{Layout, Set};
+    use super::*;
+
+    /// Rows of norms from about 0.5 to 5, a quarter of the values zero.
+    fn rows(count: usize, d: usize, seed: u64) -> Vec<f32> {
+        let mut random = stream(seed, Purpose::Test, 0);
+        let scale = 2.0 / (d as f64).sqrt();
+        (0..count * d)
+            .map(|_| if random.uniform() < 0.25 { 0.0 } else { (scale * random.normal()) as f32 })
+            .collect()
+    }
+
+    /// The same by the definition, summed in the order of the rows.
+    fn plain(rows: &[f32], d: usize) -> Matrix {
+        let mut sums = Matrix::zeros(d, d);
+        for row in rows.chunks(d) {
+            let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+            let norm = row.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
+            let scale = 1.0 / norm.max(1.0);
+            for i in 0..d {
+                for j in 0..d {
+                    sums[(i, j)] += (row[i] * scale) * (row[j] * scale);
+                }
+            }
+        }
+        sums / (rows.len() / d).max(1) as f64
+    }
+
+    fn clients(sizes: &[usize], d: usize) -> Dataset {
+        let set = |(seed, size): (u64, &usize)| Set::unlabelled(rows(*size, d, seed), d);
+        let client = |set| Client::new(set, Set::unlabelled(Vec::new(), d));
+        Dataset {
+            features: d,
+            outputs: 1,
+            classification: false,
+            clients: (0..).zip(sizes).map(set).map(client).collect(),
+            truth: None,
+            layout: Layout::default(),
+            ..Dataset::default()
+        }
+    }
+
+    #[test]
+    fn a_gram_matrix_is_that_of_the_definition_however_its_rows_come() {
+        for (count, d) in [(0, 3), (1, 1), (3, 5), (4, 5), (31, 7), (32, 7), (70, 7), (257, 20)] {
+            let rows = rows(count, d, 1);
+            let mut whole = Gram::new(d);
+            whole.add(&rows);
+            let mut single = Gram::new(d);
+            rows.chunks(d).for_each(|row| single.add(row));
+            let whole = whole.mean();
+            assert_eq!(whole, plain(&rows, d), "{count} x {d}");
+            assert_eq!(whole, single.mean(), "{count} x {d}");
+        }
+    }
+
+    #[test]
+    fn rows_of_any_length_count_as_their_directions() {
+        let (short, long) = ([0.3f32, 0.4], [3e37f32, 4e37]);
+        let of = |row: &[f32]| {
+            let mut gram = Gram::new(2);
+            gram.add(row);
+            gram.mean().trace()
+        };
+        // 0.3 and 0.4 are no f32.
+        assert!((of(&short) - 0.25).abs() < 1e-7 && (of(&long) - 1.0).abs() < 1e-15);
+        assert_eq!(of(&[0.0, 0.0]), 0.0);
+    }
+
+    #[test]
+    fn clients_count_by_their_rows_and_threads_change_nothing() {
+        // More clients than are summed at a time.
+        let sizes: Vec<usize> = (0..40).collect();
+        let dataset = clients(&sizes, 6);
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| pooled(6, 40, |client| Gram::of(&dataset.clients[client], 6)))
+        };
+        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        assert!((run(1) - plain(&all, 6)).amax() < 1e-15);
+        assert_eq!(run(1), run(2));
+        assert_eq!(run(1), run(5));
+    }
+
+    #[test]
+    fn the_top_eigenspace_is_found_with_its_eigenvalues() {
+        for (d, k) in [(1, 1), (2, 1), (12, 3), (12, 11), (12, 12), (60, 5)] {
+            let basis = random_basis(d, d, &mut stream(3, Purpose::Truth, d as u64));
+            let known: Vec<f64> = (0..d).map(|j| 1.0 / (j + 1) as f64).collect();
+            let diagonal = Matrix::from_fn(d, d, |i, j| if i == j { known[i] } else { 0.0 });
+            let symmetric = &basis * diagonal * basis.transpose();
+            let found = Eigenspace::top(&symmetric, k).unwrap();
+            let truth = basis.columns(0, k).into_owned();
+            assert!(principal_angle_distance(&found.basis, &truth) < 1e-11, "{d}, {k}");
+            assert_eq!(found.eigenvalues.len(), (k + 1).min(d));
+            for (found, known) in found.eigenvalues.iter().zip(&known) {
+                assert!((found - known).abs() < 1e-13, "{d}, {k}: {found} is not {known}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_eigenspace_that_is_not_one_is_an_error_with_its_numbers() {
+        let fails = |symmetric: &Matrix, k: usize| Eigenspace::top(symmetric, k).unwrap_err();
+        let two = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
+        assert_eq!(fails(&two, 4), NoEigenspace::Wide { k: 4, d: 3 });
+        let said = fails(&two, 2).to_string();
+        assert!(said.contains("eigenvalues 2 and 3") && said.contains("1e0, of 2e0"), "{said}");
+        assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
+        // Of no rows, or of zeros, no direction is before another.
+        assert!(matches!(fails(&Matrix::zeros(3, 3), 1), NoEigenspace::Undetermined { k: 1, .. }));
+        let mut broken = two;
+        broken[(2, 1)] = f64::INFINITY;
+        assert_eq!(fails(&broken, 1), NoEigenspace::NotFinite { row: 2, column: 1, value: f64::INFINITY });
+        let wide = clients(&[1], LARGEST_FEATURES + 1);
+        assert_eq!(pooled_truth(&wide, 1), Err(NoEigenspace::Large { d: LARGEST_FEATURES + 1 }));
+    }
+
+    #[test]
+    fn the_truth_of_real_data_is_that_of_its_training_rows() {
+        let mut dataset = clients(&[30, 10, 0], 5);
+        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        let expected = Eigenspace::top(&plain(&all, 5), 2).unwrap().basis;
+        assert!(principal_angle_distance(&pooled_truth(&dataset, 2).unwrap(), &expected) < 1e-13);
+        let found = pooled_truth(&dataset, 2).unwrap();
+        let other = Arc::new(Set::unlabelled(rows(50, 5, 9), 5));
+        for client in &mut dataset.clients {
+            client.test = Arc::clone(&other);
+        }
+        assert_eq!(pooled_truth(&dataset, 2).unwrap(), found);
+        dataset.clients[2].train = other;
+        assert_ne!(pooled_truth(&dataset, 2).unwrap(), found);
+    }
+}

@@ -1,0 +1,63 @@
+//! Draws batches of a linear model: `y = M_i^T x + noise`, x normal.
+
+use std::sync::Arc;
+
+use fedspan_engine::random::{Purpose, stream};
+
+use super::{Labels, Set};
+
+/// Draws a client's batches.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    /// `M_i`, d x C, row-major.
+    pub map: Arc<Vec<f64>>,
+    /// C.
+    pub outputs: usize,
+    /// Standard deviation of each feature.
+    pub feature_std: f64,
+    /// Standard deviation of the noise on each target.
+    pub noise_std: f64,
+    /// In a batch.
+    pub samples: usize,
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// Whose they are.
+    pub client: u64,
+    /// What they are for.
+    pub purpose: Purpose,
+}
+
+impl Generator {
+    /// The same client's test samples, without noise.
+    #[must_use]
+    pub fn tests(&self, samples: usize) -> Self {
+        Self { noise_std: 0.0, samples, purpose: Purpose::Test, ..self.clone() }
+    }
+
+    /// The batch of a round; the same round gives the same batch.
+    #[must_use]
+    pub fn batch(&self, round: u64) -> Set {
+        let mut random = stream(self.seed, self.purpose, self.client << 32 | round);
+        let outputs = self.outputs.max(1);
+        let mut x = Vec::with_capacity(self.samples * self.map.len() / outputs);
+        let mut y = Vec::with_capacity(self.samples * outputs);
+        let mut clean = vec![0.0; outputs];
+        for _ in 0..self.samples {
+            clean.fill(0.0);
+            for row in self.map.chunks_exact(outputs) {
+                let value = self.feature_std * random.normal();
+                for (sum, factor) in clean.iter_mut().zip(row) {
+                    *sum += factor * value;
+                }
+                x.push(narrow(value));
+            }
+            y.extend(clean.iter().map(|clean| narrow(clean + self.noise_std * random.normal())));
+        }
+        Set::new(x, Labels::Values { values: y, outputs })
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
+fn narrow(value: f64) -> f32 {
+    value as f32
+}

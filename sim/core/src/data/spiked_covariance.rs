@@ -1,0 +1,283 @@
+//! FedPower's first model (Guo et al. 2024, section 5): rows from N(0, U U^T + sigma^2 I), scaled to norm 1.
+
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, Stream, stream};
+use rayon::prelude::*;
+
+use super::eigenspace::{self, Eigenspace, Gram, NoEigenspace, pooled};
+use super::{Client, Dataset, LARGEST_VALUES, Set};
+
+/// Settings of `kind = "spiked-covariance"`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpikedCovariance {
+    /// Clients.
+    pub clients: usize,
+    /// Features.
+    pub d: usize,
+    /// Directions that stand out.
+    pub k: usize,
+    /// Samples per client.
+    pub samples: usize,
+    /// `sigma`.
+    pub noise_std: f64,
+}
+
+impl SpikedCovariance {
+    /// That this machine can hold it.
+    ///
+    /// # Errors
+    /// A sentence with the numbers.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { clients, d, samples, .. } = *self;
+        // A zero a row stands for its target.
+        let rows = (clients as u64).saturating_mul(samples as u64);
+        let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
+        if values <= LARGEST_VALUES {
+            return Ok(());
+        }
+        let bytes = values.saturating_mul(4);
+        Err(format!(
+            "{clients} clients x {samples} samples x {d} features: {values} values ({bytes} bytes), allowed: at most \
+             {LARGEST_VALUES} (2^31, 8 GiB)"
+        ))
+    }
+}
+
+/// The model with its directions, which draws every client's rows.
+#[derive(Clone, Debug)]
+pub struct Model {
+    settings: SpikedCovariance,
+    seed: u64,
+    /// `U`, orthonormal.
+    directions: Matrix,
+}
+
+impl Model {
+    /// Draws the directions: the orthonormal factor of d x k numbers from N(0.5, 1).
+    #[must_use]
+    pub fn new(settings: SpikedCovariance, seed: u64) -> Self {
+        let mut random = stream(seed, Purpose::Truth, 0);
+        let directions = loop {
+            let drawn = Matrix::from_fn(settings.d, settings.k, |_, _| 0.5 + random.normal());
+            if let Ok(directions) = orthonormal(&drawn) {
+                break directions;
+            }
+        };
+        Self { settings, seed, directions }
+    }
+
+    /// `U`, d x k. What FedPower finds is the eigenspace of the rows that were drawn, which is near it.
+    #[must_use]
+    pub fn directions(&self) -> &Matrix {
+        &self.directions
+    }
+
+    fn rows(&self, client: usize) -> Rows {
+        let d = self.settings.d;
+        Rows {
+            random: stream(self.seed, Purpose::Samples, (client as u64) << 32),
+            u: self.directions.transpose().as_slice().to_vec(),
+            noise_std: self.settings.noise_std,
+            z: vec![0.0; self.settings.k],
+            drawn: vec![0.0; d],
+        }
+    }
+
+    /// A client's rows.
+    #[must_use]
+    pub fn set(&self, client: usize) -> Set {
+        let SpikedCovariance { d, samples, .. } = self.settings;
+        let mut rows = self.rows(client);
+        let mut x = Vec::with_capacity(samples * d);
+        for _ in 0..samples {
+            rows.draw();
+            x.extend(rows.scaled());
+        }
+        Set::unlabelled(x, d)
+    }
+
+    /// `M^T M` of a client's rows, to the last bit that of [`Self::set`], of which no more than a few rows are there at
+    /// a time.
+    #[must_use]
+    pub fn gram(&self, client: usize) -> Gram {
+        let SpikedCovariance { d, samples, .. } = self.settings;
+        let (mut rows, mut gram) = (self.rows(client), Gram::new(d));
+        let mut row = Vec::with_capacity(d);
+        for _ in 0..samples {
+            rows.draw();
+            row.clear();
+            row.extend(rows.scaled());
+            gram.add(&row);
+        }
+        gram
+    }
+
+    /// The top eigenspace of all clients' rows, which need not be in memory.
+    ///
+    /// # Errors
+    /// [`NoEigenspace`].
+    pub fn eigenspace(&self) -> Result<Eigenspace, NoEigenspace> {
+        let SpikedCovariance { clients, d, k, .. } = self.settings;
+        Eigenspace::top(&pooled(d, clients, |client| self.gram(client)), k)
+    }
+
+    /// All clients with their rows.
+    ///
+    /// # Errors
+    /// [`NoEigenspace`].
+    pub fn dataset(&self) -> Result<Dataset, NoEigenspace> {
+        let SpikedCovariance { clients, d, k, .. } = self.settings;
+        let numbers: Vec<usize> = (0..clients).collect();
+        let clients =
+            numbers.par_iter().map(|&client| Client::new(self.set(client), Set::unlabelled(Vec::new(), d)));
+        Dataset::unlabelled(d, clients.collect(), k)
+    }
+}
+
+/// A client's rows, one after the other.
+struct Rows {
+    random: Stream,
+    /// `U`, row-major.
+    u: Vec<f64>,
+    noise_std: f64,
+    z: Vec<f64>,
+    drawn: Vec<f64>,
+}
+
+impl Rows {
+    /// Draws the next row: `U z + sigma e`.
+    fn draw(&mut self) {
+        let Self { random, u, noise_std, z, drawn } = self;
+        z.fill_with(|| random.normal());
+        for (x, u) in drawn.iter_mut().zip(u.chunks_exact(z.len().max(1))) {
+            let clean = u.iter().zip(z.iter()).fold(0.0, |sum, (u, z)| sum + u * z);
+            *x = clean + *noise_std * random.normal();
+        }
+    }
+
+    /// The row that was drawn, as a device holds it: of norm 1.
+    fn scaled(&self) -> impl Iterator<Item = f32> + '_ {
+        let norm = self.drawn.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
+        let scale = if norm > 0.0 { 1.0 / norm } else { 0.0 };
+        #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
+        self.drawn.iter().map(move |x| (x * scale) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use fedspan_engine::linalg::principal_angle_distance;
+
+    use super::*;
+
+    const SMALL: SpikedCovariance = SpikedCovariance { clients: 5, d: 8, k: 2, samples: 70, noise_std: 0.6 };
+
+    #[test]
+    fn rows_have_their_covariance_before_they_are_scaled() {
+        let settings = SpikedCovariance { d: 6, ..SMALL };
+        let model = Model::new(settings, 3);
+        let (count, d, mut rows) = (40_000, 6, model.rows(0));
+        let mut sums = Matrix::zeros(d, d);
+        let mut mean = vec![0.0; d];
+        for _ in 0..count {
+            rows.draw();
+            for i in 0..d {
+                mean[i] += rows.drawn[i] / count as f64;
+                for j in 0..d {
+                    sums[(i, j)] += rows.drawn[i] * rows.drawn[j] / count as f64;
+                }
+            }
+        }
+        let u = model.directions();
+        let sigma = u * u.transpose() + Matrix::identity(d, d) * (0.6 * 0.6);
+        for i in 0..d {
+            let deviation = (sigma[(i, i)] / count as f64).sqrt();
+            assert!(mean[i].abs() < 5.0 * deviation, "{i}: {} of {deviation}", mean[i]);
+            for j in 0..d {
+                let square = sigma[(i, i)] * sigma[(j, j)] + sigma[(i, j)] * sigma[(i, j)];
+                let (off, deviation) = (sums[(i, j)] - sigma[(i, j)], (square / count as f64).sqrt());
+                assert!(off.abs() < 5.0 * deviation, "({i}, {j}): {off} of {deviation}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_have_norm_1() {
+        for noise_std in [0.0, 0.6, 1e6] {
+            let set = Model::new(SpikedCovariance { noise_std, ..SMALL }, 1).set(0);
+            assert_eq!((set.len(), set.x.len()), (70, 70 * 8));
+            for row in set.x.chunks(8) {
+                let square: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+                assert!((square - 1.0).abs() < 1e-6, "{square}");
+            }
+        }
+    }
+
+    #[test]
+    fn directions_come_from_numbers_around_a_half() {
+        let model = Model::new(SpikedCovariance { d: 3000, k: 1, ..SMALL }, 2);
+        assert!((model.directions().norm() - 1.0).abs() < 1e-12);
+        // The square of a mean of a half is a fifth of the mean square, 1 + 1/4.
+        let part = model.directions().sum().powi(2) / 3000.0;
+        assert!((part - 0.2).abs() < 0.04, "{part}");
+        let wide = Model::new(SMALL, 2);
+        let products = wide.directions().transpose() * wide.directions();
+        assert!((products - Matrix::identity(2, 2)).amax() < 1e-14);
+    }
+
+    #[test]
+    fn streamed_sums_are_those_of_the_rows_to_the_last_bit() {
+        let model = Model::new(SMALL, 4);
+        let dataset = model.dataset().unwrap();
+        for (client, stored) in dataset.clients.iter().enumerate() {
+            assert_eq!(model.gram(client).mean(), Gram::of(stored, 8).mean(), "{client}");
+        }
+        assert_eq!(Some(model.eigenspace().unwrap().basis), dataset.truth);
+    }
+
+    #[test]
+    fn seeds_and_clients_differ_and_threads_do_not() {
+        let data = |seed: u64, threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let dataset = pool.install(|| Model::new(SMALL, seed).dataset()).unwrap();
+            let rows: Vec<Vec<f32>> = dataset.clients.iter().map(|client| client.train.x.clone()).collect();
+            (rows, dataset.truth)
+        };
+        let one = data(1, 1);
+        assert!(one == data(1, 2) && one == data(1, 3));
+        let other = data(2, 1);
+        assert!(one.1 != other.1);
+        let mut all: Vec<Vec<f32>> = one.0.into_iter().chain(other.0).collect();
+        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        all.dedup();
+        assert_eq!(all.len(), 10);
+    }
+
+    /// The paper's sizes but for a tenth of its samples.
+    #[test]
+    fn the_eigenspace_of_many_rows_is_near_the_directions() {
+        let settings = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 10_000, noise_std: 0.6 };
+        let model = Model::new(settings, 1);
+        let found = model.eigenspace().unwrap();
+        let distance = principal_angle_distance(&found.basis, model.directions());
+        assert!(distance < 0.03, "{distance}");
+        // Four directions with 1.36 of the variance each, of 4 + 36; a mean of quotients is a little less.
+        let expected = 1.36 / 40.0;
+        assert!(found.eigenvalues[..4].iter().all(|value| (value / expected - 1.0).abs() < 0.1), "{found:?}");
+        assert!(found.eigenvalues[4] < 0.36 / 40.0 * 1.15, "{}", found.eigenvalues[4]);
+    }
+
+    #[test]
+    fn what_no_machine_can_hold_is_told_in_bytes() {
+        assert_eq!(SMALL.check(), Ok(()));
+        let paper = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 100_000, noise_std: 0.6 };
+        assert_eq!(paper.check(), Ok(()));
+        let said = SpikedCovariance { clients: 300, ..paper }.check().unwrap_err();
+        // 300 x 100000 rows of 101 values, and 20 matrices of 100 x 100 in f64.
+        assert!(said.contains("3030400000 values (12121600000 bytes)"), "{said}");
+        let most = SpikedCovariance { clients: usize::MAX, samples: usize::MAX, ..paper };
+        assert!(most.check().is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! FedPower's second model (Guo et al. 2024, section 5): every client has a graph on the same nodes, whose communities are
+//! the same, and the rows of its adjacency matrix, each scaled to norm 1.
+
+use fedspan_engine::random::{Purpose, stream};
+use rayon::prelude::*;
+
+use super::eigenspace::{self, NoEigenspace};
+use super::{Client, Dataset, LARGEST_VALUES, Set};
+
+/// Probability of an edge between two nodes of one community, before a client's density.
+const WITHIN: f64 = 0.25;
+/// Between nodes of two communities.
+const BETWEEN: f64 = 0.1;
+/// What multiplies them at the first half of the clients, and at the second.
+const DENSITIES: [f64; 2] = [0.8, 0.6];
+
+/// Settings of `kind = "stochastic-block-model"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StochasticBlockModel {
+    /// Clients.
+    pub clients: usize,
+    /// Nodes: features, and rows of every client.
+    pub d: usize,
+    /// Communities.
+    pub k: usize,
+}
+
+impl StochasticBlockModel {
+    /// That this machine can hold it.
+    ///
+    /// # Errors
+    /// A sentence with the numbers.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { clients, d, .. } = *self;
+        // A zero a row stands for its target.
+        let rows = (clients as u64).saturating_mul(d as u64);
+        let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
+        if values <= LARGEST_VALUES {
+            return Ok(());
+        }
+        let bytes = values.saturating_mul(4);
+        Err(format!(
+            "{clients} clients x {d} rows x {d} nodes: {values} values ({bytes} bytes), allowed: at most \
+             {LARGEST_VALUES} (2^31, 8 GiB)"
+        ))
+    }
+
+    /// The community of a node: equal parts of the nodes in their order, up to one node.
+    #[must_use]
+    pub fn community(&self, node: usize) -> usize {
+        (node * self.k).checked_div(self.d).unwrap_or(0)
+    }
+
+    /// Probability of an edge between two nodes at a client.
+    #[must_use]
+    pub fn probability(&self, client: usize, a: usize, b: usize) -> f64 {
+        let [first, second] = DENSITIES;
+        let density = if 2 * client < self.clients { first } else { second };
+        density * if self.community(a) == self.community(b) { WITHIN } else { BETWEEN }
+    }
+
+    /// A client's rows. A node without neighbours is a row of zeros.
+    #[must_use]
+    pub fn set(&self, client: usize, seed: u64) -> Set {
+        let d = self.d;
+        let mut random = stream(seed, Purpose::Samples, (client as u64) << 32);
+        let mut x = vec![0.0f32; d * d];
+        for i in 0..d {
+            for j in i + 1..d {
+                if random.uniform() < self.probability(client, i, j) {
+                    x[i * d + j] = 1.0;
+                    x[j * d + i] = 1.0;
+                }
+            }
+        }
+        for row in x.chunks_exact_mut(d.max(1)) {
+            let degree = row.iter().fold(0.0, |sum, &x| sum + f64::from(x));
+            #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
+            let each = (1.0 / degree.max(1.0).sqrt()) as f32;
+            row.iter_mut().for_each(|x| *x *= each);
+        }
+        Set::unlabelled(x, d)
+    }
+
+    /// All clients with their rows.
+    ///
+    /// # Errors
+    /// [`NoEigenspace`].
+    pub fn dataset(&self, seed: u64) -> Result<Dataset, NoEigenspace> {
+        let numbers: Vec<usize> = (0..self.clients).collect();
+        let nothing = || Set::unlabelled(Vec::new(), self.d);
+        let clients = numbers.par_iter().map(|&client| Client::new(self.set(client, seed), nothing()));
+        Dataset::unlabelled(self.d, clients.collect(), self.k)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use fedspan_engine::linalg::{Matrix, principal_angle_distance};
+
+    use super::*;
+
+    const GRAPHS: StochasticBlockModel = StochasticBlockModel { clients: 5, d: 300, k: 3 };
+
+    #[test]
+    fn communities_are_equal_parts() {
+        let sizes = |d: usize, k: usize| {
+            let model = StochasticBlockModel { clients: 1, d, k };
+            let mut sizes = vec![0; k];
+            (0..d).for_each(|node| sizes[model.community(node)] += 1);
+            sizes
+        };
+        assert_eq!(sizes(300, 3), [100; 3]);
+        assert_eq!(sizes(1000, 2), [500; 2]);
+        assert_eq!(sizes(7, 7), [1; 7]);
+        assert!(sizes(11, 4).iter().all(|size| (2..=3).contains(size)));
+    }
+
+    #[test]
+    fn graphs_are_symmetric_without_loops_and_rows_have_norm_1() {
+        for client in 0..5 {
+            let set = GRAPHS.set(client, 1);
+            assert_eq!((set.len(), set.x.len()), (300, 300 * 300));
+            for (i, row) in set.x.chunks(300).enumerate() {
+                assert_eq!(row[i], 0.0);
+                assert!((0..300).all(|j| (row[j] > 0.0) == (set.x[j * 300 + i] > 0.0)), "{i}");
+                let degree = row.iter().filter(|x| **x > 0.0).count() as f64;
+                let each = (1.0 / degree.sqrt()) as f32;
+                assert!(degree > 0.0 && row.iter().all(|x| *x == 0.0 || *x == each), "{i}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_without_neighbours_is_a_row_of_zeros() {
+        let alone = StochasticBlockModel { clients: 1, d: 1, k: 1 };
+        assert_eq!(alone.set(0, 1).x, [0.0]);
+        let few = StochasticBlockModel { clients: 1, d: 4, k: 1 };
+        let rows: Vec<f32> = (0..50).flat_map(|seed| few.set(0, seed).x).collect();
+        let lonely = rows.chunks(4).filter(|row| row.iter().all(|x| *x == 0.0)).count();
+        // 200 nodes, each without an edge with probability 0.8^3; nodes of a graph are not independent.
+        assert!((70..135).contains(&lonely), "{lonely}");
+        assert!(rows.iter().all(|x| x.is_finite()));
+    }
+
+    #[test]
+    fn edges_are_as_many_as_the_communities_and_the_half_say() {
+        for client in 0..5 {
+            let set = GRAPHS.set(client, 2);
+            // Of five clients three are in the first half.
+            let density = if client < 3 { 0.8 } else { 0.6 };
+            for within in [true, false] {
+                let (mut edges, mut pairs) = (0.0, 0.0);
+                for i in 0..300 {
+                    for j in i + 1..300 {
+                        if (i / 100 == j / 100) == within {
+                            pairs += 1.0;
+                            edges += f64::from(u8::from(set.x[i * 300 + j] > 0.0));
+                        }
+                    }
+                }
+                let p: f64 = density * if within { 0.25 } else { 0.1 };
+                let off = (edges - p * pairs) / (pairs * p * (1.0 - p)).sqrt();
+                assert!(off.abs() < 5.0, "client {client}, {within}: {off} deviations");
+            }
+        }
+    }
+
+    #[test]
+    fn seeds_and_clients_differ_and_threads_do_not() {
+        let settings = StochasticBlockModel { clients: 5, d: 60, k: 2 };
+        let data = |seed: u64, threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let dataset = pool.install(|| settings.dataset(seed)).unwrap();
+            let rows: Vec<Vec<f32>> = dataset.clients.iter().map(|client| client.train.x.clone()).collect();
+            (rows, dataset.truth)
+        };
+        let one = data(1, 1);
+        assert!(one == data(1, 2) && one == data(1, 3));
+        let other = data(2, 1);
+        assert!(one.1 != other.1);
+        let mut all: Vec<Vec<f32>> = one.0.into_iter().chain(other.0).collect();
+        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        all.dedup();
+        assert_eq!(all.len(), 10);
+    }
+
+    #[test]
+    fn the_eigenspace_tells_communities_apart() {
+        let truth = GRAPHS.dataset(3).unwrap().truth.unwrap();
+        let communities = Matrix::from_fn(300, 3, |node, own| if node / 100 == own { 0.1 } else { 0.0 });
+        let distance = principal_angle_distance(&truth, &communities);
+        assert!(distance < 0.35, "{distance}");
+    }
+
+    #[test]
+    fn graphs_without_an_eigenspace_are_an_error() {
+        // Either all rows are zero, or each node's is the other: no direction is the first.
+        let alone = StochasticBlockModel { clients: 3, d: 2, k: 1 };
+        for seed in 0..20 {
+            let error = alone.dataset(seed).unwrap_err();
+            assert!(matches!(error, NoEigenspace::Undetermined { k: 1, .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_no_machine_can_hold_is_told_in_bytes() {
+        assert_eq!(StochasticBlockModel { clients: 20, d: 1000, k: 2 }.check(), Ok(()));
+        let said = StochasticBlockModel { clients: 3000, d: 1000, k: 2 }.check().unwrap_err();
+        // 3000 x 1000 rows of 1001 values, and 20 matrices of 1000 x 1000 in f64.
+        assert!(said.contains("3043000000 values (12172000000 bytes)"), "{said}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Keys for a fleet that lives as long as its server: made anew, given to the boards as provisioning records.
+
+use std::path::{Path, PathBuf};
+
+use fedspan_aggregator::config::Security;
+use fedspan_aggregator::keys::{Cost, KeyStore, Unlock};
+use fedspan_aggregator::server::Protection;
+use fedspan_files::create_private;
+use fedspan_protocol::secure::{PROVISION, Provision};
+use getrandom::SysRng;
+use rand_core::TryRng;
+
+use super::{EmulateError, Plan};
+
+/// How the server of this plan is protected.
+pub(super) fn security(plan: &Plan<'_>) -> Security {
+    if plan.plaintext {
+        return Security::Plaintext;
+    }
+    Security::Keys { store: plan.scratch.join("keys"), key_file: Some(plan.scratch.join("keys.key")) }
+}
+
+/// Makes a key for each board, and its provisioning record.
+pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protection, EmulateError> {
+    let Security::Keys { store, key_file: Some(key_file) } = security else {
+        return Ok(Protection::Plaintext);
+    };
+    let failed = |error: &dyn std::fmt::Display| EmulateError::Keys { reason: error.to_string() };
+    let mut secret = [0; 32];
+    SysRng.try_fill_bytes(&mut secret).map_err(|error| failed(&error))?;
+    create_private(key_file, &secret).map_err(|error| failed(&error))?;
+    let unlock = Unlock::from_key_file(key_file).map_err(|error| failed(&error))?;
+    let mut store =
+        KeyStore::create(store, &unlock, Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
+    let devices: Vec<u64> = (1..=plan.boards as u64).collect();
+    // These keys are as old as time itself, and gone when the fleet is.
+    store.add(&devices, false, 0).map_err(|error| failed(&error))?;
+    for device in devices {
+        let accepted = store.keys().lookup(device, 0).ok_or_else(|| failed(&"no key was made"))?;
+        let mut record = [0; PROVISION];
+        let provision = Provision { device, key: accepted.key().clone(), noise: None };
+        provision.write(&mut record).map_err(|error| failed(&error))?;
+        create_private(&file(plan.scratch, device), &record).map_err(|error| failed(&error))?;
+    }
+    Ok(Protection::Keys(store, Box::new(SysRng)))
+}
+
+/// The provisioning record of a board.
+pub(super) fn file(scratch: &Path, device: u64) -> PathBuf {
+    scratch.join(format!("board{device}.provision"))
+}

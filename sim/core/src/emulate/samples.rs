@@ -1,0 +1,93 @@
+//! What the boards of a fleet learn from: each has the samples of one client of the scenario in its flash.
+
+use fedspan_engine::algorithm::ScaleSource;
+use fedspan_protocol::message::Numeric;
+
+use super::{EmulateError, Firmware, Plan};
+use crate::data::flash::{image, table};
+use crate::data::{Client, Dataset};
+use crate::scenario::DataSection;
+
+/// Makes the content of a board's partition.
+#[derive(Debug)]
+pub struct Images<'a> {
+    plan: &'a Plan<'a>,
+    /// Where samples are computed on the host.
+    made: Option<Dataset>,
+    clients: usize,
+}
+
+impl<'a> Images<'a> {
+    /// Checks that the core's firmware is made for this scenario.
+    ///
+    /// # Errors
+    /// [`EmulateError::Scenario`], [`EmulateError::Data`].
+    pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
+        let scenario = plan.scenario;
+        let shape = plan.core.firmware.shape();
+        let unsuitable =
+            |wanted| EmulateError::Scenario { name: scenario.name.clone(), core: plan.core.line, wanted };
+        if scenario.scale != ScaleSource::None {
+            return Err(unsuitable("do not scale their samples: leave out data.scale"));
+        }
+        let wanted = match plan.core.firmware {
+            Firmware::Watch => WATCH,
+            Firmware::Table => TABLE,
+        };
+        if scenario.algorithm.numeric != Numeric::F32 {
+            return Err(unsuitable(wanted));
+        }
+        match (plan.core.firmware, &scenario.data) {
+            (Firmware::Watch, DataSection::Watch(settings)) if !settings.programmes => {
+                if scenario.model.k != shape.width {
+                    return Err(unsuitable(WATCH));
+                }
+                Ok(Self { plan, made: None, clients: settings.roles().clients.len().max(1) })
+            }
+            (Firmware::Watch, _) => Err(unsuitable(WATCH)),
+            (Firmware::Table, data) => {
+                // A new batch for every round is nothing that a flash can hold.
+                let changing = matches!(data, DataSection::Linear(settings) if settings.fresh);
+                if changing || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
+                    return Err(unsuitable(TABLE));
+                }
+                let dataset = scenario.dataset(scenario.seed)?;
+                if dataset.features != shape.features
+                    || dataset.outputs != shape.outputs
+                    || dataset.classification
+                    || dataset.clients.is_empty()
+                {
+                    return Err(unsuitable(TABLE));
+                }
+                Ok(Self { plan, clients: dataset.clients.len(), made: Some(dataset) })
+            }
+        }
+    }
+
+    /// How many clients there are, at least one.
+    pub fn clients(&self) -> usize {
+        self.clients
+    }
+
+    /// The partition of client `client`, from 1.
+    ///
+    /// # Errors
+    /// [`EmulateError::Image`], [`EmulateError::Room`].
+    pub fn image(&self, client: usize) -> Result<Vec<u8>, EmulateError> {
+        let of = |dataset: &Dataset| {
+            let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));
+            found.map(|client| table(client, dataset.features)).unwrap_or_default()
+        };
+        let bytes = match (&self.made, &self.plan.scenario.data) {
+            (Some(dataset), _) => of(dataset),
+            (None, DataSection::Watch(settings)) => image(settings, self.plan.scenario.seed, client)?,
+            (None, _) => Vec::new(),
+        };
+        let (needed, room) = (bytes.len(), self.plan.core.room);
+        if needed > room { Err(EmulateError::Room { client, needed, room }) } else { Ok(bytes) }
+    }
+}
+
+const WATCH: &str = "replay the bundled recordings: data.kind = \"watch-imu\" without programmes, model.k = 24, algorithm.numeric = \"f32\"";
+const TABLE: &str = "have a table of samples: regression with 20 features and one output, the same in every round, model.k = 2 \
+     (the built-in scenario \"smallest\")";

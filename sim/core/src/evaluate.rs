@@ -1,0 +1,339 @@
+//! Scores models: every figure that a result file reports, and the baselines that need no rounds.
+
+mod baselines;
+pub mod ridge;
+
+use fedspan_client::memory::Shape;
+use fedspan_client::source::Targets;
+use fedspan_client::{Linear, Mechanism, Recording, Task};
+use fedspan_engine::Tensor;
+use fedspan_engine::algorithm::Scale;
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
+use fedspan_protocol::message::{HeadSolve, Numeric};
+use rayon::prelude::*;
+
+pub use baselines::{local_only, pooled, pooled_each};
+
+use crate::data::scaled::scaled_client;
+use crate::data::{Client, Dataset, Labels, Set};
+use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
+use crate::least_squares::Cut;
+use crate::network::{self, SimNetwork};
+
+/// The figures of one model on one data set. What does not apply is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scores {
+    /// Sine of the largest principal angle to the truth.
+    pub distance: Option<f64>,
+    /// Mean over clients of `1/(2m) |residual|^2` on training data, heads refitted.
+    pub loss: Option<f64>,
+    /// Accuracy of each client's personal model on its own test set, averaged over clients.
+    pub accuracy: Option<f64>,
+    /// Accuracy of the one shared model on each client's test set, averaged over clients.
+    pub accuracy_global: Option<f64>,
+    /// Mean squared error of personal models on test data, averaged over clients.
+    pub test_mse: Option<f64>,
+}
+
+/// Which figures a run is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// All that apply.
+    #[default]
+    All,
+    /// The distance alone: heads are not fitted, which takes about as long as a round of all clients.
+    Distance,
+}
+
+/// One client's personal model and what it scores.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientScore {
+    /// The head, k x C; of baselines on all features d x C.
+    pub head: Vec<f64>,
+    /// `1/(2m) |residual|^2` on training data; NaN where no head could be fitted on the samples that are
+    /// there.
+    pub loss: f64,
+    /// On its test set; `None` without one, or for regression.
+    pub accuracy: Option<f64>,
+    /// On its test set; `None` without one, or for classification.
+    pub test_mse: Option<f64>,
+    /// Directions that the fit has left out.
+    pub cut: Cut,
+}
+
+/// Fits every client's head on `b` (d x k, row-major) and scores it, as a device of this arithmetic does.
+/// Clients in parallel, results in order.
+#[must_use]
+pub fn personal(
+    clients: &[Client],
+    b: &[f32],
+    shape: Shape,
+    head: HeadSolve,
+    numeric: Numeric,
+) -> Vec<ClientScore> {
+    clients
+        .par_iter()
+        .map_init(
+            || Linear::new(HeapWorkspace::new(shape, numeric)),
+            |model, client| {
+                let _ = model.set_representation(b);
+                // Without a sample the head is zero, and is scored as such.
+                model.head_mut().fill(0.0);
+                let fitted = model.fit_head(head, &mut recording(&client.train, shape));
+                let mut score = score(model, client, shape);
+                if fitted.is_err() && !client.train.is_empty() {
+                    score.loss = f64::NAN;
+                }
+                score
+            },
+        )
+        .collect()
+}
+
+/// A set as a replayable source.
+#[must_use]
+pub fn recording(set: &Set, shape: Shape) -> Recording<'_> {
+    match &set.y {
+        Labels::Values { values: y, .. } | Labels::Absent(y) => {
+            Recording::regression(&set.x, y, shape.features, shape.outputs)
+        }
+        Labels::Classes(y) => Recording::classification(&set.x, y, shape.features),
+    }
+}
+
+/// Scores a model with a fitted head on one client.
+#[must_use]
+pub fn score<P: Mechanism>(
+    model: &mut Linear<HeapWorkspace, P>,
+    client: &Client,
+    shape: Shape,
+) -> ClientScore {
+    let train = errors(model, &client.train, shape);
+    let test = errors(model, &client.test, shape);
+    let classification = matches!(client.test.y, Labels::Classes(_));
+    #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+    let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
+    let loss = mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0;
+    ClientScore {
+        head: model.head().iter().map(|weight| f64::from(*weight)).collect(),
+        loss: if train.unanswered { f64::NAN } else { loss },
+        #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+        accuracy: if classification { mean(test.right as f64, client.test.len()) } else { None },
+        test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
+        cut: Cut::default(),
+    }
+}
+
+/// Scores what a device has, with its own fitted head, on its client.
+#[must_use]
+pub fn on_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
+    match task {
+        SimTask::Linear(model) => score(model, client, shape),
+        SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Scaled(scaled) => {
+            let scale = scaled.scale().and_then(|scale| {
+                let (shift, factor) = scale.split_at_checked(shape.features)?;
+                Scale::new(shift.to_vec(), factor.to_vec())
+            });
+            let seen = scale.map(|scale| scaled_client(client, &scale));
+            on_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
+        }
+    }
+}
+
+/// Scores a device's network with these parameters on a client.
+#[must_use]
+pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
+    let (shape, frozen) = (own.shape(), own.frozen());
+    let train = network::errors(shape, frozen, parameters, &client.train);
+    let test = network::errors(shape, frozen, parameters, &client.test);
+    #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+    let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
+    let head = shape.range(shape.layers() - 1..shape.layers());
+    ClientScore {
+        head: parameters.get(head).unwrap_or_default().iter().map(|weight| f64::from(*weight)).collect(),
+        loss: mean(train.loss, train.count).unwrap_or(0.0),
+        #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
+        accuracy: mean(test.right as f64, test.count),
+        test_mse: None,
+        cut: Cut::default(),
+    }
+}
+
+/// Scores every client with the network that its device has when these layers are everyone's; with `tuning`, after that many
+/// epochs on its head, in the order of samples of that round. Clients in parallel, results in order.
+#[must_use]
+pub fn with_networks(
+    clients: &[Client],
+    devices: &[SimDevice],
+    shared: &[Tensor],
+    tuning: Option<(HeadSolve, u32)>,
+) -> Vec<ClientScore> {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+        SimTask::Network(network) => {
+            let scored = network.scored(shared, &client.train);
+            let scored = match tuning {
+                Some((head, round)) => network.tuned(scored, &client.train, head, round),
+                None => scored,
+            };
+            with_network(network, &scored, client)
+        }
+        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
+    };
+    devices.par_iter().zip(clients).map(one).collect()
+}
+
+/// Scores every client with what its device has. Clients in parallel, results in order.
+#[must_use]
+pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
+    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+        SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
+    };
+    devices.par_iter().zip(clients).map(one).collect()
+}
+
+struct Errors {
+    squares: f64,
+    right: usize,
+    /// A sample that the model could not answer.
+    unanswered: bool,
+}
+
+fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
+    let mut total = Errors { squares: 0.0, right: 0, unanswered: false };
+    let mut out = vec![0.0f32; shape.outputs];
+    let samples = set.samples();
+    for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
+        if model.predict(x, &mut out).is_err() {
+            out.fill(0.0);
+            total.unanswered = true;
+        }
+        match samples.targets {
+            Targets::Values(y) => {
+                let wanted = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();
+                total.squares +=
+                    out.iter().zip(wanted).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum::<f64>();
+            }
+            Targets::Classes(classes) => {
+                let class = classes.get(index).map_or(usize::MAX, |&class| usize::from(class));
+                total.right += usize::from(largest(&out) == class);
+                for (output, value) in out.iter().enumerate() {
+                    let error = f64::from(*value) - f64::from(u8::from(output == class));
+                    total.squares += error * error;
+                }
+            }
+        }
+    }
+    total
+}
+
+/// Index of the largest value, the first of equals.
+#[must_use]
+pub fn largest(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, value) in values.iter().enumerate() {
+        if *value > values.get(best).copied().unwrap_or(f32::NEG_INFINITY) {
+            best = index;
+        }
+    }
+    best
+}
+
+/// The mean accuracy of the tenth of the clients that have the least; of one at least.
+#[must_use]
+pub fn worst_decile(clients: &[ClientScore]) -> Option<f64> {
+    let mut accuracies: Vec<f64> = clients.iter().filter_map(|client| client.accuracy).collect();
+    accuracies.sort_by(f64::total_cmp);
+    let count = (accuracies.len() / 10).max(1);
+    mean(accuracies.into_iter().take(count).map(Some))
+}
+
+/// Averages client scores, in order.
+#[must_use]
+pub fn average(clients: &[ClientScore]) -> Scores {
+    Scores {
+        loss: mean(clients.iter().map(|c| Some(c.loss))),
+        accuracy: mean(clients.iter().map(|c| c.accuracy)),
+        test_mse: mean(clients.iter().map(|c| c.test_mse)),
+        ..Scores::default()
+    }
+}
+
+fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let (sum, count) = values.flatten().fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// All figures of a representation on a data set; without targets its distance alone, and nobody has a head.
+#[must_use]
+pub fn representation(
+    dataset: &Dataset,
+    b: &Matrix,
+    head: HeadSolve,
+    numeric: Numeric,
+) -> (Scores, Vec<ClientScore>) {
+    if !dataset.has_targets() {
+        return (distance(dataset, b), Vec::new());
+    }
+    let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
+    let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head, numeric);
+    let mut scores = average(&clients);
+    scores.distance = distance_of(dataset, &basis);
+    (scores, clients)
+}
+
+/// The distance of a representation alone.
+#[must_use]
+pub fn distance(dataset: &Dataset, b: &Matrix) -> Scores {
+    let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
+    Scores { distance: distance_of(dataset, &basis), ..Scores::default() }
+}
+
+fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
+    dataset.truth.as_ref().map(|truth| principal_angle_distance(basis, truth))
+}
+
+/// Figures of one shared model `(b, w)` on every client's test set; none where there are no targets.
+#[must_use]
+pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
+    let combined =
+        Matrix::from_fn(b.nrows(), w.ncols(), |i, c| (0..b.ncols()).map(|j| b[(i, j)] * w[(j, c)]).sum());
+    direct(clients, &to_f32(&combined), w.ncols())
+}
+
+/// Figures of one shared head on the features themselves (d x C, row-major).
+fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
+    if !clients.iter().any(|client| client.train.has_targets()) {
+        return Scores::default();
+    }
+    let d = w.len() / outputs.max(1);
+    let shape = Shape { features: d, width: outputs, outputs };
+    // W as the representation and the identity as the head: the same product.
+    let identity = to_f32(&Matrix::identity(outputs, outputs));
+    let each: Vec<ClientScore> = clients
+        .par_iter()
+        .map_init(
+            || Linear::new(HeapWorkspace::new(shape, Numeric::F32)),
+            |model, client| {
+                let _ = model.set_representation(w);
+                model.head_mut().copy_from_slice(&identity);
+                model.restore_head(fedspan_protocol::frame::crc32c_f32(w));
+                score(model, client, shape)
+            },
+        )
+        .collect();
+    average(&each)
+}
+
+/// Sizes of a linear model of width `width` on a data set.
+#[must_use]
+pub fn shape_of(dataset: &Dataset, width: usize) -> Shape {
+    Shape { features: dataset.features, width, outputs: dataset.outputs }
+}
+
+/// A d x k matrix from the device's f32.
+#[must_use]
+pub fn matrix(shape: Shape, values: &[f32]) -> Matrix {
+    from_f32(shape.features, shape.width, values)
+}

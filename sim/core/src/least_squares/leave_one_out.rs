@@ -1,0 +1,218 @@
+//! The ridge of least leave-one-out error, exactly and from one decomposition (Golub, Heath and Wahba 1979, section 2).
+//!
+//! Columns are those of [`super::columns`]: the constant is taken out, so that its weight is free, and each of the others has
+//! norm 1, so that a ridge means the same for features in any units. With `Z = U S V^T`, the ridge `a` and the shares
+//! `p_j = s_j^2 / (s_j^2 + a)` the leverage of sample i is `h_i = 1/m + sum of u_ij^2 p_j` (`1/m` for the constant), and the
+//! residual that it would have if the others alone had been fitted is `r_i / (1 - h_i)`. Devices compare the same ridges,
+//! in mean squares of their features.
+
+use fedspan_client::kernel::leave_one_out::{LEAST_REMAINDER, RIDGES};
+use fedspan_engine::linalg::Matrix;
+
+use super::columns::Columns;
+use super::{Cut, Fit, Problem, solve};
+
+/// Squared singular values of columns of norm 1 that are taken for zero.
+const NOTHING: f64 = 1e-12;
+
+/// Solves a problem with the ridge of least leave-one-out error; the problem's own ridge does not count. `None` where there is
+/// nothing to compare: fewer than two samples, or no ridge under which every sample is explained by others as well.
+#[must_use]
+pub fn solve_left_out(problem: &Problem<'_>) -> Option<Fit> {
+    let problem = &Problem { ridge: 0.0, ..*problem };
+    let (d, c) = (problem.features, problem.outputs);
+    let m = problem.x.len().checked_div(d).unwrap_or(0);
+    if m < 2 || c == 0 || problem.y.len() != m * c {
+        return None;
+    }
+    let columns = Columns::of(problem, m);
+    let directions = Directions::of(&columns)?;
+    let mut best = (f64::INFINITY, None);
+    for ridge in RIDGES.map(f64::from) {
+        let error = directions.error(&columns, ridge);
+        if error < best.0 {
+            best = (error, Some(ridge));
+        }
+    }
+    let ridge = best.1?;
+    if ridge == 0.0 {
+        return Some(solve(problem));
+    }
+    let cut = Cut { directions: columns.faint.len(), columns: columns.faint.clone(), few_samples: false };
+    Some(Fit { weights: columns.weights(&directions.solution(&columns, ridge)), cut })
+}
+
+/// Left singular vectors of the columns, and what the targets are along them.
+struct Directions {
+    /// `U`, m x r.
+    left: Matrix,
+    /// Squared singular values, r.
+    squares: Vec<f64>,
+    /// `U^T Y`, r x C.
+    answers: Matrix,
+    /// The columns, m x p.
+    z: Matrix,
+    /// The targets, m x C.
+    y: Matrix,
+}
+
+impl Directions {
+    /// From the products of rows or of columns, whichever are fewer. `None` for numbers without a decomposition.
+    fn of(columns: &Columns) -> Option<Self> {
+        let (m, p) = (columns.m, columns.p());
+        if columns.z.len() != m * p || columns.y.len() != m * columns.c {
+            return None;
+        }
+        let z = Matrix::from_row_slice(m, p, &columns.z);
+        let y = Matrix::from_row_slice(m, columns.c, &columns.y);
+        let products = if m < p { &z * z.transpose() } else { z.transpose() * &z };
+        if !products.iter().all(|value| value.is_finite()) {
+            return None;
+        }
+        let eigen = products.symmetric_eigen();
+        let kept: Vec<usize> =
+            (0..eigen.eigenvalues.len()).filter(|j| eigen.eigenvalues[*j] > NOTHING * p as f64).collect();
+        let vectors = eigen.eigenvectors.select_columns(&kept);
+        let squares: Vec<f64> = kept.iter().map(|j| eigen.eigenvalues[*j]).collect();
+        let mut left = if m < p { vectors } else { &z * vectors };
+        if m >= p {
+            for (mut column, square) in left.column_iter_mut().zip(&squares) {
+                column /= square.sqrt();
+            }
+        }
+        let answers = left.transpose() * &y;
+        Some(Self { left, squares, answers, z, y })
+    }
+
+    /// The sum of squared leave-one-out residuals under a ridge; infinite where a sample is explained by itself alone.
+    fn error(&self, columns: &Columns, ridge: f64) -> f64 {
+        let shares: Vec<f64> = self.squares.iter().map(|square| square / (square + ridge)).collect();
+        let free = if columns.taken.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
+        let mut sum = 0.0;
+        for i in 0..columns.m {
+            let row = self.left.row(i);
+            let leverage: f64 = row.iter().zip(&shares).map(|(u, share)| u * u * share).sum();
+            let remainder = 1.0 - free - leverage;
+            // False for a NaN.
+            let compares = remainder >= f64::from(LEAST_REMAINDER);
+            if !compares {
+                return f64::INFINITY;
+            }
+            for output in 0..columns.c {
+                let fitted: f64 = row
+                    .iter()
+                    .zip(&shares)
+                    .zip(self.answers.column(output).iter())
+                    .map(|((u, share), answer)| u * share * answer)
+                    .sum();
+                sum += ((self.y[(i, output)] - fitted) / remainder).powi(2);
+            }
+        }
+        sum
+    }
+
+    /// Weights of the columns, p x C, row-major.
+    fn solution(&self, columns: &Columns, ridge: f64) -> Vec<f64> {
+        let mut answers = self.answers.clone();
+        for (mut row, square) in answers.row_iter_mut().zip(&self.squares) {
+            row /= square + ridge;
+        }
+        let weights = self.z.transpose() * (&self.left * answers);
+        let entry = |(j, output): (usize, usize)| weights[(j, output)];
+        (0..columns.p()).flat_map(|j| (0..columns.c).map(move |output| (j, output))).map(entry).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use fedspan_engine::random::{Purpose, stream};
+
+    use super::*;
+    use crate::least_squares::EXACT;
+
+    /// A problem of random numbers, with a constant 1 as last feature where there is one, and offsets and units of its features.
+    fn numbers(seed: u64, m: usize, d: usize, c: usize, constant: bool, offset: f64) -> (Vec<f64>, Vec<f64>) {
+        let mut random = stream(seed, Purpose::Test, 1);
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for _ in 0..m {
+            let row: Vec<f64> = (0..d).map(|_| random.normal()).collect();
+            for output in 0..c {
+                let exact: f64 = row.iter().enumerate().map(|(j, x)| x * ((j + output) as f64).cos()).sum();
+                y.push(exact + 0.7 * random.normal() + 3.0);
+            }
+            x.extend(row.iter().enumerate().map(|(j, x)| 10f64.powi(j as i32 - 2) * (x + offset)));
+            x.extend(constant.then_some(1.0));
+        }
+        (x, y)
+    }
+
+    /// Every sample left out and everything fitted anew: the same errors, for more samples than features and for fewer.
+    #[test]
+    fn errors_are_those_of_fits_without_each_sample() {
+        for (seed, m, d, constant) in [(1, 12, 3, true), (2, 9, 3, false), (3, 5, 8, true), (4, 30, 6, true)]
+        {
+            let (c, width) = (2, d + usize::from(constant));
+            let (x, y) = numbers(seed, m, d, c, constant, 2.0);
+            let problem = Problem { x: &x, y: &y, features: width, outputs: c, ridge: 0.0, roundoff: EXACT };
+            let columns = Columns::of(&problem, m);
+            let directions = Directions::of(&columns).unwrap();
+            for ridge in [0.01, 0.3, 4.0] {
+                let mut expected = 0.0;
+                for out in 0..m {
+                    let rest: Vec<usize> = (0..m).filter(|i| *i != out).collect();
+                    let wide = d + 1;
+                    let z = Matrix::from_fn(m - 1, wide, |i, j| match j < d {
+                        true => directions.z[(rest[i], j)],
+                        false => f64::from(u8::from(constant)),
+                    });
+                    let mut gram = z.transpose() * &z;
+                    (0..d).for_each(|j| gram[(j, j)] += ridge);
+                    if !constant {
+                        gram[(d, d)] = 1.0;
+                    }
+                    let targets = Matrix::from_fn(m - 1, c, |i, output| directions.y[(rest[i], output)]);
+                    let w = gram.lu().solve(&(z.transpose() * targets)).unwrap();
+                    for output in 0..c {
+                        let fitted: f64 =
+                            (0..d).map(|j| directions.z[(out, j)] * w[(j, output)]).sum::<f64>()
+                                + w[(d, output)];
+                        expected += (directions.y[(out, output)] - fitted).powi(2);
+                    }
+                }
+                let found = directions.error(&columns, ridge);
+                assert!((found - expected).abs() <= 1e-8 * expected, "{seed} {ridge}: {found} {expected}");
+            }
+        }
+    }
+
+    /// Units and offsets change predictions by no more than roundings, and a constant is no reason for a ridge.
+    #[test]
+    fn units_and_offsets_do_not_matter() {
+        for seed in 0..20 {
+            let (m, d) = (24, 4);
+            let fitted = |offset: f64, scale: f64| {
+                let (mut x, y) = numbers(seed, m, d, 1, true, offset);
+                let width = d + 1;
+                x.iter_mut().enumerate().for_each(|(i, x)| {
+                    if i % width == 1 {
+                        *x *= scale
+                    }
+                });
+                let problem =
+                    Problem { x: &x, y: &y, features: width, outputs: 1, ridge: 9.0, roundoff: EXACT };
+                let weights = solve_left_out(&problem).unwrap().weights;
+                x.chunks(width)
+                    .map(|row| row.iter().zip(&weights).map(|(x, w)| x * w).sum())
+                    .collect::<Vec<f64>>()
+            };
+            let plain = fitted(0.0, 1.0);
+            for (offset, scale) in [(1e3, 1.0), (1e5, 1.0), (0.0, 1e6), (0.0, 1e-6), (-1e5, 1e-6)] {
+                let size = plain.iter().fold(0.0f64, |size, value| size.max(value.abs()));
+                for (a, b) in plain.iter().zip(fitted(offset, scale)) {
+                    assert!((a - b).abs() <= 1e-7 * size, "{seed} {offset} {scale}: {a} {b}");
+                }
+            }
+        }
+    }
+}

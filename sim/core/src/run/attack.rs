@@ -1,0 +1,272 @@
+//! Byzantine devices: what some of the fleet send in place of what they computed.
+//!
+//! An attacker's session takes part like any other, and its update is replaced between its connection and the engine:
+//! everything behind that is what an honest update goes through. Attackers know each other and, where the attack is of
+//! that kind, the honest updates of the round that have been computed so far.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fedspan_aggregator::connection::Inbound;
+use fedspan_engine::linalg::{complement, from_f32, orthonormal, random_basis, to_f32};
+use fedspan_engine::random::{Purpose, stream};
+use fedspan_engine::{OpenRound, Opening, Update};
+use fedspan_protocol::message::RoundId;
+use fedspan_protocol::tensor::Role;
+
+use super::arrivals::Asked;
+use super::devices::Devices;
+use crate::data::Dataset;
+use crate::scenario::{Attack, AttackSection};
+
+/// The attackers of a run.
+pub struct Attackers {
+    attack: AttackSection,
+    seed: u64,
+    clients: usize,
+    who: BTreeSet<usize>,
+    /// The honest steps of this round, by device.
+    round: RoundId,
+    honest: BTreeMap<usize, Vec<f64>>,
+    replaced: u64,
+}
+
+impl Attackers {
+    /// Chooses who attacks: so many of the clients (rounded), the same for one seed whatever the attack.
+    pub fn of(attack: AttackSection, clients: usize, seed: u64) -> Self {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "under half of a number of clients"
+        )]
+        let count = (attack.fraction * clients as f64).round() as usize;
+        let all: Vec<usize> = (0..clients).collect();
+        let who = stream(seed, Purpose::Attackers, 0).choose(&all, count);
+        Self {
+            attack,
+            seed,
+            clients,
+            who: who.into_iter().collect(),
+            round: RoundId::default(),
+            honest: BTreeMap::new(),
+            replaced: 0,
+        }
+    }
+
+    /// Updates replaced so far.
+    pub fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    /// The data without the attackers': figures are over honest clients.
+    pub fn honest(&self, dataset: &Dataset) -> Dataset {
+        Dataset {
+            clients: self.of_honest(&dataset.clients),
+            client_names: self.of_honest(&dataset.client_names),
+            ..dataset.clone()
+        }
+    }
+
+    fn of_honest<T: Clone>(&self, all: &[T]) -> Vec<T> {
+        let honest = all.iter().enumerate().filter(|(index, _)| !self.who.contains(index));
+        honest.map(|(_, one)| one.clone()).collect()
+    }
+
+    /// Replaces what attackers among those who are heard next have said.
+    pub fn corrupt(&mut self, devices: &mut Devices, heard: &[(usize, Asked)], round: Option<&OpenRound>) {
+        let Some(opening) = round.map(|round| &round.opening).filter(|o| !o.request.expects.is_empty())
+        else {
+            return;
+        };
+        if opening.id != self.round {
+            (self.round, self.honest) = (opening.id, BTreeMap::new());
+        }
+        let base = base(opening);
+        let mut own = BTreeMap::new();
+        for (index, _) in heard {
+            let Some(device) = devices.get(*index) else { continue };
+            for update in updates(&mut device.said, opening.id) {
+                let steps = if self.who.contains(index) { &mut own } else { &mut self.honest };
+                steps.insert(*index, step(update, &base));
+            }
+        }
+        // Who knows of no honest update yet takes the attackers' own computations for such (Baruch et al. 2019).
+        let known: Vec<&Vec<f64>> =
+            if self.honest.is_empty() { own.values().collect() } else { self.honest.values().collect() };
+        for (index, own) in &own {
+            let attacked = self.attacked(*index, own, &known, opening);
+            let Some(device) = devices.get(*index) else { continue };
+            for update in updates(&mut device.said, opening.id) {
+                self.replaced += 1;
+                replace(update, &attacked, &base);
+                update.samples = self.attack.samples.unwrap_or(update.samples);
+            }
+        }
+    }
+
+    /// The step that an attacker sends.
+    #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
+    fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &Opening) -> Vec<f64> {
+        let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
+        match self.attack.kind {
+            Attack::SignFlip(strength) => scaled(own, -strength),
+            Attack::InnerProduct(strength) => scaled(&mean(known), -strength),
+            Attack::Little(z) => {
+                let z = z.unwrap_or_else(|| hidden(self.clients, self.who.len()));
+                let mean = mean(known);
+                let deviation = deviation(known, &mean);
+                mean.iter().zip(deviation).map(|(mean, deviation)| mean - z * deviation).collect()
+            }
+            Attack::Gaussian(strength) => {
+                let squares: f64 = known.iter().flat_map(|step| step.iter()).map(|value| value * value).sum();
+                let each = (squares / (known.len() * own.len()).max(1) as f64).sqrt();
+                let place = u64::from(opening.id.round) << 32 | index as u64;
+                let mut random = stream(self.seed, Purpose::Attack, place);
+                own.iter().map(|_| strength * each * random.normal()).collect()
+            }
+            Attack::Scale(strength) => scaled(own, strength),
+            Attack::Mimic => known.first().map_or_else(|| own.to_vec(), |step| (*step).clone()),
+            Attack::Nan => with_first(own, f64::NAN),
+            Attack::Infinite => with_first(own, f64::INFINITY),
+            Attack::Samples => own.to_vec(),
+            Attack::OrthogonalPlane => self.plane(own, opening),
+        }
+    }
+
+    /// The step to a plane that is orthogonal to what was sent; for a start, which is asked for no representation,
+    /// the plane as long as the device's own answer.
+    fn plane(&self, own: &[f64], opening: &Opening) -> Vec<f64> {
+        let Some(sent) = opening.request.tensors.first() else { return own.to_vec() };
+        let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
+        if own.len() != d * k {
+            return own.to_vec();
+        }
+        let held = from_f32(d, k, &sent.values);
+        let plane = random_basis(d, k, &mut stream(self.seed, Purpose::Attackers, 1));
+        let plane = orthonormal(&complement(&held, &plane)).unwrap_or(plane);
+        let asked = opening.request.expects.first().is_some_and(|asked| asked.role == Role::Representation);
+        let step = if asked { plane - held } else { plane * norm(own) };
+        to_f32(&step).into_iter().map(f64::from).collect()
+    }
+}
+
+/// The updates for a round among what a device has said.
+fn updates(said: &mut [Inbound], id: RoundId) -> impl Iterator<Item = &mut Update> {
+    said.iter_mut().filter_map(move |inbound| match inbound {
+        Inbound::Update(update) if update.id == id => Some(update),
+        _ => None,
+    })
+}
+
+/// What an update is a step from, value by value: models that were sent, zero for the rest.
+fn base(opening: &Opening) -> Vec<f64> {
+    let mut base = Vec::new();
+    for asked in &opening.request.expects {
+        let is_model = matches!(asked.role, Role::Representation | Role::SharedHead);
+        let sent = opening.request.tensors.iter().find(|sent| is_model && sent.role == asked.role);
+        match sent {
+            Some(sent) => base.extend(sent.values.iter().map(|value| f64::from(*value))),
+            None => base.resize(base.len() + asked.elements(), 0.0),
+        }
+    }
+    base
+}
+
+fn step(update: &Update, base: &[f64]) -> Vec<f64> {
+    let values = update.tensors.iter().flat_map(|tensor| tensor.values.iter());
+    values.zip(base).map(|(value, base)| f64::from(*value) - base).collect()
+}
+
+fn replace(update: &mut Update, step: &[f64], base: &[f64]) {
+    let values = update.tensors.iter_mut().flat_map(|tensor| tensor.values.iter_mut());
+    for (value, (step, base)) in values.zip(step.iter().zip(base)) {
+        #[allow(clippy::cast_possible_truncation, reason = "what is sent is f32")]
+        let sent = (step + base) as f32;
+        *value = sent;
+    }
+}
+
+fn with_first(own: &[f64], value: f64) -> Vec<f64> {
+    let mut step = own.to_vec();
+    if let Some(first) = step.first_mut() {
+        *first = value;
+    }
+    step
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a number of devices")]
+fn mean(steps: &[&Vec<f64>]) -> Vec<f64> {
+    let mut sum = vec![0.0; steps.first().map_or(0, |step| step.len())];
+    for step in steps {
+        for (sum, value) in sum.iter_mut().zip(step.iter()) {
+            *sum += value;
+        }
+    }
+    sum.iter().map(|sum| sum / steps.len() as f64).collect()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a number of devices")]
+fn deviation(steps: &[&Vec<f64>], mean: &[f64]) -> Vec<f64> {
+    let mut squares = vec![0.0; mean.len()];
+    for step in steps {
+        for (square, (value, mean)) in squares.iter_mut().zip(step.iter().zip(mean)) {
+            *square += (value - mean) * (value - mean);
+        }
+    }
+    squares.iter().map(|square| (square / steps.len() as f64).sqrt()).collect()
+}
+
+fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// How many standard deviations off `f` of `n` devices can be while enough honest ones are further off to make
+/// them a majority together (Baruch et al. 2019, Algorithm 3): the quantile at `(n - f - s) / (n - f)` of the
+/// normal distribution, `s = n / 2 + 1 - f`.
+#[allow(clippy::cast_precision_loss, reason = "numbers of devices")]
+fn hidden(n: usize, f: usize) -> f64 {
+    let honest = n.saturating_sub(f).max(1);
+    let supporters = (n / 2 + 1).saturating_sub(f).min(honest);
+    let wanted = (honest - supporters) as f64 / honest as f64;
+    let below = |z: f64| 0.5 * libm::erfc(-z / core::f64::consts::SQRT_2);
+    let (mut low, mut high) = (0.0, 8.0);
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        if below(middle) < wanted { low = middle } else { high = middle }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Example of the paper: 50 workers, 24 of them corrupt: s = 2, 24 / 26, z = 1.43.
+    #[test]
+    fn little_hides_as_much_as_the_paper_says() {
+        assert!((hidden(50, 24) - 1.426).abs() < 1e-3);
+        // One in forty needs twenty others who are further off: no room.
+        assert_eq!(hidden(40, 1), 0.0);
+    }
+
+    #[test]
+    fn as_many_attack_as_were_asked_for_and_the_same_for_every_attack() {
+        let attack = |kind, fraction| AttackSection { kind, fraction, samples: None };
+        for (fraction, count) in [(0.0, 0), (0.05, 2), (0.1, 4), (0.2, 8), (0.45, 18)] {
+            let one = Attackers::of(attack(Attack::Nan, fraction), 40, 3);
+            let other = Attackers::of(attack(Attack::Mimic, fraction), 40, 3);
+            assert_eq!((one.who.len(), &one.who), (count, &other.who));
+        }
+        let seed = |seed| Attackers::of(attack(Attack::Nan, 0.2), 40, seed).who;
+        assert_ne!(seed(3), seed(4));
+    }
+
+    #[test]
+    fn statistics_are_those_of_the_steps() {
+        let (a, b) = (vec![1.0, -2.0], vec![3.0, 4.0]);
+        let m = mean(&[&a, &b]);
+        assert_eq!(m, [2.0, 1.0]);
+        assert_eq!(deviation(&[&a, &b], &m), [1.0, 3.0]);
+        assert_eq!(norm(&[3.0, 4.0]), 5.0);
+    }
+}

@@ -1,0 +1,420 @@
+//! Before the loop: data, start, engine; and the baselines, which need no loop.
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use fedspan_engine::admission::least_frame_limit;
+use fedspan_engine::algorithm::network::{NetworkParameters, Travelling};
+use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
+use fedspan_engine::config::{
+    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine, check_scaled_tensors,
+};
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, stream};
+use fedspan_engine::{Counters, Engine, Settings};
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
+use fedspan_protocol::message::{Descriptors, HeadSolve};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::drowned::drowned;
+use super::fits::Fits;
+use super::measured;
+use super::recorded::Replay;
+use super::simulation::{Simulation, TICKS, ticks};
+use super::times::{Dropouts, Times};
+use super::{Named, Outcome, RoundRow, RunError, Unwatched, Watcher};
+use crate::data::eigenspace::pooled_truth;
+use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
+use crate::evaluate::{self, ClientScore, Scores, Wanted};
+use crate::fleet::Build;
+use crate::least_squares::Cut;
+use crate::network::NetworkBuild;
+use crate::noise::Seeds;
+use crate::scenario::Scenario;
+
+/// A scenario with its data: everything that can be wrong with files has been found.
+#[derive(Clone, Debug)]
+pub struct Job<'a> {
+    scenario: Cow<'a, Scenario>,
+    seed: u64,
+    /// The data.
+    pub dataset: Dataset,
+    given: Option<Matrix>,
+    wanted: Wanted,
+    times: Times,
+}
+
+impl<'a> Job<'a> {
+    /// Makes or reads the data of a scenario with one seed, and checks that both fit.
+    ///
+    /// # Errors
+    /// [`RunError::Data`] and [`RunError::Mismatch`].
+    pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
+        let mut dataset = scenario.dataset(seed)?;
+        if dataset.clients.is_empty() {
+            let message =
+                format!("no client is left to train: {} have no sample to train on", dataset.left_out);
+            return Err(RunError::Mismatch(message));
+        }
+        let clients = dataset.clients.len();
+        scenario.participation.fits(clients, clients).map_err(|(key, message)| {
+            RunError::Mismatch(format!("participation.{key}: {message} clients"))
+        })?;
+        Dropouts::fits(&scenario.fleet, clients)
+            .map_err(|(key, message)| RunError::Mismatch(format!("fleet.{key}: {message}")))?;
+        if scenario.algorithm.power.is_some() && dataset.truth.is_none() {
+            let truth = pooled_truth(&dataset, scenario.model.target)
+                .map_err(|error| RunError::Mismatch(error.to_string()))?;
+            dataset.truth = Some(truth);
+        }
+        let build = Build::of(scenario, &dataset, seed, Seeds::Foreseeable(seed))?;
+        check_targets(scenario, &dataset)?;
+        check_models(scenario, &build, &dataset)?;
+        let mut given = None;
+        if let Some(network) = &build.network {
+            check_network(network, &dataset)?;
+        } else if scenario.is_federated() {
+            let (k, d) = (scenario.model.k, dataset.features);
+            if k > d {
+                return Err(RunError::Mismatch(format!("model.k is {k}, the data have {d} features")));
+            }
+            if dataset.classification && scenario.model.init == Init::Moments {
+                let message = "model.init is \"moments\", which is for regression; the targets are classes";
+                return Err(RunError::Mismatch(message.to_owned()));
+            }
+            let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+            let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, side(d), side(k));
+            if least_frame_limit(&Descriptors::from_iter([tensor])) > FRAME_LIMIT_MAX {
+                let message =
+                    format!("a representation of {d} x {k} does not fit 256 chunks of the largest frame");
+                return Err(RunError::Mismatch(message));
+            }
+            given = given_start(scenario, &dataset, seed)?;
+        }
+        if scenario.is_federated() {
+            let engine = engine(scenario, &dataset, seed, given.clone());
+            check_scaled_tensors(&scenario.scale, &engine)
+                .map_err(|message| RunError::Mismatch(format!("data.scale: {message}")))?;
+        }
+        let times = Times::of(scenario, &dataset, seed)?;
+        let scenario = resolved(scenario, &dataset, seed, given.clone())?;
+        Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All, times })
+    }
+
+    /// Computes only these figures after its rounds, and at its end.
+    #[must_use]
+    pub fn wanting(self, wanted: Wanted) -> Self {
+        Self { wanted, ..self }
+    }
+
+    /// The same with other times than the scenario's.
+    #[must_use]
+    pub fn with_times(self, times: Times) -> Self {
+        Self { times, ..self }
+    }
+
+    /// Runs it at the times of a server's journal, and compares decisions: see [`Replay`].
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn replay(&self, replay: &mut Replay) -> Result<Outcome, RunError> {
+        self.simulation()?.recorded(replay.recording()).run(&mut Unwatched)
+    }
+
+    /// What is to be said of the data before anything has run, a line each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.dataset.warnings.iter().cloned().chain(drowned(&self.scenario, &self.dataset)).collect()
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`RunError::Failed`], [`RunError::NotFinite`] and [`RunError::Silent`].
+    pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
+        let mut outcome = match self.scenario.is_federated() {
+            true => self.simulation()?.wanting(self.wanted).run(watcher)?,
+            false => baseline(&self.scenario, &self.dataset, self.seed)?,
+        };
+        if self.scenario.measured.step_size {
+            outcome.step_size = Some(self.scenario.algorithm.step_size);
+        }
+        outcome.named = Named::of(&self.dataset);
+        outcome.warnings = self.warnings();
+        outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
+        // A fleet's scale makes features about 1 in size.
+        if self.scenario.scale == ScaleSource::None {
+            let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
+            outcome.warnings.extend(outcome.ridge.as_ref().and_then(of_ridge));
+        }
+        Ok(outcome)
+    }
+
+    fn simulation(&self) -> Result<Simulation<'_>, RunError> {
+        Simulation::new(&self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
+    }
+}
+
+/// The scenario with the step sizes that are to be measured, at the start that the engine has.
+fn resolved<'a>(
+    scenario: &'a Scenario,
+    dataset: &Dataset,
+    seed: u64,
+    given: Option<Matrix>,
+) -> Result<Cow<'a, Scenario>, RunError> {
+    let MeasuredSteps { step_size, head_step_size } = scenario.measured;
+    if !(step_size || head_step_size) {
+        return Ok(Cow::Borrowed(scenario));
+    }
+    let start = engine(scenario, dataset, seed, given).representation().clone();
+    // As devices see them.
+    let scale = fleet_scale(scenario, dataset, seed)?;
+    let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
+    let dataset = scaled.as_ref().unwrap_or(dataset);
+    let AlgorithmSection { name, head, final_head, .. } = scenario.algorithm;
+    let (head, exact) = match head {
+        HeadSolve::LeastSquares { ridge } if name == AlgorithmName::FedRep => (head, Some(f64::from(ridge))),
+        _ => (final_head, None),
+    };
+    let Some(steps) = measured::steps(dataset, &start, head, exact) else {
+        let message = "algorithm.step_size is \"auto\", and at the start there is no curvature: the samples are zero, or not \
+                       finite in f32; allowed: a number";
+        return Err(RunError::Mismatch(message.to_owned()));
+    };
+    let mut scenario = scenario.clone();
+    let algorithm = &mut scenario.algorithm;
+    if step_size {
+        // RoLoRA's loss, and so its curvature, is twice that of others.
+        let twice = if algorithm.name == AlgorithmName::RoLora { 2.0 } else { 1.0 };
+        algorithm.step_size = steps.step_size / twice;
+    }
+    if head_step_size {
+        algorithm.head_step_size = steps.head_step_size;
+        if let HeadSolve::Gradient { step_size, .. } = &mut algorithm.head {
+            #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+            let narrow = steps.head_step_size as f32;
+            *step_size = narrow;
+        }
+    }
+    Ok(Cow::Owned(scenario))
+}
+
+/// A target that needs what the data do not have would never end a run.
+fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
+    if scenario.stop.distance.is_some() && dataset.truth.is_none() {
+        let message = "stop.distance needs the truth: synthetic data, b_star in an npz file, or \"fedpower\"";
+        return Err(RunError::Mismatch(message.to_owned()));
+    }
+    let tested = dataset.classification && dataset.clients.iter().any(|client| !client.test.is_empty());
+    if scenario.stop.accuracy.is_some() && !tested {
+        let message = "stop.accuracy needs classes and test samples: no client has any";
+        return Err(RunError::Mismatch(message.to_owned()));
+    }
+    Ok(())
+}
+
+/// A network is for classes, and its layers have to travel.
+fn check_network(network: &NetworkBuild, dataset: &Dataset) -> Result<(), RunError> {
+    if !dataset.classification {
+        let message = "the model is a network, which tells classes apart; the targets are values";
+        return Err(RunError::Mismatch(message.to_owned()));
+    }
+    let NetworkParameters { shape, method, upload_encoding, download_encoding, .. } = network.parameters;
+    for encoding in [upload_encoding, download_encoding] {
+        let tensors = shape.descriptors(Travelling::All, method.tensors_a_layer(), encoding).into_iter();
+        if least_frame_limit(&tensors.collect()) > FRAME_LIMIT_MAX {
+            let count = shape.parameters() * method.tensors_a_layer();
+            let message = format!("a network's {count} values do not fit 256 chunks of the largest frame");
+            return Err(RunError::Mismatch(message));
+        }
+    }
+    Ok(())
+}
+
+/// The memory of all models is bounded like that of the data ([`LARGEST_VALUES`]).
+fn check_models(scenario: &Scenario, build: &Build, dataset: &Dataset) -> Result<(), RunError> {
+    let (d, c) = (dataset.features as u64, dataset.outputs as u64);
+    let (values, what) = if let Some(network) = &build.network {
+        let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
+        // Parameters, velocity, what came and a control variate, or a network of one's own.
+        let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
+        let samples: usize =
+            dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
+        let kept = network.shape.body_cache_len(samples) as u64;
+        (clients.saturating_mul(each).saturating_add(kept), format!("{clients} clients' networks"))
+    } else if scenario.is_federated() {
+        let (k, clients) =
+            (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);
+        let each = d * k + k * k + d * c + 2 * k * c;
+        (clients.saturating_mul(each), format!("{clients} clients' models of {d} x {k} x {c}"))
+    } else {
+        // The identity in place of a representation, and the normal equations.
+        (5 * d * d + 3 * d * c, format!("least squares on {d} features"))
+    };
+    if values > LARGEST_VALUES {
+        let message = format!("{what} would take {values} values, allowed: at most {LARGEST_VALUES} (2^31)");
+        return Err(RunError::Mismatch(message));
+    }
+    Ok(())
+}
+
+/// The engine of a scenario, as a server would build it from the same sections.
+#[must_use]
+pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
+    let settings = Settings {
+        fleet_size: dataset.clients.len(),
+        rounds: scenario.algorithm.rounds,
+        final_head: scenario.algorithm.final_head,
+        deadline: scenario.deadline.map(|deadline| ticks(deadline, TICKS)),
+        min_count: 1,
+        norm_bound: scenario.norm,
+        samples: scenario.samples,
+        absence: 0,
+        // Who has dropped out is there again for the next round.
+        patience: (scenario.fleet.dropout > 0.0).then_some(0),
+        stop_change: scenario.stop.change,
+    };
+    build_engine(
+        settings,
+        dataset.sizes(),
+        &scenario.model,
+        &scenario.algorithm,
+        scenario.rule,
+        scenario.participation,
+        1.0,
+        seed,
+        given,
+    )
+    .with_scale(&scenario.scale, dataset.features)
+}
+
+/// The scale that a campaign of everybody would find, for what has no rounds: from the same sums of the same devices.
+fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Scale>, RunError> {
+    let ScaleSource::Fleet = scenario.scale else { return Ok(None) };
+    let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
+    let mut moments = Vec::new();
+    let half = dataset.features.div_ceil(2).max(1);
+    for first in (0..dataset.features).step_by(half) {
+        let mut sums = FeatureSums::new(half.min(dataset.features - first));
+        for client in &dataset.clients {
+            let sent = build.feature_sums(client, first..(first + half).min(dataset.features))?;
+            if let Some((samples, sent)) = sent {
+                sums.absorb(samples, &sent);
+            }
+        }
+        moments.extend(sums.moments().into_iter().flatten());
+    }
+    Ok((moments.len() == dataset.features).then(|| Scale::standard(&moments)))
+}
+
+/// The starting representation where the file names one.
+///
+/// # Errors
+/// [`RunError`] if the file cannot be used.
+pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Matrix>, RunError> {
+    match &scenario.model.init {
+        Init::Npy(path) => {
+            let path = &scenario.locate(path);
+            let b = npz::read_matrix(path, dataset.features)?;
+            if b.ncols() != scenario.model.k {
+                let message = format!("{path} has {} columns, model.k is {}", b.ncols(), scenario.model.k);
+                return Err(RunError::Mismatch(message));
+            }
+            Ok(Some(npz::basis(&b, path, "the array")?))
+        }
+        Init::TruthSine(sine) => match &dataset.truth {
+            Some(truth) if truth.ncols() == scenario.model.k && 2 * truth.ncols() <= truth.nrows() => {
+                Ok(Some(tilted(truth, *sine, seed)))
+            }
+            _ => Err(RunError::Mismatch("truth-sine needs model.k = data.k and d >= 2 k".to_owned())),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// A basis at which every principal angle to `truth` has the given sine.
+fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
+    let (d, k) = truth.shape();
+    let mut random = stream(seed, Purpose::Start, 1);
+    let mut both = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
+    both.columns_mut(0, k).copy_from(truth);
+    let basis = orthonormal(&both).unwrap_or(both);
+    let cosine = (1.0 - sine * sine).max(0.0).sqrt();
+    truth * cosine + basis.columns(k, k) * sine
+}
+
+fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
+    let began = Instant::now();
+    let scale = fleet_scale(scenario, dataset, seed)?;
+    let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
+    let dataset = scaled.as_ref().unwrap_or(dataset);
+    let algorithm = &scenario.algorithm;
+    let (head, ridge) = evaluate::ridge::chosen(dataset, algorithm.final_head, algorithm.ridge_labels);
+    let (scores, clients, newcomers, fits) = match scenario.algorithm.name {
+        AlgorithmName::Pooled => {
+            let (scores, cut) = evaluate::pooled_each(dataset, &[], 0, &dataset.clients, head);
+            let each = |client: &Client| {
+                let one = std::slice::from_ref(client);
+                let (scores, cut) = evaluate::pooled_each(dataset, one, 1, one, head);
+                ClientScore {
+                    head: Vec::new(),
+                    loss: scores.loss.unwrap_or(0.0),
+                    accuracy: scores.accuracy,
+                    test_mse: scores.test_mse,
+                    cut,
+                }
+            };
+            let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
+            let fits = [cut].into_iter().chain(newcomers.iter().map(|one| one.cut.clone())).collect();
+            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
+        }
+        _ => {
+            let clients = evaluate::local_only(dataset, &dataset.clients, head);
+            let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
+            let fits = clients.iter().chain(&newcomers).map(|one| one.cut.clone()).collect();
+            (evaluate::average(&clients), clients, newcomers, fits)
+        }
+    };
+    let fits: Vec<Cut> = fits;
+    let outcome = Outcome {
+        named: Named::default(),
+        rounds: vec![RoundRow {
+            round: 0,
+            stage: 0,
+            cohort: Vec::new(),
+            participants: Vec::new(),
+            time: 0.0,
+            scores: Some(scores),
+            bytes_up: 0,
+            bytes_down: 0,
+            rejected: 0,
+            interference: None,
+        }],
+        scores,
+        clients,
+        tuned: Vec::new(),
+        diverged: None,
+        newcomers,
+        newcomers_global: Scores::default(),
+        left_out: dataset.left_out,
+        fits: Some(Fits::of(&fits, dataset)),
+        warnings: Vec::new(),
+        step_size: None,
+        outputs: dataset.outputs,
+        ridge,
+        representation: None,
+        layers: Vec::new(),
+        scale,
+        counters: Counters::default(),
+        privacy: None,
+        updates: 0,
+        bytes: (0, 0),
+        fit_bytes: (0, 0),
+        newcomer_bytes: (0, 0),
+        seconds: began.elapsed().as_secs_f64(),
+        attacks: 0,
+        interrupted: false,
+    };
+    outcome.check_figures()?;
+    Ok(outcome)
+}

@@ -1,0 +1,503 @@
+//! Scenario files: what to simulate. Every mistake names file, line, key, what was found and what is allowed.
+
+mod attack;
+mod data;
+mod fleet;
+mod scale;
+
+pub use attack::{Attack, AttackSection, Attacked};
+use attack::{check_attack, read_attack};
+use data::read_data;
+pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, Targeted};
+use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
+use fedspan_engine::algorithm::ScaleSource;
+use fedspan_engine::config::{
+    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection,
+    Problem, Said, Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale,
+    check_schedule, read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
+};
+use fedspan_engine::privacy::fedpower::Calibration;
+pub(crate) use fleet::LARGEST_SIGMA;
+use fleet::read_fleet;
+pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Pattern, Reading, Speed};
+use scale::read_scale;
+
+use crate::data::{DataError, Dataset};
+
+/// The built-in scenarios: name, one line, file.
+pub const BUILT_IN: [(&str, &str, &str); 29] = [
+    (
+        "demo",
+        "smartwatch wearers: new people label one window per exercise",
+        include_str!("../scenarios/demo.toml"),
+    ),
+    (
+        "programmes",
+        "smartwatch wearers, each with exercises numbered in their own order",
+        include_str!("../scenarios/programmes.toml"),
+    ),
+    (
+        "linear",
+        "FedRep's synthetic regression: distance to the true representation",
+        include_str!("../scenarios/linear.toml"),
+    ),
+    (
+        "new-clients",
+        "linear regression: new clients with few samples (FedRep, Figure 4)",
+        include_str!("../scenarios/new-clients.toml"),
+    ),
+    (
+        "stragglers",
+        "linear regression among fast and slow devices, with doubling participation (SRPFL)",
+        include_str!("../scenarios/stragglers.toml"),
+    ),
+    ("digits", "optical digits, two classes a client", include_str!("../scenarios/digits.toml")),
+    (
+        "smallest",
+        "linear regression that trains in 16 KiB of RAM, on the smallest board",
+        include_str!("../scenarios/smallest.toml"),
+    ),
+    (
+        "srpfl-figure-3",
+        "digits, two classes a client, everybody, fixed speeds (SRPFL, Figure 3)",
+        include_str!("../scenarios/srpfl-figure-3.toml"),
+    ),
+    (
+        "srpfl-figure-4",
+        "digits, two classes a client, a fifth is asked, fixed speeds (SRPFL, Figure 4)",
+        include_str!("../scenarios/srpfl-figure-4.toml"),
+    ),
+    (
+        "srpfl-figure-5",
+        "digits, two classes a client, everybody, new speeds in every round (SRPFL, Figure 5)",
+        include_str!("../scenarios/srpfl-figure-5.toml"),
+    ),
+    (
+        "srpfl-figure-6",
+        "digits, two classes a client, a fifth is asked, new speeds in every round (SRPFL, Figure 6)",
+        include_str!("../scenarios/srpfl-figure-6.toml"),
+    ),
+    (
+        "srpfl-figure-7",
+        "digits that are alike at all clients, fixed speeds (SRPFL, Figure 7)",
+        include_str!("../scenarios/srpfl-figure-7.toml"),
+    ),
+    (
+        "srpfl-figure-8-imbalanced",
+        "linear regression, unequal numbers of samples (SRPFL, Figure 8, left)",
+        include_str!("../scenarios/srpfl-figure-8-imbalanced.toml"),
+    ),
+    (
+        "srpfl-figure-8-stragglers",
+        "smartwatch wearers, a fifth of them a hundred times as slow (SRPFL, Figure 8, middle)",
+        include_str!("../scenarios/srpfl-figure-8-stragglers.toml"),
+    ),
+    (
+        "srpfl-figure-8-correlated",
+        "linear regression, fast devices with like tasks (SRPFL, Figure 8, right)",
+        include_str!("../scenarios/srpfl-figure-8-correlated.toml"),
+    ),
+    (
+        "flanp",
+        "digits, federated averaging with doubling participation (FLANP)",
+        include_str!("../scenarios/flanp.toml"),
+    ),
+    (
+        "fedpower",
+        "principal directions with noise for each record's privacy (FedPower, Model I)",
+        include_str!("../scenarios/fedpower.toml"),
+    ),
+    (
+        "fedpower-sbm",
+        "communities in graphs, without noise (FedPower, Model II)",
+        include_str!("../scenarios/fedpower-sbm.toml"),
+    ),
+    (
+        "fedpower-mnist",
+        "principal directions of handwritten digits, without noise (FedPower)",
+        include_str!("../scenarios/fedpower-mnist.toml"),
+    ),
+    (
+        "fedrep-private",
+        "linear regression with noise for each record's privacy: start, gradients and all",
+        include_str!("../scenarios/fedrep-private.toml"),
+    ),
+    (
+        "mnist",
+        "personal networks on MNIST's digits, two classes a client (FedRep, Table 1)",
+        include_str!("../scenarios/mnist.toml"),
+    ),
+    (
+        "mnist-lenet",
+        "the same with LeNet-5: layers of filters (FedRep and SRPFL on CIFAR)",
+        include_str!("../scenarios/mnist-lenet.toml"),
+    ),
+    (
+        "mnist-lora",
+        "low-rank adapters, averaged by RoLoRA and three others (RoLoRA, Figure 2)",
+        include_str!("../scenarios/mnist-lora.toml"),
+    ),
+    (
+        "rolora",
+        "a linear model as a low-rank adapter, its factors learnt in turn (RoLoRA, Algorithm 2)",
+        include_str!("../scenarios/rolora.toml"),
+    ),
+    (
+        "digits-network",
+        "personal networks on small digits, two classes a client",
+        include_str!("../scenarios/digits-network.toml"),
+    ),
+    (
+        "watch-network",
+        "personal networks on smartwatch recordings: new people label one window per exercise",
+        include_str!("../scenarios/watch-network.toml"),
+    ),
+    (
+        "watch-signal",
+        "the same recordings as they were measured: filters that move along in time",
+        include_str!("../scenarios/watch-signal.toml"),
+    ),
+    (
+        "srpfl-network",
+        "personal networks among fast and slow devices, with doubling participation (SRPFL, Figures 3 to 6)",
+        include_str!("../scenarios/srpfl-network.toml"),
+    ),
+    (
+        "byzantine",
+        "linear regression, a fifth of the devices attack, geometric median",
+        include_str!("../scenarios/byzantine.toml"),
+    ),
+];
+
+/// Most samples that a client may declare with effect, unless the file says otherwise: more than generated data have.
+const SAMPLES: u32 = 1_000_000;
+
+/// Squares of the noise multipliers that a device takes, in 2^-16.
+const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
+
+/// What to simulate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// The file's name, or the built-in's.
+    pub name: String,
+    /// The whole file with all changes, as it is reported.
+    pub text: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Scores are computed every so many rounds, and after the last.
+    pub evaluate_every: u32,
+    /// Where samples come from.
+    pub data: DataSection,
+    /// The scale of the devices' samples.
+    pub scale: ScaleSource,
+    /// The model.
+    pub model: ModelSection,
+    /// Whether the file has a network beside a linear model, for methods that need one.
+    pub network_beside: bool,
+    /// The algorithm.
+    pub algorithm: AlgorithmSection,
+    /// Step sizes that a run measures first.
+    pub measured: MeasuredSteps,
+    /// How the updates of a round become one.
+    pub rule: Rule,
+    /// Largest Frobenius norm of an update.
+    pub norm: f32,
+    /// What declared numbers of samples may count.
+    pub samples: SampleCap,
+    /// Who lies, and how.
+    pub attack: Option<AttackSection>,
+    /// Who takes part.
+    pub participation: ParticipationSection,
+    /// Speeds.
+    pub fleet: FleetSection,
+    /// When a round closes though answers are missing, in mean computations since it opened.
+    pub deadline: Option<f64>,
+    /// What is promised to each record.
+    pub privacy: Option<PrivacySection>,
+    /// When to stop early.
+    pub stop: StopSection,
+    /// Keys that the file says, or the command line.
+    pub said: Said,
+}
+
+impl Scenario {
+    /// The text of a built-in scenario.
+    #[must_use]
+    pub fn built_in(name: &str) -> Option<&'static str> {
+        BUILT_IN.iter().find(|(known, _, _)| *known == name).map(|(_, _, text)| *text)
+    }
+
+    /// Reads a scenario with the command line's changes (`key=value`).
+    ///
+    /// # Errors
+    /// [`Problem`] for the first mistake.
+    pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
+        let source = Source::parse(name, text, changes)?;
+        let root = source.root();
+        let fleet = read_fleet(&root.section("fleet")?)?;
+        let rule = read_aggregation(&root.section("aggregation")?)?;
+        let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
+        let (model, algorithm, measured) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
+        let data = root.section("data")?;
+        let scale = read_scale(&data)?;
+        let scenario = Self {
+            name: name.to_owned(),
+            text: source.effective(),
+            seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
+            evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
+                .unwrap_or(1),
+            data: read_data(&data, &root.section("split")?)?,
+            scale,
+            model,
+            network_beside: root.section("model")?.has("network"),
+            algorithm,
+            measured,
+            rule,
+            norm,
+            samples,
+            attack: read_attack(&root.section("attack")?)?,
+            participation: read_participation(&root.section("participation")?, Some(fleet.communication))?,
+            fleet,
+            deadline: read_rounds(&root.section("rounds")?)?,
+            privacy: read_privacy(&root.section("privacy")?)?,
+            stop: read_stop(&root.section("stop")?)?,
+            said: source.said(),
+        };
+        root.finish()?;
+        scenario.check(&root)?;
+        let asked = root.section("algorithm")?.has("labels_per_class");
+        let follows = scenario.data.labels_per_class().filter(|_| !asked);
+        // Scores of ridges have no noise. A server does not know whether several targets are classes: devices that have values
+        // decline.
+        let scored = scenario.data.targeted() != Targeted::Nothing && scenario.privacy.is_none();
+        let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
+        let ridge_labels = ridge_labels.map(|own| follows.unwrap_or(own));
+        let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
+        let scenario = Self { algorithm, ..scenario };
+        if scenario.privacy.is_none() {
+            return Ok(scenario);
+        }
+        // What is left after the check can be hidden.
+        let init = scenario.model.init.clone().hidden().unwrap_or(Init::Random);
+        Ok(Self { model: ModelSection { init, ..scenario.model }, ..scenario })
+    }
+
+    /// What cannot be seen key by key.
+    fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let targeted = self.data.targeted();
+        let classification = targeted == Targeted::Classes;
+        let model = root.section("model")?;
+        check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
+        check_change(self.stop.change, &self.model, &root.section("stop")?)?;
+        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
+        self.check_network(root)?;
+        check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
+        self.check_privacy(root)?;
+        if classification && self.model.init == Init::Moments {
+            let message = "found \"moments\", which weighs samples by y^2: regression only; allowed here: \
+                           \"random\", \"power\", \"npy:FILE\"";
+            return Err(model.problem("init", message));
+        }
+        if targeted == Targeted::Nothing {
+            self.check_without_targets(root)?;
+        }
+        if !classification && self.stop.accuracy.is_some() {
+            let message = "found a target of classes, the data are for regression; allowed here: distance, loss, \
+                           simulated_time, change";
+            return Err(root.section("stop")?.problem("accuracy", message));
+        }
+        let data = root.section("data")?;
+        check_scale(&self.scale, self.rule, self.privacy.is_some(), &data)?;
+        self.data.check(self.seed).map_err(|message| data.problem("clients", message))?;
+        let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
+        if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
+            let message = "found \"task\", which is told from classes, or from the true heads of kind = \
+                           \"linear-regression\"; allowed here: \"none\", \"samples\"";
+            return Err(root.section("fleet")?.problem("correlation", message));
+        }
+        if !self.data.is_synthetic() && matches!(self.model.init, Init::TruthSine(_)) {
+            let message = "truth-sine needs a known truth: kind = \"linear-regression\", \"low-rank-regression\", \
+                           \"spiked-covariance\" or \"stochastic-block-model\"";
+            return Err(model.problem("init", message));
+        }
+        // A network may be wider than what it sees.
+        if let Some(d) = self.data.features().filter(|_| self.model.network.is_none())
+            && self.model.k > d
+        {
+            let message =
+                format!("found {}, allowed: an integer from 1 to {d}, the number of features", self.model.k);
+            return Err(model.problem(self.model.width_key(), message));
+        }
+        Ok(())
+    }
+
+    /// What needs targets, where samples have none.
+    fn check_without_targets(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let (model, stop) = (root.section("model")?, root.section("stop")?);
+        if self.algorithm.power.is_none() {
+            let message = format!(
+                "found {:?}, the data have no targets to learn from; allowed here: \"fedpower\"",
+                self.algorithm_word()
+            );
+            return Err(root.section("algorithm")?.problem("name", message));
+        }
+        let weighs = match self.model.init {
+            Init::Moments => Some("moments"),
+            Init::Power { .. } => Some("power"),
+            _ => None,
+        };
+        if let Some(word) = weighs {
+            let message = format!(
+                "found {word:?}, which weighs samples by their targets: the data have none; allowed here: \"random\", \
+                 \"truth-sine:S\", \"npy:FILE\""
+            );
+            return Err(model.problem("init", message));
+        }
+        for (key, target) in [("accuracy", self.stop.accuracy), ("loss", self.stop.loss)] {
+            if target.is_some() {
+                let message = "the data have no targets to be right about; allowed here: distance, simulated_time, change";
+                return Err(stop.problem(key, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a network cannot be asked for.
+    fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
+        if self.model.network.is_none() {
+            return Ok(());
+        }
+        if self.data.targeted() != Targeted::Classes {
+            let message =
+                "found a network, which tells classes apart; these data have none; allowed here: \"linear\"";
+            return Err(root.section("model")?.problem("kind", message));
+        }
+        if self.stop.distance.is_some() {
+            let message = "a network has no distance to a true representation; allowed here: accuracy, loss, simulated_time";
+            return Err(root.section("stop")?.problem("distance", message));
+        }
+        if self.attack.is_some() {
+            let message = "attacks are for linear models; leave the section out";
+            return Err(root.section("attack")?.problem("kind", message));
+        }
+        Ok(())
+    }
+
+    /// Noise is for what can be hidden in it.
+    fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
+        let Some(privacy) = self.privacy else { return Ok(()) };
+        check_hidden(&self.algorithm, &root.section("algorithm")?)?;
+        if let Err(word) = self.model.init.clone().hidden() {
+            let message = format!(
+                "found {word:?}, which shows records; allowed with [privacy]: \"random\", \"power\" (iterations with \
+                 noise), \"truth-sine:S\", \"npy:FILE\""
+            );
+            return Err(root.section("model")?.problem("init", message));
+        }
+        let section = root.section("privacy")?;
+        let gradients = self.algorithm.power.is_none();
+        match (gradients, privacy.clip, privacy.calibration) {
+            (true, None, _) => {
+                let message =
+                    "missing: the norm that a device's gradient is clipped to, a number from 1e-12 to 1e12";
+                Err(section.problem("clip", message))
+            }
+            (true, _, Calibration::Paper) => {
+                let message = "found \"paper\", which is FedPower's; allowed here: \"tight\"";
+                Err(section.problem("calibration", message))
+            }
+            (false, Some(_), _) => {
+                let message = "for gradients; products are clipped row by row, to 1: leave it out";
+                Err(section.problem("clip", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Noisy releases of each device, if it takes part in every round: `None` without `[privacy]`.
+    #[must_use]
+    pub fn releases(&self) -> Option<u32> {
+        self.privacy?;
+        let rounds = self.algorithm.power.map_or(self.algorithm.rounds, |power| power.iterations.into());
+        Some(rounds.saturating_add(self.model.init.releases()))
+    }
+
+    /// The square of the noise multiplier that devices are provisioned with, in 2^-16; `None` without `[privacy]`.
+    ///
+    /// # Errors
+    /// A sentence with the numbers, where devices cannot have it.
+    pub fn multiplier_square(&self) -> Result<Option<u64>, String> {
+        let (Some(privacy), Some(releases)) = (self.privacy, self.releases()) else { return Ok(None) };
+        let rank = u32::try_from(self.model.k).unwrap_or(u32::MAX);
+        let square = privacy.multiplier_square(rank, releases).map_err(|error| error.to_string())?;
+        if MULTIPLIER_SQUARES.contains(&square) {
+            return Ok(Some(square));
+        }
+        let multiplier = (square as f64 / 65_536.0).sqrt();
+        Err(format!(
+            "privacy.epsilon is {}, for which noise is {multiplier:.3} times what a record can change; devices add 0.5 to \
+             4096 times that",
+            privacy.epsilon.get()
+        ))
+    }
+
+    /// Makes or reads the data.
+    ///
+    /// # Errors
+    /// [`DataError`] if a file cannot be used.
+    pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
+        let given = matches!(self.model.init, Init::Npy(_));
+        let dataset = self.data.dataset(&self.name, seed, given)?.without_idle();
+        // Layers of a network have biases.
+        Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
+    }
+
+    /// Checks that nobody attacks, and that step sizes are known: real devices and boards do as they are built and told.
+    ///
+    /// # Errors
+    /// [`Attacked`].
+    pub fn check_honest(&self) -> Result<(), Attacked> {
+        let what = if self.attack.is_some() {
+            "devices that attack are simulated only: set attack.kind = \"none\", or use `run`, `compare` or `byzantine`"
+        } else if self.measured != MeasuredSteps::default() {
+            "step sizes are measured in simulations only: set algorithm.step_size to a number, or use `run` or `compare`"
+        } else {
+            return Ok(());
+        };
+        Err(Attacked { name: self.name.clone(), what })
+    }
+
+    /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.
+    #[must_use]
+    pub fn locate(&self, path: &str) -> String {
+        crate::data::file::locate(&self.name, path)
+    }
+
+    /// Whether the algorithm exchanges rounds.
+    #[must_use]
+    pub fn is_federated(&self) -> bool {
+        self.algorithm.name.is_federated()
+    }
+
+    /// The algorithm's name as in the file.
+    #[must_use]
+    pub fn algorithm_word(&self) -> &'static str {
+        AlgorithmName::word(self.algorithm.name)
+    }
+}
+
+/// Longest deadline, in mean computations.
+const LONGEST_DEADLINE: f64 = 1e9;
+
+/// `[rounds]`, of which a server has more keys.
+fn read_rounds(section: &Section<'_>) -> Result<Option<f64>, Problem> {
+    let deadline = section.optional_number("deadline", 1e-3..=LONGEST_DEADLINE)?;
+    section.finish()?;
+    Ok(deadline)
+}
+
+fn read_limits(section: &Section<'_>, rule: Rule) -> Result<(f32, SampleCap), Problem> {
+    let bounds = read_bounds(section, f64::from(MAGNITUDE_MAX), SAMPLES, rule)?;
+    section.finish()?;
+    Ok(bounds)
+}

@@ -1,0 +1,61 @@
+//! How long a step takes, in the setting of other engines' figures: 8 sentences of 64 tokens.
+
+use std::time::Instant;
+
+use fedspan_engine::random::{Purpose, stream};
+use serde::Serialize;
+
+use super::{Adapter, Batch, Model};
+
+/// Sentences of a step.
+pub const SENTENCES: usize = 8;
+
+/// Tokens of a sentence.
+pub const TOKENS: usize = 64;
+
+/// Seconds on one thread, medians.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Speed {
+    /// Logits alone.
+    pub forward_s: f64,
+    /// A step: forward, loss and gradients of everything that is trained.
+    pub step_s: f64,
+    /// The same, the quickest.
+    pub least_step_s: f64,
+}
+
+/// Times so many steps on random tokens, on the thread that calls.
+#[must_use]
+pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
+    let mut random = stream(1, Purpose::Samples, 0);
+    let tokens = TOKENS.min(model.shape.positions);
+    let mut batch = Batch::default();
+    for sentence in 0..SENTENCES {
+        let drawn = (0..tokens).map(|_| u32::try_from(random.below(model.shape.vocabulary)).unwrap_or(0));
+        batch.tokens.extend(drawn);
+        batch.lengths.push(tokens);
+        batch.labels.push(u8::from(sentence % 2 == 1));
+    }
+    let adapter = Adapter::start(&model.shape, rank, 1);
+    let mut gradient = vec![0.0; adapter.values.len()];
+    let (mut forward, mut step) = (Vec::new(), Vec::new());
+    // The first ones fetch the weights.
+    for number in 0..steps + 2 {
+        let began = Instant::now();
+        std::hint::black_box(model.logits(&adapter, &batch));
+        let middle = Instant::now();
+        std::hint::black_box(model.gradient(&adapter, &batch, &mut gradient));
+        if number >= 2 {
+            forward.push((middle - began).as_secs_f64());
+            step.push(middle.elapsed().as_secs_f64());
+        }
+    }
+    forward.sort_by(f64::total_cmp);
+    step.sort_by(f64::total_cmp);
+    let middle = |times: &[f64]| times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+    Speed {
+        forward_s: middle(&forward),
+        step_s: middle(&step),
+        least_step_s: step.first().copied().unwrap_or(f64::NAN),
+    }
+}

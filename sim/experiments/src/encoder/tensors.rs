@@ -1,0 +1,96 @@
+//! Tensors of a safetensors file by name, as f32.
+
+use std::path::{Path, PathBuf};
+
+use fedspan_adapters::files::Kind;
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+use super::EncoderError;
+use super::error::read;
+
+/// Longest file that is read: whole, into memory.
+const FILE_MAX: u64 = 4 << 30;
+
+/// A file in memory.
+#[derive(Debug)]
+pub struct Tensors {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Tensors {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What the system says, or a header that lies.
+    pub fn read(path: &Path) -> Result<Self, EncoderError> {
+        let bytes = read(path, FILE_MAX)?;
+        SafeTensors::deserialize(&bytes)
+            .map_err(|error| EncoderError::file(path, format!("not a whole safetensors file: {error}")))?;
+        Ok(Self { path: path.to_owned(), bytes })
+    }
+
+    /// Whether there is a tensor of that name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.view(name).is_some()
+    }
+
+    /// All names, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = SafeTensors::deserialize(&self.bytes)
+            .map(|file| file.names().into_iter().map(str::to_owned).collect())
+            .unwrap_or_default();
+        names.sort();
+        names
+    }
+
+    fn view(&self, name: &str) -> Option<TensorView<'_>> {
+        SafeTensors::deserialize(&self.bytes).ok()?.tensor(name).ok()
+    }
+
+    /// The numbers of one tensor, which must have this shape, and be finite.
+    ///
+    /// # Errors
+    /// Which tensor is not there, or what is wrong with it.
+    pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, EncoderError> {
+        let wrong = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
+        let view = self.view(name).ok_or_else(|| wrong("not there".to_owned()))?;
+        let kind = match view.dtype() {
+            Dtype::F32 => Kind::F32,
+            Dtype::F16 => Kind::F16,
+            Dtype::BF16 => Kind::Bf16,
+            other => return Err(wrong(format!("type {other:?}, allowed: F32, F16, BF16"))),
+        };
+        if view.shape() != shape {
+            return Err(wrong(format!("shape {:?}, needed: {shape:?}", view.shape())));
+        }
+        let mut values = vec![0.0; shape.iter().product()];
+        kind.decode(view.data(), &mut values);
+        match values.iter().position(|value| !value.is_finite()) {
+            Some(index) => Err(wrong(format!("element {index} is {}, not a finite number", values[index]))),
+            None => Ok(values),
+        }
+    }
+}
+
+/// A safetensors file of f32 tensors: name, shape, values.
+///
+/// # Errors
+/// What cannot be written.
+pub fn write(path: &Path, tensors: &[(String, Vec<usize>, &[f32])]) -> Result<(), EncoderError> {
+    let failed = |error: String| EncoderError::file(path, error);
+    let bytes: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|(_, _, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        .collect();
+    let mut views = Vec::with_capacity(tensors.len());
+    for ((name, shape, _), bytes) in tensors.iter().zip(&bytes) {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+        views.push((name, view.map_err(|error| failed(error.to_string()))?));
+    }
+    let format = Some([("format".to_owned(), "pt".to_owned())].into_iter().collect());
+    let file = safetensors::serialize(views, format).map_err(|error| failed(error.to_string()))?;
+    std::fs::write(path, file).map_err(|error| failed(error.to_string()))
+}
