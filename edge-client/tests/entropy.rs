@@ -291,16 +291,16 @@ fn samples_that_were_not_written_are_noticed() {
 #[test]
 fn errors_carry_numbers() {
     let error: EntropyError<ClockError> = EntropyError::Source { error: ClockError(3), samples: 128 };
-    assert_eq!(error.to_string(), "entropy source, after 128 samples: clock error 3");
+    assert_eq!(error.to_string(), "entropy source failed after 128 samples: clock error 3");
     let error = draw_seed(&mut Each(|| 9), claim(4)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "entropy source, after 6 samples: 6 equal samples in a row, with 4 bits a byte claimed \
+        "entropy source failed after 6 samples: 6 equal samples in a row; claimed are 4 bits a byte \
          (cutoffs 6 in a row, 62 in a window)"
     );
     assert_eq!(
         MinEntropy::new(9).unwrap_err().to_string(),
-        "9 bits of min-entropy a byte: it has to be 1 to 8"
+        "claimed min-entropy is 9 bits a byte; allowed: 1 to 8"
     );
     assert_eq!(Variance::new(1, 17).unwrap_err().to_string(), "variance 1/17 is below 1/16");
 }

@@ -1,4 +1,4 @@
-//! A mechanism that clips whole gradients as well, and what it holds of a round until the next one.
+//! Mechanism that also clips whole gradients, with its state of the open round.
 
 use core::fmt;
 
@@ -8,12 +8,12 @@ use super::mechanism::{NoEntropy, PrivacySettings};
 use super::noise::Seed;
 use crate::mechanism::{self, Mechanism};
 
-/// A mechanism with which FedRep's gradients leave, too, from memory with room for another d x k: a
-/// [`StreamingWorkspace`](crate::memory::StreamingWorkspace), or with the feature `power` a `PowerWorkspace`. A firmware that
-/// does without it has nothing of FedRep in flash.
+/// Privacy mechanism that allows FedRep's gradients too. It needs memory with a second d x k matrix: a
+/// [`StreamingWorkspace`](crate::memory::StreamingWorkspace), or with the feature `power` a `PowerWorkspace`.
+/// Firmware without it contains no FedRep code.
 ///
-/// Its noise is `multiplier x` [`Clip::sensitivity`]; `rows_max` of the settings has no say here, as the radius bounds
-/// what all rows together do.
+/// The noise of a gradient is `multiplier x` [`Clip::sensitivity`]. The limit `rows_max` of the settings does not
+/// apply, because the radius bounds the influence of all rows together.
 #[derive(Debug)]
 pub struct Clipped<P> {
     mechanism: P,
@@ -21,12 +21,12 @@ pub struct Clipped<P> {
 }
 
 impl<P: Mechanism> Clipped<P> {
-    /// Noise and seeds are those of `mechanism`.
+    /// Adds clipping to `mechanism`, which provides noise and seeds.
     pub const fn new(mechanism: P, clip: Clip) -> Self {
         Self { mechanism, clipping: Clipping::new(clip) }
     }
 
-    /// The mechanism.
+    /// Returns the inner mechanism.
     pub const fn mechanism(&self) -> &P {
         &self.mechanism
     }
@@ -54,7 +54,7 @@ impl<P: Mechanism> Mechanism for Clipped<P> {
     }
 }
 
-/// A radius, and what hides the gradient of the round that is open.
+/// Clipping radius, and the state of the open round's gradient.
 #[derive(Debug)]
 pub struct Clipping {
     clip: Clip,
@@ -64,36 +64,36 @@ pub struct Clipping {
 }
 
 impl Clipping {
-    /// No round yet.
+    /// Creates the state without a round.
     #[must_use]
     pub const fn new(clip: Clip) -> Self {
         Self { clip, release: None, hidden: false, counts: ClipCounts { whole: 0, clipped: 0, withheld: 0 } }
     }
 
-    /// The radius.
+    /// Returns the radius.
     #[must_use]
     pub const fn clip(&self) -> &Clip {
         &self.clip
     }
 
-    /// What became of gradients so far.
+    /// Returns the counts of clipped, unchanged and withheld gradients.
     #[must_use]
     pub const fn counts(&self) -> ClipCounts {
         self.counts
     }
 
-    /// What the memory's second d x k holds is a gradient in its noise, and may leave.
+    /// Returns true if the memory's second matrix holds a gradient with noise, which may be sent.
     pub(crate) const fn has_noise(&self) -> bool {
         self.hidden
     }
 
-    /// A round begins: no gradient yet.
+    /// Begins a round, without a gradient so far.
     pub(crate) fn begin(&mut self, seed: Seed, variance: Variance) {
         self.release = Some(Release { seed, variance });
         self.hidden = false;
     }
 
-    /// There is a gradient, or none that may be sent. What it is to be hidden with can be had once.
+    /// Counts the gradient, or its absence, and returns the seed and variance of its noise, once.
     pub(crate) fn take_release(&mut self, gradient: Option<&ClipFactor>) -> Option<Release> {
         let release = self.release.take()?;
         self.hidden = true;
@@ -106,34 +106,34 @@ impl Clipping {
         Some(release)
     }
 
-    /// Nothing of a round is left.
+    /// Discards the state of the round.
     pub(crate) fn clear(&mut self) {
         self.release = None;
         self.hidden = false;
     }
 }
 
-/// What became of the gradients of all rounds. It is for the firmware and never leaves.
+/// Counts of the gradients of all rounds, for the firmware. They are never sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClipCounts {
-    /// Short enough as they were.
+    /// Number of gradients within the radius.
     pub whole: u32,
-    /// Made shorter.
+    /// Number of gradients that were shortened.
     pub clipped: u32,
-    /// Zeros in their place: there was no head, or a value was not finite.
+    /// Number of gradients replaced by zeros: there was no head, or a value was not finite.
     pub withheld: u32,
 }
 
-/// A factor with which the gradient is no longer than the radius.
+/// Factor that scales a gradient into the radius.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClipFactor {
-    /// From sums to units of the grid.
+    /// Factor from sums to units of the grid.
     pub factor: f32,
-    /// Smaller than what makes the sums a mean.
+    /// True if the factor is smaller than that of the mean.
     pub clipped: bool,
 }
 
-/// What a gradient is hidden with: drawn before the first sample is read.
+/// Seed and variance of a gradient's noise, drawn before the first sample is read.
 pub(crate) struct Release {
     pub seed: Seed,
     pub variance: Variance,

@@ -1,4 +1,4 @@
-//! Settings from a provisioning record.
+//! Privacy settings from a provisioning record.
 
 use fedspan_protocol::secure::ProvisionedNoise;
 
@@ -6,10 +6,10 @@ use super::mechanism::{PrivacySettings, PrivacySettingsError};
 use super::multiplier::NoiseMultiplier;
 
 impl PrivacySettings {
-    /// As the record says. The norm that gradients are clipped to is not part of them.
+    /// Creates the settings of the record. The clipping norm of gradients is not part of them.
     ///
     /// # Errors
-    /// [`PrivacySettingsError`] where no noise can be made of the numbers. The device must not join.
+    /// [`PrivacySettingsError`] if a number is out of range. The device must not join a campaign then.
     pub fn provisioned(noise: &ProvisionedNoise) -> Result<Self, PrivacySettingsError> {
         let multiplier = NoiseMultiplier::from_square(noise.multiplier_square)
             .map_err(PrivacySettingsError::Multiplier)?;
