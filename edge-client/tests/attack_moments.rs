@@ -125,7 +125,7 @@ fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f
     let errors = (own - others) / (own_error + others_error).sqrt();
     let z = (square as f64 / 65_536.0).sqrt();
     println!(
-        "z = {z:.2}, m = {m}, {iterations} iterations, aimed {aimed}: {own:.4}, of somebody else {others:.4}, {errors:.1} \
+        "z = {z:.2}, m = {m}, {iterations} iterations, aimed {aimed}: {own:.4}, of others {others:.4}, {errors:.1} \
          standard errors more"
     );
     errors

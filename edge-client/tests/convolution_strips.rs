@@ -1,4 +1,5 @@
-//! Filters on a few rows of an image at a time: the bits of whole images, and what fits a microcontroller.
+//! Convolutional layers on a few rows of an image at a time: the bits of whole images, and the memory on a
+//! microcontroller.
 #![cfg(feature = "convolution")]
 
 use crate::common::dense::values;
@@ -10,10 +11,10 @@ use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 use fedspan_protocol::message::{Filters, Image};
 use proptest::prelude::*;
 
-/// Images of a batch.
+/// Number of images in a batch.
 const N: usize = 3;
 
-/// What a layer makes of a batch, the errors of its inputs, and its gradient: as bits.
+/// Output of a layer for a batch, errors of its inputs, and its gradient, as bits.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     out: Vec<u32>,
@@ -21,7 +22,8 @@ struct Outcome {
     gradient: Vec<u32>,
 }
 
-/// Of whole images, from the kernels: all positions, those that pooling leaves over too, and errors masked patch by patch.
+/// Computes whole images with the kernels: all positions, including those that pooling drops, and errors masked per
+/// patch.
 fn whole(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     let mut patches = vec![0.0; N * c.positions() * c.patch()];
     let mut unpooled = vec![0.0; N * c.outputs()];
@@ -37,7 +39,7 @@ fn whole(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) 
     Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
 }
 
-/// Of the layer.
+/// Computes the same with the layer.
 fn in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     let mut scratch = vec![f32::NAN; layer.scratch()];
     let mut pool_indices = vec![0xEE; N * layer.pool_indices()];
@@ -56,7 +58,7 @@ fn in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
 }
 
-/// A step of size one from weights of zero is the gradient, negative.
+/// Returns a step of size one from weights of zero: the negative gradient.
 fn stepped(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
     let (mut pool_indices, mut scratch) =
         (vec![0; N * layer.pool_indices()], vec![f32::NAN; layer.scratch()]);
@@ -81,7 +83,7 @@ fn stepped(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
 
 proptest! {
     #[test]
-    fn the_bits_are_those_of_whole_images(
+    fn strips_have_the_bits_of_whole_images(
         [height, width, channels, filters] in prop::array::uniform4(1usize..9),
         [rows, columns, stride, down, across] in prop::array::uniform5(1usize..4),
         seed in 0u64..1000,
@@ -108,7 +110,7 @@ const fn filters(count: u16) -> Filters {
     Filters { count, side: 5, pool: 2 }
 }
 
-/// All of MNIST's pixels, two layers of filters and a hidden layer, one sample at a time.
+/// All of MNIST's pixels, two convolutional layers and a hidden layer, one sample at a time.
 struct Mnist;
 
 impl NetworkSizes for Mnist {
@@ -128,12 +130,12 @@ impl NetworkSizes for Motion {
         NetworkShape::convolutional(Image { height: 1, width: 25, channels: 6 }, &[filters(8)], &[16], 7, 10);
 }
 
-/// The RAM of a model with momentum.
+/// Returns the RAM of a model with momentum.
 const fn ram(shape: NetworkShape) -> usize {
     4 * (2 * shape.parameters() + shape.scratch()) + shape.bytes()
 }
 
-/// The RAM that the documents name.
+/// The RAM that the documents state.
 #[test]
 fn images_fit_a_microcontroller() {
     const P: usize = Mnist::SHAPE.parameters();
@@ -142,6 +144,6 @@ fn images_fit_a_microcontroller() {
     let size = size_of::<NetworkWorkspace<Mnist, P, S, N, P>>();
     assert_eq!(size, ram(Mnist::SHAPE).next_multiple_of(4));
     assert_eq!((size, ram(Motion::SHAPE)), (46_684, 34_818));
-    // With a hidden layer of 32 it does not fit 64 KB beside a stack; in batches of ten no board here has so much.
+    // With a hidden layer of 32 it does not fit 64 KB with a stack; in batches of ten it fits none of the boards.
     assert_eq!((ram(mnist(32, 1)), ram(mnist(32, 10))), (64_537, 167_434));
 }

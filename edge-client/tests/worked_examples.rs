@@ -1,4 +1,4 @@
-//! The numbers of a layer of filters and of cells in `protocol/SPEC.md`: what the kernels make of its inputs.
+//! Worked examples of `protocol/SPEC.md`: the kernels reproduce the numbers of a convolutional and an LSTM layer.
 #![cfg(all(feature = "convolution", feature = "recurrent"))]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use fedspan_client::kernel::dense::relu;
 use fedspan_client::kernel::layer::{Layer, LayerBuffers};
 use fedspan_client::kernel::recurrent::Lstm;
 
-/// The values of a line of the block that begins with this title.
+/// Returns the values of a line of the block that begins with this title.
 fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
     let block = text.split_once(title).expect(title).1;
     let block = block.split("```").nth(1).expect("a block");
@@ -16,8 +16,8 @@ fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
     line.split_whitespace().map(|value| value.parse().expect(value)).collect()
 }
 
-/// What a layer makes of the block's `x` and `W`.
-fn made(text: &str, title: &str, layer: Layer) -> Vec<f32> {
+/// Computes the layer's output for the block's `x` and `W`.
+fn output_of(text: &str, title: &str, layer: Layer) -> Vec<f32> {
     let (x, weights) = (line(text, title, "x "), line(text, title, "W "));
     assert_eq!((x.len(), weights.len()), (layer.inputs(), layer.parameters()));
     let (mut saved, mut scratch) = (vec![0.0; layer.saved()], vec![0.0; layer.scratch()]);
@@ -32,7 +32,7 @@ fn made(text: &str, title: &str, layer: Layer) -> Vec<f32> {
 }
 
 #[test]
-fn filters_and_cells_make_what_the_specification_says() {
+fn kernels_reproduce_the_worked_examples() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/SPEC.md");
     let text = std::fs::read_to_string(path).unwrap();
     let convolution =
@@ -41,7 +41,7 @@ fn filters_and_cells_make_what_the_specification_says() {
     let filters = ("An image of 3 rows of 4 pixels", Layer::Filters { convolution, pooling });
     let cells = ("A sequence of 2 steps", Layer::Lstm(Lstm { steps: 2, channels: 2, cells: 1 }));
     for (title, layer) in [filters, cells] {
-        let (made, said) = (made(&text, title, layer), line(&text, title, "y "));
+        let (made, said) = (output_of(&text, title, layer), line(&text, title, "y "));
         assert_eq!(made.len(), said.len(), "{title}");
         // Sums of the image are exact; the document gives seven digits of a hidden state.
         let near = |(made, said): (&f32, &f32)| (made - said).abs() < 2e-7;

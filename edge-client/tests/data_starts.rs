@@ -1,4 +1,4 @@
-//! The starts that learn from data, and FedAvg, against f64.
+//! Data-dependent starts and FedAvg, against f64.
 #![cfg(all(feature = "shared-head", feature = "reveal-moments"))]
 
 use crate::common::*;
@@ -7,7 +7,7 @@ use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-/// `(1/m) sum |y|^2 x x^T`.
+/// Computes `(1/m) sum |y|^2 x x^T`.
 fn moment(samples: &Sliced) -> M {
     let (x, y) = (samples.x64(), samples.y64());
     let mut sum = M::zeros(samples.features, samples.features);
@@ -27,13 +27,13 @@ fn power(samples: &Sliced, q: &[f32], k: usize) -> Result<(Usage, Vec<f32>), Dec
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, d, k);
     receive(&mut model, &round, &[q])?;
     let usage = model.run(round.id, &mut samples.clone())?;
-    assert!(model.representation().is_none(), "what is in the buffer is no representation any more");
+    assert!(model.representation().is_none(), "the buffer no longer holds a representation");
     assert_eq!(model.upload().first().unwrap().role, Role::Subspace);
     Ok((usage, emitted(&model, 9)))
 }
 
 #[test]
-fn power_steps_are_the_moment_matrix_times_the_basis() {
+fn power_step_equals_moment_matrix_times_basis() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..150 {
@@ -64,7 +64,7 @@ fn rows(samples: &Sliced, k: usize, first: u16, count: u16) -> Result<(Usage, Ve
 }
 
 #[test]
-fn moment_rows_are_rows_of_the_upper_half() {
+fn moment_rows_equal_the_upper_half() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for _ in 0..60 {
@@ -93,9 +93,9 @@ fn moment_rows_are_rows_of_the_upper_half() {
     }
 }
 
-/// A sample that cannot be used is counted and leaves no trace in the starts either.
+/// An unusable sample is counted and does not affect the starts.
 #[test]
-fn starts_skip_what_is_not_finite() {
+fn starts_skip_non_finite_samples() {
     let mut random = Random(3);
     let (d, k, m) = (8, 3, 20);
     let clean = samples(&mut random, d, 1, m);
@@ -119,9 +119,9 @@ fn starts_skip_what_is_not_finite() {
     }
 }
 
-/// One column out of range must take the sample out of all of them: the mean is over one set of samples.
+/// A sample that is out of range in one column must be left out of all: the mean is over one set of samples.
 #[test]
-fn every_column_of_a_power_step_sees_the_same_samples() {
+fn power_step_uses_the_same_samples_for_all_columns() {
     // The second sample overflows in column 0 only.
     let q = identity(2);
     let samples = Sliced::regression(vec![1.0, 2.0, 3e30, 1.0, 3.0, 1.0], vec![1.0, 1e10, 1.0], 2, 1);
@@ -138,7 +138,7 @@ fn starts_without_samples_are_declined() {
 }
 
 #[test]
-fn fedavg_agrees_with_f64() {
+fn fedavg_equals_f64() {
     let mut random = Random(4);
     let mut worst = Worst::default();
     for case in 0..150 {
@@ -146,7 +146,7 @@ fn fedavg_agrees_with_f64() {
         let (d, c, m) = (k + random.below(15), 1 + random.below(3), 2 + random.below(40));
         let samples = samples(&mut random, d, c, m);
         let (x, y) = (samples.x64(), samples.y64());
-        // Not orthonormal: a model that was trained, not orthonormalised.
+        // Not orthonormal: a trained model.
         let (b, w) = (random.normals(d * k), random.normals(k * c));
         let (eta, eta_h) = (0.003f32, 0.01f32);
         for local_steps in [1u16, 3] {

@@ -1,4 +1,4 @@
-//! The ridge of least leave-one-out error against fits in f64 without each sample in turn.
+//! Ridge of least leave-one-out error, against fits in f64 without each sample in turn.
 #![cfg(feature = "ridge-choice")]
 
 use crate::common::head::*;
@@ -12,7 +12,7 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, Task as Wire, Upload};
 const OTHERWISE: f32 = 0.3;
 const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: OTHERWISE };
 
-/// `min |Z W - Y|^2 + m ridge |W|^2` in f64, a constant column (the last) without ridge.
+/// Solves `min |Z W - Y|^2 + m ridge |W|^2` in f64, without ridge for a constant column (the last).
 fn ridge_head(z: &M, y: &M, m_ridge: f64, constant: bool) -> M {
     let (m, k) = z.shape();
     let weight = |i: usize| if constant && i + 1 == k { 0.0 } else { m_ridge.sqrt() };
@@ -25,7 +25,7 @@ fn ridge_head(z: &M, y: &M, m_ridge: f64, constant: bool) -> M {
     svd.minimum_norm(&y.clone().resize(m + k, y.ncols(), 0.0), 1e-9 * svd.largest())
 }
 
-/// Squared leave-one-out error, by leaving out.
+/// Returns the squared leave-one-out error, by fitting without each sample.
 fn error(z: &M, y: &M, m_ridge: f64, constant: bool) -> f64 {
     (0..z.nrows())
         .map(|i| {
@@ -35,7 +35,7 @@ fn error(z: &M, y: &M, m_ridge: f64, constant: bool) -> f64 {
         .sum()
 }
 
-/// `m` times a ridge of one mean square.
+/// Returns `m` times a ridge of one mean square.
 fn unit(z: &M, constant: bool) -> f64 {
     let columns = z.ncols() - usize::from(constant);
     let sum: f64 = (0..columns)
@@ -61,7 +61,7 @@ fn check(samples: &Sliced, constant: bool, worst: &mut Worst) {
     let m_ridge = f64::from(last.ridge) * m as f64;
     let chosen = RIDGES.iter().position(|&ridge| (f64::from(ridge) * unit - m_ridge).abs() <= 1e-3 * m_ridge);
     let chosen = chosen.unwrap_or_else(|| panic!("{} is none of the grid of {unit}", last.ridge));
-    // Where a sample is explained by itself alone, f32 does not compare.
+    // A ridge under which a sample is explained by itself alone is rejected in f32.
     let least = errors.iter().enumerate().filter(|(i, _)| m > k || *i == chosen).map(|(_, e)| *e);
     let least = least.fold(f64::INFINITY, f64::min);
     assert!(errors[chosen] <= 1.001 * least, "k={k} m={m}: {chosen} of {errors:?}");
@@ -73,7 +73,7 @@ fn check(samples: &Sliced, constant: bool, worst: &mut Worst) {
 }
 
 #[test]
-fn the_ridge_is_the_one_of_least_error_in_regression() {
+fn ridge_has_least_error_in_regression() {
     let mut random = Random(71);
     let mut worst = Worst::default();
     for case in 0..60 {
@@ -88,7 +88,7 @@ fn the_ridge_is_the_one_of_least_error_in_regression() {
 }
 
 #[test]
-fn a_constant_is_free_of_the_ridge() {
+fn constant_column_has_no_ridge() {
     let mut random = Random(72);
     let mut worst = Worst::default();
     for case in 0..40 {
@@ -105,7 +105,7 @@ fn a_constant_is_free_of_the_ridge() {
 }
 
 #[test]
-fn the_ridge_is_the_one_of_least_error_for_classes() {
+fn ridge_has_least_error_for_classes() {
     let mut random = Random(73);
     let mut worst = Worst::default();
     for case in 0..40 {
@@ -118,9 +118,9 @@ fn the_ridge_is_the_one_of_least_error_for_classes() {
     }
 }
 
-/// What leaves no sample of a class, or cannot be computed, takes the other ridge: the same bits.
+/// If leaving a sample out empties a class or cannot be computed, the fallback ridge is used: the same bits.
 #[test]
-fn the_other_ridge_is_taken_where_nothing_can_be_left_out() {
+fn fallback_ridge_is_used_if_nothing_can_be_left_out() {
     let mut random = Random(74);
     let (k, c) = (4, 3);
     let other = HeadSolve::LeastSquares { ridge: OTHERWISE };
@@ -133,10 +133,10 @@ fn the_other_ridge_is_taken_where_nothing_can_be_left_out() {
         assert_eq!(bits(&left_out.0), bits(&least_squares.0));
         assert_eq!((left_out.1, left_out.1.ridge), (least_squares.1, OTHERWISE));
     }
-    // Two of every class that is there: nothing is missed of the third.
+    // Two samples of every class that occurs; the third class does not occur.
     let two = Sliced::classification(x.clone(), vec![0, 1, 0, 0, 1, 1, 0], k, c);
     assert!(fit(&two, LEFT_OUT).1.ridge != OTHERWISE);
-    // Seen once.
+    // Streamed samples.
     let samples = Sliced::regression(x.clone(), random.normals(7 * c), k, c);
     let [once, same] = [LEFT_OUT, other].map(|head| {
         let mut model = Linear::new(Heap::streaming(k, k, c));
@@ -144,11 +144,11 @@ fn the_other_ridge_is_taken_where_nothing_can_be_left_out() {
         (bits(&head_of(&model)), model.head_fits())
     });
     assert_eq!(once, same);
-    // Without room for a block of rows.
+    // Memory without room for a block of rows.
     let wide = Sliced::regression(random.normals(50 * 40), random.normals(50), 40, 1);
     let [left_out, least_squares] = [LEFT_OUT, other].map(|head| fit(&wide, head));
     assert_eq!((bits(&left_out.0), left_out.1), (bits(&least_squares.0), least_squares.1));
-    // In fixed point.
+    // Fixed point.
     #[cfg(feature = "i16")]
     {
         let [left_out, least_squares] = [LEFT_OUT, other].map(|head| {
@@ -161,9 +161,9 @@ fn the_other_ridge_is_taken_where_nothing_can_be_left_out() {
     }
 }
 
-/// The unit of all features is no matter, nor is the way in which samples come; bits included.
+/// The common unit of all features and the batches of samples change no bit.
 #[test]
-fn common_units_and_pieces_change_nothing() {
+fn common_units_and_batches_change_nothing() {
     let mut random = Random(75);
     for case in 0..40 {
         let k = 1 + case % 8;
@@ -182,7 +182,7 @@ fn common_units_and_pieces_change_nothing() {
 }
 
 #[test]
-fn samples_that_cannot_be_used_are_left_out_of_everything() {
+fn unusable_samples_are_ignored() {
     let mut random = Random(76);
     let (k, c) = (3, 2);
     let mut x = random.normals(12 * k);
@@ -191,7 +191,7 @@ fn samples_that_cannot_be_used_are_left_out_of_everything() {
     let samples = Sliced::classification(x, classes.clone(), k, c);
     let clean = samples.without(&[1, 11]);
     assert_eq!(bits(&fit(&samples, LEFT_OUT).0), bits(&fit(&clean, LEFT_OUT).0));
-    // The only sample of class 2 that can be used.
+    // The only usable sample of class 2.
     classes[5] = 1;
     let nothing = Sliced::classification(vec![f32::NAN; k], vec![0], k, c);
     let mut model = Linear::new(Heap::new(k, k, c));
@@ -199,9 +199,9 @@ fn samples_that_cannot_be_used_are_left_out_of_everything() {
     assert_eq!(model.fit_head(LEFT_OUT, &mut nothing.clone()), Err(DeclineReason::NoSamples));
 }
 
-/// A source that fails leaves the head that was there; a round and its parameters are checked as with any head.
+/// A failed source keeps the previous head; a round and its parameters are checked as with any head.
 #[test]
-fn rounds_take_it_as_any_head() {
+fn rounds_accept_leave_one_out_heads() {
     let mut random = Random(77);
     let (d, k, m) = (6, 2, 20);
     let samples = Sliced::regression(random.normals(m * d), random.normals(m), d, 1);
