@@ -85,7 +85,7 @@ pub const WARNING: Option<&str> = if cfg!(feature = "reveal-moments") {
 pub use fedspan_protocol::secure;
 
 pub use error::{NotReady, ShapeMismatch, SourceError};
-pub use mechanism::{Mechanism, Open, Release};
+pub use mechanism::{Mechanism, NoPrivacy, Release};
 pub use memory::{Memory, Shape, Workspace};
 pub use session::{Event, Progress, Session};
 pub use source::{Recording, SampleSource, Samples, Targets};

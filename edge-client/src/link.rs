@@ -11,7 +11,7 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 
 use crate::session::{Event, Millis, Progress, Session};
 use crate::source::{SampleSource, Targets};
@@ -117,10 +117,10 @@ where
                 let mut input = bytes.get(..n).unwrap_or_default();
                 loop {
                     let event = match decoder.feed(&mut input) {
-                        Fed::NeedMore => break,
-                        Fed::Dropped(_) => continue,
-                        Fed::Message(message) => Event::Message(message),
-                        Fed::Sealed(frame) => Event::Sealed(frame),
+                        FeedResult::NeedMore => break,
+                        FeedResult::Dropped(_) => continue,
+                        FeedResult::Message(message) => Event::Message(message),
+                        FeedResult::Sealed(frame) => Event::Sealed(frame),
                     };
                     progress = send(session, io, event, &mut clock, transmit)?;
                 }
@@ -271,10 +271,10 @@ where
         let mut input = bytes.get(..read).unwrap_or_default();
         loop {
             let event = match decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => Event::Message(message),
-                Fed::Sealed(frame) => Event::Sealed(frame),
+                FeedResult::NeedMore => break,
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => Event::Message(message),
+                FeedResult::Sealed(frame) => Event::Sealed(frame),
             };
             progress = session.handle(clock(), event, transmit);
             if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {

@@ -15,7 +15,7 @@ use fedspan_client::link::{
 };
 use fedspan_client::session::{Config, Counters, Event, Sampling};
 use fedspan_client::source::Targets;
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{ToDevice, ToServer, Upload, decode};
 use fedspan_protocol::tensor::{Encoding, Role};
 
@@ -82,10 +82,10 @@ impl Peer {
         let (mut input, mut replies) = (&bytes[..n], Vec::new());
         loop {
             match self.decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Dropped(why) => panic!("the device's own frames are sound: {why:?}"),
-                Fed::Sealed(_) => panic!("a sealed frame from a device without a key"),
-                Fed::Message(bytes) => {
+                FeedResult::NeedMore => break,
+                FeedResult::Dropped(why) => panic!("the device's own frames are sound: {why:?}"),
+                FeedResult::Sealed(_) => panic!("a sealed frame from a device without a key"),
+                FeedResult::Message(bytes) => {
                     let (message, body) = decode::<ToServer>(bytes).unwrap();
                     replies.extend(self.server.take(message, body.to_vec()));
                 }

@@ -6,7 +6,7 @@ use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::session::{Event, Millis, Progress, Protection};
 use fedspan_client::{Linear, NotReady, Session, Task};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Ack, AckOutcome, DeclineReason, RoundId, ToDevice, ToServer, Welcome, decode,
@@ -65,8 +65,8 @@ impl Pair {
         }
         let mut decoder = Decoder::new(vec![0; self.limit]);
         let bytes = match decoder.feed(&mut &self.out[..progress.sent]) {
-            Fed::Message(bytes) => bytes.to_vec(),
-            Fed::Sealed(frame) => self.channel.as_mut().unwrap().open(frame).unwrap().to_vec(),
+            FeedResult::Message(bytes) => bytes.to_vec(),
+            FeedResult::Sealed(frame) => self.channel.as_mut().unwrap().open(frame).unwrap().to_vec(),
             other => panic!("{other:?}"),
         };
         let (message, body) = decode::<ToServer>(&bytes).unwrap();
@@ -87,7 +87,9 @@ impl Pair {
             _ => channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut wire),
         };
         let mut decoder = Decoder::new(vec![0; 5000]);
-        let Fed::Sealed(frame) = decoder.feed(&mut &wire[..sent.unwrap()]) else { panic!("not sealed") };
+        let FeedResult::Sealed(frame) = decoder.feed(&mut &wire[..sent.unwrap()]) else {
+            panic!("not sealed")
+        };
         let unopened = self.session.counters().unopened;
         let mut frame = frame.to_vec();
         let sent = self.event(Event::Sealed(&mut frame));

@@ -11,7 +11,7 @@ use crate::common::*;
 use fedspan_client::Linear;
 use fedspan_client::privacy::{Clip, Clipped};
 use fedspan_client::session::{Event, Millis, Progress, Protection, Session};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Fault, HeadSolve, Missing, PowerRows, PowerUpload, RoundId, Task as Wire, ToDevice,
@@ -127,8 +127,8 @@ impl Link {
     fn read(&mut self) -> String {
         let mut decoder = Decoder::new(vec![0; self.out.len()]);
         let bytes = match decoder.feed(&mut &self.out[..self.last.sent]) {
-            Fed::Message(bytes) => bytes.to_vec(),
-            Fed::Sealed(frame) => self.channel.as_mut().unwrap().open(frame).unwrap().to_vec(),
+            FeedResult::Message(bytes) => bytes.to_vec(),
+            FeedResult::Sealed(frame) => self.channel.as_mut().unwrap().open(frame).unwrap().to_vec(),
             other => panic!("{other:?}"),
         };
         let (message, body) = decode::<ToServer>(&bytes).unwrap();
@@ -151,7 +151,7 @@ impl Link {
             let length =
                 answer.unwrap_or_else(|| channel.seal(message, body.len(), fill, &mut wire).unwrap());
             match Decoder::new(vec![0; 5000]).feed(&mut &wire[..length]) {
-                Fed::Sealed(frame) => frame.to_vec(),
+                FeedResult::Sealed(frame) => frame.to_vec(),
                 other => panic!("{other:?}"),
             }
         });

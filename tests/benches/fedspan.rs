@@ -8,7 +8,7 @@ use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_engine::aggregate::{RoundAggregate, Rule, Share, TRIM};
 use fedspan_engine::{Tensor as Update, Weighting};
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
     Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
 };
@@ -104,7 +104,7 @@ mod update_128_8_32 {
 #[divan::bench_group]
 mod power_784_10_100 {
     use fedspan_client::memory::PowerWorkspace;
-    use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings};
+    use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings};
     use fedspan_client::{Mechanism, Release};
     use fedspan_protocol::message::{PowerRows, PowerUpload};
 
@@ -154,7 +154,7 @@ mod power_784_10_100 {
         }
 
         let multiplier = NoiseMultiplier::from_square(16 << 16).expect("a multiplier");
-        let settings = Settings::new(multiplier, u64::MAX, S as u32, 1000).expect("settings");
+        let settings = PrivacySettings::new(multiplier, u64::MAX, S as u32, 1000).expect("settings");
         let mechanism = Gaussian::new(settings, Counter(1), MinEntropy::new(4).expect("a claim"));
         client(bencher, Linear::private(PowerWorkspace::new(), mechanism).expect("noise"));
     }
@@ -190,7 +190,9 @@ mod codec_20_2 {
         let mut decoder = Decoder::new([0u8; 256]);
         bencher.counter(BytesCount::new(BODY)).bench_local(|| {
             let mut input = black_box(&wire[..n]);
-            let Fed::Message(bytes) = decoder.feed(&mut input) else { unreachable!("one whole frame") };
+            let FeedResult::Message(bytes) = decoder.feed(&mut input) else {
+                unreachable!("one whole frame")
+            };
             decode::<ToDevice>(bytes).expect("a message").1.len()
         });
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use fedspan_aggregator::journal::{self, Line, Outcome};
 use fedspan_aggregator::store;
-use fedspan_protocol::frame::{Decoder, Fed, crc32c};
+use fedspan_protocol::frame::{Decoder, FeedResult, crc32c};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{AckOutcome, ToDevice, decode};
 use fedspan_sim_core::live::again;
@@ -131,8 +131,8 @@ impl<S> AckRecorder<S> {
     fn record(&mut self, mut input: &[u8]) {
         loop {
             match self.decoder.feed(&mut input) {
-                Fed::NeedMore => return,
-                Fed::Message(bytes) => {
+                FeedResult::NeedMore => return,
+                FeedResult::Message(bytes) => {
                     if let Ok((ToDevice::Ack(ack), _)) = decode::<ToDevice>(bytes)
                         && matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate)
                     {

@@ -12,7 +12,7 @@ use fedspan_aggregator::coordinator::{Campaign, Coordinator};
 use fedspan_aggregator::store::{FILE, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Action, DeviceId, Event, Opening, Update};
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use getrandom::SysRng;
@@ -147,8 +147,8 @@ fn await_round(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
         let mut input = buffer.get(..read).unwrap_or_default();
         loop {
             match decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Message(message) => {
+                FeedResult::NeedMore => break,
+                FeedResult::Message(message) => {
                     if let Ok((ToDevice::RoundOpen(_), _)) = decode::<ToDevice>(message) {
                         return Ok(());
                     }

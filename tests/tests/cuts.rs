@@ -14,7 +14,7 @@ use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_aggregator::connection::Inbound;
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{
-    Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings,
+    Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings,
 };
 use fedspan_client::session::Config;
 use fedspan_client::store::{FlashStore, record_len};
@@ -42,8 +42,8 @@ impl EntropySource for Repeated {
 type Task = Linear<StreamingWorkspace<20, 2>, Clipped<Gaussian<Repeated>>>;
 type Device = Board<FlashStore<Torn, BYTES>, Task>;
 
-fn settings() -> Settings {
-    Settings::new(NoiseMultiplier::from_square(1 << 16).unwrap(), 1 << 50, 100, SLOT).unwrap()
+fn settings() -> PrivacySettings {
+    PrivacySettings::new(NoiseMultiplier::from_square(1 << 16).unwrap(), 1 << 50, 100, SLOT).unwrap()
 }
 
 fn device(flash: &Torn) -> Device {

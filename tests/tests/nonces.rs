@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::common::{Board, DEVICE, SECRET, ServerEnd, gate, keys, opening, plain, protected, uncobs};
 use crate::nor::{Nor, PAGE, WORD};
 use fedspan_aggregator::connection::{Gate, Inbound};
-use fedspan_client::secure::{Channel, GREETING, Key, answer_nonce, transcript};
+use fedspan_client::secure::{Channel, HANDSHAKE_INIT, Key, answer_nonce, transcript};
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, session::Counters};
 use fedspan_hostile::Random;
@@ -61,7 +61,7 @@ impl Wire {
             self.received.clear();
             self.key = None;
         }
-        assert!(message.len() > GREETING);
+        assert!(message.len() > HANDSHAKE_INIT);
     }
 
     /// Checks a frame of the device: finds its key, and records its counter.

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use fedspan_aggregator::server::Status;
 use fedspan_client::Task as _;
-use fedspan_protocol::frame::{Decoder, Fed, encode};
-use fedspan_protocol::message::{Hello, Model, Need, Refusal, RoundId, ToDevice, ToServer, Update, decode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
+use fedspan_protocol::message::{
+    Hello, Model, Refusal, Requirement, RoundId, ToDevice, ToServer, Update, decode,
+};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::{Identity, client_session};
 use fedspan_sim_core::scenario::Scenario;
@@ -109,10 +111,10 @@ async fn send_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
     let (mut decoder, mut input, mut messages) = (Decoder::new([0u8; 4096]), answer.as_slice(), Vec::new());
     loop {
         match decoder.feed(&mut input) {
-            Fed::NeedMore => return messages,
-            Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
-            Fed::Dropped(reason) => panic!("the server sent a bad frame: {reason:?}"),
-            Fed::Message(bytes) => messages.push(decode::<ToDevice>(bytes).expect("a message").0),
+            FeedResult::NeedMore => return messages,
+            FeedResult::Sealed(_) => panic!("a sealed frame from a server without keys"),
+            FeedResult::Dropped(reason) => panic!("the server sent a bad frame: {reason:?}"),
+            FeedResult::Message(bytes) => messages.push(decode::<ToDevice>(bytes).expect("a message").0),
         }
     }
 }
@@ -136,11 +138,11 @@ async fn invalid_hello_gets_a_typed_refusal() {
 
     let mut tasks = good;
     tasks.capabilities.tasks = 0;
-    assert_eq!(ask(tasks).await, [ToDevice::Refused(Refusal::Capability(Need::Tasks(0b11)))]);
+    assert_eq!(ask(tasks).await, [ToDevice::Refused(Refusal::Capability(Requirement::Tasks(0b11)))]);
 
     let mut limit = good;
     limit.capabilities.frame_limit = 16;
-    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { least: 128, most: 16384 })]);
+    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { min: 128, max: 16384 })]);
 
     let status = world.finish().await;
     assert_eq!(status.connections.refused, 5);

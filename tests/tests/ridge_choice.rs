@@ -14,7 +14,7 @@ use fedspan_client::{Linear, Memory, Session, SourceError, Task, Workspace};
 use fedspan_client::{SampleSource, Samples, Targets};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Action, Engine, Event as EngineEvent, Phase};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
     Task as Wire, Welcome,
@@ -45,7 +45,7 @@ impl<T: Task> Task for Plain<T> {
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         match round.task {
             Wire::RidgeScores { .. } => Err(DeclineReason::Task),
-            task if task.without_choice().is_some() => Err(DeclineReason::Parameter),
+            task if task.without_ridge_choice().is_some() => Err(DeclineReason::Parameter),
             _ => self.0.open(round),
         }
     }
@@ -182,7 +182,7 @@ impl<T: Fitted> Device for Pair<T> {
         let mut wire = Vec::new();
         while self.connection.next_frame(&mut wire) {
             let mut input = wire.as_slice();
-            while let Fed::Message(message) = self.decoder.feed(&mut input) {
+            while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
                 step(&mut self.session, &mut self.connection, Event::Message(message));
             }
             wire.clear();

@@ -98,7 +98,7 @@ impl Conversation {
             state: State::Offline,
             due: 0,
             round: RoundId::default(),
-            assembly: Assembly::nothing(),
+            assembly: Assembly::empty(),
             upload: Descriptors::new(),
             usage: Usage::default(),
             cost: 0,

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use fedspan_protocol::Error;
 use fedspan_protocol::message::ToServer;
-use fedspan_protocol::secure::{Channel, Greeting, Key, NONCE, answer_nonce, encode_hello};
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce, encode_hello};
 use rand_core::Rng;
 
 use crate::store::{Store, StoreError};
@@ -28,7 +28,7 @@ pub struct Guard {
     /// read for the first time.
     numbers: Option<Range<u64>>,
     /// The hello that is on its way, and its hash once it has left.
-    greeting: Option<Greeting>,
+    greeting: Option<HandshakeInit>,
     transcript: Option<[u8; 32]>,
     channel: Option<Channel>,
 }
@@ -73,7 +73,7 @@ impl Guard {
         }
         let mut nonce = [0; NONCE];
         random.fill_bytes(&mut nonce);
-        self.greeting = Some(Greeting { epoch: key.epoch(), handshake: numbers.start, nonce });
+        self.greeting = Some(HandshakeInit { epoch: key.epoch(), handshake: numbers.start, nonce });
         numbers.start += 1;
         self.numbers = Some(numbers);
         Ok(())

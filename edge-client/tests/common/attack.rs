@@ -2,7 +2,7 @@
 //! a pair of neighbours, bounds on probabilities from counts, and the claim that they are held against.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use fedspan_client::privacy::{Settings, Variance};
+use fedspan_client::privacy::{PrivacySettings, Variance};
 use fedspan_protocol::message::{PowerRows, PowerUpload, Task as Wire};
 
 use crate::common::Sliced;
@@ -16,7 +16,7 @@ pub struct Device {
     pub samples: Sliced,
     pub z: Vec<f32>,
     pub k: usize,
-    pub settings: Settings,
+    pub settings: PrivacySettings,
 }
 
 impl Device {

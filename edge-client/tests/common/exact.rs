@@ -39,7 +39,7 @@ impl Pass {
                 outputs.map(largest).collect()
             }
             #[cfg(feature = "recurrent")]
-            Layer::Cells(lstm) => {
+            Layer::Lstm(lstm) => {
                 let out = steps(&lstm, &x, weights).pop().unwrap().hidden;
                 return Self { layer, x, out, terms: Vec::new() };
             }
@@ -57,7 +57,7 @@ impl Pass {
     pub fn add_gradient(&self, errors: &[f64], weights: &[f64], sums: &mut [f64]) {
         let (rows, columns) = self.layer.matrix();
         #[cfg(feature = "recurrent")]
-        if let Layer::Cells(lstm) = self.layer {
+        if let Layer::Lstm(lstm) = self.layer {
             return through_time(&lstm, &self.x, weights, errors, sums);
         }
         let _ = weights;

@@ -22,9 +22,9 @@
 //! **Underflow.** A product or quotient below f32's normal range errs by up to `2^-150`, half the least
 //! subnormal, whatever its size (Higham, section 2.1): [`underflow`].
 
-use fedspan_client::kernel::constant::Constant;
-use fedspan_client::kernel::fold::fold_one;
+use fedspan_client::kernel::constant_column::ConstantColumn;
 use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
+use fedspan_client::kernel::qr_update::add_row;
 use fedspan_client::kernel::rank::{RANK_CUT, least_squares};
 use fedspan_client::{Linear, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Task as Wire};
@@ -116,9 +116,10 @@ pub fn head_bound(z: &M, y: &M, oracle: &M, largest: f64, condition: f64, e: f64
 pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
     let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
-        fold_one(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
+        add_row(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
     }
-    let rank = least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], Constant::default());
+    let rank =
+        least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], ConstantColumn::default());
     (q, rank)
 }
 

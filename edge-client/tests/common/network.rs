@@ -24,8 +24,8 @@ pub struct NetworkHeap {
     velocity: Vec<f32>,
     scratch: Vec<f32>,
     classes: Vec<u8>,
-    places: Vec<u8>,
-    kept: Vec<f32>,
+    pool_indices: Vec<u8>,
+    body_cache: Vec<f32>,
 }
 
 impl NetworkHeap {
@@ -38,8 +38,8 @@ impl NetworkHeap {
             // Whatever was there before.
             scratch: vec![f32::NAN; shape.scratch()],
             classes: vec![0xEE; shape.batch],
-            places: vec![0xEE; shape.bytes() - shape.batch],
-            kept: Vec::new(),
+            pool_indices: vec![0xEE; shape.bytes() - shape.batch],
+            body_cache: Vec::new(),
         }
     }
 
@@ -49,21 +49,21 @@ impl NetworkHeap {
 
     /// With room for what the body makes of so many samples.
     pub fn keeping(shape: NetworkShape, samples: usize) -> Self {
-        Self { kept: vec![f32::NAN; shape.kept(samples)], ..Self::new(shape) }
+        Self { body_cache: vec![f32::NAN; shape.body_cache_len(samples)], ..Self::new(shape) }
     }
 }
 
 impl NetworkMemory for NetworkHeap {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { shape, parameters, velocity, scratch, classes, places, kept } = self;
+        let Self { shape, parameters, velocity, scratch, classes, pool_indices, body_cache } = self;
         NetworkParts {
             shape: *shape,
             parameters,
             velocity,
             scratch,
             classes,
-            places,
-            kept,
+            pool_indices,
+            body_cache,
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
         }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, SEED, Seed, Settings, noise};
+use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, PrivacySettings, SEED, Seed, noise};
 use fedspan_client::source::{SampleSource, Samples};
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Mechanism, SourceError};
@@ -19,9 +19,9 @@ pub const SLOT: u64 = 5_000;
 /// The least noise there is.
 pub const LEAST: u64 = (1 << 14) + 1;
 
-pub fn settings(square: u64, rows_max: u32) -> Settings {
+pub fn settings(square: u64, rows_max: u32) -> PrivacySettings {
     let multiplier = NoiseMultiplier::from_square(square).unwrap();
-    Settings::new(multiplier, 1 << 40, rows_max, SLOT).unwrap().with_iterations(u16::MAX)
+    PrivacySettings::new(multiplier, 1 << 40, rows_max, SLOT).unwrap().with_iterations(u16::MAX)
 }
 
 /// What happened, in its order.
@@ -30,14 +30,14 @@ pub type Log = Rc<RefCell<Vec<&'static str>>>;
 /// A mechanism whose seeds the test knows.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub settings: Settings,
+    pub settings: PrivacySettings,
     pub seed: [u8; SEED],
     pub dry: bool,
     pub log: Log,
 }
 
 impl Known {
-    pub fn new(settings: Settings, number: u64) -> Self {
+    pub fn new(settings: PrivacySettings, number: u64) -> Self {
         let mut seed = [7; SEED];
         seed[..8].copy_from_slice(&number.to_le_bytes());
         Self { settings, seed, dry: false, log: Log::default() }
@@ -45,7 +45,7 @@ impl Known {
 }
 
 impl Mechanism for Known {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         Some(self.settings)
     }
 

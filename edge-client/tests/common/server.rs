@@ -8,7 +8,7 @@ use fedspan_client::session::{Config, Event, Millis, Progress, Protection, Sessi
 use fedspan_client::store::{Loaded, Record, Store, StoreError};
 use fedspan_client::{Linear, SampleSource, Task};
 use fedspan_protocol::assembly::{Assembly, plan};
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Chunk, Decline, Descriptors, Missing, RoundId, RoundOpen, Task as Wire, ToDevice,
@@ -32,7 +32,7 @@ pub fn wire(message: &ToDevice, body: &[u8]) -> Vec<u8> {
 pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     let bytes = wire(message, body);
     match Decoder::new(vec![0; 5000]).feed(&mut &bytes[..]) {
-        Fed::Message(message) => message.to_vec(),
+        FeedResult::Message(message) => message.to_vec(),
         other => panic!("{other:?}"),
     }
 }
@@ -41,7 +41,7 @@ pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
 pub fn read(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     let mut input = out;
     match Decoder::new(vec![0; limit]).feed(&mut input) {
-        Fed::Message(message) => {
+        FeedResult::Message(message) => {
             assert!(input.is_empty(), "one frame at a time");
             let (message, body) = decode::<ToServer>(message).unwrap();
             (message, body.to_vec())

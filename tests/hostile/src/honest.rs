@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::Message;
 
@@ -42,7 +42,7 @@ pub fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut wire).unwrap();
     let mut decoder = Decoder::new(vec![0; body.len() + 400]);
     match decoder.feed(&mut &wire[..n]) {
-        Fed::Message(bytes) => bytes.to_vec(),
+        FeedResult::Message(bytes) => bytes.to_vec(),
         other => panic!("an encoded message decodes to {other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX};
 use fedspan_engine::{Opening, Update};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX};
 use fedspan_protocol::message::{Fault, Hello, ToDevice, decode};
 use fedspan_protocol::tensor::TensorDescriptor;
@@ -264,11 +264,11 @@ impl Bench {
             self.work.steps += 1;
             let mut input = frame.as_slice();
             match (decoder.feed(&mut input), &mut self.peer) {
-                (Fed::Message(bytes), peer) => {
+                (FeedResult::Message(bytes), peer) => {
                     let (message, _) = decode::<ToDevice>(bytes).expect("a message");
                     assert!(peer.is_none() || is_public(&message), "in the clear: {message:?}");
                 }
-                (Fed::Sealed(bytes), Some(peer)) => peer.receive(bytes),
+                (FeedResult::Sealed(bytes), Some(peer)) => peer.receive(bytes),
                 (other, _) => panic!("{other:?} from {frame:x?}"),
             }
             assert!(input.is_empty(), "more than a frame");

@@ -1,8 +1,8 @@
 //! Messages of both directions: a message that decodes encodes to itself, and its tensors are consistent.
 
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::{FRAME_LIMIT_MIN, HEADER, SEAL_MAX, wire_capacity};
-use fedspan_protocol::message::{Introduction, Message, ToDevice, ToServer, decode};
+use fedspan_protocol::message::{HelloPrefix, Message, ToDevice, ToServer, decode};
 
 use crate::{Work, honest, tensors};
 
@@ -14,7 +14,7 @@ pub fn to_server(bytes: &[u8]) -> Work {
         match message {
             ToServer::Update(update) => tensors::check(&update.tensors, body),
             ToServer::Hello(hello) => {
-                let who = Introduction::read(bytes).expect("every hello introduces itself");
+                let who = HelloPrefix::read(bytes).expect("every hello introduces itself");
                 let fields = (hello.wire_version, hello.schema_hash, hello.device);
                 assert_eq!((who.wire_version, who.schema_hash, who.device), fields);
             }
@@ -22,7 +22,7 @@ pub fn to_server(bytes: &[u8]) -> Work {
         }
     } else {
         // A hello of another version may still be recognised.
-        let _ = Introduction::read(bytes);
+        let _ = HelloPrefix::read(bytes);
     }
     work(decoded.is_ok())
 }
@@ -63,7 +63,7 @@ fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let mut wire = vec![0; wire_capacity(most)];
     let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut wire).expect("room");
     match Decoder::new(vec![0; most]).feed(&mut &wire[..n]) {
-        Fed::Message(bytes) => bytes.to_vec(),
+        FeedResult::Message(bytes) => bytes.to_vec(),
         other => panic!("an encoded message decodes to {other:?}"),
     }
 }

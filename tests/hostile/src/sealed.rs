@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_SEALED};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::ToServer;
-use fedspan_protocol::secure::{COUNTER, Channel, Key, NONCE, TAG, Unopened, WINDOW, Window};
+use fedspan_protocol::secure::{COUNTER, Channel, Key, NONCE, OpenError, TAG, WINDOW, Window};
 
 use crate::script::Script;
 use crate::{Work, reference};
@@ -162,23 +162,23 @@ impl Bench {
     }
 
     /// Expected result by SPEC.md: shape, then counter, then tag.
-    fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Unopened> {
+    fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (head, counter) = match bytes.split_first() {
             Some((&HEADER_SEALED, rest)) => {
-                let counter = rest.first_chunk().ok_or(Unopened::Shapeless)?;
+                let counter = rest.first_chunk().ok_or(OpenError::Malformed)?;
                 (1 + COUNTER, u64::from_le_bytes(*counter))
             }
             Some((&HEADER_ANSWER, _)) => (1 + NONCE, 0),
-            _ => return Err(Unopened::Shapeless),
+            _ => return Err(OpenError::Malformed),
         };
         if bytes.len() < head + TAG {
-            return Err(Unopened::Shapeless);
+            return Err(OpenError::Malformed);
         }
         if !self.model.admits(counter) {
-            return Err(Unopened::Replayed);
+            return Err(OpenError::Replayed);
         }
         let honest = self.frames.iter().find(|frame| frame.sender == 0 && frame.plain == bytes);
-        let frame = honest.ok_or(Unopened::Forged)?;
+        let frame = honest.ok_or(OpenError::Forged)?;
         assert_eq!(frame.counter, counter, "a counter that did not increase by one");
         self.model.0.insert(counter);
         // The tag of Alive, then its body.

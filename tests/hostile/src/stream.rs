@@ -1,7 +1,7 @@
 //! The frame layer: [`frame`] takes a stream in one read, [`accumulator`] the same stream in reads of any
 //! length.
 
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 
 use crate::reference::Frame;
 use crate::script::Script;
@@ -22,13 +22,13 @@ fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8],
         let before = read.len();
         events.steps += 1;
         match decoder.feed(&mut read) {
-            Fed::NeedMore => {
+            FeedResult::NeedMore => {
                 assert!(read.is_empty(), "NeedMore although input is left");
                 return;
             }
-            Fed::Message(message) => events.frames.push(Some(Frame::Checked(message.to_vec()))),
-            Fed::Sealed(frame) => events.frames.push(Some(Frame::Sealed(frame.to_vec()))),
-            Fed::Dropped(_) => events.frames.push(None),
+            FeedResult::Message(message) => events.frames.push(Some(Frame::Checked(message.to_vec()))),
+            FeedResult::Sealed(frame) => events.frames.push(Some(Frame::Sealed(frame.to_vec()))),
+            FeedResult::Dropped(_) => events.frames.push(None),
         }
         assert!(read.len() < before, "an event consumed no input");
     }

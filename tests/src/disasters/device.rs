@@ -3,7 +3,7 @@
 use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
 use fedspan_client::{Event, Session};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_sim_core::data::ClientSource;
 use fedspan_sim_core::fleet::SimTask;
 use fedspan_sim_core::network::Joins;
@@ -186,12 +186,12 @@ impl Device {
             let device_time = now + powered.clock_offset;
             let before = powered.session.counters();
             let progress = match powered.decoder.feed(&mut input) {
-                Fed::NeedMore => return Ok(output),
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => {
+                FeedResult::NeedMore => return Ok(output),
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => {
                     powered.session.handle(device_time, Event::Message(message), &mut powered.transmit)
                 }
-                Fed::Sealed(frame) => {
+                FeedResult::Sealed(frame) => {
                     powered.session.handle(device_time, Event::Sealed(frame), &mut powered.transmit)
                 }
             };

@@ -1,7 +1,7 @@
 //! Campaign, fleet and links of a world, drawn from its seed.
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
-use fedspan_client::privacy::{NoiseMultiplier, Settings};
+use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings};
 use fedspan_client::store::record_len;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::fleet::Build;
@@ -187,6 +187,6 @@ fn generous(scenario: &Scenario, hiding: Hiding) -> Result<Hiding, String> {
     let square = scenario.multiplier_square()?.ok_or("no noise")?;
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0)) * 100;
-    let settings = Settings::new(multiplier, budget, 6, SLOT).map_err(|error| error.to_string())?;
+    let settings = PrivacySettings::new(multiplier, budget, 6, SLOT).map_err(|error| error.to_string())?;
     Ok(Hiding { settings: settings.with_iterations(u16::MAX), ..hiding })
 }

@@ -4,13 +4,13 @@ use std::io::{Error, Result};
 use std::net::{IpAddr, SocketAddr};
 
 use fedspan_protocol::assembly::plan;
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Descriptors, Hello, Model, Numeric, Privacy, RoundId, ToDevice, ToServer, Update,
     decode,
 };
-use fedspan_protocol::secure::{Channel, Greeting, Key, answer_nonce, encode_hello};
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, answer_nonce, encode_hello};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -61,7 +61,7 @@ impl Identity {
         for (place, byte) in nonce.iter_mut().zip(seed) {
             *place = byte;
         }
-        let greeting = Greeting { epoch: self.key.epoch(), handshake, nonce };
+        let greeting = HandshakeInit { epoch: self.key.epoch(), handshake, nonce };
         let mut bytes = vec![0; 256];
         let (sent, seen) = encode_hello(Hello::new(self.device, capabilities), &greeting, &mut bytes)
             .map_err(Error::other)?;
@@ -135,14 +135,14 @@ impl Device {
             let fed = self.decoder.feed(&mut rest);
             *used = bytes.len() - rest.len();
             match fed {
-                Fed::NeedMore => {
+                FeedResult::NeedMore => {
                     bytes.clear();
                     *used = 0;
                     if self.stream.read_buf(bytes).await? == 0 {
                         return Err(std::io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Fed::Sealed(frame) => {
+                FeedResult::Sealed(frame) => {
                     if self.channel.is_none() {
                         self.channel = answer_nonce(frame)
                             .map(|nonce| Channel::device(&self.identity.key, &self.transcript, &nonce));
@@ -152,10 +152,10 @@ impl Device {
                     let message = channel.open(frame).map_err(|_| unopened())?;
                     return decode(message).map(|(message, _)| message).map_err(Error::other);
                 }
-                Fed::Message(message) => {
+                FeedResult::Message(message) => {
                     return decode(message).map(|(message, _)| message).map_err(Error::other);
                 }
-                Fed::Dropped(reason) => {
+                FeedResult::Dropped(reason) => {
                     return Err(Error::other(format!("received a broken frame: {reason:?}")));
                 }
             }

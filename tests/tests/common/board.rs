@@ -6,7 +6,7 @@ use fedspan_client::session::{Config, Millis, Progress, Protection};
 use fedspan_client::store::Store;
 use fedspan_client::{Event, Linear, Recording, Session, Task, Workspace};
 use fedspan_hostile::Random;
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 
@@ -96,10 +96,10 @@ impl<P: Store, T: Task> Board<P, T> {
         let (session, out) = (&mut self.session, &mut self.out);
         loop {
             let event = match self.decoder.feed(&mut input) {
-                Fed::NeedMore => return sent,
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => Event::Message(message),
-                Fed::Sealed(frame) => Event::Sealed(frame),
+                FeedResult::NeedMore => return sent,
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => Event::Message(message),
+                FeedResult::Sealed(frame) => Event::Sealed(frame),
             };
             sent.extend(handle(session, self.now, event, out, &mut self.last));
         }

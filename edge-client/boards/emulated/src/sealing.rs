@@ -12,8 +12,8 @@
 use core::fmt::Display;
 use core::hint::black_box;
 
-use fedspan_client::secure::{Channel, Greeting, Key, NONCE, answer_nonce, encode_hello, is_answer};
-use fedspan_protocol::frame::{Decoder, Fed, crc32c, encode};
+use fedspan_client::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce, encode_hello, is_answer};
+use fedspan_protocol::frame::{Decoder, FeedResult, crc32c, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Descriptors, HeadSolve, Hello, Message, Model, Numeric, Privacy, RoundId, RoundOpen,
@@ -62,7 +62,7 @@ impl Frames {
         let used: usize = self.lengths.get(..self.count)?.iter().sum();
         let mut decoder = Decoder::new(self.bytes.get_mut(used..)?);
         let mut wire = wire;
-        let Fed::Sealed(frame) = decoder.feed(&mut wire) else { return None };
+        let FeedResult::Sealed(frame) = decoder.feed(&mut wire) else { return None };
         *self.lengths.get_mut(self.count)? = frame.len();
         self.count += 1;
         Some(())
@@ -110,8 +110,8 @@ fn key() -> Key {
     Key::new(0, [0x42; 32])
 }
 
-fn greeting() -> Greeting {
-    Greeting { epoch: 0, handshake: 0, nonce: NONCES[0] }
+fn greeting() -> HandshakeInit {
+    HandshakeInit { epoch: 0, handshake: 0, nonce: NONCES[0] }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
@@ -184,7 +184,7 @@ impl<'a> Bench<'a> {
         let answered = server.seal_answer(&NONCES[1], &welcome, &mut room.out).ok()?;
         let (answer, length) = &mut room.answer;
         let mut decoder = Decoder::new(answer.as_mut_slice());
-        let Fed::Sealed(frame) = decoder.feed(&mut room.out.get(..answered)?) else { return None };
+        let FeedResult::Sealed(frame) = decoder.feed(&mut room.out.get(..answered)?) else { return None };
         *length = frame.len();
         // `shake` makes it anew.
         let device = Channel::device(&key(), &transcript, &NONCES[1]);
@@ -193,7 +193,9 @@ impl<'a> Bench<'a> {
         bench.handshake += confirmed;
         let mut alive = [0; ANSWER];
         let mut decoder = Decoder::new(alive.as_mut_slice());
-        let Fed::Sealed(frame) = decoder.feed(&mut bench.room.out.get(..confirmed)?) else { return None };
+        let FeedResult::Sealed(frame) = decoder.feed(&mut bench.room.out.get(..confirmed)?) else {
+            return None;
+        };
         bench.server.open(frame).ok()?;
         Some(bench)
     }

@@ -34,7 +34,7 @@ pub struct Outcome {
 pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
 /// The head with the ridge of least leave-one-out error.
-pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { otherwise: 0.0 };
+pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: 0.0 };
 
 /// A problem's samples, with their passes counted: two is the way of the normal equations, three the other ones.
 #[derive(Clone, Debug)]

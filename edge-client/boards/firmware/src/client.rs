@@ -111,7 +111,7 @@ async fn say<IO: Write>(io: &mut IO, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use fedspan_protocol::frame::{Decoder, Fed, encode};
+    use fedspan_protocol::frame::{Decoder, FeedResult, encode};
     use fedspan_protocol::limits::HELLO_FRAME_MAX;
     use fedspan_protocol::message::ToServer;
 
@@ -124,9 +124,9 @@ mod tests {
         let mut rest = bytes;
         loop {
             match decoder.feed(&mut rest) {
-                Fed::NeedMore => return (read, dropped),
-                Fed::Dropped(_) => dropped += 1,
-                Fed::Message(_) | Fed::Sealed(_) => read += 1,
+                FeedResult::NeedMore => return (read, dropped),
+                FeedResult::Dropped(_) => dropped += 1,
+                FeedResult::Message(_) | FeedResult::Sealed(_) => read += 1,
             }
         }
     }

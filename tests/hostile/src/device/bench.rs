@@ -8,7 +8,7 @@ use fedspan_client::session::{Config, Counters, Millis, Protection, Sampling};
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::store::{Loaded, Record, Store, StoreError};
 use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
-use fedspan_protocol::frame::{Decoder, Fed, HEADER_ANSWER, HEADER_SEALED};
+use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
 use fedspan_protocol::message::{Capabilities, Refusal, RoundId, ToDevice, ToServer, decode};
 use rand_chacha::ChaCha8Rng;
@@ -320,9 +320,9 @@ impl<A: Memory> Bench<A> {
         let mut decoder = Decoder::new(vec![0; limit]);
         let mut input = frame;
         let bytes = match (decoder.feed(&mut input), &mut self.server) {
-            (Fed::Message(bytes), None) => bytes.to_vec(),
-            (Fed::Sealed(sealed), Some(server)) => server.open(sealed),
-            (Fed::Message(bytes), Some(server)) => {
+            (FeedResult::Message(bytes), None) => bytes.to_vec(),
+            (FeedResult::Sealed(sealed), Some(server)) => server.open(sealed),
+            (FeedResult::Message(bytes), Some(server)) => {
                 let (message, body) = decode::<ToServer>(bytes).expect("a message");
                 assert!(matches!(message, ToServer::Hello(_)), "in the clear: {message:?}");
                 return server.record_hello(bytes, body);

@@ -7,7 +7,7 @@ use fedspan_protocol::frame::HEADER_SEALED;
 use fedspan_protocol::limits::{HEADER, wire_capacity};
 use fedspan_protocol::message::{ToDevice, decode};
 use fedspan_protocol::secure::{
-    COUNTER, Channel, GREETING, Greeting, Key, NONCE, TAG, is_answer, transcript,
+    COUNTER, Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, TAG, is_answer, transcript,
 };
 
 use crate::reference;
@@ -52,8 +52,8 @@ impl Server {
     /// Records a hello of the device. A handshake number never comes twice with other bytes, or in another
     /// connection.
     pub fn record_hello(&mut self, message: &[u8], body: &[u8]) {
-        let greeting = Greeting::read(body).expect("a hello of a device with a key has a greeting");
-        assert_eq!((greeting.epoch, body.len()), (key().epoch(), GREETING));
+        let greeting = HandshakeInit::read(body).expect("a hello of a device with a key has a greeting");
+        assert_eq!((greeting.epoch, body.len()), (key().epoch(), HANDSHAKE_INIT));
         let hello = (message.to_vec(), self.connection);
         let known = self.hellos.entry(greeting.handshake).or_insert_with(|| hello.clone());
         assert!(*known == hello, "handshake {} was numbered twice", greeting.handshake);

@@ -8,7 +8,7 @@ use fedspan_aggregator::keys::{Entropy, KeyTable, Keys};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{
-    Channel, GREETING, Greeting, Key, NONCE, WINDOW, answer_nonce, encode_hello, is_answer,
+    Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, WINDOW, answer_nonce, encode_hello, is_answer,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -92,8 +92,8 @@ impl Peer {
         let device = [7, 7, 8, 9, 10][usize::from(which % 5)];
         let hello = hello(device, [128, 4096][usize::from(which / 5 % 2)]);
         let handshake = self.handshakes.len() as u64;
-        let greeting = Greeting { epoch: 0, handshake, nonce: [which; NONCE] };
-        let mut wire = vec![0; wire_capacity(200 + GREETING)];
+        let greeting = HandshakeInit { epoch: 0, handshake, nonce: [which; NONCE] };
+        let mut wire = vec![0; wire_capacity(200 + HANDSHAKE_INIT)];
         let (sent, transcript) = encode_hello(hello, &greeting, &mut wire).expect("room");
         wire.truncate(sent);
         self.current = self.handshakes.len();

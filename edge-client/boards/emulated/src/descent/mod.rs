@@ -80,12 +80,12 @@ pub trait Model {
 
     /// A round of so many epochs of its last part: the head, or an adapter's up-projection.
     fn last(epochs: u16) -> Wire {
-        sgd(epochs, 0, Trained::Travelling)
+        sgd(epochs, 0, Trained::Shared)
     }
 
     /// FedRep's round, then FedPer's; or two that train an adapter's factors in turn.
     fn rounds() -> [Wire; 2] {
-        [sgd(3, 1, Trained::Travelling), sgd(0, 2, Trained::All)]
+        [sgd(3, 1, Trained::Shared), sgd(0, 2, Trained::All)]
     }
 }
 

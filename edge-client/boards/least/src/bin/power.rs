@@ -14,7 +14,7 @@ use embedded_io::Read;
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::memory::PowerWorkspace;
 use fedspan_client::privacy::{
-    Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings,
+    Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings,
 };
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
@@ -78,7 +78,7 @@ fn main() -> ! {
     // Any settings.
     let (settings, claim, clip) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
-            && let Ok(settings) = Settings::new(multiplier, number().into(), number(), number().into())
+            && let Ok(settings) = PrivacySettings::new(multiplier, number().into(), number(), number().into())
             && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
             && let Ok(clip) = Clip::new(f32::from_bits(number()))
         {
